@@ -1,0 +1,35 @@
+//===- CostModel.h - seconds for compute and communication -------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_COSTMODEL_COSTMODEL_H
+#define ALPA_COMPILER_COSTMODEL_COSTMODEL_H
+
+#include "compiler/CostModel/Cluster.h"
+
+namespace alpa {
+
+/// The only place with cost formulas. `axis` indexes LogicalMesh::axes; `bytes`
+/// is the size of the full (gathered, reduced) buffer on one device.
+class CostModel {
+public:
+  explicit CostModel(LogicalMesh mesh) : mesh(std::move(mesh)) {}
+
+  const LogicalMesh &getMesh() const { return mesh; }
+
+  /// Roofline: the slower of arithmetic and memory traffic, on one device.
+  double computeSeconds(double flops, double bytes, llvm::StringRef dtype) const;
+  double allReduceSeconds(double bytes, unsigned axis) const;
+  double allGatherSeconds(double bytes, unsigned axis) const;
+  double reduceScatterSeconds(double bytes, unsigned axis) const;
+  double allToAllSeconds(double bytes, unsigned axis) const;
+
+private:
+  LogicalMesh mesh;
+};
+
+/// Point to point between two stages' meshes.
+double transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
+                       double bytes);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_COSTMODEL_COSTMODEL_H

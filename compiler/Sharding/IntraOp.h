@@ -1,0 +1,50 @@
+//===- IntraOp.h - the best way to split a stage on one mesh -----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SHARDING_INTRAOP_H
+#define ALPA_COMPILER_SHARDING_INTRAOP_H
+
+#include "compiler/CostModel/CostModel.h"
+#include "compiler/Sharding/ShardingSpec.h"
+#include "compiler/Solver/Solve.h"
+#include "mlir/IR/Value.h"
+#include "llvm/ADT/DenseMap.h"
+
+namespace alpa {
+
+/// Top-level ops of one function, in program order, that run on one mesh.
+/// Values defined outside (arguments, other stages' ops) are its inputs.
+struct StageView {
+  llvm::SmallVector<mlir::Operation *> ops;
+};
+
+struct IntraOpOptions {
+  int64_t numMicroBatches = 1; // Update ops run once, the rest once each.
+  double timeLimitSeconds = 60.0;
+  /// Memory one device may use for this stage; nothing for no limit.
+  std::optional<int64_t> memoryLimitBytes;
+};
+
+struct IntraOpResult {
+  /// Every result of every op of the stage, and every input.
+  llvm::DenseMap<mlir::Value, ShardingSpec> specs;
+  double forwardSeconds = 0;  // One micro-batch.
+  double backwardSeconds = 0; // One micro-batch.
+  double updateSeconds = 0;   // Once a step.
+  int64_t stateBytes = 0;      // Per device: parameters, optimizer state, gradients.
+  int64_t activationBytes = 0; // Per device and micro-batch in flight.
+  int64_t temporaryBytes = 0;  // Per device, largest within one function.
+  Solution solution;
+  unsigned choices = 0;
+};
+
+/// The optimization problem of a stage on a mesh, for tools and tests.
+llvm::Expected<Problem> buildIntraOpProblem(const StageView &stage, const CostModel &model,
+                                            const IntraOpOptions &options);
+/// Builds, solves, and reads the answer back. An op without a rule is an error
+/// that names the op and its location.
+llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const CostModel &model,
+                                           const IntraOpOptions &options);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_INTRAOP_H

@@ -1,0 +1,33 @@
+//===- ShardingSpec.h - which mesh axes split which dimension ----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SHARDING_SHARDINGSPEC_H
+#define ALPA_COMPILER_SHARDING_SHARDINGSPEC_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallVector.h"
+#include <cstdint>
+#include <string>
+
+namespace alpa {
+
+/// For each tensor dimension the ordered mesh axes that split it, major first.
+/// Prints as [S0, R, S01]. An axis of size 1 never appears.
+struct ShardingSpec {
+  llvm::SmallVector<llvm::SmallVector<unsigned, 2>> dims;
+
+  static ShardingSpec replicated(size_t rank) {
+    ShardingSpec spec;
+    spec.dims.resize(rank);
+    return spec;
+  }
+  bool operator==(const ShardingSpec &other) const { return dims == other.dims; }
+  bool operator!=(const ShardingSpec &other) const { return dims != other.dims; }
+  bool isReplicated() const;
+  /// Number of pieces of the tensor on a mesh.
+  int64_t numPieces(llvm::ArrayRef<int64_t> meshShape) const;
+  std::string str() const;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_SHARDINGSPEC_H

@@ -1,0 +1,47 @@
+//===- Solve.h - solving and evaluating intra-op problems --------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SOLVER_SOLVE_H
+#define ALPA_COMPILER_SOLVER_SOLVE_H
+
+#include "compiler/Solver/Problem.h"
+
+namespace alpa {
+
+enum class SolveStatus { Optimal, Feasible, Infeasible };
+llvm::StringRef stringifySolveStatus(SolveStatus status);
+
+struct SolveOptions {
+  double timeLimitSeconds = 60.0;
+  uint64_t seed = 0;
+};
+
+struct Solution {
+  SolveStatus status = SolveStatus::Infeasible;
+  std::vector<unsigned> choices; // One per node; empty when infeasible.
+  CostSum objective = 0;
+  CostSum lowerBound = 0;
+  double gap = 0.0; // (objective - lowerBound) / objective, 0 when proven.
+  int64_t peakUsageBytes = 0;
+  double seconds = 0.0;
+  unsigned nodes = 0;      // Of the problem as given.
+  unsigned eliminated = 0; // By exact reductions.
+  std::string infeasibleReason; // Names nodes live at the binding moment.
+};
+
+struct Evaluation {
+  bool feasible = false; // No forbidden choice or pair, memory under the limit.
+  CostSum objective = 0;
+  int64_t peakUsageBytes = 0;
+  int64_t peakMoment = 0;
+};
+
+/// Recomputes cost and memory from the choices alone.
+Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
+
+/// Solves and re-evaluates; the reported objective is always the evaluator's.
+llvm::Expected<Solution> solve(const Problem &problem,
+                               const SolveOptions &options = {});
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_SOLVE_H
