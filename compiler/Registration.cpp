@@ -1,0 +1,19 @@
+//===- Registration.cpp - every dialect and pass of the compiler ----------===//
+
+#include "compiler/Registration.h"
+
+#include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Transforms/Passes.h"
+
+void alpa::registerDialects(mlir::DialectRegistry &registry) {
+  registry.insert<mlir::func::FuncDialect>();
+  mlir::func::registerInlinerExtension(registry);
+}
+
+void alpa::registerPasses() {
+  mlir::registerCanonicalizerPass();
+  mlir::registerCSEPass();
+  mlir::registerInlinerPass();
+  mlir::registerSymbolDCEPass();
+}
