@@ -1,0 +1,1 @@
+"""Automatic parallelization of JAX training steps."""

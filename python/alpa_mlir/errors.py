@@ -1,0 +1,76 @@
+"""Named errors of the project.
+
+Every error says three things in one line: what is wrong (with the found and the
+expected value), where (a leaf, a file and field, an op's location), and what to do.
+
+Example:
+    >>> str(MicroBatchError("batch of 10 rows", where="x", fix="use 1, 2 or 5 micro-batches"))
+    'x: batch of 10 rows; fix: use 1, 2 or 5 micro-batches'
+"""
+
+from __future__ import annotations
+
+
+class AlpaError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: one cause, lower case, with found and expected values.
+        where: file, field, tree path or source location; empty when there is none.
+        fix: what the reader can do about it; empty when the cause says it already.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        text = f"{where}: {what}" if where else what
+        super().__init__(f"{text}; fix: {fix}" if fix else text)
+
+
+class ClusterFileError(AlpaError):
+    """A cluster file or preset cannot be used: missing, negative or unknown field."""
+
+
+class ModuleSyntaxError(AlpaError):
+    """A module's text is not valid MLIR of the supported dialects."""
+
+
+class UnsupportedOpError(AlpaError):
+    """The program holds an op that the compiler has no rule for; the op is named."""
+
+
+class InfeasiblePlanError(AlpaError):
+    """No plan satisfies the constraints, most often the memory of a device."""
+
+
+class MicroBatchError(AlpaError):
+    """The batch cannot be split into the wanted number of micro-batches."""
+
+
+class TraceError(AlpaError):
+    """The user's function cannot be traced into a step with state and batch."""
+
+
+class ArgumentMismatchError(AlpaError):
+    """A step was called with a tree, shape or dtype other than the one it was built for."""
+
+
+class MethodError(AlpaError):
+    """The wanted method (meshes, layer ranges, schedule) does not fit the cluster or the step."""
+
+
+class PlanFormatError(AlpaError):
+    """A plan folder is incomplete, of another version, or has a malformed field."""
+
+
+class PlanMismatchError(AlpaError):
+    """The parts of a plan contradict each other; found when the plan is loaded."""
+
+
+class DevicesError(AlpaError):
+    """The process has fewer devices than the plan needs, or they cannot be made."""
+
+
+class PassError(AlpaError):
+    """A compiler pass failed for a reason that none of the named errors covers."""
