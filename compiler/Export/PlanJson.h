@@ -1,0 +1,23 @@
+//===- PlanJson.h - a sliced and scheduled module as a plan ------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_EXPORT_PLANJSON_H
+#define ALPA_COMPILER_EXPORT_PLANJSON_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/Error.h"
+#include <map>
+#include <string>
+
+namespace alpa {
+
+struct ExportedPlan {
+  std::string json;                           // The form is in docs/architecture.md.
+  std::map<std::string, std::string> modules; // File name ("stage_0.mlir") to text.
+};
+
+/// `module` has gone through alpa-export-shardy. What is missing is named.
+llvm::Expected<ExportedPlan> exportPlan(mlir::ModuleOp module);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_EXPORT_PLANJSON_H

@@ -1,0 +1,65 @@
+//===- Signature.cpp - what the tracer knows about @main ------------------===//
+
+#include "compiler/Import/Signature.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+
+static llvm::Error fail(const llvm::Twine &message) {
+  return llvm::createStringError("bad signature: " + message);
+}
+
+llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
+  auto main = module.lookupSymbol<func::FuncOp>("main");
+  if (!main)
+    return fail("the module has no function @main");
+  llvm::Expected<llvm::json::Value> value = llvm::json::parse(json);
+  if (!value)
+    return value.takeError();
+  const llvm::json::Object *object = value->getAsObject();
+  const llvm::json::Array *inputs = object ? object->getArray("inputs") : nullptr;
+  const llvm::json::Array *outputs = object ? object->getArray("outputs") : nullptr;
+  if (!inputs || !outputs)
+    return fail("expected an object with the lists `inputs` and `outputs`");
+  if (inputs->size() != main.getNumArguments() || outputs->size() != main.getNumResults())
+    return fail("got " + llvm::Twine(inputs->size()) + " inputs and " +
+                llvm::Twine(outputs->size()) + " outputs, but @main has " +
+                llvm::Twine(main.getNumArguments()) + " and " + llvm::Twine(main.getNumResults()));
+
+  Builder builder(module.getContext());
+  for (auto [index, item] : llvm::enumerate(*inputs)) {
+    const llvm::json::Object *input = item.getAsObject();
+    std::optional<llvm::StringRef> kind = input ? input->getString("kind") : std::nullopt;
+    if (!kind || (*kind != "state" && *kind != "batch"))
+      return fail("input " + llvm::Twine(index) + " needs `kind`: \"state\" or \"batch\"");
+    main.setArgAttr(index, "alpa.kind", builder.getStringAttr(*kind));
+    if (std::optional<llvm::StringRef> name = input->getString("name"))
+      main.setArgAttr(index, "alpa.name", builder.getStringAttr(*name));
+    if (std::optional<int64_t> result = input->getInteger("carried_by")) {
+      if (*result < 0 || *result >= int64_t(main.getNumResults()))
+        return fail("input " + llvm::Twine(index) + " is carried by result " +
+                    llvm::Twine(*result) + ", which does not exist");
+      if (main.getArgumentTypes()[index] != main.getResultTypes()[*result])
+        return fail("input " + llvm::Twine(index) + " and result " + llvm::Twine(*result) +
+                    " that carries it differ in type");
+      main.setArgAttr(index, "alpa.carried_by", builder.getI64IntegerAttr(*result));
+    }
+  }
+  for (auto [index, item] : llvm::enumerate(*outputs)) {
+    const llvm::json::Object *output = item.getAsObject();
+    if (!output)
+      return fail("output " + llvm::Twine(index) + " is not an object");
+    if (std::optional<llvm::StringRef> name = output->getString("name"))
+      main.setResultAttr(index, "alpa.name", builder.getStringAttr(*name));
+    if (std::optional<llvm::StringRef> reduction = output->getString("reduction")) {
+      if (*reduction != "mean" && *reduction != "sum" && *reduction != "concat")
+        return fail("output " + llvm::Twine(index) + " has the unknown reduction `" + *reduction +
+                    "`; expected mean, sum or concat");
+      main.setResultAttr(index, "alpa.reduction", builder.getStringAttr(*reduction));
+    }
+  }
+  return llvm::Error::success();
+}

@@ -1,0 +1,18 @@
+//===- Signature.h - what the tracer knows about @main -----------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_IMPORT_SIGNATURE_H
+#define ALPA_COMPILER_IMPORT_SIGNATURE_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/Error.h"
+
+namespace alpa {
+
+/// Sets the signature attributes of docs/architecture.md on @main from JSON:
+/// {"inputs": [{"name", "kind", "carried_by"}], "outputs": [{"name", "reduction"}]}.
+/// A count that differs from @main's is an error.
+llvm::Error annotateSignature(mlir::ModuleOp module, llvm::StringRef json);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_IMPORT_SIGNATURE_H

@@ -1,0 +1,28 @@
+"""Configuration of the lit tests under test/: run them with `make lit`, or `lit test/FOLDER`.
+
+The build folder is `build`, or the environment's ALPA_BUILD.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import lit.formats
+
+root = Path(__file__).resolve().parent
+build = Path(os.environ.get("ALPA_BUILD", root / "build")).resolve()
+llvm_bin = "/usr/lib/llvm-22/bin"
+python = os.environ.get("ALPA_PYTHON") or shutil.which("python3")
+
+config.name = "alpa_mlir"  # noqa: F821
+config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
+config.suffixes = [".mlir", ".test"]  # noqa: F821
+config.excludes = ["Inputs"]  # noqa: F821
+config.test_source_root = str(root)  # noqa: F821
+config.test_exec_root = str(build / "lit")  # noqa: F821
+config.environment["PATH"] = os.pathsep.join(  # noqa: F821
+    [str(build / "bin"), llvm_bin, os.environ["PATH"]]
+)
+config.environment["FILECHECK_OPTS"] = "-enable-var-scope"  # noqa: F821
+config.substitutions.append(("%python", python))  # noqa: F821
+config.substitutions.append(("%build", str(build)))  # noqa: F821

@@ -1,0 +1,172 @@
+//===- Native.cpp - the compiler as a Python module ------------------------===//
+//
+// Text goes in, text comes out; every diagnostic of a failed call becomes one
+// Python exception. The Python side wraps this in alpa_mlir.compiler and
+// nothing else imports it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/CostModel/Cluster.h"
+#include "compiler/Export/PlanJson.h"
+#include "compiler/Import/Signature.h"
+#include "compiler/Registration.h"
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassRegistry.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+
+namespace {
+
+struct CompilerError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The most telling part of a location: a file position, else a JAX name.
+std::string describe(mlir::Location location) {
+  std::string text;
+  location->walk([&](mlir::Location part) {
+    llvm::raw_string_ostream os(text);
+    if (auto file = mlir::dyn_cast<mlir::FileLineColLoc>(part)) {
+      os << file.getFilename().getValue() << ":" << file.getLine() << ":" << file.getColumn();
+      return mlir::WalkResult::interrupt();
+    }
+    if (auto name = mlir::dyn_cast<mlir::NameLoc>(part); name && text.empty())
+      os << name.getName().getValue() << " at ";
+    return mlir::WalkResult::advance();
+  });
+  llvm::StringRef trimmed(text);
+  trimmed.consume_back(" at ");
+  return trimmed.str();
+}
+
+/// Collects the errors of one call, with their notes.
+class Diagnostics {
+public:
+  explicit Diagnostics(mlir::MLIRContext *context)
+      : handler(context, [this](mlir::Diagnostic &diagnostic) {
+          if (diagnostic.getSeverity() != mlir::DiagnosticSeverity::Error)
+            return mlir::success();
+          append("error: ", diagnostic);
+          for (mlir::Diagnostic &note : diagnostic.getNotes())
+            append("note: ", note);
+          return mlir::success();
+        }) {}
+
+  [[noreturn]] void raise(llvm::StringRef fallback) const {
+    throw CompilerError(text.empty() ? fallback.str() : text);
+  }
+
+private:
+  void append(llvm::StringRef kind, mlir::Diagnostic &diagnostic) {
+    std::string where = describe(diagnostic.getLocation());
+    if (!text.empty())
+      text += "\n";
+    if (!where.empty())
+      text += where + ": ";
+    text += kind.str() + diagnostic.str();
+  }
+
+  std::string text;
+  mlir::ScopedDiagnosticHandler handler;
+};
+
+/// One module and the context that owns it.
+class Module {
+public:
+  static std::unique_ptr<Module> parse(const std::string &text, const std::string &fileName) {
+    mlir::DialectRegistry registry;
+    alpa::registerDialects(registry);
+    auto result = std::make_unique<Module>();
+    result->context = std::make_unique<mlir::MLIRContext>(registry);
+    Diagnostics diagnostics(result->context.get());
+    nb::gil_scoped_release release;
+    result->module = mlir::parseSourceString<mlir::ModuleOp>(
+        text, mlir::ParserConfig(result->context.get()), fileName);
+    if (!result->module)
+      diagnostics.raise("the module could not be parsed");
+    return result;
+  }
+
+  void annotate(const std::string &signatureJson) {
+    if (llvm::Error error = alpa::annotateSignature(*module, signatureJson))
+      throw CompilerError(llvm::toString(std::move(error)));
+  }
+
+  void runPipeline(const std::string &pipeline) {
+    Diagnostics diagnostics(context.get());
+    nb::gil_scoped_release release;
+    std::string problem;
+    llvm::raw_string_ostream os(problem);
+    mlir::PassManager manager(context.get());
+    if (mlir::failed(mlir::parsePassPipeline(pipeline, manager, os)))
+      throw CompilerError("bad pass pipeline `" + pipeline + "`: " + problem);
+    if (mlir::failed(manager.run(*module)))
+      diagnostics.raise("a pass failed without saying why");
+  }
+
+  std::string toText(bool generic, bool debugInfo) {
+    std::string text;
+    llvm::raw_string_ostream os(text);
+    mlir::OpPrintingFlags flags;
+    flags.printGenericOpForm(generic);
+    if (debugInfo)
+      flags.enableDebugInfo();
+    module->print(os, flags);
+    return text;
+  }
+
+  std::pair<std::string, std::map<std::string, std::string>> exportPlan() {
+    llvm::Expected<alpa::ExportedPlan> plan = alpa::exportPlan(*module);
+    if (!plan)
+      throw CompilerError(llvm::toString(plan.takeError()));
+    return {std::move(plan->json), std::move(plan->modules)};
+  }
+
+private:
+  std::unique_ptr<mlir::MLIRContext> context;
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+};
+
+std::string checkCluster(const std::string &nameOrPath, const std::string &yaml) {
+  llvm::Expected<alpa::Cluster> cluster = yaml.empty() ? alpa::loadCluster(nameOrPath)
+                                                       : alpa::parseCluster(yaml, nameOrPath);
+  if (!cluster)
+    throw CompilerError(llvm::toString(cluster.takeError()));
+  return alpa::printCluster(*cluster);
+}
+
+std::vector<std::string> clusterPresets() {
+  std::vector<std::string> names;
+  for (llvm::StringRef name : alpa::clusterPresets())
+    names.push_back(name.str());
+  return names;
+}
+
+} // namespace
+
+NB_MODULE(_native, m) {
+  alpa::registerPasses();
+  nb::exception<CompilerError>(m, "CompilerError");
+  nb::class_<Module>(m, "Module")
+      .def("annotate", &Module::annotate, nb::arg("signature_json"))
+      .def("run_pipeline", &Module::runPipeline, nb::arg("pipeline"))
+      .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
+      .def("export_plan", &Module::exportPlan);
+  m.def("parse_module", &Module::parse, nb::arg("text"), nb::arg("file_name") = "<module>");
+  m.def("check_cluster", &checkCluster, nb::arg("name_or_path"), nb::arg("yaml") = "",
+        "Canonical YAML of a preset, a file, or of YAML text.");
+  m.def("cluster_presets", &clusterPresets);
+  m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
+}
