@@ -1,18 +1,69 @@
-# Commands for people and for CI. `make help` lists them.
+# Commands for people and for continuous integration; `make help` lists them.
 
 VENV ?= .venv
+PYTHON ?= python3.11
 PY := $(VENV)/bin/python
 BUILD ?= build
 JOBS ?= $(shell nproc)
+CXX_FILES = $(shell git ls-files 'compiler/*.cpp' 'compiler/*.h' 'dialects/*.cpp' 'dialects/*.h' 'python/*.cpp' 'test/*.cpp')
+
+# Compiler caches are shared between checkouts; precompiled headers need the sloppiness.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
+export ALPA_BUILD := $(abspath $(BUILD))
+export ALPA_PYTHON := $(abspath $(PY))
 
-.PHONY: help build
+.PHONY: help setup build demo test lint lit pytest bench format lock clean
+.DEFAULT_GOAL := help
+
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(BUILD)/build.ninja:
-	cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) $(CMAKE_FLAGS)
+setup: ## Install what is missing: system packages and the Python environment
+	@VENV=$(VENV) PYTHON=$(PYTHON) .ci/setup
 
-build: $(BUILD)/build.ninja ## Build alpa-opt, alpa-solve and the native module
-	ninja -C $(BUILD) -j$(JOBS)
+$(BUILD)/build.ninja: | setup
+	@echo "== configuring"
+	@cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 \
+	  && mv $(BUILD).log $(BUILD)/configure.log || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+
+build: setup $(BUILD)/build.ninja ## Build alpa-opt, alpa-solve and the native module
+	@echo "== building"
+	@ninja -C $(BUILD) -j$(JOBS)
+
+demo: build ## Train a small GPT, parallelized, on 8 virtual devices
+	@echo "== training a small GPT on 8 virtual devices"
+	@$(PY) examples/train_gpt.py
+
+test: build lint lit pytest ## Run every check and every test
+
+lint: setup ## Check formatting, types and spelling
+	@echo "== lint"
+	@$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
+	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
+	@$(VENV)/bin/pyright
+	@$(VENV)/bin/typos
+
+lit: build ## Run the compiler's tests
+	@echo "== compiler tests"
+	@$(VENV)/bin/lit -q -s -j$(JOBS) test
+
+pytest: build ## Run the Python tests
+	@echo "== Python tests"
+	@$(PY) -m pytest
+
+bench: build ## Measure planning and step time of GPT models
+	@$(PY) benchmark/gpt_planning.py
+
+format: setup ## Rewrite sources in the project's format
+	@$(VENV)/bin/clang-format -i $(CXX_FILES)
+	@$(VENV)/bin/ruff check -q --fix . ; $(VENV)/bin/ruff format -q .
+
+lock: ## Pin the newest versions that requirements.in allows
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q -r python/requirements.in
+	@(echo "# Made by \`make lock\` from requirements.in; exact versions for Python 3.11 on Linux."; \
+	  build/lock/bin/pip freeze) > python/requirements.lock
+
+clean: ## Remove what was built (not the Python environment)
+	@rm -rf $(BUILD) dist python/alpa_mlir/_native*.so
