@@ -2,12 +2,14 @@
 
 #include "compiler/Registration.h"
 
+#include "dialects/Alpa/AlpaDialect.h"
+
 #include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Transforms/Passes.h"
 
 void alpa::registerDialects(mlir::DialectRegistry &registry) {
-  registry.insert<mlir::func::FuncDialect>();
+  registry.insert<AlpaDialect, mlir::func::FuncDialect>();
   mlir::func::registerInlinerExtension(registry);
 }
 

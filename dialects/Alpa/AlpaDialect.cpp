@@ -1,0 +1,165 @@
+//===- AlpaDialect.cpp - discardable attributes of the passes -------------===//
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "mlir/Transforms/InliningUtils.h"
+
+using namespace mlir;
+using namespace alpa;
+
+#include "dialects/Alpa/AlpaDialect.cpp.inc"
+
+namespace {
+
+using Emit = function_ref<InFlightDiagnostic()>;
+
+LogicalResult isInteger(Emit emit, Attribute value, int64_t least) {
+  auto integer = dyn_cast<IntegerAttr>(value);
+  if (!integer || !integer.getType().isInteger(64))
+    return emit() << "expected a 64-bit integer, got " << value;
+  if (integer.getInt() < least)
+    return emit() << "expected at least " << least << ", got " << integer.getInt();
+  return success();
+}
+
+LogicalResult isOneOf(Emit emit, Attribute value, ArrayRef<StringRef> words) {
+  auto word = dyn_cast<StringAttr>(value);
+  if (word && (words.empty() || llvm::is_contained(words, word.getValue())))
+    return success();
+  InFlightDiagnostic diagnostic = emit() << "expected ";
+  if (words.empty())
+    return diagnostic << "a string, got " << value;
+  diagnostic << "one of ";
+  llvm::interleaveComma(words, diagnostic,
+                        [&](StringRef item) { diagnostic << '"' << item << '"'; });
+  return diagnostic << ", got " << value;
+}
+
+LogicalResult isSharding(Emit emit, Attribute value, Type type) {
+  auto sharding = dyn_cast<ShardingAttr>(value);
+  if (!sharding)
+    return emit() << "expected #alpa.sharding, got " << value;
+  return verifySpec(emit, sharding.getSpec(), type);
+}
+
+LogicalResult areShardings(Emit emit, Attribute value, TypeRange types) {
+  auto array = dyn_cast<ArrayAttr>(value);
+  if (!array)
+    return emit() << "expected an array, got " << value;
+  if (array.size() != types.size())
+    return emit() << "expected " << types.size() << " shardings, got " << array.size();
+  for (auto [item, type] : llvm::zip_equal(array, types)) {
+    if (!isa<ShardingAttr>(item))
+      return emit() << "expected #alpa.sharding, got " << item;
+    // Tokens and tuples have no dimensions to split.
+    if (isa<RankedTensorType>(type) && failed(isSharding(emit, item, type)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult areStages(Emit emit, Attribute value) {
+  auto array = dyn_cast<ArrayAttr>(value);
+  if (!array || array.empty())
+    return emit() << "expected a list of stages, got " << value;
+  for (Attribute item : array)
+    if (!isa<StageAttr>(item))
+      return emit() << "expected #alpa.stage, got " << item;
+  return success();
+}
+
+/// Nothing if the attribute belongs to no signature.
+std::optional<LogicalResult> verifySignature(Emit emit, NamedAttribute attribute, Type type) {
+  StringRef name = attribute.getName();
+  Attribute value = attribute.getValue();
+  if (name == attr::name)
+    return isOneOf(emit, value, {});
+  if (name == attr::sharding)
+    return isSharding(emit, value, type);
+  if (name == attr::value)
+    return isInteger(emit, value, 0);
+  return std::nullopt;
+}
+
+} // namespace
+
+LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
+  StringRef name = attribute.getName();
+  Attribute value = attribute.getValue();
+  auto emit = [&] { return op->emitError() << "alpa_attribute_c1: `" << name << "`: "; };
+  if (name == attr::phase)
+    return isOneOf(emit, value, {"forward", "backward", "update"});
+  if (name == attr::eqn || name == attr::layer || name == attr::stage)
+    return isInteger(emit, value, 0);
+  if (name == attr::shardings)
+    return areShardings(emit, value, op->getResultTypes());
+  if (name == attr::operandShardings)
+    return areShardings(emit, value, op->getOperandTypes());
+  if (name == attr::numMicroBatches)
+    return isInteger(emit, value, 1);
+  if (name == attr::schedule)
+    return isOneOf(emit, value, {});
+  if (name == attr::mesh && !isa<MeshAttr>(value))
+    return emit() << "expected #alpa.mesh, got " << value;
+  if (name == attr::stages)
+    return areStages(emit, value);
+  if (name == attr::predicted && !isa<DictionaryAttr>(value))
+    return emit() << "expected a dictionary, got " << value;
+  return success();
+}
+
+LogicalResult AlpaDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsigned argIndex,
+                                                    NamedAttribute attribute) {
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function)
+    return success();
+  StringRef name = attribute.getName();
+  auto emit = [&] {
+    return op->emitError() << "alpa_attribute_c1: argument " << argIndex << ": `" << name << "`: ";
+  };
+  if (auto result = verifySignature(emit, attribute, function.getArgumentTypes()[argIndex]))
+    return *result;
+  if (name == attr::kind)
+    return isOneOf(emit, attribute.getValue(), {"state", "batch"});
+  if (name != attr::carriedBy)
+    return success();
+  if (failed(isInteger(emit, attribute.getValue(), 0)))
+    return failure();
+  int64_t result = cast<IntegerAttr>(attribute.getValue()).getInt();
+  if (result >= int64_t(function.getNumResults()))
+    return emit() << "there is no result " << result;
+  return success();
+}
+
+LogicalResult AlpaDialect::verifyRegionResultAttribute(Operation *op, unsigned,
+                                                       unsigned resultIndex,
+                                                       NamedAttribute attribute) {
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function)
+    return success();
+  StringRef name = attribute.getName();
+  auto emit = [&] {
+    return op->emitError() << "alpa_attribute_c1: result " << resultIndex << ": `" << name << "`: ";
+  };
+  if (auto result = verifySignature(emit, attribute, function.getResultTypes()[resultIndex]))
+    return *result;
+  if (name == attr::reduction)
+    return isOneOf(emit, attribute.getValue(), {"mean", "sum", "concat"});
+  if (name == attr::accumulate)
+    return isOneOf(emit, attribute.getValue(), {"mean", "sum", "last", "concat"});
+  return success();
+}
+
+namespace {
+/// Attributes of this dialect do not stop a call from being inlined.
+struct AlpaInlinerInterface : DialectInlinerInterface {
+  using DialectInlinerInterface::DialectInlinerInterface;
+};
+} // namespace
+
+void AlpaDialect::initialize() {
+  registerAttributes();
+  registerOps();
+  addInterfaces<AlpaInlinerInterface>();
+}

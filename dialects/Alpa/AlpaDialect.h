@@ -1,0 +1,72 @@
+//===- AlpaDialect.h - meshes, shardings, stages and programs ----*- C++ -*-===//
+
+#ifndef ALPA_DIALECTS_ALPA_ALPADIALECT_H
+#define ALPA_DIALECTS_ALPA_ALPADIALECT_H
+
+#include "compiler/Sharding/ShardingSpec.h"
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/RegionKindInterface.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "llvm/ADT/Hashing.h"
+
+namespace alpa {
+
+llvm::hash_code hash_value(const ShardingSpec &spec);
+
+/// The discardable attributes that passes hand to each other; their meaning is
+/// in docs/architecture.md.
+namespace attr {
+inline constexpr llvm::StringLiteral phase = "alpa.phase";
+inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
+inline constexpr llvm::StringLiteral layer = "alpa.layer";
+inline constexpr llvm::StringLiteral stage = "alpa.stage";
+inline constexpr llvm::StringLiteral shardings = "alpa.shardings";
+inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings";
+inline constexpr llvm::StringLiteral sharding = "alpa.sharding";
+inline constexpr llvm::StringLiteral kind = "alpa.kind";
+inline constexpr llvm::StringLiteral name = "alpa.name";
+inline constexpr llvm::StringLiteral carriedBy = "alpa.carried_by";
+inline constexpr llvm::StringLiteral reduction = "alpa.reduction";
+inline constexpr llvm::StringLiteral value = "alpa.value";
+inline constexpr llvm::StringLiteral accumulate = "alpa.accumulate";
+inline constexpr llvm::StringLiteral nextOf = "alpa.next_of";
+inline constexpr llvm::StringLiteral mesh = "alpa.mesh";
+inline constexpr llvm::StringLiteral stages = "alpa.stages";
+inline constexpr llvm::StringLiteral numMicroBatches = "alpa.num_micro_batches";
+inline constexpr llvm::StringLiteral schedule = "alpa.schedule";
+inline constexpr llvm::StringLiteral predicted = "alpa.predicted";
+} // namespace attr
+
+} // namespace alpa
+
+#include "dialects/Alpa/AlpaDialect.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Alpa/AlpaAttrs.h.inc"
+#define GET_OP_CLASSES
+#include "dialects/Alpa/AlpaOps.h.inc"
+
+namespace alpa {
+
+/// Whether `spec` fits a value of `type` on a mesh of that shape: one entry for
+/// each dimension and no axis beyond the mesh. An empty shape skips the latter.
+///
+///   spec       type          mesh    fits
+///   [S0, R]    tensor<8x8>   [2, 2]  yes
+///   [S0]       tensor<8x8>   [2, 2]  no, one entry for two dimensions
+///   [S2, R]    tensor<8x8>   [2, 2]  no, the mesh has no axis 2
+///   [S01, R]   tensor<6x8>   [2, 2]  no, 4 does not divide 6
+mlir::LogicalResult verifySpec(llvm::function_ref<mlir::InFlightDiagnostic()> emitError,
+                               const ShardingSpec &spec, mlir::Type type,
+                               llvm::ArrayRef<int64_t> meshShape = {});
+
+} // namespace alpa
+
+#endif // ALPA_DIALECTS_ALPA_ALPADIALECT_H

@@ -1,0 +1,110 @@
+//===- AlpaOps.cpp - verifiers of programs and instructions ---------------===//
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/OpImplementation.h"
+
+using namespace mlir;
+using namespace alpa;
+
+#define GET_OP_CLASSES
+#include "dialects/Alpa/AlpaOps.cpp.inc"
+
+void AlpaDialect::registerOps() {
+  addOperations<
+#define GET_OP_LIST
+#include "dialects/Alpa/AlpaOps.cpp.inc"
+      >();
+}
+
+static LogicalResult notNegative(Operation *op, StringRef label, StringRef what,
+                                 std::optional<int64_t> value) {
+  if (value && *value < 0)
+    return op->emitOpError() << label << ": " << what << " is negative: " << *value;
+  return success();
+}
+
+static LogicalResult verifyPeer(Operation *op, StringRef label, int64_t peer, int64_t tag) {
+  if (failed(notNegative(op, label, "the peer", peer)) ||
+      failed(notNegative(op, label, "the tag", tag)))
+    return failure();
+  if (int64_t(cast<ProgramOp>(op->getParentOp()).getMesh()) == peer)
+    return op->emitOpError() << label << ": mesh " << peer << " is this program's own mesh";
+  return success();
+}
+
+static LogicalResult verifySharding(Operation *op, StringRef label, ShardingAttr sharding,
+                                    Type type) {
+  return verifySpec([&] { return op->emitOpError() << label << ": "; }, sharding.getSpec(), type);
+}
+
+LogicalResult ProgramOp::verify() {
+  if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
+    return failure();
+  for (Operation &op : *getBody())
+    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp>(op))
+      return op.emitError() << "alpa_program_c2: `" << op.getName()
+                            << "` is not an instruction of a program";
+  return success();
+}
+
+LogicalResult InputOp::verify() {
+  if (failed(notNegative(*this, "alpa_input_c1", "the argument number", int64_t(getArg()))) ||
+      failed(notNegative(*this, "alpa_input_c1", "the micro-batch", getMicroBatch())))
+    return failure();
+  return verifySharding(*this, "alpa_input_c2", getSharding(), getBuffer().getType());
+}
+
+LogicalResult RunOp::verify() {
+  return notNegative(*this, "alpa_run_c3", "the micro-batch", getMicroBatch());
+}
+
+LogicalResult RunOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
+  auto callee = symbolTable.lookupNearestSymbolFrom<func::FuncOp>(*this, getCallee());
+  if (!callee)
+    return emitOpError() << "alpa_run_c1: " << getCallee()
+                         << " is not a function of a stage's module";
+  FunctionType type = callee.getFunctionType();
+  if (TypeRange(type.getInputs()) == getInputs().getTypes() &&
+      TypeRange(type.getResults()) == getOutputs().getTypes())
+    return success();
+  InFlightDiagnostic diagnostic = emitOpError()
+                                  << "alpa_run_c2: expected " << type << ", got "
+                                  << FunctionType::get(getContext(), getInputs().getTypes(),
+                                                       getOutputs().getTypes());
+  diagnostic.attachNote(callee.getLoc()) << "the function is here";
+  return diagnostic;
+}
+
+LogicalResult SendOp::verify() { return verifyPeer(*this, "alpa_send_c1", getPeer(), getTag()); }
+
+LogicalResult RecvOp::verify() {
+  if (failed(verifyPeer(*this, "alpa_recv_c1", getPeer(), getTag())))
+    return failure();
+  return verifySharding(*this, "alpa_recv_c2", getSharding(), getBuffer().getType());
+}
+
+LogicalResult AccumulateOp::verify() {
+  Type element = getSum().getType().getElementType();
+  if (element.isInteger(1))
+    return emitOpError("alpa_accumulate_c1: truth values cannot be added up");
+  return success();
+}
+
+LogicalResult FreeOp::verify() {
+  if (getBuffers().empty())
+    return emitOpError("alpa_free_c1: expected at least one buffer");
+  llvm::DenseSet<Value> seen;
+  for (Value buffer : getBuffers())
+    if (!seen.insert(buffer).second)
+      return emitOpError("alpa_free_c1: a buffer is there twice");
+  return success();
+}
+
+LogicalResult OutputOp::verify() {
+  if (failed(notNegative(*this, "alpa_output_c1", "the result number", int64_t(getResult()))))
+    return failure();
+  return notNegative(*this, "alpa_output_c1", "the micro-batch", getMicroBatch());
+}

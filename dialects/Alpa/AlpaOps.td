@@ -1,0 +1,128 @@
+//===- AlpaOps.td - what each mesh does during one step -------------------===//
+
+#ifndef ALPA_DIALECTS_ALPA_ALPAOPS
+#define ALPA_DIALECTS_ALPA_ALPAOPS
+
+include "dialects/Alpa/AlpaAttrs.td"
+include "mlir/IR/BuiltinAttributes.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+
+def Alpa_Buffer : RankedTensorOf<[AnyType]>;
+
+class Alpa_Op<string mnemonic, list<Trait> traits = []> : Op<Alpa_Dialect, mnemonic, traits> {
+  let hasVerifier = 1;
+}
+
+class Alpa_Instruction<string mnemonic, list<Trait> traits = []>
+    : Alpa_Op<mnemonic, !listconcat([HasParent<"::alpa::ProgramOp">], traits)>;
+
+def Alpa_ProgramOp
+    : Alpa_Op<"program", [IsolatedFromAbove, Symbol, SingleBlock, NoTerminator, NoRegionArguments]> {
+  let summary = "The instruction list of one mesh for one step";
+  let description = [{
+    Instructions run in order; buffers are SSA values on the mesh's devices.
+
+    ```mlir
+    alpa.program @mesh_0 on 0 {
+      %x = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[S0]>} : tensor<8xf32>
+      alpa.output %x {result = 0 : i64} : tensor<8xf32>
+    }
+    ```
+
+    Constraints:
+    - alpa_program_c1: the mesh number is not negative.
+    - alpa_program_c2: the body holds instructions of this dialect only.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$mesh);
+  let regions = (region SizedRegion<1>:$bodyRegion);
+  let assemblyFormat = "$sym_name `on` $mesh attr-dict-with-keyword $bodyRegion";
+}
+
+def Alpa_InputOp : Alpa_Instruction<"input"> {
+  let summary = "An argument of the step, laid out on this mesh";
+  let description = [{
+    Constraints:
+    - alpa_input_c1: `arg` and `micro_batch` are not negative.
+    - alpa_input_c2: the sharding has one entry for each dimension.
+  }];
+  let arguments = (ins I64Attr:$arg, OptionalAttr<I64Attr>:$micro_batch, Alpa_ShardingAttr:$sharding);
+  let results = (outs Alpa_Buffer:$buffer);
+  let assemblyFormat = "attr-dict `:` type($buffer)";
+}
+
+def Alpa_RunOp : Alpa_Instruction<"run", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "Calls a function of a stage on this mesh";
+  let description = [{
+    Constraints:
+    - alpa_run_c1: the callee is a function in a stage's module.
+    - alpa_run_c2: operand and result types are the function's.
+    - alpa_run_c3: `micro_batch` is not negative.
+  }];
+  let arguments = (ins SymbolRefAttr:$callee, Variadic<Alpa_Buffer>:$inputs,
+                       OptionalAttr<I64Attr>:$micro_batch);
+  let results = (outs Variadic<Alpa_Buffer>:$outputs);
+  let assemblyFormat = "$callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Alpa_SendOp : Alpa_Instruction<"send"> {
+  let summary = "Hands a buffer to another mesh, without waiting";
+  let description = [{
+    Constraints:
+    - alpa_send_c1: peer and tag are not negative, and the peer is another mesh.
+  }];
+  let arguments = (ins Alpa_Buffer:$buffer, I64Attr:$peer, I64Attr:$tag);
+  let assemblyFormat = "$buffer `to` $peer `tag` $tag attr-dict `:` type($buffer)";
+}
+
+def Alpa_RecvOp : Alpa_Instruction<"recv"> {
+  let summary = "Waits for the buffer that another mesh sends under a tag";
+  let description = [{
+    Constraints:
+    - alpa_recv_c1: peer and tag are not negative, and the peer is another mesh.
+    - alpa_recv_c2: the sharding has one entry for each dimension.
+  }];
+  let arguments = (ins I64Attr:$peer, I64Attr:$tag, Alpa_ShardingAttr:$sharding);
+  let results = (outs Alpa_Buffer:$buffer);
+  let assemblyFormat = "`from` $peer `tag` $tag attr-dict `:` type($buffer)";
+}
+
+def Alpa_AccumulateOp : Alpa_Instruction<"accumulate", [SameOperandsAndResultType]> {
+  let summary = "The sum of two buffers, piece by piece";
+  let description = [{
+    `left` is the sum so far and may be reused for the result if it is freed
+    next.
+
+    Constraints:
+    - alpa_accumulate_c1: elements are numbers, not truth values.
+  }];
+  let arguments = (ins Alpa_Buffer:$left, Alpa_Buffer:$right);
+  let results = (outs Alpa_Buffer:$sum);
+  let assemblyFormat = "$left `,` $right attr-dict `:` type($sum)";
+}
+
+def Alpa_FreeOp : Alpa_Instruction<"free"> {
+  let summary = "Buffers that no later instruction uses";
+  let description = [{
+    Constraints:
+    - alpa_free_c1: there is at least one buffer, and none twice.
+  }];
+  let arguments = (ins Variadic<Alpa_Buffer>:$buffers);
+  let assemblyFormat = "$buffers attr-dict `:` type($buffers)";
+}
+
+def Alpa_OutputOp : Alpa_Instruction<"output"> {
+  let summary = "A result of the step; takes the buffer over";
+  let description = [{
+    With `micro_batch`, the part of a concatenated result that this micro-batch
+    makes.
+
+    Constraints:
+    - alpa_output_c1: `result` and `micro_batch` are not negative.
+  }];
+  let arguments = (ins Alpa_Buffer:$buffer, I64Attr:$result, OptionalAttr<I64Attr>:$micro_batch);
+  let assemblyFormat = "$buffer attr-dict `:` type($buffer)";
+}
+
+#endif // ALPA_DIALECTS_ALPA_ALPAOPS

@@ -1,0 +1,186 @@
+// Each labelled constraint of the dialect, broken once.
+// RUN: alpa-opt %s --verify-diagnostics --split-input-file
+
+// expected-error@+1 {{alpa_sharding_c1: expected `R` or `S` and axis digits, got `T0`}}
+#bad = #alpa.sharding<[T0]>
+
+// -----
+
+// expected-error@+1 {{alpa_sharding_c2: mesh axis 1 is used twice}}
+#bad = #alpa.sharding<[S1, S01]>
+
+// -----
+
+// expected-error@+1 {{alpa_mesh_c1: expected one to three mesh axes, got 4}}
+#bad = #alpa.mesh<shape = [1, 1, 1, 1], devices = [0]>
+
+// -----
+
+// expected-error@+1 {{alpa_mesh_c1: expected axes of size at least 1, got 0}}
+#bad = #alpa.mesh<shape = [0], devices = [0]>
+
+// -----
+
+// expected-error@+1 {{alpa_mesh_c2: the shape needs 4 devices, got 2}}
+#bad = #alpa.mesh<shape = [2, 2], devices = [0, 1]>
+
+// -----
+
+// expected-error@+1 {{alpa_mesh_c3: device 1 is there twice}}
+#bad = #alpa.mesh<shape = [2], devices = [1, 1]>
+
+// -----
+
+// expected-error@+1 {{alpa_stage_c1: expected 0 <= first < end, got layers [2, 2]}}
+#bad = #alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [2, 2]>
+
+// -----
+
+// expected-error@+1 {{alpa_program_c1: the mesh is negative: -1}}
+alpa.program @p on -1 {
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_program_c2: `func.func` is not an instruction of a program}}
+  func.func private @f()
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_input_c1: the micro-batch is negative: -2}}
+  %0 = alpa.input {arg = 0 : i64, micro_batch = -2 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_input_c2: the sharding has 2 entries, but 'tensor<8xf32>' has 1 dimensions}}
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R, R]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_run_c1: @stage_0::@forward is not a function of a stage's module}}
+  alpa.run @stage_0::@forward() : () -> ()
+}
+
+// -----
+
+module @stage_0 {
+  // expected-note@+1 {{the function is here}}
+  func.func private @forward(tensor<8xf32>)
+}
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_run_c2: expected '(tensor<8xf32>) -> ()', got '() -> ()'}}
+  alpa.run @stage_0::@forward() : () -> ()
+}
+
+// -----
+
+module @stage_0 {
+  func.func private @forward()
+}
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_run_c3: the micro-batch is negative: -1}}
+  alpa.run @stage_0::@forward() {micro_batch = -1 : i64} : () -> ()
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-error@+1 {{alpa_send_c1: mesh 0 is this program's own mesh}}
+  alpa.send %0 to 0 tag 1 : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_recv_c1: the tag is negative: -5}}
+  %0 = alpa.recv from 1 tag -5 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_recv_c2: the sharding has 0 entries}}
+  %0 = alpa.recv from 1 tag 5 {sharding = #alpa.sharding<[]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xi1>
+  // expected-error@+1 {{alpa_accumulate_c1: truth values cannot be added up}}
+  %1 = alpa.accumulate %0, %0 : tensor<8xi1>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_free_c1: expected at least one buffer}}
+  "alpa.free"() : () -> ()
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-error@+1 {{alpa_free_c1: a buffer is there twice}}
+  alpa.free %0, %0 : tensor<8xf32>, tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-error@+1 {{alpa_output_c1: the result number is negative: -1}}
+  alpa.output %0 {result = -1 : i64} : tensor<8xf32>
+}
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: `alpa.phase`: expected one of "forward", "backward", "update", got "sideways"}}
+module attributes {alpa.phase = "sideways"} {}
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: `alpa.num_micro_batches`: expected at least 1, got 0}}
+module attributes {alpa.num_micro_batches = 0 : i64} {}
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: `alpa.stages`: expected #alpa.stage, got 1 : i64}}
+module attributes {alpa.stages = [1 : i64]} {}
+
+// -----
+
+func.func @f(%arg0: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error@+1 {{alpa_attribute_c1: `alpa.shardings`: expected 1 shardings, got 2}}
+  %0 = builtin.unrealized_conversion_cast %arg0 : tensor<8xf32> to tensor<8xf32> {alpa.shardings = [#alpa.sharding<[R]>, #alpa.sharding<[R]>]}
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: argument 0: `alpa.sharding`: the sharding has 2 entries}}
+func.func private @f(tensor<8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>})
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: argument 0: `alpa.kind`: expected one of "state", "batch", got "weights"}}
+func.func private @f(tensor<8xf32> {alpa.kind = "weights"})
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: argument 0: `alpa.carried_by`: there is no result 3}}
+func.func private @f(tensor<8xf32> {alpa.carried_by = 3 : i64})
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.reduction`: expected one of "mean", "sum", "concat", got "max"}}
+func.func private @f() -> (tensor<8xf32> {alpa.reduction = "max"})
