@@ -2,7 +2,6 @@
 
 #include "compiler/Registration.h"
 
-#include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
@@ -19,5 +18,4 @@ void alpa::registerPasses() {
   mlir::registerCSEPass();
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
-  registerAlpaStagePasses();
 }

@@ -1,4 +1,5 @@
-"""Shared set-up: the zoo is importable as `zoo`, and JAX offers eight virtual CPU devices."""
+"""Shared set-up: the zoo is importable as `zoo`, the package from the
+source tree, and JAX offers eight virtual CPU devices."""
 
 from __future__ import annotations
 
@@ -13,4 +14,5 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
         os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     ).strip()
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "python"), str(_ROOT / "test")]

@@ -1,0 +1,302 @@
+"""Turn a user's training step into StableHLO text and a signature.
+
+The step is traced at micro-batch shape: every batch leaf has its dimension 0 divided by the
+number of micro-batches. Every op's location carries JAX's name stack, in which the ops of a
+differentiated function are tagged with their forward equation (see tagging.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+
+from . import carry, jaxpr_facts, micro_batch, tagging, trees
+from .errors import ArgumentMismatchError, TraceError
+from .micro_batch import Leaf
+from .signature import Input, Output, Signature
+
+__all__ = ["Input", "Leaf", "Output", "Signature", "Traced", "trace"]
+
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
+_jax: Any = jax
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step as the compiler wants it.
+
+    Attributes:
+        text: StableHLO module in generic form with locations.
+        signature: what its inputs and outputs are.
+        in_tree: tree of the tuple of positional arguments, the static ones left out.
+        out_tree: tree of the result.
+        in_leaves: the flattened arguments, batches at micro-batch size.
+        out_leaves: the flattened results.
+        static_argnums: positions of the static arguments.
+        tagged_equations: number of forward equations that carry a tag; 0 if nothing is
+            differentiated or this JAX cannot be tagged.
+    """
+
+    text: str = field(repr=False)
+    signature: Signature
+    in_tree: Any
+    out_tree: Any
+    in_leaves: tuple[Leaf, ...] = field(repr=False)
+    out_leaves: tuple[Leaf, ...] = field(repr=False)
+    static_argnums: tuple[int, ...]
+    tagged_equations: int
+    lowered: Any = field(repr=False)
+
+    def as_text(self, debug_info: bool = False) -> str:
+        """The module in pretty form, for people."""
+        return self.lowered.as_text(debug_info=debug_info)
+
+    def flatten_args(self, *args: Any) -> list[Any]:
+        """Arrays for the module's inputs, batches at full size; keys become their data.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the traced one.
+        """
+        dynamic = tuple(a for i, a in enumerate(args) if i not in self.static_argnums)
+        leaves, tree = trees.flatten(dynamic)
+        if tree != self.in_tree:
+            raise _tree_mismatch(dynamic, self)
+        flat: list[Any] = []
+        for value, leaf, item in zip(leaves, self.in_leaves, self.signature.inputs, strict=True):
+            shape = leaf.shape
+            if item.kind == "batch":
+                shape = (shape[0] * self.signature.num_micro_batches, *shape[1:])
+            aval = _jax.typeof(value)
+            if (aval.shape, aval.dtype) != (shape, leaf.dtype):
+                raise ArgumentMismatchError(
+                    f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
+                    f"{leaf.dtype}{list(shape)}",
+                    where=leaf.name,
+                    fix="pass arrays of that form, or compile the step again",
+                )
+            flat.append(_jax.random.key_data(value) if leaf.key_impl else value)
+        return flat
+
+    def unflatten_results(self, flat: Sequence[Any]) -> Any:
+        """The step's result from the module's outputs; key data become keys again."""
+        values = [
+            _jax.random.wrap_key_data(_jax.numpy.asarray(value), impl=leaf.key_impl)
+            if leaf.key_impl
+            else value
+            for value, leaf in zip(flat, self.out_leaves, strict=True)
+        ]
+        return trees.unflatten(self.out_tree, values)
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    num_micro_batches: int = 1,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    gradient_reduction: Literal["mean", "sum"] = "mean",
+    carried: Mapping[int, int | None] | None = None,
+    hook: bool = True,
+    platform: str | None = None,
+) -> Traced:
+    """Trace `fn(*args)` at micro-batch shape.
+
+    Args:
+        fn: the step, `(state..., batch) -> result`; jitted or not. Plain `jax.value_and_grad`
+            inside gives exact forward/backward pairing.
+        args: example arguments: arrays or `jax.ShapeDtypeStruct`; a batch has its full size.
+        num_micro_batches: parts of every batch leaf along dimension 0.
+        batch_argnums: the arguments that are batches; by default the last one that is not
+            static. All others are state.
+        static_argnums: arguments that are Python values, not arrays.
+        gradient_reduction: whether gradients, and results of real dtype whose shape does not
+            grow with the batch, are averaged or summed over micro-batches. Results of integer
+            dtype that depend on the batch are counts and always summed.
+        carried: by number of a state argument, the index of the result that is its next
+            value, or None for an argument that is never replaced. By default found from the
+            trees (see carry.py).
+        hook: tag equations under plain `jax.grad` too, not only under `alpa_mlir.grad`.
+        platform: `"cpu"`, `"cuda"`, ...: what to lower for; the default backend if None.
+
+    Raises:
+        MicroBatchError: a batch leaf cannot be split into `num_micro_batches`.
+        TraceError: bad options, a step that fails at micro-batch shape, a result whose
+            micro-batches cannot be combined, or an ambiguous state.
+
+    Example:
+        >>> traced = trace(step, state, batch, num_micro_batches=4)
+        >>> print(traced.as_text())
+    """
+    if gradient_reduction not in ("mean", "sum"):
+        raise TraceError(
+            f"got {gradient_reduction!r}", where="gradient_reduction", fix="use 'mean' or 'sum'"
+        )
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    static = micro_batch.positions(static_argnums, len(args), "static_argnums")
+    dynamic = [i for i in range(len(args)) if i not in static]
+    if not dynamic:
+        raise TraceError("no example argument holds arrays", where=name, fix="pass a batch")
+    default = dynamic[-1] if batch_argnums is None else batch_argnums
+    batches = micro_batch.positions(default, len(args), "batch_argnums")
+    if set(batches) & set(static):
+        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
+    for number in carried or {}:
+        if number not in dynamic or number in batches:
+            raise TraceError(f"argument {number} is not a state argument", where="carried")
+
+    names = micro_batch.argument_names(fn, len(args))
+    full = micro_batch.abstract(args, dynamic, names)
+    micro = micro_batch.split_batches(full, batches, names, num_micro_batches)
+    jitted = _jax.jit(fn, static_argnums=static, keep_unused=True)
+    with tagging.tag_gradients(hook) as session:
+        traced = _run(jitted, micro, full, num_micro_batches, name)
+        lowered = traced.lower(lowering_platforms=(platform,) if platform else None)
+
+    in_paths, in_tree = trees.flatten_with_path(tuple(micro[i] for i in dynamic))
+    owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
+    in_leaves = tuple(
+        micro_batch.make_leaf(names[owner] + trees.text(path[1:]), aval)
+        for owner, (path, aval) in zip(owners, in_paths, strict=True)
+    )
+    out_paths, out_tree = trees.flatten_with_path(traced.out_info)
+    out_leaves = tuple(
+        micro_batch.make_leaf("result" + trees.text(path), aval) for path, aval in out_paths
+    )
+
+    facts = jaxpr_facts.result_facts(traced.jaxpr)
+    states: list[carry.Subtree] = []
+    in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
+    for number in dynamic:
+        if number not in batches:
+            states.append(
+                carry.subtree(
+                    micro[number], names[number], in_avals, _first(owners, number), number
+                )
+            )
+    out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
+    result = carry.subtree(traced.out_info, "result", out_avals, 0)
+    pairs = carry.match_state(states, result, facts, carried)
+
+    def full_shapes(factor: int) -> list[tuple[int, ...]]:
+        grown = full
+        if factor != num_micro_batches:
+            grown = [_grow(a, factor) if i in batches else a for i, a in enumerate(micro)]
+            try:
+                jitted.eval_shape(*grown)
+            except (TypeError, ValueError):  # the state fixes the batch size: nothing to combine
+                grown = micro
+        return [tuple(leaf.shape) for leaf in trees.leaves(jitted.eval_shape(*grown))]
+
+    reductions = micro_batch.find_reductions(
+        out_leaves,
+        facts,
+        set(pairs.values()),
+        sum(1 << i for i, owner in enumerate(owners) if owner in batches),
+        num_micro_batches,
+        gradient_reduction,
+        full_shapes,
+    )
+    inputs = tuple(
+        Input(
+            leaf.name,
+            leaf.data_shape,
+            leaf.data_dtype,
+            "batch" if owner in batches else "state",
+            pairs.get(i),
+        )
+        for i, (leaf, owner) in enumerate(zip(in_leaves, owners, strict=True))
+    )
+    outputs = tuple(
+        Output(leaf.name, leaf.data_shape, leaf.data_dtype, reduction)
+        for leaf, reduction in zip(out_leaves, reductions, strict=True)
+    )
+    module = lowered.compiler_ir("stablehlo").operation
+    _check_main(module, len(inputs), len(outputs), name)
+    return Traced(
+        module.get_asm(print_generic_op_form=True, enable_debug_info=True),
+        Signature(name, num_micro_batches, gradient_reduction, inputs, outputs),
+        in_tree,
+        out_tree,
+        in_leaves,
+        out_leaves,
+        static,
+        session.equations,
+        lowered,
+    )
+
+
+def _first(owners: Sequence[int], number: int) -> int:
+    """Number of the first leaf of an argument; any number will do for one without leaves."""
+    return owners.index(number) if number in owners else 0
+
+
+def _grow(tree: Any, factor: int) -> Any:
+    return trees.map_leaves(
+        lambda x: _jax.ShapeDtypeStruct((x.shape[0] * factor, *x.shape[1:]), x.dtype), tree
+    )
+
+
+def _run(jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, name: str) -> Any:
+    """Trace at micro-batch shape; a failure that the full batch does not have is explained."""
+    try:
+        traced = jitted.trace(*micro)
+    except (TypeError, ValueError) as error:
+        if count == 1:
+            raise
+        try:
+            jitted.eval_shape(*full)
+        except (TypeError, ValueError):
+            raise error from None
+        raise TraceError(
+            f"the step works on the whole batch but not on one of {count} micro-batches: "
+            f"{str(error).splitlines()[0]}",
+            where=name,
+            fix="take sizes from the batch's shape and keep data of single examples out of the "
+            "state, or use one micro-batch",
+        ) from error
+    if traced.jaxpr.effects:
+        effects = ", ".join(sorted(str(effect) for effect in traced.jaxpr.effects))
+        raise TraceError(
+            f"the step has side effects ({effects})",
+            where=name,
+            fix="remove callbacks such as jax.debug.print and mutable references",
+        )
+    return traced
+
+
+def _check_main(module: Any, inputs: int, outputs: int, name: str) -> None:
+    """Lowering must neither drop an argument nor add one."""
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "func.func" and op.attributes["sym_name"].value == "main":
+            kind = op.attributes["function_type"].value
+            if (len(kind.inputs), len(kind.results)) == (inputs, outputs):
+                return
+            raise TraceError(
+                f"lowering made {len(kind.inputs)} inputs and {len(kind.results)} results of the "
+                f"step's {inputs} and {outputs}",
+                where=name,
+                fix="pass large arrays as arguments instead of closing over them",
+            )
+    raise TraceError("lowering made no function @main", where=name)
+
+
+def _tree_mismatch(dynamic: Any, traced: Traced) -> ArgumentMismatchError:
+    """Name the first leaf that is missing or new."""
+    paths = trees.flatten_with_path(dynamic)[0]
+    dummy = trees.unflatten(traced.in_tree, range(len(traced.in_leaves)))
+    known = [path for path, _ in trees.flatten_with_path(dummy)[0]]
+    got = {trees.text(path) for path, _ in paths}
+    want = {trees.text(path) for path in known}
+    detail = "the same leaves in other containers"
+    if want - got:
+        detail = f"no leaf {min(want - got)}"
+    elif got - want:
+        detail = f"an unknown leaf {min(got - want)}"
+    return ArgumentMismatchError(
+        f"the arguments have another tree than the traced ones: {detail}",
+        where=traced.signature.name,
+        fix="pass trees of the same structure, or compile the step again",
+    )

@@ -1,0 +1,60 @@
+"""Typed access to JAX's pytree functions, whose own types are partly unknown to checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+_util: Any = jax.tree_util
+
+Path = tuple[Any, ...]
+IsLeaf = Callable[[Any], bool]
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure."""
+    return _util.tree_flatten(tree)
+
+
+def flatten_with_path(
+    tree: Any, is_leaf: IsLeaf | None = None
+) -> tuple[list[tuple[Path, Any]], Any]:
+    """Leaves with their key paths, and structure."""
+    return _util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+
+
+def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
+    """The tree with these leaves."""
+    return _util.tree_unflatten(structure, leaves)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Leaves in flattening order."""
+    return _util.tree_leaves(tree)
+
+
+def structure(tree: Any) -> Any:
+    """Structure without leaves."""
+    return _util.tree_structure(tree)
+
+
+def map_leaves(fun: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with `fun` applied to each leaf."""
+    return _util.tree_map(fun, tree)
+
+
+def map_with_path(fun: Callable[[Path, Any], Any], tree: Any) -> Any:
+    """The tree with `fun` applied to each key path and leaf."""
+    return _util.tree_map_with_path(fun, tree)
+
+
+def text(path: Path) -> str:
+    """A key path as code, such as `.params['h0']['kernel']`."""
+    return _util.keystr(path)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is a JAX array or a tracer."""
+    return isinstance(leaf, jax.Array)

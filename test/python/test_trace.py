@@ -1,0 +1,268 @@
+"""From a user's step to StableHLO text and a signature."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+from alpa_mlir.errors import ArgumentMismatchError, MicroBatchError, TraceError
+from alpa_mlir.jaxpr_facts import phase_of
+from alpa_mlir.signature import Signature
+from alpa_mlir.trace import trace
+from module_walk import main_ops, tag_of
+
+
+def _sgd(params, batch):
+    loss, grads = jax.value_and_grad(lambda p: jnp.mean((batch @ p["w"] + p["b"]) ** 2))(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+_PARAMS = {"w": jnp.ones((4, 3)), "b": jnp.zeros(3)}
+_BATCH = jnp.ones((8, 4))
+
+
+def _carried(signature):
+    return {
+        i.name: signature.outputs[i.carried_by].name
+        for i in signature.inputs
+        if i.carried_by is not None
+    }
+
+
+def _reductions(signature):
+    return {o.name: o.reduction for o in signature.outputs if o.reduction}
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_zoo(name):
+    model = zoo.get(name)
+    state, batch = jax.eval_shape(model.init)
+    count = 1 if "batched_state" in model.tags else 4
+    traced = trace(model.step, state, batch, num_micro_batches=count)
+    signature = traced.signature
+
+    kinds = Counter(i.kind for i in signature.inputs)
+    assert kinds == {"state": len(jax.tree.leaves(state)), "batch": len(jax.tree.leaves(batch))}
+    for item in signature.inputs:
+        if item.kind == "batch":
+            assert item.shape[0] == 8 // count
+        else:
+            assert item.carried_by is not None
+            carrier = signature.outputs[item.carried_by]
+            assert carrier.name == item.name.replace("state", "result[0]", 1)
+    assert _reductions(signature)["result[1]['loss']"] == "mean"
+    assert signature == Signature.from_json(signature.to_json())
+    assert json.loads(signature.to_json())["num_micro_batches"] == count
+
+    coverage = Counter()
+    for op in main_ops(traced.lowered):
+        stack = str(op.location)
+        coverage[phase_of(stack), tag_of(stack) is not None] += 1
+    if "train" in model.tags:
+        for phase in ("forward", "backward"):
+            assert coverage[phase, True] > 0
+            assert coverage[phase, False] <= 0.02 * coverage[phase, True]
+        assert traced.tagged_equations > 0
+        assert coverage["update", True] == 0
+    assert "stablehlo." in traced.as_text()
+    assert '"stablehlo.' in traced.text
+    assert "loc(" in traced.text
+
+
+def test_text_is_read_back_as_the_same_module():
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    traced = trace(_sgd, _PARAMS, _BATCH)
+    with mlir.make_ir_context():
+        module = ir.Module.parse(traced.text)
+        assert module.operation.verify()
+        again = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    assert again == traced.text
+
+
+def test_micro_batch_shapes():
+    traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4)
+    names = {i.name: (i.shape, i.kind) for i in traced.signature.inputs}
+    assert names == {
+        "params['w']": ((4, 3), "state"),
+        "params['b']": ((3,), "state"),
+        "batch": ((2, 4), "batch"),
+    }
+    assert _carried(traced.signature) == {
+        "params['w']": "result[0]['w']",
+        "params['b']": "result[0]['b']",
+    }
+    assert _reductions(traced.signature) == {"result[1]": "mean"}
+
+
+def test_reductions():
+    def step(params, batch):
+        x, label = batch
+        logits = x @ params
+        correct = jnp.sum(jnp.argmax(logits, -1) == label)
+        return params + 1, {
+            "loss": jnp.mean(logits),
+            "logits": logits,
+            "correct": correct,
+            "table": logits.T @ logits,
+        }
+
+    params, batch = jnp.ones((4, 3)), (jnp.ones((8, 4)), jnp.zeros(8, jnp.int32))
+    for count in (1, 4):
+        traced = trace(step, params, batch, num_micro_batches=count)
+        assert _reductions(traced.signature) == {
+            "result[1]['loss']": "mean",
+            "result[1]['logits']": "concat",
+            "result[1]['correct']": "sum",
+            "result[1]['table']": "mean",
+        }
+    traced = trace(step, params, batch, num_micro_batches=2, gradient_reduction="sum")
+    assert _reductions(traced.signature)["result[1]['loss']"] == "sum"
+    assert traced.signature.gradient_reduction == "sum"
+
+
+def test_result_that_cannot_be_combined():
+    def step(params, batch):
+        return params, (batch @ params).T
+
+    with pytest.raises(TraceError, match=r"result\[1\].*\[3, 4\] for one .*\[3, 8\] for 2"):
+        trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=2)
+
+
+def test_truth_value_of_a_micro_batch():
+    def step(params, batch):
+        def loss(p):
+            value = jnp.mean(batch @ p)
+            return value, value > 0
+
+        (_, positive), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return params - grads, positive
+
+    with pytest.raises(TraceError, match=r"result\[1\].*truth value.*fix:"):
+        trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=2)
+    assert trace(step, jnp.ones((4, 3)), _BATCH).signature.outputs[1].dtype == "bool"
+
+
+@pytest.mark.parametrize(
+    ("batch", "count", "message"),
+    [
+        (jnp.ones((10, 4)), 4, r"batch: batch size 10 .* 4 equal .*fix: .*1, 2, 5, 10"),
+        ({"x": jnp.ones((8, 4)), "k": 1.0}, 2, r"batch\['k'\]: a scalar"),
+        (jnp.ones((8, 4)), 0, r"num_micro_batches: got 0"),
+        (jnp.ones((8, 4)), 2.0, r"num_micro_batches: got 2.0"),
+        (jnp.ones((0, 4)), 2, r"batch size 0"),
+    ],
+)
+def test_bad_micro_batches(batch, count, message):
+    with pytest.raises(MicroBatchError, match=message):
+        trace(_sgd, _PARAMS, batch, num_micro_batches=count)
+
+
+def test_state_of_single_examples_is_explained():
+    model = zoo.get("kv_cache")
+    with pytest.raises(TraceError, match=r"works on the whole batch but not on one of 4"):
+        trace(model.step, *model.init(), num_micro_batches=4)
+
+
+def test_own_errors_of_the_step_come_through():
+    def step(params, batch):
+        return params @ params, batch
+
+    for count in (1, 2):
+        with pytest.raises(TypeError, match="dot_general"):
+            trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=count)
+
+
+def test_side_effects_are_refused():
+    def step(params, batch):
+        jax.debug.print("{}", batch.sum())
+        return params, batch.sum()
+
+    with pytest.raises(TraceError, match=r"step: the step has side effects .*fix: remove"):
+        trace(step, jnp.ones(3), _BATCH)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_argnums": 5}, r"batch_argnums: argument 5 does not exist, got 2"),
+        ({"static_argnums": (0, 1)}, r"no example argument holds arrays"),
+        ({"batch_argnums": 0, "static_argnums": 0}, r"also in static_argnums"),
+        ({"gradient_reduction": "max"}, r"gradient_reduction: got 'max'; fix: use"),
+        ({"carried": {1: 0}}, r"carried: argument 1 is not a state"),
+        ({"carried": {0: 7}}, r"params: `carried` names result 7, but the step returns 2"),
+        ({"carried": {0: 1}}, r"params: result 1 has another structure"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(TraceError, match=message):
+        trace(_sgd, _PARAMS, _BATCH, **options)
+
+
+def test_value_that_is_no_array():
+    with pytest.raises(TraceError, match=r"params\['name'\]: a value of type str.*static_argnums"):
+        trace(_sgd, {**_PARAMS, "name": "x"}, _BATCH)
+
+
+def test_static_arguments_and_unused_ones():
+    def step(mode, params, unused, batch, *, scale=2.0):
+        assert mode == "train"
+        return params * scale, unused, batch.sum()
+
+    traced = trace(step, "train", jnp.ones(3), {"a": jnp.ones(2)}, _BATCH, static_argnums=0)
+    assert [i.name for i in traced.signature.inputs] == ["params", "unused['a']", "batch"]
+    assert len(traced.flatten_args("train", jnp.ones(3), {"a": jnp.ones(2)}, _BATCH)) == 3
+    assert _carried(traced.signature) == {"params": "result[0]", "unused['a']": "result[1]['a']"}
+
+
+def test_jitted_step_and_none_leaves():
+    @jax.jit
+    def step(state, batch):
+        new, loss = _sgd(state["params"], batch)
+        return {"params": new, "nothing": None}, loss
+
+    state = {"params": _PARAMS, "nothing": None}
+    step(state, _BATCH)
+    traced = trace(step, state, _BATCH, num_micro_batches=2)
+    assert len(_carried(traced.signature)) == 2
+    assert traced.tagged_equations > 0
+
+
+def test_typed_keys_travel_as_data():
+    def step(state, batch):
+        key, used = jax.random.split(state["key"])
+        noise = jax.random.normal(used, batch.shape)
+        return {"key": key, "w": state["w"] + 1}, jnp.mean(batch + noise), used
+
+    state = {"key": jax.random.key(1), "w": jnp.ones(2)}
+    traced = trace(step, state, _BATCH, num_micro_batches=2)
+    key = traced.signature.inputs[0]
+    assert (key.name, key.shape, key.dtype) == ("state['key']", (2,), "uint32")
+    assert key.carried_by == 0
+    flat = traced.flatten_args(state, _BATCH)
+    np.testing.assert_array_equal(flat[0], jax.random.key_data(state["key"]))
+    outputs = [flat[0], flat[1], np.float32(0), flat[0]]
+    (new, _, used) = traced.unflatten_results(outputs)
+    assert new["key"].dtype == state["key"].dtype == used.dtype
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (({"w": jnp.ones((4, 3))}, _BATCH), r"no leaf \[0\]\['b'\]"),
+        (({**_PARAMS, "c": 1.0}, _BATCH), r"an unknown leaf \[0\]\['c'\]"),
+        ((_PARAMS, jnp.ones((2, 4))), r"batch: got float32\[2, 4\], .* float32\[8, 4\]"),
+        ((_PARAMS, np.ones((8, 4), np.int32)), r"batch: got int32"),
+    ],
+)
+def test_arguments_that_do_not_match(args, message):
+    traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4)
+    assert len(traced.flatten_args(_PARAMS, _BATCH)) == 3
+    with pytest.raises(ArgumentMismatchError, match=message):
+        traced.flatten_args(*args)
