@@ -2,6 +2,7 @@
 
 #include "compiler/Registration.h"
 
+#include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
@@ -18,4 +19,5 @@ void alpa::registerPasses() {
   mlir::registerCSEPass();
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
+  registerAlpaStagePasses();
 }

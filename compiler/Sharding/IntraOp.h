@@ -27,9 +27,9 @@ struct IntraOpOptions {
 struct IntraOpResult {
   /// Every result of every op of the stage, and every input.
   llvm::DenseMap<mlir::Value, ShardingSpec> specs;
-  double forwardSeconds = 0;  // One micro-batch.
-  double backwardSeconds = 0; // One micro-batch.
-  double updateSeconds = 0;   // Once a step.
+  double forwardSeconds = 0;   // One micro-batch.
+  double backwardSeconds = 0;  // One micro-batch.
+  double updateSeconds = 0;    // Once a step.
   int64_t stateBytes = 0;      // Per device: parameters, optimizer state, gradients.
   int64_t activationBytes = 0; // Per device and micro-batch in flight.
   int64_t temporaryBytes = 0;  // Per device, largest within one function.

@@ -23,8 +23,8 @@ struct Solution {
   double gap = 0.0; // (objective - lowerBound) / objective, 0 when proven.
   int64_t peakUsageBytes = 0;
   double seconds = 0.0;
-  unsigned nodes = 0;      // Of the problem as given.
-  unsigned eliminated = 0; // By exact reductions.
+  unsigned nodes = 0;           // Of the problem as given.
+  unsigned eliminated = 0;      // By exact reductions.
   std::string infeasibleReason; // Names nodes live at the binding moment.
 };
 
@@ -39,8 +39,7 @@ struct Evaluation {
 Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 
 /// Solves and re-evaluates; the reported objective is always the evaluator's.
-llvm::Expected<Solution> solve(const Problem &problem,
-                               const SolveOptions &options = {});
+llvm::Expected<Solution> solve(const Problem &problem, const SolveOptions &options = {});
 
 } // namespace alpa
 

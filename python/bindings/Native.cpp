@@ -140,8 +140,8 @@ private:
 };
 
 std::string checkCluster(const std::string &nameOrPath, const std::string &yaml) {
-  llvm::Expected<alpa::Cluster> cluster = yaml.empty() ? alpa::loadCluster(nameOrPath)
-                                                       : alpa::parseCluster(yaml, nameOrPath);
+  llvm::Expected<alpa::Cluster> cluster =
+      yaml.empty() ? alpa::loadCluster(nameOrPath) : alpa::parseCluster(yaml, nameOrPath);
   if (!cluster)
     throw CompilerError(llvm::toString(cluster.takeError()));
   return alpa::printCluster(*cluster);

@@ -1,0 +1,266 @@
+//===- SliceStages.cpp - one module per stage, one function per phase -----===//
+
+#include "compiler/Stage/Passes.h"
+#include "compiler/Stage/SlicePlan.h"
+#include "compiler/Stage/SliceUtils.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_ALPASLICESTAGES
+#include "compiler/Stage/Passes.h.inc"
+} // namespace alpa
+
+using namespace mlir;
+using namespace alpa;
+
+namespace {
+
+/// Moves the ops of one piece into a function of its stage's module.
+class PieceBuilder {
+public:
+  PieceBuilder(func::FuncOp main, const SlicePlan &plan, const Piece &piece, MeshAttr mesh,
+               int64_t numMicroBatches)
+      : main(main), plan(plan), piece(piece), mesh(mesh), numMicroBatches(numMicroBatches),
+        builder(main.getContext()) {}
+
+  LogicalResult build(Block *body);
+
+private:
+  void cloneOp(Operation *op);
+  Value scaled(Value value);
+  void markDonated(ArrayRef<const PieceResult *> results);
+  LogicalResult check(Value value, const ShardingSpec &spec);
+  Operation *create(StringRef name, ValueRange operands, Type type, NamedAttrList attributes,
+                    Location loc);
+  ShardingAttr shardingAttr(const ShardingSpec &spec) {
+    return ShardingAttr::get(builder.getContext(), spec);
+  }
+
+  func::FuncOp main;
+  const SlicePlan &plan;
+  const Piece &piece;
+  MeshAttr mesh;
+  int64_t numMicroBatches;
+  OpBuilder builder;
+  func::FuncOp function;
+  SmallVector<Value> inputs;
+  IRMapping mapping;
+  DenseMap<Value, Value> scaledValues;
+};
+
+} // namespace
+
+LogicalResult PieceBuilder::check(Value value, const ShardingSpec &spec) {
+  auto emit = [&] {
+    return emitError(value.getLoc())
+           << "held by stage " << piece.stage << " as " << shardingAttr(spec) << ": ";
+  };
+  return verifySpec(emit, spec, value.getType(), mesh.getShape());
+}
+
+LogicalResult PieceBuilder::build(Block *body) {
+  inputs.assign(piece.inputs.begin(), piece.inputs.end());
+  llvm::sort(inputs, [&](Value a, Value b) { return plan.idOf(a) < plan.idOf(b); });
+  SmallVector<const PieceResult *> results;
+  for (const PieceResult &result : piece.results)
+    results.push_back(&result);
+  llvm::sort(results, [](auto *a, auto *b) { return a->id < b->id; });
+
+  SmallVector<Type> resultTypes;
+  for (const PieceResult *result : results)
+    resultTypes.push_back(result->source.getType());
+  builder.setInsertionPointToEnd(body);
+  function =
+      func::FuncOp::create(builder, main.getLoc(), piece.name(),
+                           builder.getFunctionType(ValueRange(inputs).getTypes(), resultTypes));
+  function.setPublic();
+  Block *entry = function.addEntryBlock();
+  builder.setInsertionPointToEnd(entry);
+  for (auto [index, input] : llvm::enumerate(inputs)) {
+    ShardingSpec spec = plan.specOn(input, piece.stage);
+    if (failed(check(input, spec)))
+      return failure();
+    function.setArgAttr(index, attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
+    function.setArgAttr(index, attr::sharding, shardingAttr(spec));
+    mapping.map(input, entry->getArgument(index));
+  }
+  for (Value input : inputs)
+    if (plan.isScaledOnUse(piece, input))
+      mapping.map(input, scaled(input));
+
+  SmallVector<Operation *> ops(piece.ops.begin(), piece.ops.end());
+  llvm::sort(ops, [&](Operation *a, Operation *b) { return plan.orderOf(a) < plan.orderOf(b); });
+  for (Operation *op : ops)
+    cloneOp(op);
+
+  SmallVector<Value> returned;
+  for (auto [index, result] : llvm::enumerate(results)) {
+    if (failed(check(result->source, result->spec)))
+      return failure();
+    returned.push_back(result->scale ? scaled(result->source) : mapping.lookup(result->source));
+    function.setResultAttr(index, attr::value, builder.getI64IntegerAttr(result->id));
+    function.setResultAttr(index, attr::sharding, shardingAttr(result->spec));
+    if (!piece.isUpdate() && result->accumulate != Accumulate::None)
+      function.setResultAttr(index, attr::accumulate,
+                             builder.getStringAttr(stringify(result->accumulate)));
+    if (result->nextOf >= 0)
+      function.setResultAttr(index, attr::nextOf, builder.getI64IntegerAttr(result->nextOf));
+  }
+  func::ReturnOp::create(builder, main.front().getTerminator()->getLoc(), returned);
+  if (piece.isUpdate())
+    markDonated(results);
+  return success();
+}
+
+void PieceBuilder::cloneOp(Operation *op) {
+  Operation *clone = builder.clone(*op, mapping);
+  for (StringRef name : {StringRef(attr::phase), StringRef(attr::eqn), StringRef(attr::layer),
+                         StringRef(attr::stage), StringRef(attr::operandShardings)})
+    clone->removeAttr(name);
+  if (stageOf(op) == piece.stage)
+    return;
+  // Repeated on a mesh that the search did not place it on.
+  if (op->getNumResults() == 1 && plan.hasSpecOn(op->getResult(0), piece.stage))
+    clone->setAttr(attr::shardings,
+                   builder.getArrayAttr(shardingAttr(plan.specOn(op->getResult(0), piece.stage))));
+  else
+    clone->removeAttr(attr::shardings);
+}
+
+Operation *PieceBuilder::create(StringRef name, ValueRange operands, Type type,
+                                NamedAttrList attributes, Location loc) {
+  OperationState state(loc, name);
+  state.addOperands(operands);
+  state.addTypes(type);
+  state.addAttributes(attributes);
+  return builder.create(state);
+}
+
+/// The mean of a value of which the function gets the sum over micro-batches.
+Value PieceBuilder::scaled(Value value) {
+  if (Value known = scaledValues.lookup(value))
+    return known;
+  auto type = cast<RankedTensorType>(value.getType());
+  double factor = 1.0 / numMicroBatches;
+  DenseElementsAttr splat;
+  if (auto complex = dyn_cast<ComplexType>(type.getElementType())) {
+    auto element = cast<FloatType>(complex.getElementType());
+    APFloat real = FloatAttr::get(element, factor).getValue();
+    splat = DenseElementsAttr::get(
+        type, std::complex<APFloat>(real, APFloat::getZero(real.getSemantics())));
+  } else {
+    splat = DenseElementsAttr::get(type, FloatAttr::get(type.getElementType(), factor).getValue());
+  }
+  Attribute shardings = builder.getArrayAttr(shardingAttr(plan.specOn(value, piece.stage)));
+  NamedAttrList constantAttrs, multiplyAttrs;
+  constantAttrs.set("value", splat);
+  multiplyAttrs.set(attr::shardings, shardings);
+  Value constant =
+      create("stablehlo.constant", {}, type, constantAttrs, value.getLoc())->getResult(0);
+  Value argument = function.getArgument(llvm::find(inputs, value) - inputs.begin());
+  Value result =
+      create("stablehlo.multiply", {argument, constant}, type, multiplyAttrs, value.getLoc())
+          ->getResult(0);
+  return scaledValues[value] = result;
+}
+
+/// A state argument may be overwritten by its next value in the last function
+/// of its owner that reads it, unless the step returns the argument itself.
+void PieceBuilder::markDonated(ArrayRef<const PieceResult *> results) {
+  for (auto [index, input] : llvm::enumerate(inputs)) {
+    auto arg = dyn_cast<BlockArgument>(input);
+    if (!arg || !plan.isState(arg) || plan.ownerOf(arg) != piece.stage ||
+        plan.lastRank(arg, piece.stage) != piece.rank || plan.isPassedThrough(arg))
+      continue;
+    std::optional<int64_t> next = plan.carriedBy(arg);
+    for (auto [position, result] : llvm::enumerate(results)) {
+      if (!next || result->mainResult != *next || result->source == input ||
+          result->source.getType() != input.getType() ||
+          result->spec != plan.specOn(input, piece.stage))
+        continue;
+      function.setArgAttr(index, "tf.aliasing_output", builder.getI32IntegerAttr(position));
+    }
+  }
+}
+
+namespace {
+
+struct SliceStages : alpa::impl::AlpaSliceStagesBase<SliceStages> {
+  using Base::Base;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto main = module.lookupSymbol<func::FuncOp>("main");
+    if (!main || main.isExternal())
+      return fail(module, "expected a function @main with a body");
+    if (!llvm::hasSingleElement(main.getBody()))
+      return fail(main, "expected @main to have one block");
+    auto stageAttrs = module->getAttrOfType<ArrayAttr>(attr::stages);
+    if (!stageAttrs)
+      return fail(module, "has no `alpa.stages`; run alpa-search-stages first");
+    if (gradients != "mean" && gradients != "sum")
+      return fail(module, "option `gradients`: expected `mean` or `sum`, got `" + gradients + "`");
+    for (Operation &op : main.front())
+      for (Type type : op.getResultTypes())
+        if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
+          return fail(&op, "only tensors of static shape can be sliced into stages");
+    SmallVector<StageAttr> stages;
+    for (Attribute stage : stageAttrs)
+      stages.push_back(cast<StageAttr>(stage));
+    int64_t numMicroBatches = 1;
+    if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
+      numMicroBatches = count.getInt();
+
+    SlicePlan plan(main, stages, numMicroBatches,
+                   gradients == "mean" ? Accumulate::Mean : Accumulate::Sum);
+    if (failed(plan.compute()) || failed(build(main, plan, stages, numMicroBatches)))
+      return signalPassFailure();
+    declareMain(main, plan);
+  }
+
+private:
+  void fail(Operation *op, const Twine &message) {
+    op->emitError() << message;
+    signalPassFailure();
+  }
+
+  LogicalResult build(func::FuncOp main, const SlicePlan &plan, ArrayRef<StageAttr> stages,
+                      int64_t numMicroBatches) {
+    OpBuilder builder(main->getContext());
+    builder.setInsertionPointAfter(main);
+    SmallVector<ModuleOp> modules;
+    for (auto [index, stage] : llvm::enumerate(stages)) {
+      auto module = ModuleOp::create(builder, main.getLoc(), ("stage_" + Twine(index)).str());
+      module->setAttr(attr::mesh, stage.getMesh());
+      modules.push_back(module);
+    }
+    for (auto &[key, piece] : plan.getPieces()) {
+      int64_t stage = key.first;
+      PieceBuilder pieceBuilder(main, plan, piece, stages[stage].getMesh(), numMicroBatches);
+      if (failed(pieceBuilder.build(modules[stage].getBody())))
+        return failure();
+      ++numFunctions;
+      numCrossing += piece.inputs.size();
+      numRepeated += llvm::count_if(piece.ops, [&](Operation *op) { return stageOf(op) != stage; });
+    }
+    return success();
+  }
+
+  void declareMain(func::FuncOp main, const SlicePlan &plan) {
+    Builder builder(&getContext());
+    for (BlockArgument arg : main.getArguments()) {
+      main.setArgAttr(arg.getArgNumber(), attr::value, builder.getI64IntegerAttr(plan.idOf(arg)));
+      if (plan.isState(arg))
+        main.setArgAttr(arg.getArgNumber(), attr::stage,
+                        builder.getI64IntegerAttr(plan.ownerOf(arg)));
+    }
+    for (auto [index, id] : llvm::enumerate(plan.resultIds()))
+      main.setResultAttr(index, attr::value, builder.getI64IntegerAttr(id));
+    main.eraseBody();
+    main.setPrivate();
+  }
+};
+
+} // namespace

@@ -1,0 +1,27 @@
+//===- SliceUtils.h - small questions that slicing asks an op ----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_STAGE_SLICEUTILS_H
+#define ALPA_COMPILER_STAGE_SLICEUTILS_H
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+namespace alpa {
+
+enum class Phase { Forward = 0, Backward = 1, Update = 2 };
+
+std::optional<Phase> phaseOf(mlir::Operation *op);
+llvm::StringRef stringifyPhase(Phase phase);
+std::optional<int64_t> stageOf(mlir::Operation *op);
+
+/// Operands, and values of the enclosing block that the op's regions use.
+void forEachInput(mlir::Operation *op, llvm::function_ref<void(mlir::Value)> callback);
+
+/// One result computed element by element (or a constant, or only moved), no
+/// regions: running it twice costs little and changes nothing.
+bool isRepeatable(mlir::Operation *op);
+bool isBroadcast(mlir::Operation *op);
+bool isSingleElement(mlir::Type type);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_SLICEUTILS_H
