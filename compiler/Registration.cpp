@@ -2,6 +2,7 @@
 
 #include "compiler/Registration.h"
 
+#include "compiler/Schedule/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -20,4 +21,5 @@ void alpa::registerPasses() {
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
   registerAlpaStagePasses();
+  registerAlpaSchedulePasses();
 }

@@ -1,0 +1,205 @@
+//===- SlicedModule.cpp - the sliced step as tables -----------------------===//
+
+#include "compiler/Schedule/SlicedModule.h"
+
+using namespace mlir;
+using namespace alpa;
+
+static FailureOr<int64_t> readId(func::FuncOp function, Attribute attribute, StringRef what,
+                                 unsigned index) {
+  if (auto id = dyn_cast_or_null<IntegerAttr>(attribute))
+    return id.getInt();
+  return function.emitError() << what << " " << index << " has no `" << attr::value
+                              << "`; run alpa-slice-stages first";
+}
+
+static FailureOr<Port> readPort(func::FuncOp function, Type type, DictionaryAttr attributes,
+                                StringRef what, unsigned index) {
+  if (!attributes)
+    attributes = DictionaryAttr::get(function.getContext());
+  Port port;
+  port.type = type;
+  FailureOr<int64_t> id = readId(function, attributes.get(attr::value), what, index);
+  if (failed(id))
+    return failure();
+  port.id = *id;
+  port.sharding = attributes.getAs<ShardingAttr>(attr::sharding);
+  if (!port.sharding)
+    return function.emitError() << what << " " << index << " has no `" << attr::sharding << "`";
+  if (auto accumulate = attributes.getAs<StringAttr>(attr::accumulate))
+    port.accumulate = accumulate.getValue();
+  if (auto nextOf = attributes.getAs<IntegerAttr>(attr::nextOf))
+    port.nextOf = nextOf.getInt();
+  return port;
+}
+
+static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) {
+  StageFunction function;
+  function.op = op;
+  function.stage = index;
+  function.callee = SymbolRefAttr::get(stage.module.getSymNameAttr(),
+                                       {FlatSymbolRefAttr::get(op.getSymNameAttr())});
+  for (unsigned i = 0; i < op.getNumArguments(); ++i) {
+    FailureOr<Port> port =
+        readPort(op, op.getArgumentTypes()[i], op.getArgAttrDict(i), "argument", i);
+    if (failed(port))
+      return failure();
+    function.inputs.push_back(*port);
+  }
+  for (unsigned i = 0; i < op.getNumResults(); ++i) {
+    FailureOr<Port> port =
+        readPort(op, op.getResultTypes()[i], op.getResultAttrDict(i), "result", i);
+    if (failed(port))
+      return failure();
+    function.outputs.push_back(*port);
+  }
+  StringRef name = op.getSymName();
+  int64_t level = 0;
+  if (name == "forward")
+    stage.forward = std::move(function);
+  else if (name == "backward")
+    stage.backward = std::move(function);
+  else if (name.consume_front("update_") && !name.getAsInteger(10, level))
+    stage.updates.push_back(std::move(function));
+  else
+    return op.emitError() << "expected forward, backward or update_<k> in a stage, got "
+                          << op.getSymName();
+  return success();
+}
+
+static int64_t levelOf(const StageFunction &update) {
+  StringRef name = update.op->getAttrOfType<StringAttr>("sym_name").getValue();
+  int64_t level = 0;
+  name.consume_front("update_");
+  name.getAsInteger(10, level);
+  return level;
+}
+
+static LogicalResult readStages(SlicedModule &sliced) {
+  for (int64_t index = 0;; ++index) {
+    auto module =
+        sliced.module.lookupSymbol<ModuleOp>(("stage_" + Twine(index)).str());
+    if (!module)
+      break;
+    Stage &stage = sliced.stages.emplace_back();
+    stage.module = module;
+    stage.mesh = module->getAttrOfType<MeshAttr>(attr::mesh);
+    if (!stage.mesh)
+      return module.emitError() << "has no `" << attr::mesh << "`";
+    for (auto op : module.getOps<func::FuncOp>())
+      if (failed(readFunction(stage, index, op)))
+        return failure();
+    llvm::sort(stage.updates, [](const StageFunction &a, const StageFunction &b) {
+      return levelOf(a) < levelOf(b);
+    });
+  }
+  if (sliced.stages.empty())
+    return sliced.module.emitError("has no module @stage_0; run alpa-slice-stages first");
+  return success();
+}
+
+/// Calls back for each function; `isUpdate` tells its phase.
+static void forEachFunction(SlicedModule &sliced,
+                            function_ref<void(StageFunction &, bool isUpdate)> callback) {
+  for (Stage &stage : sliced.stages) {
+    for (auto *function : {&stage.forward, &stage.backward})
+      if (*function)
+        callback(**function, false);
+    for (StageFunction &update : stage.updates)
+      callback(update, true);
+  }
+}
+
+static LogicalResult readFlows(SlicedModule &sliced) {
+  LogicalResult result = success();
+  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+    for (Port &port : function.outputs) {
+      ValueFlow &flow = sliced.flows[port.id];
+      if (flow.stage >= 0)
+        result = function.op.emitError() << "value " << port.id << " is made twice";
+      flow.stage = function.stage;
+      flow.perMicroBatch = !isUpdate;
+      if (port.nextOf >= 0)
+        sliced.nextVersion[port.nextOf] = port.id;
+    }
+  });
+  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+    for (Port &port : function.inputs) {
+      sliced.inputAt.try_emplace({port.id, function.stage}, port);
+      auto flow = sliced.flows.find(port.id);
+      if (flow == sliced.flows.end()) {
+        result = function.op.emitError() << "nothing makes value " << port.id;
+        continue;
+      }
+      if (flow->second.stage != function.stage)
+        (isUpdate ? flow->second.updateStages : flow->second.microBatchStages)
+            .insert(function.stage);
+    }
+  });
+  return result;
+}
+
+FailureOr<SlicedModule> alpa::readSlicedModule(ModuleOp module) {
+  SlicedModule sliced;
+  sliced.module = module;
+  sliced.main = module.lookupSymbol<func::FuncOp>("main");
+  if (!sliced.main)
+    return module.emitError("has no function @main");
+  if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
+    sliced.numMicroBatches = count.getInt();
+  if (failed(readStages(sliced)))
+    return failure();
+  func::FuncOp main = sliced.main;
+  sliced.numArguments = main.getNumArguments();
+  for (unsigned i = 0; i < main.getNumArguments(); ++i) {
+    auto kind = main.getArgAttrOfType<StringAttr>(i, attr::kind);
+    sliced.batch.push_back(kind && kind.getValue() == "batch");
+    FailureOr<int64_t> id = readId(main, main.getArgAttr(i, attr::value), "argument", i);
+    if (failed(id))
+      return failure();
+    if (*id != i)
+      return main.emitError() << "argument " << i << " has value id " << *id
+                              << "; expected its own number";
+    auto owner = main.getArgAttrOfType<IntegerAttr>(i, attr::stage);
+    ValueFlow &flow = sliced.flows[i];
+    if (!sliced.batch[i])
+      flow.stage = owner ? owner.getInt() : 0;
+    if (flow.stage >= int64_t(sliced.stages.size()))
+      return main.emitError() << "argument " << i << " belongs to stage " << flow.stage
+                              << ", which does not exist";
+  }
+  for (unsigned i = 0; i < main.getNumResults(); ++i) {
+    FailureOr<int64_t> id = readId(main, main.getResultAttr(i, attr::value), "result", i);
+    if (failed(id))
+      return failure();
+    sliced.resultsOf[*id].push_back(i);
+  }
+  if (failed(readFlows(sliced)))
+    return failure();
+  for (auto &[id, results] : sliced.resultsOf)
+    if (!sliced.flows.contains(id))
+      return main.emitError() << "result " << results.front() << " is value " << id
+                              << ", which nothing makes";
+  return sliced;
+}
+
+Port SlicedModule::argumentAt(int64_t arg, int64_t stage) const {
+  if (auto it = inputAt.find({arg, stage}); it != inputAt.end())
+    return it->second;
+  func::FuncOp function = main;
+  Port port;
+  port.id = arg;
+  port.type = function.getArgumentTypes()[arg];
+  port.sharding = function.getArgAttrOfType<ShardingAttr>(arg, attr::sharding);
+  if (!port.sharding)
+    port.sharding = ShardingAttr::get(
+        function.getContext(),
+        ShardingSpec::replicated(cast<RankedTensorType>(port.type).getRank()));
+  return port;
+}
+
+StringRef SlicedModule::reductionOf(int64_t result) const {
+  func::FuncOp function = main;
+  auto reduction = function.getResultAttrOfType<StringAttr>(result, attr::reduction);
+  return reduction ? reduction.getValue() : StringRef();
+}

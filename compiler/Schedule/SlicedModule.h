@@ -1,0 +1,72 @@
+//===- SlicedModule.h - the sliced step as tables ----------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SCHEDULE_SLICEDMODULE_H
+#define ALPA_COMPILER_SCHEDULE_SLICEDMODULE_H
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
+#include <vector>
+
+namespace alpa {
+
+/// An argument or a result of a stage function.
+struct Port {
+  int64_t id = -1;
+  mlir::Type type;
+  ShardingAttr sharding;
+  llvm::StringRef accumulate; // Results only; empty if nothing leaves the micro-batch.
+  int64_t nextOf = -1;        // Results only; argument of @main of which this is the next version.
+};
+
+struct StageFunction {
+  mlir::func::FuncOp op;
+  int64_t stage = 0;
+  mlir::SymbolRefAttr callee;
+  llvm::SmallVector<Port> inputs, outputs;
+};
+
+struct Stage {
+  mlir::ModuleOp module;
+  MeshAttr mesh;
+  std::optional<StageFunction> forward, backward;
+  llvm::SmallVector<StageFunction> updates; // In order of k.
+};
+
+/// Where a value is made and who else needs it.
+struct ValueFlow {
+  int64_t stage = -1;                        // That makes it, or owns it; -1 for batch arguments.
+  bool perMicroBatch = false;                // Made by a forward or backward function.
+  llvm::SetVector<int64_t> microBatchStages; // Other stages whose forward or backward needs it.
+  llvm::SetVector<int64_t> updateStages;     // Other stages whose update needs it.
+};
+
+/// The sliced module, read once.
+struct SlicedModule {
+  mlir::ModuleOp module;
+  mlir::func::FuncOp main;
+  int64_t numMicroBatches = 1;
+  std::vector<Stage> stages;
+  llvm::DenseMap<int64_t, ValueFlow> flows;                   // By value id.
+  llvm::DenseMap<int64_t, int64_t> nextVersion;               // Argument to the value chained to it.
+  llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt;  // (id, stage) as functions take it.
+  llvm::DenseMap<int64_t, llvm::SmallVector<int64_t, 1>> resultsOf; // Value id to results of @main.
+
+  bool isArgument(int64_t id) const { return id < int64_t(numArguments); }
+  bool isBatch(int64_t id) const { return isArgument(id) && batch[id]; }
+  /// How a stage holds an argument of @main.
+  Port argumentAt(int64_t arg, int64_t stage) const;
+  llvm::StringRef reductionOf(int64_t result) const;
+
+  unsigned numArguments = 0;
+  llvm::SmallVector<bool> batch;
+};
+
+/// Reports what a sliced module lacks and fails.
+mlir::FailureOr<SlicedModule> readSlicedModule(mlir::ModuleOp module);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SCHEDULE_SLICEDMODULE_H

@@ -1,0 +1,81 @@
+// One program per mesh; values leave when made, come before use, go after it.
+// RUN: alpa-opt %s --alpa-build-schedule --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,F1B1
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=gpipe --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,GPIPE
+// RUN: not alpa-opt %s --alpa-build-schedule=schedule=zigzag 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, gpipe
+
+// F1B1: alpa.schedule = "1f1b"
+// GPIPE: alpa.schedule = "gpipe"
+module attributes {alpa.num_micro_batches = 3 : i64} {
+  func.func private @main(
+      tensor<8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64, alpa.value = 0 : i64, alpa.stage = 0 : i64},
+      tensor<2xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.value = 1 : i64, alpa.stage = 1 : i64},
+      tensor<4xf32> {alpa.kind = "batch", alpa.value = 2 : i64})
+      -> (tensor<8xf32> {alpa.value = 6 : i64}, tensor<2xf32> {alpa.value = 7 : i64}, tensor<f32> {alpa.value = 8 : i64, alpa.reduction = "sum"})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1], devices = [0]>} {
+    func.func private @forward(
+        tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[R]>},
+        tensor<4xf32> {alpa.value = 2 : i64, alpa.sharding = #alpa.sharding<[R]>})
+        -> (tensor<4xf32> {alpa.value = 3 : i64, alpa.sharding = #alpa.sharding<[R]>})
+    func.func private @backward(
+        tensor<4xf32> {alpa.value = 2 : i64, alpa.sharding = #alpa.sharding<[R]>},
+        tensor<4xf32> {alpa.value = 4 : i64, alpa.sharding = #alpa.sharding<[R]>})
+        -> (tensor<8xf32> {alpa.value = 5 : i64, alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R]>})
+    func.func private @update_0(
+        tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[R]>},
+        tensor<8xf32> {alpa.value = 5 : i64, alpa.sharding = #alpa.sharding<[R]>})
+        -> (tensor<8xf32> {alpa.value = 6 : i64, alpa.sharding = #alpa.sharding<[R]>})
+  }
+  // The weight of stage 0 is used here, too. Value 7 is the next version of
+  // argument 1: each micro-batch starts from the one before.
+  module @stage_1 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [1, 2]>} {
+    func.func private @forward(
+        tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[S0]>},
+        tensor<2xf32> {alpa.value = 1 : i64, alpa.sharding = #alpa.sharding<[R]>},
+        tensor<4xf32> {alpa.value = 3 : i64, alpa.sharding = #alpa.sharding<[S0]>})
+        -> (tensor<2xf32> {alpa.value = 7 : i64, alpa.next_of = 1 : i64, alpa.accumulate = "last", alpa.sharding = #alpa.sharding<[R]>},
+            tensor<f32> {alpa.value = 8 : i64, alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[]>})
+    func.func private @backward(
+        tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[S0]>},
+        tensor<2xf32> {alpa.value = 1 : i64, alpa.sharding = #alpa.sharding<[R]>},
+        tensor<4xf32> {alpa.value = 3 : i64, alpa.sharding = #alpa.sharding<[S0]>})
+        -> (tensor<4xf32> {alpa.value = 4 : i64, alpa.sharding = #alpa.sharding<[S0]>})
+  }
+}
+
+// CHECK: alpa.program @mesh_0 on 0 {
+// The weight is sent once a step.
+// CHECK-NEXT: %[[W:.*]] = alpa.input {arg = 0 : i64
+// CHECK-NEXT: alpa.send %[[W]] to 1 tag [[WTAG:[0-9]+]]
+// CHECK-NEXT: %[[X0:.*]] = alpa.input {arg = 2 : i64, micro_batch = 0 : i64
+// CHECK-NEXT: %[[H0:.*]] = alpa.run @stage_0::@forward(%[[W]], %[[X0]]) {micro_batch = 0 : i64}
+// CHECK-NEXT: alpa.send %[[H0]] to 1 tag [[H0TAG:[0-9]+]]
+// CHECK-NEXT: alpa.free %[[H0]]
+// CHECK: alpa.run @stage_0::@forward({{.*}}) {micro_batch = 1 : i64}
+// F1B1: alpa.run @stage_0::@backward({{.*}}) {micro_batch = 0 : i64}
+// F1B1: alpa.run @stage_0::@forward({{.*}}) {micro_batch = 2 : i64}
+// GPIPE: alpa.run @stage_0::@forward({{.*}}) {micro_batch = 2 : i64}
+// GPIPE: alpa.run @stage_0::@backward({{.*}}) {micro_batch = 0 : i64}
+// CHECK: %[[G1:.*]] = alpa.run @stage_0::@backward({{.*}}) {micro_batch = 1 : i64}
+// CHECK: %[[S1:.*]] = alpa.accumulate %{{.*}}, %[[G1]]
+// CHECK: %[[G2:.*]] = alpa.run @stage_0::@backward({{.*}}) {micro_batch = 2 : i64}
+// CHECK: %[[S2:.*]] = alpa.accumulate %[[S1]], %[[G2]]
+// CHECK-NEXT: alpa.free %[[S1]], %[[G2]]
+// CHECK-NEXT: %[[N:.*]] = alpa.run @stage_0::@update_0(%[[W]], %[[S2]])
+// CHECK-NEXT: alpa.free %[[W]], %[[S2]]
+// CHECK-NEXT: alpa.output %[[N]] {result = 0 : i64}
+
+// CHECK: alpa.program @mesh_1 on 1 {
+// CHECK-NEXT: %[[W:.*]] = alpa.recv from 0 tag [[WTAG]] {sharding = #alpa.sharding<[S0]>}
+// CHECK-NEXT: %[[B0:.*]] = alpa.input {arg = 1 : i64
+// CHECK-NEXT: %[[H0:.*]] = alpa.recv from 0 tag [[H0TAG]] {sharding = #alpa.sharding<[S0]>}
+// CHECK-NEXT: %[[F0:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[B0]], %[[H0]]) {micro_batch = 0 : i64}
+// The backward pass of a micro-batch sees the version that its forward pass saw.
+// F1B1: alpa.run @stage_1::@backward(%[[W]], %[[B0]], %[[H0]]) {micro_batch = 0 : i64}
+// CHECK: %[[F1:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[F0]]#0, %{{.*}}) {micro_batch = 1 : i64}
+// CHECK: %[[L1:.*]] = alpa.accumulate %[[F0]]#1, %[[F1]]#1
+// F1B1: alpa.run @stage_1::@backward(%[[W]], %[[F0]]#0, %{{.*}}) {micro_batch = 1 : i64}
+// CHECK: %[[F2:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[F1]]#0, %{{.*}}) {micro_batch = 2 : i64}
+// CHECK: %[[L2:.*]] = alpa.accumulate %[[L1]], %[[F2]]#1
+// CHECK: alpa.output %[[F2]]#0 {result = 1 : i64}
+// CHECK-NEXT: alpa.output %[[L2]] {result = 2 : i64}
