@@ -33,6 +33,9 @@ struct ShardingRule {
   llvm::SmallVector<TensorFactors> operands;
   llvm::SmallVector<TensorFactors> results;
   bool heavy = false; // Dot and convolution: replicated only as a last resort.
+  bool leads = false; // Worth a choice of its own, though cheap (gather, scatter).
+  /// Result i is operand i, whatever the other operands are (optimization_barrier).
+  bool forwards = false;
 };
 
 /// The rule of an op of the StableHLO set, or nothing if it has no rule yet.
@@ -42,6 +45,10 @@ std::optional<ShardingRule> getShardingRule(mlir::Operation *op);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
+/// Bytes of a tensor; 0 for other types.
+double getTensorBytes(mlir::Type type);
+/// Element type in which the op computes, by NumPy's name ("float32").
+llvm::StringRef getComputeType(mlir::Operation *op);
 
 } // namespace alpa
 

@@ -20,13 +20,18 @@ struct StageView {
 struct IntraOpOptions {
   int64_t numMicroBatches = 1; // Update ops run once, the rest once each.
   double timeLimitSeconds = 60.0;
-  /// Memory one device may use for this stage; nothing for no limit.
+  /// Memory one device may use for this stage: state, the activations of
+  /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
   std::optional<int64_t> memoryLimitBytes;
+  int64_t microBatchesInFlight = 1;
 };
 
 struct IntraOpResult {
   /// Every result of every op of the stage, and every input.
   llvm::DenseMap<mlir::Value, ShardingSpec> specs;
+  /// Operands (op, number) that the op wants otherwise than `specs` has them.
+  llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
+  /// With status infeasible only `solution` and `choices` are set.
   double forwardSeconds = 0;   // One micro-batch.
   double backwardSeconds = 0;  // One micro-batch.
   double updateSeconds = 0;    // Once a step.

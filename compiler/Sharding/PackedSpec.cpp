@@ -1,0 +1,57 @@
+//===- PackedSpec.cpp - a sharding spec in one word -----------------------===//
+
+#include "compiler/Sharding/PackedSpec.h"
+
+using namespace alpa;
+
+int64_t PackedSpec::numPieces(llvm::ArrayRef<int64_t> meshShape) const {
+  int64_t pieces = 1;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (dimOf(axis) >= 0)
+      pieces *= meshShape[axis];
+  return pieces;
+}
+
+int64_t PackedSpec::numPieces(int dim, llvm::ArrayRef<int64_t> meshShape) const {
+  int64_t pieces = 1;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (dimOf(axis) == dim)
+      pieces *= meshShape[axis];
+  return pieces;
+}
+
+bool PackedSpec::hasMinorAxis(unsigned axis, int dim, unsigned numAxes) const {
+  for (unsigned other = axis + 1; other < numAxes; ++other)
+    if (dimOf(other) == dim)
+      return true;
+  return false;
+}
+
+ShardingSpec PackedSpec::unpack(size_t rank, unsigned numAxes) const {
+  ShardingSpec spec = ShardingSpec::replicated(rank);
+  for (unsigned axis = 0; axis < numAxes; ++axis)
+    if (int dim = dimOf(axis); dim >= 0)
+      spec.dims[dim].push_back(axis);
+  return spec;
+}
+
+llvm::SmallVector<PackedSpec> alpa::allSpecs(llvm::ArrayRef<int64_t> shape,
+                                             llvm::ArrayRef<int64_t> meshShape) {
+  llvm::SmallVector<PackedSpec> specs{PackedSpec{}};
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    if (meshShape[axis] <= 1)
+      continue;
+    size_t known = specs.size();
+    for (size_t i = 0; i < known; ++i) {
+      for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+        PackedSpec spec = specs[i];
+        int64_t pieces = spec.numPieces(dim, meshShape) * meshShape[axis];
+        if (shape[dim] % pieces != 0 || shape[dim] == 0)
+          continue;
+        spec.set(axis, dim);
+        specs.push_back(spec);
+      }
+    }
+  }
+  return specs;
+}

@@ -1,0 +1,69 @@
+//===- Passes.td - splitting ops over a mesh ------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_PASSES
+#define ALPA_COMPILER_SHARDING_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
+  let summary = "Find the fastest way to split @main's ops over one mesh";
+  let description = [{
+    Takes all of `@main` as one stage, states how its ops can be split as an
+    optimization problem, solves it, and writes the answer down: `alpa.sharding`
+    on arguments, `alpa.shardings` on ops (one per result), `alpa.use_shardings`
+    on ops that want an operand otherwise than it is held, and the predicted
+    seconds and bytes of a device as `alpa.predicted` on the module.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32>, %w: tensor<4x16xf32>) -> tensor<8x16xf32> {
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+    ```
+    After, on a mesh of two devices:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32> {alpa.sharding = #alpa.sharding<[S0, R]>}, ..
+      %0 = stablehlo.dot_general %x, %w, .. {alpa.shardings = [#alpa.sharding<[S0, R]>]} ..
+    ```
+  }];
+  let options = [
+    Option<"cluster", "cluster", "std::string", "\"\"",
+           "Cluster: the name of a preset, or a YAML file">,
+    ListOption<"meshShape", "mesh-shape", "int64_t",
+               "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
+    Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
+    Option<"microBatches", "micro-batches", "int64_t", "1",
+           "How often forward and backward run for one update">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "Bytes one device may use; 0 for what the device has">,
+    Option<"printProblem", "print-problem", "bool", "false",
+           "Print the problem in the contest's JSON form to standard output instead of solving it">];
+  let statistics = [
+    Statistic<"numNodes", "nodes", "Nodes of the problem">,
+    Statistic<"numChoices", "choices", "Choices of all nodes">,
+    Statistic<"numEliminated", "eliminated", "Nodes that exact reductions removed">,
+    Statistic<"boundNanoseconds", "bound-ns", "Lower bound of the step's time in nanoseconds">,
+    Statistic<"objectiveNanoseconds", "objective-ns", "Predicted time of the step in nanoseconds">,
+    Statistic<"solveMicroseconds", "solve-us", "Microseconds the solver took">];
+  let dependentDialects = ["::alpa::AlpaDialect"];
+}
+
+def TestShardingRule : Pass<"alpa-test-sharding-rule", "::mlir::ModuleOp"> {
+  let summary = "Print the sharding rule of every op as a remark";
+  let description = [{
+    For tests. Factors are letters, capital where they cannot be split by nature:
+    `([a, b], [b, c]) -> [a, c] {a = 8, b = 4 reduction, c = 16}`. A dimension of
+    several factors prints as `a.b`, one without as `-`.
+  }];
+}
+
+def TestStrategies : Pass<"alpa-test-strategies", "::mlir::ModuleOp"> {
+  let summary = "Print every strategy of dots, convolutions, gathers and scatters as a remark";
+  let description = [{
+    For tests. One line per strategy: specs of operands and results, and the sums
+    that complete the result: `([S0, R], [R, R]) -> [S0, R]`, or
+    `([R, S0], [S0, R]) -> [R, R] all-reduce 0`.
+  }];
+  let options = [ListOption<"meshShape", "mesh-shape", "int64_t", "Devices along each mesh axis">];
+}
+
+#endif // ALPA_COMPILER_SHARDING_PASSES

@@ -1,0 +1,176 @@
+//===- ProblemBuilder.h - a stage as an optimization problem -----*- C++ -*-===//
+//
+// Ops that split work in ways of their own (dots, convolutions, gathers, and
+// inputs) are nodes. Every other op follows its deepest operand: its specs are a
+// function of that operand's node's choice, worked out once per distinct spec.
+// Three kinds of values have no node to follow yet and are settled by those who
+// use them:
+//   Free  made of constants alone: made anew wherever it is used, at no cost
+//   View  a broadcast to more elements: its operand is what is resharded
+//   Lazy  anything made only of Free, View or replicated values: takes the spec
+//         that its first user asks for
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H
+#define ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H
+
+#include "compiler/Sharding/IntraOp.h"
+#include "compiler/Sharding/Strategies.h"
+#include "llvm/ADT/DenseSet.h"
+#include <map>
+
+namespace alpa {
+
+enum class Phase : uint8_t { Forward, Backward, Update };
+inline constexpr unsigned kNumPhases = 3;
+Phase phaseOf(mlir::Operation *op);
+
+/// A spec per choice of a node, as distinct specs and an index per choice.
+struct SpecTable {
+  llvm::SmallVector<PackedSpec> specs;
+  std::vector<uint16_t> index;
+};
+
+enum class ValueKind : uint8_t { Settled, Free, View, Lazy };
+
+/// `node` is -1 for a value that is replicated whatever is chosen.
+struct ValueInfo {
+  mlir::Value value;
+  ValueKind kind = ValueKind::Settled;
+  int node = -1;
+  unsigned table = 0;
+  unsigned depth = 0;
+  double bytes = 0;
+  bool isInput = false;
+  bool isAsked = false;     // Some user has said how it wants this Free or View value.
+  bool materialized = true; // False if its only user computes it on the fly.
+};
+
+struct OpInfo {
+  mlir::Operation *op = nullptr;
+  Phase phase = Phase::Forward;
+  ShardingRule rule;
+  double flops = 0;
+  bool fusible = false;
+  llvm::SmallVector<unsigned> operands, results; // Indices of values.
+};
+
+struct NodeInfo {
+  std::string name;
+  mlir::Value value;                                  // Result 0 of the leading op, or the input.
+  std::array<std::vector<int64_t>, kNumPhases> costs; // Picoseconds, once.
+  size_t numChoices() const { return costs[0].size(); }
+};
+
+/// `user` wants operand `operand` with the spec of `table` at its node's choice.
+struct Demand {
+  unsigned value = 0;
+  mlir::Operation *user = nullptr;
+  unsigned operand = 0;
+  int node = -1;
+  unsigned table = 0;
+  Phase phase = Phase::Forward;
+  bool charged = false; // A second demand like it costs nothing more.
+};
+
+/// A state argument and the value of the stage that replaces it.
+struct CarriedValue {
+  unsigned argument = 0;
+  unsigned value = 0;
+};
+
+class ProblemBuilder {
+public:
+  ProblemBuilder(const StageView &stage, const CostModel &model, const IntraOpOptions &options)
+      : stage(stage), model(model), options(options), meshShape(model.getMesh().shape) {}
+
+  llvm::Error build();
+  /// The problem without memory.
+  Problem takeProblem() const;
+
+  /// Index of a value of the stage, or -1.
+  int find(mlir::Value value) const;
+  PackedSpec specOf(const ValueInfo &info, llvm::ArrayRef<unsigned> choices) const;
+  PackedSpec specOf(int node, unsigned table, llvm::ArrayRef<unsigned> choices) const;
+  /// Seconds of one run of each phase under a choice per node.
+  std::array<double, kNumPhases> phaseSeconds(llvm::ArrayRef<unsigned> choices) const;
+
+  llvm::ArrayRef<int64_t> getMeshShape() const { return meshShape; }
+  const std::vector<OpInfo> &getOps() const { return ops; }
+  const std::vector<ValueInfo> &getValues() const { return values; }
+  const std::vector<SpecTable> &getTables() const { return tables; }
+  const std::vector<NodeInfo> &getNodes() const { return nodes; }
+  const std::vector<Demand> &getDemands() const { return demands; }
+  const std::vector<CarriedValue> &getCarried() const { return carried; }
+  bool isInStage(mlir::Operation *op) const { return opIndex.count(op); }
+
+private:
+  struct Pending {
+    unsigned value;
+    mlir::Operation *user;
+    unsigned operand;
+    int node;
+    unsigned table;
+    Phase phase;
+  };
+
+  llvm::Error collectOps();
+  llvm::Error checkType(mlir::Operation *op, mlir::Type type) const;
+  unsigned addValue(mlir::Value value);
+  /// A value of the stage, or an input, which gets a node of its own.
+  unsigned valueOf(mlir::Value value);
+  unsigned addTable(const std::vector<uint32_t> &codes);
+  /// The table whose entry at each choice is `specs` at `base`'s entry.
+  unsigned deriveTable(unsigned base, llvm::ArrayRef<PackedSpec> specs);
+  int addNode(mlir::Value value, size_t numChoices);
+
+  void visit(const OpInfo &info);
+  void forward(const OpInfo &info);
+  /// Gives the value a node that chooses among all its specs.
+  void setAnySpec(unsigned value);
+  void lead(const OpInfo &info);
+  /// Makes the op follow `node`: `tensor`, an operand or result of its rule, has
+  /// the specs of `table`. A second request for a View only passes on demands.
+  void settle(const OpInfo &info, const TensorFactors &tensor, int node, unsigned table,
+              bool isFirst, Phase phase);
+  /// Works off `pending`; no recursion, chains of values can be long.
+  void demand();
+  void charge(const Pending &request);
+  void setSettled(unsigned value, int node, unsigned table);
+  void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
+               llvm::ArrayRef<int64_t> matrix);
+  void addNodeCosts(int node, Phase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
+  int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
+                      const Strategy &strategy) const;
+  void carryState();
+  void requireEqual(unsigned a, unsigned b);
+  bool isReplicated(unsigned table) const {
+    return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};
+  }
+  int64_t weight(Phase phase) const { return phase == Phase::Update ? 1 : options.numMicroBatches; }
+
+  const StageView &stage;
+  const CostModel &model;
+  const IntraOpOptions &options;
+  llvm::ArrayRef<int64_t> meshShape;
+
+  std::vector<OpInfo> ops;
+  llvm::DenseMap<mlir::Operation *, unsigned> opIndex;
+  std::vector<ValueInfo> values;
+  llvm::DenseMap<mlir::Value, unsigned> valueIndex;
+  std::vector<SpecTable> tables;
+  std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
+  std::vector<NodeInfo> nodes;
+  std::array<int64_t, kNumPhases> fixedCosts{};
+  std::vector<ProblemEdge> edges;
+  llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
+  std::vector<Demand> demands;
+  llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
+  std::vector<CarriedValue> carried;
+  llvm::SmallVector<Pending> pending;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H

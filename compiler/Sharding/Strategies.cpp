@@ -1,0 +1,147 @@
+//===- Strategies.cpp - mesh axes assigned to an op's factors -------------===//
+
+#include "compiler/Sharding/Strategies.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+using namespace alpa;
+
+RuleProjection::RuleProjection(const ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape)
+    : rule(rule), meshShape(meshShape) {
+  for (const Factor &factor : rule.factors)
+    splittable.push_back(factor.size > 1 && (factor.kind == FactorKind::Parallel ||
+                                             factor.kind == FactorKind::Reduction));
+  auto dropMinor = [&](const TensorFactors &tensor) {
+    for (const DimFactors &dim : tensor)
+      for (unsigned factor : llvm::drop_begin(dim, dim.empty() ? 0 : 1))
+        splittable[factor] = false;
+  };
+  llvm::for_each(rule.operands, dropMinor);
+  llvm::for_each(rule.results, dropMinor);
+}
+
+Assignment RuleProjection::fromSpec(const TensorFactors &tensor, PackedSpec spec) const {
+  Assignment axes;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    int dim = spec.dimOf(axis);
+    if (dim < 0 || tensor[dim].empty() || !splittable[tensor[dim][0]])
+      continue;
+    unsigned factor = tensor[dim][0];
+    int64_t pieces = meshShape[axis];
+    for (unsigned other = 0; other < axis; ++other)
+      if (axes.factor[other] == static_cast<int16_t>(factor))
+        pieces *= meshShape[other];
+    if (rule.factors[factor].size % pieces == 0)
+      axes.factor[axis] = static_cast<int16_t>(factor);
+  }
+  return axes;
+}
+
+PackedSpec RuleProjection::toSpec(const TensorFactors &tensor, const Assignment &axes) const {
+  PackedSpec spec;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    if (axes.factor[axis] < 0)
+      continue;
+    for (int dim = 0; dim < static_cast<int>(tensor.size()); ++dim)
+      if (!tensor[dim].empty() && static_cast<int>(tensor[dim][0]) == axes.factor[axis])
+        spec.set(axis, dim);
+  }
+  return spec;
+}
+
+int64_t RuleProjection::numShares(const Assignment &axes) const {
+  int64_t shares = 1;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (axes.factor[axis] >= 0)
+      shares *= meshShape[axis];
+  return shares;
+}
+
+std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
+                                                llvm::ArrayRef<int64_t> resultShape,
+                                                llvm::ArrayRef<int64_t> meshShape) {
+  RuleProjection projection(rule, meshShape);
+  std::vector<Strategy> strategies{Strategy{}};
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    if (meshShape[axis] <= 1)
+      continue;
+    size_t known = strategies.size();
+    for (size_t i = 0; i < known; ++i) {
+      for (unsigned factor = 0; factor < rule.factors.size(); ++factor) {
+        Strategy next = strategies[i];
+        int64_t pieces = meshShape[axis];
+        for (unsigned other = 0; other < axis; ++other)
+          if (next.axes.factor[other] == static_cast<int16_t>(factor))
+            pieces *= meshShape[other];
+        if (!projection.canSplit(factor) || rule.factors[factor].size % pieces != 0)
+          continue;
+        next.axes.factor[axis] = static_cast<int16_t>(factor);
+        strategies.push_back(next);
+      }
+    }
+  }
+  if (rule.heavy) {
+    int64_t most = 0;
+    for (const Strategy &strategy : strategies)
+      most = std::max(most, projection.numShares(strategy.axes));
+    llvm::erase_if(strategies, [&](const Strategy &strategy) {
+      return projection.numShares(strategy.axes) < most;
+    });
+  }
+  if (!rule.heavy || rule.results.empty())
+    return strategies;
+
+  // Sums scattered over a dimension instead of repeated, where pieces stay even
+  // and neighbours stay neighbours.
+  unsigned numAxes = meshShape.size();
+  for (unsigned axis = 0; axis < numAxes; ++axis) {
+    size_t known = strategies.size();
+    for (size_t i = 0; i < known; ++i) {
+      int16_t factor = strategies[i].axes.factor[axis];
+      if (factor < 0 || rule.factors[factor].kind != FactorKind::Reduction)
+        continue;
+      PackedSpec spec =
+          scatteredSpec(projection.toSpec(rule.results[0], strategies[i].axes), strategies[i]);
+      for (int dim = 0; dim < static_cast<int>(resultShape.size()); ++dim) {
+        int64_t pieces = spec.numPieces(dim, meshShape) * meshShape[axis];
+        if (resultShape[dim] % pieces != 0 || spec.hasMinorAxis(axis, dim, numAxes))
+          continue;
+        Strategy next = strategies[i];
+        next.scatter[axis] = static_cast<int16_t>(dim);
+        strategies.push_back(next);
+      }
+    }
+  }
+  return strategies;
+}
+
+PackedSpec alpa::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
+  for (unsigned axis = 0; axis < PackedSpec::kMaxAxes; ++axis)
+    if (strategy.scatter[axis] >= 0)
+      spec.set(axis, strategy.scatter[axis]);
+  return spec;
+}
+
+double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
+                              double fullBytes, const RuleProjection &projection,
+                              const CostModel &model) {
+  llvm::ArrayRef<int64_t> meshShape = model.getMesh().shape;
+  PackedSpec spec = projection.toSpec(rule.results[result], strategy.axes);
+  double localBytes = fullBytes / spec.numPieces(meshShape);
+  double seconds = 0;
+  auto isPartial = [&](unsigned axis) {
+    int16_t factor = strategy.axes.factor[axis];
+    return factor >= 0 && rule.factors[factor].kind == FactorKind::Reduction &&
+           spec.dimOf(axis) < 0;
+  };
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    if (!isPartial(axis) || result != 0 || strategy.scatter[axis] < 0)
+      continue;
+    seconds += model.reduceScatterSeconds(localBytes, axis);
+    localBytes /= meshShape[axis];
+  }
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (isPartial(axis) && (result != 0 || strategy.scatter[axis] < 0))
+      seconds += model.allReduceSeconds(localBytes, axis);
+  return seconds;
+}

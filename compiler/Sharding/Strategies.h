@@ -1,0 +1,61 @@
+//===- Strategies.h - mesh axes assigned to an op's factors ------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SHARDING_STRATEGIES_H
+#define ALPA_COMPILER_SHARDING_STRATEGIES_H
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/CostModel/CostModel.h"
+#include "compiler/Sharding/PackedSpec.h"
+#include <array>
+
+namespace alpa {
+
+/// The factor that each mesh axis splits, or -1.
+struct Assignment {
+  std::array<int16_t, PackedSpec::kMaxAxes> factor{-1, -1, -1, -1};
+  bool operator==(const Assignment &other) const { return factor == other.factor; }
+};
+
+/// An assignment, and for every axis that splits a reduction the dimension of
+/// result 0 over which its sum is scattered, or -1 for a sum on every device.
+struct Strategy {
+  Assignment axes;
+  std::array<int16_t, PackedSpec::kMaxAxes> scatter{-1, -1, -1, -1};
+};
+
+/// Reads specs as assignments and back, by one op's rule on one mesh. A factor
+/// can be split if it is parallel or a reduction and is the major one of every
+/// dimension that contains it; pieces are always even.
+class RuleProjection {
+public:
+  RuleProjection(const ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape);
+
+  /// What is left of a tensor's spec once axes are dropped that the op cannot use.
+  Assignment fromSpec(const TensorFactors &tensor, PackedSpec spec) const;
+  PackedSpec toSpec(const TensorFactors &tensor, const Assignment &axes) const;
+  /// Devices among which the op's work is divided.
+  int64_t numShares(const Assignment &axes) const;
+  bool canSplit(unsigned factor) const { return splittable[factor]; }
+
+private:
+  const ShardingRule &rule;
+  llvm::ArrayRef<int64_t> meshShape;
+  llvm::SmallVector<bool> splittable;
+};
+
+/// Every strategy of an op. Those of a heavy op use as many axes as any of its
+/// strategies can. `resultShape` is result 0's.
+std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
+                                          llvm::ArrayRef<int64_t> resultShape,
+                                          llvm::ArrayRef<int64_t> meshShape);
+
+/// Result 0's spec after the scatters of a strategy.
+PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
+
+/// Seconds to complete the partial sums of one result of `fullBytes`.
+double reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
+                        double fullBytes, const RuleProjection &projection, const CostModel &model);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_STRATEGIES_H

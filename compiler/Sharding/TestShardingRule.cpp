@@ -1,0 +1,89 @@
+//===- TestShardingRule.cpp - print rules and strategies for tests --------===//
+
+#include "compiler/Sharding/Passes.h"
+#include "compiler/Sharding/Strategies.h"
+#include "llvm/ADT/StringExtras.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_TESTSHARDINGRULE
+#define GEN_PASS_DEF_TESTSTRATEGIES
+#include "compiler/Sharding/Passes.h.inc"
+} // namespace alpa
+
+using namespace alpa;
+using namespace mlir;
+
+static std::string letter(unsigned factor) {
+  return factor < 26 ? std::string(1, static_cast<char>('a' + factor))
+                     : "f" + std::to_string(factor);
+}
+
+static std::string print(const TensorFactors &tensor) {
+  auto dims = llvm::map_range(tensor, [](const DimFactors &dim) {
+    return dim.empty() ? "-" : llvm::join(llvm::map_range(dim, letter), ".");
+  });
+  return "[" + llvm::join(dims, ", ") + "]";
+}
+
+static std::string print(const ShardingRule &rule) {
+  auto tensors = [](llvm::ArrayRef<TensorFactors> list) {
+    return llvm::join(
+        llvm::map_range(list, [](const TensorFactors &tensor) { return print(tensor); }), ", ");
+  };
+  std::string text = "(" + tensors(rule.operands) + ") -> " + tensors(rule.results) + " {";
+  constexpr const char *kKinds[] = {"", " reduction", " window", " sequential"};
+  for (auto [i, factor] : llvm::enumerate(rule.factors))
+    text += std::string(i ? ", " : "") + letter(i) + " = " + std::to_string(factor.size) +
+            kKinds[static_cast<size_t>(factor.kind)];
+  return text + "}" + (rule.heavy ? " heavy" : "");
+}
+
+namespace {
+
+struct TestShardingRule : public alpa::impl::TestShardingRuleBase<TestShardingRule> {
+  void runOnOperation() override {
+    getOperation().walk([](Operation *op) {
+      if (op->hasTrait<OpTrait::IsTerminator>() || op->getNumResults() == 0 ||
+          op->getParentOp()->getName().getStringRef() != "func.func")
+        return;
+      if (std::optional<ShardingRule> rule = getShardingRule(op))
+        op->emitRemark(print(*rule));
+      else
+        op->emitRemark("no rule");
+    });
+  }
+};
+
+struct TestStrategies : public alpa::impl::TestStrategiesBase<TestStrategies> {
+  using TestStrategiesBase::TestStrategiesBase;
+
+  void runOnOperation() override {
+    llvm::SmallVector<int64_t> shape(meshShape.begin(), meshShape.end());
+    getOperation().walk([&](Operation *op) {
+      std::optional<ShardingRule> rule = getShardingRule(op);
+      if (!rule || (!rule->heavy && !rule->leads))
+        return;
+      RuleProjection projection(*rule, shape);
+      auto result = llvm::cast<RankedTensorType>(op->getResult(0).getType());
+      for (const Strategy &strategy : enumerateStrategies(*rule, result.getShape(), shape)) {
+        llvm::SmallVector<std::string> operands;
+        for (const TensorFactors &tensor : rule->operands)
+          operands.push_back(
+              projection.toSpec(tensor, strategy.axes).unpack(tensor.size(), shape.size()).str());
+        PackedSpec spec = projection.toSpec(rule->results[0], strategy.axes);
+        std::string text =
+            "(" + llvm::join(operands, ", ") + ") -> " +
+            scatteredSpec(spec, strategy).unpack(result.getRank(), shape.size()).str();
+        for (unsigned axis = 0; axis < shape.size(); ++axis) {
+          int16_t factor = strategy.axes.factor[axis];
+          if (factor >= 0 && rule->factors[factor].kind == FactorKind::Reduction)
+            text += std::string(strategy.scatter[axis] < 0 ? " all-reduce " : " reduce-scatter ") +
+                    std::to_string(axis);
+        }
+        op->emitRemark(text);
+      }
+    });
+  }
+};
+
+} // namespace
