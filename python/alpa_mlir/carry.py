@@ -119,7 +119,9 @@ def match_state(
         if index is not None:
             pairs.append((state, _explicit_target(state, output, index)))
 
-    matcher = _Matcher(output, facts, [target for _, target in pairs])
+    # The place of an argument among the state arguments, those without arrays included.
+    places = {state.position: place for place, state in enumerate(states)}
+    matcher = _Matcher(output, facts, [target for _, target in pairs], places)
     pairs += matcher.match([s for s in search if s.avals])
     return {
         state.start + i: target.start + i
@@ -156,8 +158,13 @@ class _Pairing:
 
 class _Matcher:
     def __init__(
-        self, output: Subtree, facts: Sequence[ResultFacts], taken: Sequence[Subtree]
+        self,
+        output: Subtree,
+        facts: Sequence[ResultFacts],
+        taken: Sequence[Subtree],
+        places: Mapping[int, int],
     ) -> None:
+        self.places = places
         self.nodes = output.walk()
         self.facts = facts
         self.taken = list(taken)
@@ -221,10 +228,16 @@ class _Matcher:
         gradients = sum(f.phase == "backward" for f in made)
         return 2 * gradients <= len(made)
 
+    def _in_place(self, state: Subtree, node: Subtree) -> bool:
+        return node.depth == 0 or node.position == self.places[state.position]
+
     def _in_order(self, states: Sequence[Subtree]) -> list[tuple[Subtree, Subtree]]:
         """The best pairing that keeps the order of the arguments: most leaves first."""
         found = [self._candidates(state) for state in states]
-        exact = [next((n for n in nodes if n.position == i), None) for i, nodes in enumerate(found)]
+        exact = [
+            next((n for n in nodes if self._in_place(s, n)), None)
+            for s, nodes in zip(states, found, strict=True)
+        ]
         if None not in exact:  # cannot be bettered
             return [(s, n) for s, n in zip(states, exact, strict=True) if n is not None]
 
@@ -242,7 +255,7 @@ class _Matcher:
                     weight, fits, shallow = rest.score
                     score = (
                         weight + len(node.avals),
-                        fits + (node.position == i or node.depth == 0),
+                        fits + self._in_place(states[i], node),
                         shallow - node.depth,
                     )
                     if score > result.score:
