@@ -1,0 +1,113 @@
+"""A plan as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from alpa_mlir.plan import Plan, StageInfo
+
+
+def spec_text(spec: Sequence[Sequence[str]]) -> str:
+    """Short form of a spec: `[x, R]`, `R` for a dimension that is not split."""
+    return "[" + ", ".join("".join(axes) if axes else "R" for axes in spec) + "]"
+
+
+def ranges_text(numbers: tuple[int, ...]) -> str:
+    """`0-3`, or `0, 2, 5` when the numbers are not one run."""
+    if len(numbers) > 1 and numbers == tuple(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
+def seconds_text(seconds: float) -> str:
+    """`1.25 ms`: three figures and the unit that suits them."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
+
+
+def bytes_text(count: float) -> str:
+    """`1.5 MiB`: three figures and the unit that suits them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
+    """One row a stage: stage, layers, mesh, weights and shardings, seconds, memory."""
+    rows: list[list[str]] = []
+    for index, stage in enumerate(plan.stages):
+        largest = sorted(stage.weights, key=lambda w: -prod(w.shape))[:weights]
+        lines = [
+            f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {spec_text(w.spec)}"
+            for w in largest
+        ]
+        if len(stage.weights) > len(largest):
+            lines.append(f"and {len(stage.weights) - len(largest)} more")
+        rows.append(
+            [
+                str(index),
+                f"{stage.layers[0]}-{stage.layers[1] - 1}",
+                plan.meshes[stage.mesh].as_text(),
+                "\n".join(lines),
+                _stage_seconds(stage),
+                bytes_text(stage.predicted["peak_bytes"])
+                if "peak_bytes" in stage.predicted
+                else "",
+            ]
+        )
+    return rows
+
+
+HEADER = ("stage", "layers", "mesh", "weights [sharding]", "predicted time", "memory/device")
+
+
+def _stage_seconds(stage: StageInfo) -> str:
+    names = (("forward", "fwd"), ("backward", "bwd"), ("update", "upd"))
+    return "\n".join(
+        f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
+        for name, short in names
+        if f"{name}_seconds" in stage.predicted
+    )
+
+
+def plan_summary(plan: Plan) -> str:
+    """One line: stages, devices, micro-batches, schedule, predicted seconds of a step."""
+    devices = sum(len(mesh.devices) for mesh in plan.meshes)
+    text = (
+        f"plan of {plan.name}: {_count(len(plan.stages), 'stage')} on {_count(devices, 'device')}, "
+        f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"schedule {plan.schedule}"
+    )
+    if "step_seconds" in plan.predicted:
+        text += f", predicted step {seconds_text(plan.predicted['step_seconds'])}"
+    return text
+
+
+def plan_table(plan: Plan, weights: int) -> str:
+    """Summary line and a table in plain characters."""
+    return plan_summary(plan) + "\n" + _table(HEADER, stage_rows(plan, weights))
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
+    widths = [max(len(line) for row in cells for line in row[c]) for c in range(len(header))]
+    rule = "-+-".join("-" * width for width in widths)
+    lines: list[str] = []
+    for row in cells:
+        for i in range(max(map(len, row))):
+            parts = [col[i] if i < len(col) else "" for col in row]
+            line = " | ".join(p.ljust(w) for p, w in zip(parts, widths, strict=True))
+            lines.append(line.rstrip())
+        lines.append(rule)
+    return "\n".join(lines)

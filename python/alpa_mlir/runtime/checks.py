@@ -1,0 +1,58 @@
+"""Do the tables of a plan agree with each other? Asked before any program is looked at."""
+
+from __future__ import annotations
+
+from alpa_mlir.errors import PlanMismatchError
+from alpa_mlir.plan import Plan, TensorSpec
+
+
+def check_tables(plan: Plan) -> None:
+    """Check stages, meshes and specs by themselves, before any program is looked at."""
+    for index, stage in enumerate(plan.stages):
+        if stage.mesh >= len(plan.meshes):
+            raise PlanMismatchError(
+                f"mesh {stage.mesh}, but the plan has {len(plan.meshes)} meshes",
+                where=f"stages[{index}].mesh",
+            )
+        for name, function in stage.functions.items():
+            for kind, tensors in (("input", function.inputs), ("output", function.outputs)):
+                for i, tensor in enumerate(tensors):
+                    where = f"stages[{index}].functions.{name}: {kind} {i}"
+                    check_spec(plan, stage.mesh, tensor, where)
+    owners = [program.mesh for program in plan.programs]
+    if sorted(owners) != list(range(len(plan.meshes))):
+        raise PlanMismatchError(
+            f"programs for meshes {owners}, expected one for each of {len(plan.meshes)} meshes",
+            where="programs",
+        )
+    used: dict[int, int] = {}
+    for index, mesh in enumerate(plan.meshes):
+        for device in mesh.devices:
+            if device in used:
+                raise PlanMismatchError(
+                    f"device {device} belongs to mesh {used[device]} as well",
+                    where=f"meshes[{index}].devices",
+                )
+            used[device] = index
+
+
+def check_spec(plan: Plan, mesh: int, tensor: TensorSpec, where: str) -> None:
+    """A spec names axes of its mesh, each once, and splits dimensions evenly."""
+    info = plan.meshes[mesh]
+    sizes = dict(zip(info.axes, info.shape, strict=True))
+    seen: set[str] = set()
+    for dim, axes in enumerate(tensor.spec):
+        parts = 1
+        for axis in axes:
+            if axis not in sizes:
+                raise PlanMismatchError(
+                    f"spec names axis {axis!r}, mesh {mesh} has {', '.join(info.axes)}", where=where
+                )
+            if axis in seen:
+                raise PlanMismatchError(f"axis {axis!r} splits two dimensions", where=where)
+            seen.add(axis)
+            parts *= sizes[axis]
+        if tensor.shape[dim] % parts:
+            raise PlanMismatchError(
+                f"dimension {dim} of size {tensor.shape[dim]} is split {parts} ways", where=where
+            )

@@ -1,0 +1,167 @@
+"""Compiling what a plan runs: every function once per mesh, in parallel threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from alpa_mlir.errors import PlanMismatchError
+from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.runtime.linear import Accumulate, LinearStep
+from alpa_mlir.runtime.xla import (
+    Executable,
+    FunctionText,
+    check_shardings,
+    compile_text,
+    mesh_text,
+    mlir_type,
+    named_sharding,
+    reload_on,
+    sharding_text,
+    split_functions,
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to compile: its text, mesh and the tensors it takes and gives."""
+
+    label: str
+    text: str
+    mesh: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def stage_jobs(
+    plan: Plan, donated: dict[tuple[int, str], tuple[tuple[int, int], ...]]
+) -> dict[tuple[int, str], Job]:
+    """One job for every function of every stage that some program runs.
+
+    Raises:
+        PlanMismatchError: a module lacks a function or has other tensor types than the plan.
+    """
+    jobs: dict[tuple[int, str], Job] = {}
+    for index, stage in enumerate(plan.stages):
+        wanted = {name: pairs for (s, name), pairs in donated.items() if s == index}
+        if not wanted:
+            continue
+        texts = split_functions(plan.modules[stage.module], dict(wanted), stage.module)
+        for name in wanted:
+            if name not in texts:
+                raise PlanMismatchError(
+                    f"no function {name!r}, only {', '.join(sorted(texts))}", where=stage.module
+                )
+            info = stage.functions[name]
+            _check_types(texts[name], info.inputs, info.outputs, f"{stage.module}: @{name}")
+            jobs[index, name] = Job(
+                f"stage {index} {name}", texts[name].text, stage.mesh, info.inputs, info.outputs
+            )
+    return jobs
+
+
+def _check_types(
+    text: FunctionText,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    where: str,
+) -> None:
+    for kind, found, tensors in (
+        ("input", text.inputs, inputs),
+        ("output", text.outputs, outputs),
+    ):
+        types = [f"tensor<{''.join(f'{d}x' for d in shape)}{dtype}>" for shape, dtype in found]
+        wanted = [mlir_type(tensor) for tensor in tensors]
+        if len(types) != len(wanted):
+            raise PlanMismatchError(
+                f"{len(types)} {kind}s, plan.json lists {len(wanted)}", where=where
+            )
+        for i, (a, b) in enumerate(zip(types, wanted, strict=True)):
+            if a != b:
+                raise PlanMismatchError(f"{kind} {i} is {a}, plan.json says {b}", where=where)
+
+
+def accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
+    """The program of a group of accumulations: left arguments first, then right ones."""
+    tensors = tuple(step.values[value].tensor for value, _, _ in action.sums)
+    given = [left for _, left, _ in action.sums]
+    body: list[str] = []
+    arguments: list[str] = []
+    for side in ("l", "r"):
+        for i, tensor in enumerate(tensors):
+            attributes = [sharding_text(tensor)]
+            left = given[i]
+            reads = [v for _, a, b in action.sums for v in (a, b)]
+            if side == "l" and left in action.last and reads.count(left) == 1:
+                attributes.append(f"tf.aliasing_output = {i} : i32")
+            arguments.append(f"%{side}{i}: {mlir_type(tensor)} {{{', '.join(attributes)}}}")
+    for i, tensor in enumerate(tensors):
+        op = "or" if tensor.dtype == "bool" else "add"
+        body.append(f"    %s{i} = stablehlo.{op} %l{i}, %r{i} : {mlir_type(tensor)}")
+    types = ", ".join(mlir_type(tensor) for tensor in tensors)
+    results = ", ".join(f"{mlir_type(t)} {{{sharding_text(t)}}}" for t in tensors)
+    sums = ", ".join(f"%s{i}" for i in range(len(tensors)))
+    text = "\n".join(
+        (
+            "module @accumulate {",
+            f"  {mesh_text(plan.meshes[action.mesh])}",
+            f"  func.func public @main({', '.join(arguments)}) -> ({results}) {{",
+            *body,
+            f"    return {sums} : {types}",
+            "  }",
+            "}",
+        )
+    )
+    return Job(f"mesh {action.mesh} accumulate", text, action.mesh, tensors + tensors, tensors)
+
+
+def axis_sizes(mesh: Mesh) -> tuple[int, ...]:
+    """Sizes of the mesh's axes."""
+    return tuple(int(n) for n in mesh.axis_sizes)
+
+
+def compile_jobs(
+    jobs: Sequence[Job], meshes: Sequence[Mesh], progress: Progress | None = None
+) -> list[Executable]:
+    """Compile in parallel threads; equal texts for equal mesh shapes are compiled once.
+
+    Args:
+        progress: called with (done, total, label) after each compiled text.
+    """
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for i, job in enumerate(jobs):
+        groups.setdefault((job.text, axis_sizes(meshes[job.mesh])), []).append(i)
+    result: list[Executable | None] = [None] * len(jobs)
+    done = 0
+
+    def build(members: list[int]) -> list[int]:
+        by_mesh: dict[int, Any] = {}
+        for i in members:
+            job = jobs[i]
+            mesh = meshes[job.mesh]
+            handle = by_mesh.get(job.mesh)
+            if handle is None and by_mesh:
+                handle = reload_on(next(iter(by_mesh.values())), mesh)
+            if handle is None:
+                handle = compile_text(job.text, mesh)
+            by_mesh[job.mesh] = handle
+            inputs = [(t, named_sharding(mesh, t)) for t in job.inputs]
+            outputs = [(t, named_sharding(mesh, t)) for t in job.outputs]
+            check_shardings(handle, inputs, outputs, job.label)
+            result[i] = Executable(handle, outputs)
+        return members
+
+    largest_first = sorted(groups.values(), key=lambda members: -len(jobs[members[0]].text))
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        for members in pool.map(build, largest_first):
+            done += 1
+            if progress is not None:
+                progress(done, len(groups), jobs[members[0]].label)
+    return [executable for executable in result if executable is not None]

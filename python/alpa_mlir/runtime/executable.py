@@ -1,0 +1,368 @@
+"""A plan bound to devices of this process: `load` once, then one call per step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+from jax.sharding import NamedSharding
+
+from alpa_mlir.errors import ArgumentMismatchError
+from alpa_mlir.plan import InputInfo, Plan, TensorSpec
+from alpa_mlir.plan_text import bytes_text
+from alpa_mlir.runtime.compile_stages import (
+    Job,
+    Progress,
+    accumulate_job,
+    compile_jobs,
+    stage_jobs,
+)
+from alpa_mlir.runtime.devices import make_meshes
+from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.linear import (
+    Accumulate,
+    Copy,
+    LinearStep,
+    Place,
+    Result,
+    Run,
+    linearize,
+)
+from alpa_mlir.runtime.transfer import plan_transfer
+from alpa_mlir.runtime.xla import Device, Executable, named_sharding
+
+_jax: Any = jax
+jnp: Any = jax.numpy
+Buffers = list[Any]
+Bound = Callable[[Buffers], None]
+
+MAX_IN_FLIGHT = 32
+
+
+def load(
+    plan: Plan,
+    *,
+    devices: Sequence[Device] | None = None,
+    donate_state: bool = True,
+    progress: Progress | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+) -> LoadedPlan:
+    """Check a plan, compile its stages and bind them to devices.
+
+    Args:
+        devices: `devices[i]` is the plan's device i; by default `jax.devices()`.
+        donate_state: the arrays of carried state that a call is given are used up by it
+            (only those that the step itself returned before, or that lie in the right
+            place already; others are copied).
+        progress: called with (done, total, label) as programs are compiled.
+        max_in_flight: programs that may be started and not finished.
+
+    Raises:
+        PlanMismatchError: the parts of the plan contradict each other.
+        DevicesError: there are fewer devices than the plan needs.
+
+    Example:
+        >>> step = load(Plan.load("my_plan"))        # doctest: +SKIP
+        >>> results = step(arguments)                # doctest: +SKIP
+    """
+    linear = linearize(plan)
+    meshes = make_meshes(plan, None if devices is None else list(devices))
+    stages = stage_jobs(plan, donations(plan, linear, donate_state))
+    sums = {
+        i: accumulate_job(plan, linear, action)
+        for i, action in enumerate(linear.actions)
+        if isinstance(action, Accumulate)
+    }
+    jobs: list[Job] = [*stages.values(), *sums.values()]
+    compiled = compile_jobs(jobs, meshes, progress)
+    shardings = [named_sharding(meshes[v.mesh], v.tensor) for v in linear.values]
+    return LoadedPlan(
+        plan,
+        linear,
+        shardings,
+        dict(zip(stages, compiled[: len(stages)], strict=True)),
+        dict(zip(sums, compiled[len(stages) :], strict=True)),
+        donate_state,
+        max_in_flight,
+    )
+
+
+class LoadedPlan:
+    """A plan on its devices. Calls return before the work is done, as JAX does."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        linear: LinearStep,
+        shardings: list[NamedSharding],
+        stages: dict[tuple[int, str], Executable],
+        sums: dict[int, Executable],
+        donate_state: bool,
+        max_in_flight: int,
+    ) -> None:
+        self.plan = plan
+        self._linear = linear
+        self._stages = stages
+        self._donate = donate_state
+        self._flight = _Flight(max_in_flight)
+        # Equal shardings are one object, so that the usual check is by identity.
+        unique: dict[NamedSharding, NamedSharding] = {}
+        self._shardings = [unique.setdefault(s, s) for s in shardings]
+        self._known_avals: list[Any] = [None] * len(plan.inputs)
+        self._movers: dict[tuple[Any, TensorSpec, NamedSharding], Callable[..., jax.Array]] = {}
+        self._splits = {
+            a.arg for a in linear.actions if isinstance(a, Place) and a.micro_batch is not None
+        }
+        self._state_places = [
+            a for a in linear.actions if isinstance(a, Place) and plan.inputs[a.arg].kind == "state"
+        ]
+        self._steps = [
+            self._bind(i, action, sums)
+            for i, action in enumerate(linear.actions)
+            if not (isinstance(action, Place) and plan.inputs[action.arg].kind == "state")
+        ]
+        self._finish = [_finisher(result) for result in linear.results]
+        self._given = {
+            plan.inputs[a.arg].carried_by is not None and a.value for a in self._state_places
+        } - {False}
+
+    def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
+        """Run one step.
+
+        Args:
+            args: one array per input of the plan, in its order; batch arguments whole, with
+                micro-batches times the plan's rows in dimension 0.
+
+        Returns:
+            One array per output of the plan. State stays on the mesh that owns it.
+
+        Raises:
+            ArgumentMismatchError: an argument has another shape or dtype than the plan's.
+        """
+        args = self._checked(args)
+        buffers: Buffers = [None] * (len(self._linear.values) + 1)
+        used: set[int] = set()
+        for place in self._state_places:
+            buffers[place.value] = self._place_state(place, args[place.arg], used)
+        buffers[-1] = [self._split(x) if i in self._splits else x for i, x in enumerate(args)]
+        for step in self._steps:
+            step(buffers)
+        return [finish(buffers) for finish in self._finish]
+
+    def sharding_of_input(self, index: int) -> NamedSharding | None:
+        """Where argument `index` is wanted first; None if the step does not read it."""
+        for action in self._linear.actions:
+            if isinstance(action, Place) and action.arg == index:
+                return self._shardings[action.value]
+        return None
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on each device that XLA needs for each function, by `stage/function`."""
+        return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self._stages.items()}
+
+    def as_text(self) -> str:
+        """Each function's memory and the order in which the driver starts things."""
+        lines = [f"{name}: {bytes_text(n)} a device" for name, n in self.memory_bytes().items()]
+        for action in self._linear.actions:
+            match action:
+                case Place():
+                    part = "" if action.micro_batch is None else f" part {action.micro_batch}"
+                    mesh = self._linear.values[action.value].mesh
+                    name = self.plan.inputs[action.arg].name
+                    lines.append(f"%{action.value} = place {name}{part} on mesh {mesh}")
+                case Run():
+                    mb = "" if action.micro_batch is None else f" micro-batch {action.micro_batch}"
+                    lines.append(f"run stage {action.stage} {action.function}{mb}")
+                case Accumulate():
+                    lines.append(f"accumulate {len(action.sums)} values on mesh {action.mesh}")
+                case Copy():
+                    to = self._linear.values[action.value].mesh
+                    lines.append(f"%{action.value} = copy %{action.source} to mesh {to}")
+        return "\n".join(lines)
+
+    def _checked(self, args: Sequence[Any]) -> list[Any]:
+        inputs = self.plan.inputs
+        if len(args) != len(inputs):
+            raise ArgumentMismatchError(
+                f"{len(args)} arguments, expected {len(inputs)}", where=self.plan.name
+            )
+        result = list(args)
+        for i, (x, info) in enumerate(zip(args, inputs, strict=True)):
+            if isinstance(x, jax.Array) and x.is_deleted():  # XLA would crash, not complain
+                raise ArgumentMismatchError(
+                    "the array was given away to an earlier step",
+                    where=info.name,
+                    fix="use the state that the last step returned, or donate_state=False",
+                )
+            aval = getattr(x, "aval", None)
+            if aval is not None and aval is self._known_avals[i]:
+                continue
+            result[i] = check_argument(x, info, self.full_shape(i))
+            self._known_avals[i] = aval
+        return result
+
+    def full_shape(self, index: int) -> tuple[int, ...]:
+        """The shape that the caller gives for argument `index`, batches whole."""
+        info = self.plan.inputs[index]
+        if info.kind == "state" or not info.shape:
+            return info.shape
+        return (info.shape[0] * self.plan.num_micro_batches, *info.shape[1:])
+
+    def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
+        target = self._shardings[place.value]
+        given = self._donate and place.value in self._given
+        tensor = self._linear.values[place.value].tensor
+        if isinstance(x, jax.Array):
+            there = x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim)
+            if there and not (given and id(x) in used):
+                used.add(id(x))
+                return x
+            if not given or isinstance(x.sharding, NamedSharding):
+                moved = self._move(x, tensor, target)
+                # On its own device a copy may be the same memory, which is not ours to use up.
+                return jnp.copy(moved) if given else moved
+        return _jax.device_put(np.array(x), target)
+
+    def _move(self, x: jax.Array, tensor: TensorSpec, target: NamedSharding) -> jax.Array:
+        source = x.sharding
+        if not isinstance(source, NamedSharding):
+            return _jax.device_put(x, target)
+        key = (source, tensor, target)
+        mover = self._movers.get(key)
+        if mover is None:
+            mover = self._movers[key] = plan_transfer(tensor, source, target)
+        return mover(x)
+
+    def _split(self, x: Any) -> Sequence[Any]:
+        count = self.plan.num_micro_batches
+        if isinstance(x, jax.Array):
+            return _split_rows(x, count)
+        return np.split(np.array(x), count)
+
+    def _bind(self, index: int, action: Any, sums: dict[int, Executable]) -> Bound:
+        match action:
+            case Place():
+                return self._bind_place(action)
+            case Run():
+                execute = self._stages[action.stage, action.function].call
+                return _bind_call(execute, action.inputs, action.outputs, action.last, self._flight)
+            case Accumulate():
+                lefts = tuple(left for _, left, _ in action.sums)
+                rights = tuple(right for _, _, right in action.sums)
+                outputs = tuple(value for value, _, _ in action.sums)
+                return _bind_call(
+                    sums[index].call, lefts + rights, outputs, action.last, self._flight
+                )
+            case _:
+                return self._bind_copy(action)
+
+    def _bind_place(self, place: Place) -> Bound:
+        target = self._shardings[place.value]
+        value, arg, part = place.value, place.arg, place.micro_batch
+
+        def run(buffers: Buffers) -> None:
+            x = buffers[-1][arg]
+            x = x if part is None else x[part]
+            buffers[value] = _jax.device_put(x if isinstance(x, jax.Array) else np.array(x), target)
+
+        return run
+
+    def _bind_copy(self, copy: Copy) -> Bound:
+        tensor = self._linear.values[copy.value].tensor
+        move = plan_transfer(tensor, self._shardings[copy.source], self._shardings[copy.value])
+        source, value, last = copy.source, copy.value, copy.last
+
+        def run(buffers: Buffers) -> None:
+            buffers[value] = move(buffers[source])
+            for v in last:
+                buffers[v] = None
+
+        return run
+
+
+class _Flight:
+    """Keeps the number of started programs bounded: XLA's thread pool is finite."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(1, limit)
+        self.started: deque[jax.Array] = deque()
+
+    def add(self, array: jax.Array) -> None:
+        self.started.append(array)
+        while len(self.started) > self.limit:
+            oldest = self.started.popleft()
+            if not oldest.is_deleted():  # given to a later program, which is in here as well
+                oldest.block_until_ready()
+
+
+def _bind_call(
+    execute: Callable[[list[Any]], list[jax.Array]],
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    last: tuple[int, ...],
+    flight: _Flight,
+) -> Bound:
+    def run(buffers: Buffers) -> None:
+        made = execute([buffers[v] for v in inputs])
+        for v, array in zip(outputs, made, strict=True):
+            buffers[v] = array
+        for v in last:
+            buffers[v] = None
+        if made:
+            flight.add(made[0])
+
+    return run
+
+
+def _finisher(result: Result) -> Callable[[Buffers], jax.Array]:
+    values, scale = result.values, result.scale
+    if result.join is None and scale == 1.0:
+        return lambda buffers: buffers[values[0]]
+    join = result.join or "sum"
+    return lambda buffers: _join([buffers[v] for v in values], join, scale)
+
+
+def _join_values(arrays: list[jax.Array], join: str, scale: float) -> jax.Array:
+    if join == "concat":
+        return jnp.concatenate(arrays, axis=0)
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = total + array
+    return (total * scale).astype(total.dtype) if scale != 1.0 else total
+
+
+def _rows(x: jax.Array, count: int) -> list[jax.Array]:
+    return jnp.split(x, count, axis=0)
+
+
+_join = _jax.jit(_join_values, static_argnums=(1, 2))
+_split_rows = _jax.jit(_rows, static_argnums=1)
+
+
+def check_argument(x: Any, info: InputInfo, shape: tuple[int, ...]) -> Any:
+    """The argument itself, or as a NumPy array if it is a Python number.
+
+    Raises:
+        ArgumentMismatchError: shape or dtype differ from the plan's.
+    """
+    if isinstance(x, bool | int | float | complex):
+        x = np.asarray(x, jnp.dtype(info.dtype))
+    found = tuple(np.shape(x))
+    if found != shape:
+        raise ArgumentMismatchError(
+            f"shape {list(found)}, expected {list(shape)}",
+            where=info.name,
+            fix="give what the step was planned for, or plan it again for this shape",
+        )
+    dtype = _jax.dtypes.canonicalize_dtype(x.dtype) if hasattr(x, "dtype") else np.asarray(x).dtype
+    if dtype != jnp.dtype(info.dtype):
+        raise ArgumentMismatchError(
+            f"dtype {dtype}, expected {info.dtype}",
+            where=info.name,
+            fix=f"convert it with .astype({info.dtype!r})",
+        )
+    return x if x.dtype == dtype else np.asarray(x, dtype)

@@ -1,0 +1,317 @@
+"""StableHLO text to XLA executables; the only module of the runtime with private JAX names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import backend
+from jax.interpreters import mlir
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from alpa_mlir.errors import PlanMismatchError
+from alpa_mlir.plan import MeshInfo, TensorSpec
+
+Device = Any
+# JAX leaves many of its types unknown to checkers; the aliases say so in one place.
+_jax: Any = jax
+_mlir: Any = mlir
+_backend: Any = backend
+_PREFIX = "alpa."
+
+
+@dataclass(frozen=True)
+class FunctionText:
+    """One function of a stage module as a module of its own, and its tensor types."""
+
+    text: str
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+
+
+def _pxla() -> Any:
+    from jax._src.interpreters import pxla
+
+    return pxla
+
+
+def mesh_devices(mesh: Mesh) -> list[Device]:
+    """The mesh's devices in row-major order."""
+    grid: Any = mesh.devices
+    return list(grid.flat)
+
+
+def backends_are_up() -> bool:
+    """Whether this process has made its JAX devices already."""
+    from jax._src import xla_bridge
+
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def split_functions(
+    text: str, donated: dict[str, Sequence[tuple[int, int]]], where: str
+) -> dict[str, FunctionText]:
+    """Every public function of a stage module, made the `main` of a module of its own.
+
+    Args:
+        text: a module as the exporter writes it.
+        donated: for each function the pairs (input, output) of which the output takes over
+            the input's buffer.
+        where: the file's name, for messages.
+
+    Raises:
+        PlanMismatchError: the text is no module that XLA could compile.
+    """
+    ir = _mlir.ir
+    with _mlir.make_ir_context() as context:
+        context.allow_unregistered_dialects = True
+        try:
+            names = _function_names(ir.Module.parse(text).operation)
+        except ir.MLIRError as error:
+            first = str(error).strip().splitlines()
+            raise PlanMismatchError(
+                f"the stage's module cannot be read: {' '.join(first[:3])}",
+                where=where,
+                fix="write the plan again with Plan.save",
+            ) from None
+        return {name: _single_function(ir, text, name, donated.get(name, ())) for name in names}
+
+
+def _functions(module: Any) -> list[Any]:
+    return [op for op in module.regions[0].blocks[0] if op.operation.name == "func.func"]
+
+
+def _function_names(module: Any) -> list[str]:
+    names: list[str] = []
+    for op in _functions(module):
+        attributes = op.operation.attributes
+        if "sym_visibility" not in attributes or '"private"' not in str(
+            attributes["sym_visibility"]
+        ):
+            names.append(str(attributes["sym_name"]).strip('"'))
+    return names
+
+
+def _single_function(
+    ir: Any, text: str, name: str, donated: Sequence[tuple[int, int]]
+) -> FunctionText:
+    module = ir.Module.parse(text)
+    _strip(module.operation.attributes)
+    result: FunctionText | None = None
+    for op in _functions(module.operation):
+        attributes = op.operation.attributes
+        found = str(attributes["sym_name"]).strip('"')
+        if found == name:
+            attributes["sym_name"] = ir.StringAttr.get("main")
+            attributes["sym_visibility"] = ir.StringAttr.get("public")
+            inputs, outputs = _set_attributes(ir, op.operation, dict(donated))
+            result = FunctionText("", inputs, outputs)
+        elif found in _function_names(module.operation):
+            op.operation.erase()
+    assert result is not None
+    return FunctionText(module.operation.get_asm(), result.inputs, result.outputs)
+
+
+def _strip(attributes: Any) -> None:
+    for key in [a.name if hasattr(a, "name") else a for a in attributes]:
+        if key.startswith(_PREFIX):
+            del attributes[key]
+
+
+def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> tuple[Any, Any]:
+    """Drops the compiler's own attributes and writes down which output takes which buffer."""
+    _strip(function.attributes)
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    for key, types, pairs in (
+        ("arg_attrs", type_.inputs, donated),
+        ("res_attrs", type_.results, dict[int, int]()),
+    ):
+        if not len(types):
+            continue
+        old = (
+            list(ir.ArrayAttr(function.attributes[key]))
+            if key in function.attributes
+            else [ir.DictAttr.get({})] * len(types)
+        )
+        new: list[Any] = []
+        for i, item in enumerate(old):
+            entries = {
+                named.name: named.attr
+                for named in ir.DictAttr(item)
+                if not named.name.startswith(_PREFIX)
+            }
+            if i in pairs:
+                integer = ir.IntegerType.get_signless(32)
+                entries["tf.aliasing_output"] = ir.IntegerAttr.get(integer, pairs[i])
+            new.append(ir.DictAttr.get(entries))
+        function.attributes[key] = ir.ArrayAttr.get(new)
+    return _tensor_types(type_.inputs), _tensor_types(type_.results)
+
+
+def _tensor_types(types: Any) -> tuple[tuple[tuple[int, ...], str], ...]:
+    result: list[tuple[tuple[int, ...], str]] = []
+    for type_ in types:
+        match = re.fullmatch(r"tensor<((?:\d+x)*)(\w+(?:<\w+>)?)>", str(type_))
+        if match is None:
+            raise PlanMismatchError(f"tensor type {type_}, expected a static shape")
+        shape = tuple(int(d) for d in match[1].split("x") if d)
+        result.append((shape, match[2]))
+    return tuple(result)
+
+
+_MLIR_NAMES = {"bool": "i1", "complex64": "complex<f32>", "complex128": "complex<f64>"}
+_KINDS = (("uint", "ui"), ("int", "i"), ("bfloat", "bf"), ("float", "f"))
+
+
+def mlir_dtype(dtype: str) -> str:
+    """NumPy's dtype name as an MLIR element type: `float32` -> `f32`."""
+    if dtype in _MLIR_NAMES:
+        return _MLIR_NAMES[dtype]
+    for prefix, short in _KINDS:
+        if dtype.startswith(prefix) and dtype.removeprefix(prefix)[:1].isdigit():
+            return (short + dtype.removeprefix(prefix)).replace("_", "")
+    return dtype
+
+
+def mlir_type(tensor: TensorSpec) -> str:
+    """`tensor<4x8xf32>`."""
+    return f"tensor<{''.join(f'{d}x' for d in tensor.shape)}{mlir_dtype(tensor.dtype)}>"
+
+
+def named_sharding(mesh: Mesh, tensor: TensorSpec) -> NamedSharding:
+    """The JAX sharding of a spec on a mesh."""
+    return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
+
+
+def mesh_text(info: MeshInfo) -> str:
+    """The `sdy.mesh` op of a mesh, named `@mesh`."""
+    axes = ", ".join(f'"{a}"={n}' for a, n in zip(info.axes, info.shape, strict=True))
+    return f"sdy.mesh @mesh = <[{axes}]>"
+
+
+def sharding_text(tensor: TensorSpec) -> str:
+    """The `sdy.sharding` attribute of a spec on `@mesh`."""
+    dims = ", ".join("{" + ", ".join(f'"{a}"' for a in axes) + "}" for axes in tensor.spec)
+    return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
+
+
+class Executable:
+    """A compiled program on the devices of a mesh.
+
+    `call(args)` takes arrays that have exactly the shardings the program was compiled for
+    (XLA does not look) and returns without waiting for the results.
+    """
+
+    def __init__(self, handle: Any, outputs: Sequence[tuple[TensorSpec, NamedSharding]]) -> None:
+        pxla = _pxla()
+        self.handle = handle
+        self._execute = handle.execute_sharded
+        self._handlers = [
+            pxla.global_aval_to_result_handler(_aval(tensor), sharding, True)
+            for tensor, sharding in outputs
+        ]
+
+    def call(self, args: Sequence[jax.Array]) -> list[jax.Array]:
+        """Start the program; results are futures."""
+        return self._execute(args).consume_with_handlers(self._handlers)
+
+    def memory_bytes(self) -> int:
+        """Arguments, results and temporaries on one device, aliased buffers counted once."""
+        stats = self.handle.get_compiled_memory_stats()
+        return int(
+            stats.argument_size_in_bytes
+            + stats.output_size_in_bytes
+            + stats.temp_size_in_bytes
+            - stats.alias_size_in_bytes
+        )
+
+
+def _aval(tensor: TensorSpec) -> Any:
+    return _jax.core.ShapedArray(tensor.shape, np.dtype(_jax.numpy.dtype(tensor.dtype)))
+
+
+def _options(client: Any, devices: Sequence[Device]) -> Any:
+    ids: Any = np.array([device.id for device in devices])[None, :]
+    options = _backend.get_compile_options(1, len(devices), device_assignment=ids, backend=client)
+    options.executable_build_options.use_shardy_partitioner = True
+    return options
+
+
+def compile_text(text: str, mesh: Mesh) -> Any:
+    """Compile a module with Shardy annotations for the devices of a mesh."""
+    devices = mesh_devices(mesh)
+    client = devices[0].client
+    return client.compile_and_load(text, devices, _options(client, devices))
+
+
+def reload_on(handle: Any, mesh: Mesh) -> Any | None:
+    """The same program on other devices, without compiling again; None where that fails."""
+    devices = mesh_devices(mesh)
+    client = devices[0].client
+    try:
+        return client.deserialize_executable(handle.serialize(), devices, _options(client, devices))
+    except (RuntimeError, AttributeError):
+        return None
+
+
+def check_shardings(
+    handle: Any,
+    inputs: Sequence[tuple[TensorSpec, NamedSharding]],
+    outputs: Sequence[tuple[TensorSpec, NamedSharding]],
+    where: str,
+) -> None:
+    """XLA's own shardings of arguments and results must be those of the plan.
+
+    Raises:
+        PlanMismatchError: one differs; running would give wrong values without a word.
+    """
+    equal = _hlo_shardings_equal()
+    for kind, expected, found in (
+        ("input", inputs, handle.get_parameter_shardings()),
+        ("output", outputs, handle.get_output_shardings()),
+    ):
+        if found is None:  # XLA says nothing for programs of one device
+            continue
+        if len(found) != len(expected):
+            raise PlanMismatchError(
+                f"the program has {len(found)} {kind}s, the plan {len(expected)}", where=where
+            )
+        for i, ((tensor, sharding), actual) in enumerate(zip(expected, found, strict=True)):
+            wanted = as_any(sharding)._to_xla_hlo_sharding(len(tensor.shape))
+            if sharding.num_devices > 1 and not equal(jax_hlo_sharding(actual), wanted):
+                raise PlanMismatchError(
+                    f"{kind} {i} is compiled as {jax_hlo_sharding(actual)}, the plan says "
+                    f"{tensor.as_text()}",
+                    where=where,
+                    fix="annotate every argument and result of the stage with sdy.sharding",
+                )
+
+
+def as_any(value: Any) -> Any:
+    """The same object, of which a type checker believes everything."""
+    return value
+
+
+def _hlo_shardings_equal() -> Any:
+    from jax._src import op_shardings
+
+    return as_any(op_shardings).are_hlo_shardings_equal
+
+
+def jax_hlo_sharding(proto: Any) -> Any:
+    """XLA's sharding object of its protocol form."""
+    from jax._src import lib
+
+    return as_any(lib).xla_client.HloSharding.from_proto(proto)
+
+
+def put_shards(
+    tensor: TensorSpec, sharding: NamedSharding, shards: Sequence[Any], devices: Sequence[Any]
+) -> jax.Array:
+    """An array made of one buffer per device, each copied to its device if it is elsewhere."""
+    return _pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)

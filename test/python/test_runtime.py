@@ -1,0 +1,161 @@
+"""Plans written by hand run as the single-device step does, for every schedule and mesh."""
+
+from __future__ import annotations
+
+import handmade
+import jax
+import numpy as np
+import pytest
+from alpa_mlir import errors
+from alpa_mlir.runtime import load, use_virtual_devices
+from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.linear import Accumulate, Copy, Run, linearize
+
+
+def flat(state, batch):
+    return [state["w0"], state["w1"], batch["x"], batch["y"]]
+
+
+MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1)), ((4, 1), (1, 4))]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(
+    ("first", "second", "micro_batches"),
+    [(*MESHES[0], n) for n in (1, 2, 4)] + [(*mesh, 3) for mesh in MESHES[1:]],
+)
+def test_equals_single_device(first, second, micro_batches, schedule):
+    plan = handmade.as_plan(*handmade.two_stages(micro_batches, schedule, first, second))
+    step = load(plan)
+    state, batch = handmade.arguments(micro_batches)
+    expected = jax.device_get(state)
+    for _ in range(3):
+        w0, w1, loss, h = step(flat(state, batch))
+        expected, expected_loss, expected_h = jax.jit(handmade.reference_step)(expected, batch)
+        np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+        np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
+        state = {"w0": w0, "w1": w1}
+    assert len(w0.sharding.device_set) == first[0] * first[1]
+    assert len(w1.sharding.device_set) == second[0] * second[1]
+
+
+def test_many_steps_stay_bounded():
+    plan = handmade.as_plan(*handmade.two_stages(4))
+    step = load(plan, max_in_flight=3)
+    state, batch = handmade.arguments(4)
+    losses = []
+    for _ in range(50):
+        w0, w1, loss, _ = step(flat(state, batch))
+        state = {"w0": w0, "w1": w1}
+        losses.append(loss)
+        assert len(step._flight.started) <= 3
+    assert float(losses[-1]) < 0.8 * float(losses[0])
+
+
+def test_state_is_donated_and_passed_through():
+    step = load(handmade.as_plan(*handmade.two_stages(2)))
+    state, batch = handmade.arguments(2)
+    state = jax.tree.map(jax.numpy.asarray, state)
+    first = step(flat(state, batch))
+    assert not state["w0"].is_deleted()  # the caller's arrays were copied to the mesh
+    second = step([*first[:2], batch["x"], batch["y"]])
+    assert first[0].is_deleted()
+    assert first[1].is_deleted()
+    assert not second[0].is_deleted()
+    with pytest.raises(errors.ArgumentMismatchError, match=r"state\['w0'\]: .*earlier step"):
+        step([*first[:2], batch["x"], batch["y"]])
+
+
+def test_state_is_kept_on_request():
+    step = load(handmade.as_plan(*handmade.two_stages(2)), donate_state=False)
+    state, batch = handmade.arguments(2)
+    first = step(flat(state, batch))
+    again = [step([*first[:2], batch["x"], batch["y"]]) for _ in range(2)]
+    assert not first[0].is_deleted()
+    np.testing.assert_array_equal(again[0][0], again[1][0])
+
+
+def test_one_array_given_twice_is_not_donated_twice():
+    """Two leaves of the state may be one array."""
+    plan, modules = handmade.two_stages(1, first=(1, 1), second=(1, 1))
+    step = load(handmade.as_plan(plan, modules))
+    state, batch = handmade.arguments(1)
+    placed = step(flat(state, batch))
+    x = jax.device_put(batch["x"], placed[0].sharding)
+    results = step([placed[0], placed[1], x, batch["y"]])
+    assert np.isfinite(results[2])
+    assert not x.is_deleted()
+
+
+def test_batch_may_be_device_arrays_or_host_arrays():
+    step = load(handmade.as_plan(*handmade.two_stages(4)), donate_state=False)
+    state, batch = handmade.arguments(4)
+    host = step(flat(state, batch))
+    device = step(flat(state, jax.tree.map(jax.numpy.asarray, batch)))
+    np.testing.assert_array_equal(host[2], device[2])
+
+
+def test_host_batch_may_be_overwritten_after_the_call():
+    step = load(handmade.as_plan(*handmade.two_stages(2)), donate_state=False)
+    state, batch = handmade.arguments(2)
+    expected = float(step(flat(state, batch))[2])
+    loss = step(flat(state, batch))[2]
+    batch["x"][:] = 1e6
+    assert float(loss) == expected
+
+
+def test_linear_step_merges_accumulations_and_donates():
+    plan = handmade.as_plan(*handmade.two_stages(4))
+    linear = linearize(plan)
+    sums = [a for a in linear.actions if isinstance(a, Accumulate)]
+    assert [len(a.sums) for a in sums if a.mesh == 1] == [2, 2, 2]
+    assert len([a for a in linear.actions if isinstance(a, Copy)]) == 8
+    assert donations(plan, linear, True)[0, "update_0"] == ((0, 0),)
+    # without the caller's weights, the gradient's buffer becomes the new weights
+    assert donations(plan, linear, False)[0, "update_0"] == ((1, 0),)
+    assert donations(plan, linear, True)[0, "forward"] == ()
+    made: set[int] = set()
+    for action in linear.actions:
+        if isinstance(action, Run):
+            made.update(action.outputs)
+    assert len(made) == sum(len(a.outputs) for a in linear.actions if isinstance(a, Run))
+
+
+def test_as_text():
+    plan = handmade.as_plan(*handmade.two_stages(2))
+    table = plan.as_text()
+    assert "2 stages on 4 devices, 2 micro-batches, schedule 1f1b" in table
+    assert "state['w0'] 8x16 [R, y]" in table
+    assert "1x2 on devices 2-3" in table
+    text = load(plan).as_text()
+    assert "run stage 1 backward micro-batch 1" in text
+    assert "accumulate 2 values on mesh 1" in text
+
+
+def test_wrong_arguments_are_named():
+    step = load(handmade.as_plan(*handmade.two_stages(2)))
+    state, batch = handmade.arguments(2)
+    args = flat(state, batch)
+    with pytest.raises(
+        errors.ArgumentMismatchError, match=r"batch\['x'\]: shape \[8, 8\].*\[16, 8\]"
+    ):
+        step([*args[:2], batch["x"][:8], batch["y"]])
+    with pytest.raises(errors.ArgumentMismatchError, match=r"state\['w0'\]: dtype int32.*float32"):
+        step([state["w0"].astype(np.int32), *args[1:]])
+    with pytest.raises(errors.ArgumentMismatchError, match="3 arguments, expected 4"):
+        step(args[:3])
+
+
+def test_too_few_devices():
+    plan, modules = handmade.two_stages(1)
+    plan["meshes"][1]["devices"] = [14, 15]
+    with pytest.raises(errors.DevicesError, match=r"needs 16 devices, JAX has 8.*use_virtual"):
+        load(handmade.as_plan(plan, modules))
+
+
+def test_virtual_devices():
+    assert len(use_virtual_devices(4)) == 4
+    with pytest.raises(errors.DevicesError, match="8 cpu devices, 64 wanted; fix: call it before"):
+        use_virtual_devices(64)
