@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from . import carry, jaxpr_facts, micro_batch, tagging, trees
 from .errors import ArgumentMismatchError, TraceError
@@ -77,7 +78,11 @@ class Traced:
                     where=leaf.name,
                     fix="pass arrays of that form, or compile the step again",
                 )
-            flat.append(_jax.random.key_data(value) if leaf.key_impl else value)
+            if leaf.key_impl:
+                value = _jax.random.key_data(value)
+            elif not trees.is_array(value):  # Python numbers, and NumPy's wider dtypes
+                value = np.asarray(value).astype(leaf.data_dtype, copy=False)
+            flat.append(value)
         return flat
 
     def unflatten_results(self, flat: Sequence[Any]) -> Any:

@@ -252,6 +252,18 @@ def test_typed_keys_travel_as_data():
     assert new["key"].dtype == state["key"].dtype == used.dtype
 
 
+def test_python_and_numpy_numbers_become_arrays():
+    def step(state, batch):
+        return {"n": state["n"] + 1, "x": state["x"] * 2}, batch.sum()
+
+    state = {"n": 3, "x": np.ones(2, np.float64)}
+    batch = np.arange(8)
+    traced = trace(step, state, batch, num_micro_batches=2)
+    flat = traced.flatten_args(state, batch)
+    assert [x.dtype for x in flat] == [np.int32, np.float32, np.int32]
+    assert [i.dtype for i in traced.signature.inputs] == ["int32", "float32", "int32"]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
