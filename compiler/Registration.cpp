@@ -2,6 +2,9 @@
 
 #include "compiler/Registration.h"
 
+#ifdef ALPA_HAS_PLANNER
+#include "compiler/Import/Passes.h"
+#endif
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -20,6 +23,11 @@ void alpa::registerPasses() {
   mlir::registerCSEPass();
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
+#ifdef ALPA_HAS_PLANNER
+  registerAlpaImportPasses();
   registerAlpaStagePasses();
+#else
+  registerAlpaSliceStages();
+#endif
   registerAlpaSchedulePasses();
 }

@@ -5,6 +5,105 @@
 
 include "mlir/Pass/PassBase.td"
 
+def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
+  let summary = "Group the ops of a step into layers";
+  let description = [{
+    Cuts the equations of the forward computation into layers, the units from
+    which stages are made (Eq. 6 of the Alpa paper): the most bytes that a layer
+    receives from earlier ones are least while no layer has more than
+    `(1 + delta)` times the mean FLOPs; among those cuts the FLOPs vary least.
+
+    Every op of `@main` gets `alpa.layer` (broadcasts of single elements are repeated for each layer
+    that reads them). Backward ops go with their forward
+    equation, update ops with the weight or gradient that they update; scalars
+    that several layers contribute to go to layer 0. Layers never fall along
+    forward data flow and never rise along backward data flow. The sum of
+    gradients that different layers give to one weight becomes an update op: it
+    is then taken once per step.
+
+    Before: ops with `alpa.phase` and `alpa.eqn` (from `alpa-import`).
+    ```mlir
+    %0 = stablehlo.dot_general %x, %w0, ... {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+    %1 = stablehlo.dot_general %0, %w1, ... {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+    ```
+    After, with two layers:
+    ```mlir
+    %0 = stablehlo.dot_general %x, %w0, ... {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, ...}
+    %1 = stablehlo.dot_general %0, %w1, ... {alpa.eqn = 1 : i64, alpa.layer = 1 : i64, ...}
+    ```
+  }];
+  let options = [
+    Option<"layers", "layers", "unsigned", /*default=*/"0",
+           "Number of layers; 0 takes one for each equation with a dot or a convolution, "
+           "8 at most">,
+    Option<"delta", "delta", "double", /*default=*/"0.5",
+           "How far the FLOPs of a layer may exceed their mean">
+  ];
+  let statistics = [
+    Statistic<"numLayers", "layers", "Layers made">,
+    Statistic<"movedOps", "moved ops", "Ops whose layer was changed to keep the order of layers">
+  ];
+}
+
+def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
+  let summary = "Find the pipeline stages, their meshes and every op's sharding";
+  let description = [{
+    Chooses runs of layers as stages, a submesh and a logical view of it for each,
+    and the sharding of every op on it, so that a step takes the fewest seconds
+    (Eq. 2-4 of the Alpa paper, with the time to send values between stages):
+    `sum_i (t_i + x_i) + (B - 1) max_i max(t_i, x_i)` for B micro-batches. Each
+    stage keeps within the memory of its devices: state, the activations of all
+    micro-batches in flight under the schedule, and temporaries.
+
+    A stage is solved (intra-operator problem) only when a plan that could still
+    be the best one uses it; a stage's parts give a bound until then. The search
+    ends when no other plan can be faster by more than `gap`.
+
+    Before: ops with `alpa.phase` and `alpa.layer`. After: the module has
+    `alpa.stages`, `alpa.num_micro_batches`, `alpa.schedule`, `alpa.cluster` and
+    `alpa.predicted`; ops have `alpa.stage`, `alpa.shardings`, and
+    `alpa.operand_shardings` where they read values from outside their stage;
+    arguments of `@main` have `alpa.stage` (their owner's) and `alpa.sharding`.
+    ```mlir
+    module attributes {alpa.num_micro_batches = 4 : i64, alpa.schedule = "1f1b", alpa.stages = [
+        #alpa.stage<mesh = <shape = [1, 2], devices = [0, 1]>, layers = [0, 2], ...>,
+        #alpa.stage<mesh = <shape = [1, 2], devices = [2, 3]>, layers = [2, 4], ...>]} {
+      ...
+      %0 = stablehlo.dot_general %x, %w, ... {alpa.layer = 0 : i64, alpa.stage = 0 : i64,
+             alpa.operand_shardings = [#alpa.sharding<[S1, R]>, #alpa.sharding<[R, R]>],
+             alpa.shardings = [#alpa.sharding<[S1, R]>], ...}
+    ```
+  }];
+  let options = [
+    Option<"cluster", "cluster", "std::string", /*default=*/"",
+           "Name of a cluster preset, or a cluster file (YAML)">,
+    Option<"numMicroBatches", "num-micro-batches", "int64_t", /*default=*/"1",
+           "Micro-batches in a step; the module is one micro-batch">,
+    Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
+           "`1f1b` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
+    ListOption<"submeshes", "submeshes", "std::string",
+               "Stages by hand: hosts x devices of each, such as 1x2,1x2">,
+    ListOption<"meshShapes", "mesh-shapes", "std::string",
+               "With submeshes: the logical shape of each, such as 1x2,2x1">,
+    ListOption<"layerRanges", "layer-ranges", "std::string",
+               "With submeshes: first layer and layer after the last of each, such as 0-3,3-4">,
+    Option<"memoryFraction", "memory-fraction", "double", /*default=*/"0.9",
+           "Part of a device's memory that a plan may use">,
+    Option<"epsilon", "epsilon", "double", /*default=*/"1e-6",
+           "Bounds on the slowest stage closer than this many seconds count as one">,
+    Option<"gap", "gap", "double", /*default=*/"0.01",
+           "End when no plan can be faster by more than this part">,
+    Option<"timeLimit", "time-limit", "double", /*default=*/"60",
+           "Seconds for the solution of one stage; the best found by then counts">
+  ];
+  let statistics = [
+    Statistic<"numStages", "stages", "Stages of the plan">,
+    Statistic<"numPossible", "possible stages", "Runs of layers times views of submeshes">,
+    Statistic<"numSolved", "solved stages", "Intra-operator problems solved">,
+    Statistic<"numRounds", "rounds", "Runs of the stage DP">
+  ];
+}
+
 def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
   let summary = "Cut the step into one module per stage with one function per phase";
   let description = [{

@@ -1,0 +1,153 @@
+//===- DataFlow.cpp - data flow between the ops of @main ------------------===//
+
+#include "compiler/Import/DataFlow.h"
+
+#include "compiler/Analysis/ShardingRule.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/Transforms/RegionUtils.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/SmallPtrSet.h"
+
+using namespace mlir;
+using namespace alpa;
+
+SmallVector<Value> alpa::getUsedValues(Operation *op) {
+  llvm::SetVector<Value> values(op->operand_begin(), op->operand_end());
+  if (op->getNumRegions() > 0)
+    getUsedValuesDefinedAbove(op->getRegions(), values);
+  return values.takeVector();
+}
+
+SmallVector<Operation *> alpa::getUsers(Value value) {
+  llvm::SetVector<Operation *> users;
+  Block *block = value.getParentBlock();
+  for (Operation *user : value.getUsers())
+    if (Operation *ancestor = block->findAncestorOpInBlock(*user))
+      users.insert(ancestor);
+  return users.takeVector();
+}
+
+bool alpa::isConstantLike(Operation *op) {
+  llvm::StringRef name = op->getName().getStringRef();
+  if (name == "stablehlo.constant" || name == "stablehlo.iota")
+    return true;
+  if (name != "stablehlo.broadcast_in_dim" && name != "stablehlo.reshape")
+    return false;
+  Operation *source = op->getOperand(0).getDefiningOp();
+  return source && isConstantLike(source);
+}
+
+bool alpa::isSplatLike(Operation *op) {
+  if (isConstantLike(op))
+    return true;
+  llvm::StringRef name = op->getName().getStringRef();
+  if (name != "stablehlo.broadcast_in_dim" && name != "stablehlo.reshape")
+    return false;
+  auto type = dyn_cast<RankedTensorType>(op->getOperand(0).getType());
+  return type && type.getNumElements() == 1;
+}
+
+void alpa::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attributes,
+                            llvm::function_ref<bool(Operation *)> which) {
+  Block &body = main.getBody().front();
+  SmallVector<Operation *> selected;
+  for (Operation &op : body.without_terminator())
+    if (which(&op))
+      selected.push_back(&op);
+  // Readers come last, so going backwards each op's readers are settled.
+  for (Operation *op : llvm::reverse(selected)) {
+    struct Group {
+      Operation *first = nullptr;
+      SmallVector<OpOperand *> uses;
+    };
+    llvm::MapVector<Attribute, Group> groups;
+    for (OpOperand &use : op->getUses()) {
+      Operation *user = body.findAncestorOpInBlock(*use.getOwner());
+      Operation *pattern = user->hasTrait<OpTrait::IsTerminator>() ? op : user;
+      NamedAttrList key;
+      for (StringRef name : attributes)
+        if (Attribute value = pattern->getAttr(name))
+          key.set(name, value);
+      if (key.empty())
+        key.set("alpa.phase", StringAttr::get(main.getContext(), "update"));
+      Group &group = groups[key.getDictionary(main.getContext())];
+      group.uses.push_back(&use);
+      if (!group.first || user->isBeforeInBlock(group.first))
+        group.first = user;
+    }
+    for (auto &[key, group] : groups) {
+      OpBuilder builder(group.first);
+      Operation *copy = builder.clone(*op);
+      for (StringRef name : attributes)
+        copy->removeAttr(name);
+      for (NamedAttribute attribute : cast<DictionaryAttr>(key))
+        copy->setAttr(attribute.getName(), attribute.getValue());
+      for (OpOperand *use : group.uses)
+        use->set(copy->getResult(cast<OpResult>(use->get()).getResultNumber()));
+    }
+    op->erase();
+  }
+}
+
+bool alpa::canBeAveraged(Type type) {
+  return isa<FloatType, ComplexType>(getElementTypeOrSelf(type));
+}
+
+static int64_t rankOf(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type ? type.getRank() : 0;
+}
+
+BatchAnalysis::BatchAnalysis(func::FuncOp main) {
+  for (BlockArgument arg : main.getArguments()) {
+    auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), "alpa.kind");
+    if (!kind || kind.getValue() != "batch")
+      continue;
+    llvm::SmallBitVector bits(rankOf(arg));
+    if (!bits.empty())
+      bits.set(0);
+    dims[arg] = bits;
+  }
+  for (Operation &op : main.getBody().front())
+    visit(&op);
+}
+
+bool BatchAnalysis::touchesBatchDim(Operation *op) const {
+  auto has = [&](Value value) { return hasBatchDim(value); };
+  return llvm::any_of(getUsedValues(op), has) || llvm::any_of(op->getResults(), has);
+}
+
+void BatchAnalysis::visit(Operation *op) {
+  bool depends = false, hasDim = false;
+  for (Value value : getUsedValues(op)) {
+    depends |= dependsOnBatch(value);
+    hasDim |= hasBatchDim(value);
+  }
+  if (!depends)
+    return;
+  std::optional<ShardingRule> rule = hasDim ? getShardingRule(op) : std::nullopt;
+  if (!rule) {
+    for (Value result : op->getResults())
+      dims[result] = llvm::SmallBitVector(rankOf(result), hasDim);
+    return;
+  }
+  llvm::SmallBitVector factors(rule->factors.size());
+  for (auto [operand, tensor] : llvm::zip(op->getOperands(), rule->operands)) {
+    auto it = dims.find(operand);
+    if (it == dims.end())
+      continue;
+    for (unsigned dim : it->second.set_bits())
+      if (dim < tensor.size())
+        for (unsigned factor : tensor[dim])
+          factors.set(factor);
+  }
+  for (auto [result, tensor] : llvm::zip(op->getResults(), rule->results)) {
+    llvm::SmallBitVector bits(rankOf(result));
+    for (auto [dim, dimFactors] : llvm::enumerate(tensor))
+      if (llvm::any_of(dimFactors, [&](unsigned factor) { return factors.test(factor); }))
+        bits.set(dim);
+    dims[result] = bits;
+  }
+}

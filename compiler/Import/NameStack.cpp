@@ -1,0 +1,74 @@
+//===- NameStack.cpp - what JAX's name stack says about an op -------------===//
+
+#include "compiler/Import/NameStack.h"
+
+#include "mlir/IR/BuiltinAttributes.h"
+
+using namespace mlir;
+using namespace alpa;
+
+static constexpr llvm::StringLiteral kEqnScope = "alpa_eqn_";
+
+/// Position after `word(` where `word` starts a component of the name stack.
+static size_t findTransform(llvm::StringRef name, llvm::StringRef word, size_t from = 0) {
+  for (size_t at = name.find(word, from); at != llvm::StringRef::npos;
+       at = name.find(word, at + 1)) {
+    bool starts = at == 0 || name[at - 1] == '/' || name[at - 1] == '(';
+    size_t end = at + word.size();
+    if (starts && end < name.size() && name[end] == '(')
+      return end + 1;
+  }
+  return llvm::StringRef::npos;
+}
+
+/// The text from `begin` to the parenthesis that closes it.
+static llvm::StringRef insideParentheses(llvm::StringRef name, size_t begin) {
+  int depth = 1;
+  size_t end = begin;
+  for (; end < name.size() && depth > 0; ++end)
+    depth += name[end] == '(' ? 1 : name[end] == ')' ? -1 : 0;
+  return name.slice(begin, end);
+}
+
+NameStack alpa::parseNameStack(llvm::StringRef name) {
+  NameStack result;
+  if (findTransform(name, "jvp") != llvm::StringRef::npos)
+    result.phase = NamedPhase::Forward;
+  for (size_t at = findTransform(name, "transpose"); at != llvm::StringRef::npos;
+       at = findTransform(name, "transpose", at))
+    if (findTransform(insideParentheses(name, at), "jvp") != llvm::StringRef::npos)
+      result.phase = NamedPhase::Backward;
+
+  size_t at = name.find(kEqnScope);
+  int64_t eqn;
+  if (at != llvm::StringRef::npos) {
+    llvm::StringRef digits = name.substr(at + kEqnScope.size());
+    if (!digits.consumeInteger(10, eqn) && eqn >= 0)
+      result.eqn = eqn;
+  }
+  return result;
+}
+
+/// Frames of a Python traceback are names too ("train.<locals>.step"); name
+/// stacks have transforms or a path.
+static bool isNameStack(llvm::StringRef name) { return name.contains('(') || name.contains('/'); }
+
+static std::optional<NameStack> read(Location location) {
+  if (auto callSite = dyn_cast<CallSiteLoc>(location)) {
+    if (std::optional<NameStack> caller = read(callSite.getCaller()))
+      return caller;
+    return read(callSite.getCallee());
+  }
+  if (auto name = dyn_cast<NameLoc>(location)) {
+    if (isNameStack(name.getName()))
+      return parseNameStack(name.getName());
+    return read(name.getChildLoc());
+  }
+  if (auto fused = dyn_cast<FusedLoc>(location))
+    for (Location part : fused.getLocations())
+      if (std::optional<NameStack> stack = read(part))
+        return stack;
+  return std::nullopt;
+}
+
+NameStack alpa::readNameStack(Location location) { return read(location).value_or(NameStack()); }

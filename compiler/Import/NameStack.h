@@ -1,0 +1,38 @@
+//===- NameStack.h - what JAX's name stack says about an op ------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_IMPORT_NAMESTACK_H
+#define ALPA_COMPILER_IMPORT_NAMESTACK_H
+
+#include "mlir/IR/Location.h"
+#include <optional>
+
+namespace alpa {
+
+enum class NamedPhase {
+  None,     // No name stack, or one outside the differentiated function.
+  Forward,  // jvp(..)
+  Backward, // transpose(jvp(..))
+};
+
+struct NameStack {
+  NamedPhase phase = NamedPhase::None;
+  std::optional<int64_t> eqn; // From the outermost scope `alpa_eqn_<i>`.
+};
+
+/// Reads one name, such as "jit(step)/transpose(jvp(alpa_eqn_3))/dot_general".
+///
+///   name                                  phase
+///   jit(f)/jvp(alpa_eqn_3)/add            Forward
+///   jit(f)/transpose(jvp(M))/mul          Backward
+///   jit(f)/transpose(vmap(jvp(M)))/mul    Backward
+///   jit(f)/transpose                      None (an op named transpose)
+///   jit(f)/add                            None
+NameStack parseNameStack(llvm::StringRef name);
+
+/// Reads a location. Of nested call sites the outermost one that has a name
+/// stack counts, because a function's own names are those of its first caller.
+NameStack readNameStack(mlir::Location location);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_IMPORT_NAMESTACK_H

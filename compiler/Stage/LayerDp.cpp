@@ -1,0 +1,133 @@
+//===- LayerDp.cpp - equations into layers --------------------------------===//
+
+#include "compiler/Stage/LayerDp.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/STLExtras.h"
+#include <algorithm>
+#include <limits>
+
+using namespace alpa;
+
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+namespace {
+
+class LayerDp {
+public:
+  LayerDp(const LayerProblem &problem, unsigned numLayers, double delta)
+      : units(problem.units), numLayers(numLayers), count(units.size()) {
+    prefix.assign(count + 1, 0);
+    for (size_t i = 0; i < count; ++i)
+      prefix[i + 1] = prefix[i] + units[i].flops;
+    // Sums differ in their last bits with their order.
+    limit = std::max((1 + delta) * prefix[count] / numLayers, leastBottleneck()) * (1 + 1e-9);
+    fillRows();
+  }
+
+  Layering run() {
+    // The least possible maximum of received bytes, then the most even layers within it.
+    std::vector<unsigned> cuts;
+    double bytes = sweep([&](double best, double cost, double) { return std::max(best, cost); },
+                         kInfinity, cuts);
+    sweep([&](double best, double, double flops) { return best + flops * flops; }, bytes, cuts);
+
+    Layering result;
+    result.layerOfUnit.assign(count, 0);
+    result.numLayers = numLayers;
+    for (unsigned layer = 0; layer < numLayers; ++layer) {
+      size_t begin = cuts[layer], end = layer + 1 < numLayers ? cuts[layer + 1] : count;
+      std::fill(result.layerOfUnit.begin() + begin, result.layerOfUnit.begin() + end, layer);
+      result.maxFlops = std::max(result.maxFlops, prefix[end] - prefix[begin]);
+      result.maxInputBytes = std::max(result.maxInputBytes, rows[begin][end - begin - 1]);
+    }
+    return result;
+  }
+
+private:
+  /// The least maximum of FLOPs with numLayers layers, by bisection over what a
+  /// greedy cut can keep.
+  double leastBottleneck() const {
+    double low = 0, high = prefix[count];
+    for (const LayerProblem::Unit &unit : units)
+      low = std::max(low, unit.flops);
+    for (int step = 0; step < 60 && low < high; ++step) {
+      double middle = low + (high - low) / 2;
+      (layersNeeded(middle) <= numLayers ? high : low) = middle;
+    }
+    return high;
+  }
+
+  unsigned layersNeeded(double most) const {
+    unsigned layers = 1;
+    double flops = 0;
+    for (const LayerProblem::Unit &unit : units) {
+      if (flops + unit.flops > most) {
+        ++layers;
+        flops = 0;
+      }
+      flops += unit.flops;
+    }
+    return layers;
+  }
+
+  /// rows[i][n]: bytes that the layer of units i .. i + n receives.
+  void fillRows() {
+    rows.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      llvm::DenseSet<unsigned> received;
+      double bytes = 0;
+      for (size_t k = i; k < count && (k == i || prefix[k + 1] - prefix[i] <= limit); ++k) {
+        for (const LayerProblem::Input &input : units[k].inputs)
+          if (input.producer < i && received.insert(input.value).second)
+            bytes += input.bytes;
+        rows[i].push_back(bytes);
+      }
+    }
+  }
+
+  /// best[r][k]: units 0 .. k - 1 in r layers. Returns the value of the whole
+  /// and where its layers begin.
+  template <typename Combine>
+  double sweep(Combine combine, double mostBytes, std::vector<unsigned> &cuts) const {
+    std::vector<std::vector<double>> best(numLayers + 1, std::vector<double>(count + 1, kInfinity));
+    std::vector<std::vector<unsigned>> from(numLayers + 1, std::vector<unsigned>(count + 1, 0));
+    best[0][0] = 0;
+    for (unsigned r = 1; r <= numLayers; ++r)
+      for (size_t i = r - 1; i < count; ++i) {
+        if (best[r - 1][i] == kInfinity)
+          continue;
+        for (size_t n = 0; n < rows[i].size(); ++n) {
+          if (rows[i][n] > mostBytes)
+            break; // Longer layers receive no less.
+          size_t end = i + n + 1;
+          double value = combine(best[r - 1][i], rows[i][n], prefix[end] - prefix[i]);
+          if (value < best[r][end]) {
+            best[r][end] = value;
+            from[r][end] = i;
+          }
+        }
+      }
+    cuts.assign(numLayers, 0);
+    size_t end = count;
+    for (unsigned r = numLayers; r > 0; --r)
+      end = cuts[r - 1] = from[r][end];
+    return best[numLayers][count];
+  }
+
+  const std::vector<LayerProblem::Unit> &units;
+  unsigned numLayers;
+  size_t count;
+  double limit = 0;
+  std::vector<double> prefix;
+  std::vector<std::vector<double>> rows;
+};
+
+} // namespace
+
+Layering alpa::clusterLayers(const LayerProblem &problem, unsigned numLayers, double delta) {
+  numLayers = std::max(1u, std::min<unsigned>(numLayers, problem.units.size()));
+  if (problem.units.empty())
+    return Layering{{}, 1, 0, 0};
+  return LayerDp(problem, numLayers, delta).run();
+}

@@ -1,0 +1,189 @@
+//===- PlanAttributes.cpp - a plan as attributes of the module ------------===//
+
+#include "compiler/Stage/PlanAttributes.h"
+
+#include "compiler/Import/DataFlow.h"
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "mlir/IR/Builders.h"
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+using namespace alpa;
+
+static std::string clusterJson(const Cluster &cluster) {
+  auto link = [](const Link &link) {
+    return llvm::json::Object{{"bandwidth_bytes_per_second", link.bandwidthBytesPerSecond},
+                              {"latency_seconds", link.latencySeconds}};
+  };
+  llvm::json::Array types, hosts;
+  for (const DeviceType &type : cluster.deviceTypes) {
+    llvm::json::Object flops;
+    for (const auto &entry : type.peakFlopsPerSecond)
+      flops[entry.getKey()] = entry.getValue();
+    types.push_back(llvm::json::Object{
+        {"name", type.name},
+        {"memory_bytes", type.memoryBytes},
+        {"memory_bandwidth_bytes_per_second", type.memoryBandwidthBytesPerSecond},
+        {"peak_flops_per_second", std::move(flops)}});
+  }
+  for (const Host &host : cluster.hosts)
+    hosts.push_back(llvm::json::Object{{"device_type", cluster.deviceTypes[host.deviceType].name},
+                                       {"devices", host.devices}});
+  llvm::json::Value value = llvm::json::Object{{"name", cluster.name},
+                                               {"device_types", std::move(types)},
+                                               {"hosts", std::move(hosts)},
+                                               {"intra_host", link(cluster.intraHost)},
+                                               {"inter_host", link(cluster.interHost)}};
+  std::string text;
+  llvm::raw_string_ostream(text) << value;
+  return text;
+}
+
+namespace {
+
+class PlanAnnotator {
+public:
+  PlanAnnotator(func::FuncOp main, const PlanOutcome &plan)
+      : main(main), plan(plan), context(main.getContext()), builder(context) {}
+
+  void run(const Cluster &cluster) {
+    for (Operation &op : main.front().without_terminator())
+      annotate(&op);
+    for (BlockArgument arg : main.getArguments())
+      annotate(arg);
+    annotateModule(cluster);
+  }
+
+private:
+  Attribute seconds(double value) { return builder.getF64FloatAttr(value); }
+  Attribute integer(int64_t value) { return builder.getI64IntegerAttr(value); }
+
+  unsigned stageOf(Operation *op) const {
+    int64_t layer = op->getAttrOfType<IntegerAttr>(attr::layer).getInt();
+    for (auto [index, stage] : llvm::enumerate(plan.stages))
+      if (layer < stage.endLayer)
+        return index;
+    return plan.stages.size() - 1;
+  }
+
+  Attribute specOf(Value value, unsigned stage) const {
+    const auto &specs = plan.stages[stage].result->specs;
+    auto it = specs.find(value);
+    if (it != specs.end())
+      return ShardingAttr::get(context, it->second);
+    int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
+    return ShardingAttr::get(context, ShardingSpec::replicated(rank));
+  }
+
+  void annotate(Operation *op) {
+    unsigned stage = stageOf(op);
+    op->setAttr(attr::stage, integer(stage));
+    SmallVector<Attribute> results, operands, uses;
+    for (Value value : op->getResults())
+      results.push_back(specOf(value, stage));
+    op->setAttr(attr::shardings, builder.getArrayAttr(results));
+
+    const auto &useSpecs = plan.stages[stage].result->useSpecs;
+    bool foreign = false, moved = false;
+    for (OpOperand &operand : op->getOpOperands()) {
+      Operation *source = operand.get().getDefiningOp();
+      foreign |= !source || stageOf(source) != stage;
+      operands.push_back(specOf(operand.get(), stage));
+      auto use = useSpecs.find({op, operand.getOperandNumber()});
+      moved |= use != useSpecs.end();
+      uses.push_back(use == useSpecs.end() ? operands.back()
+                                           : ShardingAttr::get(context, use->second));
+    }
+    if (foreign)
+      op->setAttr(attr::operandShardings, builder.getArrayAttr(operands));
+    if (moved)
+      op->setAttr("alpa.use_shardings", builder.getArrayAttr(uses));
+  }
+
+  /// State lives where its next value is made, other arguments where they are
+  /// first read.
+  void annotate(BlockArgument arg) {
+    unsigned index = arg.getArgNumber();
+    std::optional<unsigned> owner;
+    Value next;
+    if (auto carried = main.getArgAttrOfType<IntegerAttr>(index, attr::carriedBy)) {
+      next = main.front().getTerminator()->getOperand(carried.getInt());
+      if (Operation *source = next.getDefiningOp())
+        owner = stageOf(source);
+    }
+    bool read = false;
+    std::optional<unsigned> first;
+    for (Operation *user : getUsers(arg))
+      if (!user->hasTrait<OpTrait::IsTerminator>()) {
+        unsigned stage = stageOf(user);
+        first = std::min(first.value_or(stage), stage);
+        read |= owner && *owner == stage;
+      }
+    unsigned stage = owner ? *owner : first.value_or(0);
+    main.setArgAttr(index, attr::stage, integer(stage));
+    main.setArgAttr(index, attr::sharding, specOf(owner && !read ? next : Value(arg), stage));
+  }
+
+  Attribute stageAttr(const StageOutcome &stage) {
+    const IntraOpResult &result = *stage.result;
+    const Solution &solution = result.solution;
+    int64_t peak =
+        result.stateBytes + stage.inFlight * result.activationBytes + result.temporaryBytes;
+    auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
+    DictionaryAttr predicted = builder.getDictionaryAttr({
+        named("forward_seconds", seconds(result.forwardSeconds)),
+        named("backward_seconds", seconds(result.backwardSeconds)),
+        named("update_seconds", seconds(result.updateSeconds)),
+        named("state_bytes", integer(result.stateBytes)),
+        named("activation_bytes", integer(result.activationBytes)),
+        named("temporary_bytes", integer(result.temporaryBytes)),
+        named("micro_batches_in_flight", integer(stage.inFlight)),
+        named("peak_bytes", integer(peak)),
+    });
+    constexpr double kPicosecond = 1e-12;
+    DictionaryAttr solver = builder.getDictionaryAttr({
+        named("status", builder.getStringAttr(stringifySolveStatus(solution.status))),
+        named("objective_seconds", seconds(double(solution.objective) * kPicosecond)),
+        named("lower_bound_seconds", seconds(double(solution.lowerBound) * kPicosecond)),
+        named("gap", seconds(solution.gap)),
+        named("nodes", integer(solution.nodes)),
+        named("choices", integer(result.choices)),
+        named("seconds", seconds(solution.seconds)),
+    });
+    MeshAttr mesh = MeshAttr::get(context, stage.meshShape, stage.devices);
+    return StageAttr::get(context, mesh, stage.firstLayer, stage.endLayer, predicted, solver);
+  }
+
+  void annotateModule(const Cluster &cluster) {
+    auto module = main->getParentOfType<ModuleOp>();
+    SmallVector<Attribute> stages;
+    for (const StageOutcome &stage : plan.stages)
+      stages.push_back(stageAttr(stage));
+    module->setAttr(attr::stages, builder.getArrayAttr(stages));
+    module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
+    module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule));
+    module->setAttr("alpa.cluster", builder.getStringAttr(clusterJson(cluster)));
+    auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
+    module->setAttr(attr::predicted,
+                    builder.getDictionaryAttr(
+                        {named("step_seconds", seconds(plan.stepSeconds)),
+                         named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
+                         named("transfer_seconds", seconds(plan.transferSeconds)),
+                         named("update_seconds", seconds(plan.updateSeconds)),
+                         named("search_seconds", seconds(plan.searchSeconds)),
+                         named("solved_stages", integer(plan.solvedStages)),
+                         named("possible_stages", integer(plan.possibleStages))}));
+  }
+
+  func::FuncOp main;
+  const PlanOutcome &plan;
+  MLIRContext *context;
+  Builder builder;
+};
+
+} // namespace
+
+void alpa::annotatePlan(func::FuncOp main, const Cluster &cluster, const PlanOutcome &plan) {
+  PlanAnnotator(main, plan).run(cluster);
+}

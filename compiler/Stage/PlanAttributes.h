@@ -1,0 +1,37 @@
+//===- PlanAttributes.h - a plan as attributes of the module -----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_STAGE_PLANATTRIBUTES_H
+#define ALPA_COMPILER_STAGE_PLANATTRIBUTES_H
+
+#include "compiler/Sharding/IntraOp.h"
+#include "compiler/Stage/StageDp.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace alpa {
+
+/// One stage as it will run.
+struct StageOutcome {
+  unsigned firstLayer = 0, endLayer = 0;
+  llvm::SmallVector<int64_t, 3> meshShape;
+  std::vector<int64_t> devices;
+  const IntraOpResult *result = nullptr;
+  int64_t inFlight = 1; // Micro-batches whose activations it keeps.
+};
+
+struct PlanOutcome {
+  std::vector<StageOutcome> stages;
+  int64_t numMicroBatches = 1;
+  std::string schedule;
+  double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
+  double searchSeconds = 0;
+  int64_t solvedStages = 0, possibleStages = 0;
+};
+
+/// Sets the attributes that docs/architecture.md gives to search-stages. Ops
+/// carry `alpa.layer`.
+void annotatePlan(mlir::func::FuncOp main, const Cluster &cluster, const PlanOutcome &plan);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_PLANATTRIBUTES_H

@@ -1,0 +1,115 @@
+//===- SearchOptions.cpp - which stages the search may choose -------------===//
+
+#include "compiler/Stage/SearchOptions.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+using namespace alpa;
+
+static llvm::Error fail(const llvm::Twine &message) {
+  return llvm::createStringError("alpa-search-stages: " + message);
+}
+
+/// Positive numbers with a separator between them.
+static bool readNumbers(llvm::StringRef text, char separator, int64_t least,
+                        llvm::SmallVectorImpl<int64_t> &numbers) {
+  llvm::SmallVector<llvm::StringRef> parts;
+  text.split(parts, separator);
+  for (llvm::StringRef part : parts) {
+    int64_t number;
+    if (part.trim().getAsInteger(10, number) || number < least)
+      return false;
+    numbers.push_back(number);
+  }
+  return true;
+}
+
+SearchSpace alpa::wholeSearchSpace(const Cluster &cluster) {
+  SearchSpace space;
+  space.submeshes = submeshShapes(cluster);
+  for (const Submesh &submesh : space.submeshes) {
+    auto &views = space.views.emplace_back();
+    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh)) {
+      views.push_back(space.meshes.size());
+      space.meshes.push_back(std::move(mesh));
+    }
+  }
+  return space;
+}
+
+llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
+                                                    llvm::ArrayRef<std::string> submeshes,
+                                                    llvm::ArrayRef<std::string> meshShapes,
+                                                    llvm::ArrayRef<std::string> layerRanges) {
+  if (!meshShapes.empty() && meshShapes.size() != submeshes.size())
+    return fail("expected one of mesh-shapes for each of submeshes, got " +
+                llvm::Twine(meshShapes.size()) + " for " + llvm::Twine(submeshes.size()));
+  if (!layerRanges.empty() && layerRanges.size() != submeshes.size())
+    return fail("expected one of layer-ranges for each of submeshes, got " +
+                llvm::Twine(layerRanges.size()) + " for " + llvm::Twine(submeshes.size()));
+  if (submeshes.size() > numLayers)
+    return fail(llvm::Twine(submeshes.size()) + " stages need as many layers, got " +
+                llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
+
+  SearchSpace space;
+  space.manual = true;
+  // Stages that look alike share their views, and with them the solutions.
+  std::vector<std::pair<Submesh, std::string>> known;
+  std::vector<llvm::SmallVector<unsigned>> knownViews;
+  for (auto [index, text] : llvm::enumerate(submeshes)) {
+    llvm::SmallVector<int64_t> sizes;
+    if (!readNumbers(text, 'x', 1, sizes) || sizes.size() != 2)
+      return fail("submesh '" + text + "' must be hosts x devices of each host, such as 1x2");
+    Submesh submesh{sizes[0], sizes[1]};
+    int64_t fitting = llvm::count_if(cluster.hosts, [&](const Host &host) {
+      return submesh.hosts == 1 ? host.devices >= submesh.devicesPerHost
+                                : host.devices == submesh.devicesPerHost;
+    });
+    if (fitting < submesh.hosts)
+      return fail("submesh '" + text + "' is no part of cluster '" + cluster.name +
+                  "': it must be devices of one host, or all devices of several hosts");
+    std::string shapeText = meshShapes.empty() ? "" : meshShapes[index];
+    auto same = llvm::find_if(known, [&](const auto &entry) {
+      return entry.first.hosts == submesh.hosts &&
+             entry.first.devicesPerHost == submesh.devicesPerHost && entry.second == shapeText;
+    });
+    if (same == known.end()) {
+      auto &views = knownViews.emplace_back();
+      if (meshShapes.empty()) {
+        for (LogicalMesh &mesh : logicalMeshes(cluster, submesh)) {
+          views.push_back(space.meshes.size());
+          space.meshes.push_back(std::move(mesh));
+        }
+      } else {
+        llvm::SmallVector<int64_t> shape;
+        if (!readNumbers(shapeText, 'x', 1, shape) || shape.size() > 3)
+          return fail("mesh shape '" + shapeText + "' must be one to three sizes, such as 2x4");
+        llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, shape);
+        if (!mesh)
+          return mesh.takeError();
+        views.push_back(space.meshes.size());
+        space.meshes.push_back(std::move(*mesh));
+      }
+      known.push_back({submesh, shapeText});
+      same = std::prev(known.end());
+    }
+    space.submeshes.push_back(submesh);
+    space.views.push_back(knownViews[same - known.begin()]);
+  }
+
+  unsigned next = 0;
+  for (const std::string &text : layerRanges) {
+    llvm::SmallVector<int64_t> range;
+    if (!readNumbers(text, '-', 0, range) || range.size() != 2 || range[0] != next ||
+        range[1] <= range[0] || range[1] > int64_t(numLayers))
+      return fail("layer range '" + text + "' must begin at layer " + llvm::Twine(next) +
+                  " and end after it, at most after all " + llvm::Twine(numLayers) + " layers");
+    next = range[1];
+    space.layerRanges.push_back({unsigned(range[0]), unsigned(range[1])});
+  }
+  if (!layerRanges.empty() && next != numLayers)
+    return fail("layer-ranges end after " + llvm::Twine(next) + " of " + llvm::Twine(numLayers) +
+                " layers");
+  return space;
+}

@@ -1,0 +1,93 @@
+//===- StageCosts.h - seconds and bytes of possible stages -------*- C++ -*-===//
+//
+// A stage (a run of layers on one view of a submesh) is solved only when a plan
+// that could be the best one needs it. Until then a bound stands in: a stage is
+// no faster than its parts one after the other, because what it does to each
+// part could be done to that part alone.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_STAGECOSTS_H
+#define ALPA_COMPILER_STAGE_STAGECOSTS_H
+
+#include "compiler/Sharding/IntraOp.h"
+#include "compiler/Stage/StageDp.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <memory>
+
+namespace alpa {
+
+struct StageCostOptions {
+  int64_t numMicroBatches = 1;
+  int64_t memoryBytes = 0;  // Of one device, for plans.
+  int64_t mostInFlight = 1; // Micro-batches whose activations a stage may have to keep.
+  double timeLimitSeconds = 60;
+};
+
+/// Seconds of a micro-batch; an update's share is spread over the micro-batches.
+double microBatchSeconds(const IntraOpResult &result, int64_t numMicroBatches);
+
+class StageCosts {
+public:
+  /// `views[i]` are the views of submesh i, as indices into `meshes`.
+  StageCosts(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer,
+             std::vector<LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
+             StageCostOptions options);
+
+  unsigned numLayers() const { return opsOfLayer.size(); }
+  /// Stages that could be asked for, and those that were solved.
+  size_t numPossible() const { return stages.size(); }
+  size_t numSolved() const { return solvedCount; }
+
+  /// A choice of the DP: which stage, and which of its solutions.
+  struct Request {
+    unsigned id;
+    int64_t inFlight;
+  };
+  /// Every single layer on every view, as far as not solved: what bounds start from.
+  std::vector<Request> singleLayers() const;
+  /// Solves the requests, several at a time. The error is an op that cannot be
+  /// planned.
+  llvm::Error solve(mlir::MLIRContext *context, llvm::ArrayRef<Request> requests);
+
+  /// Bounds and choices after what was solved; with `onlySolved`, without
+  /// anything that is only a bound.
+  void refresh(bool onlySolved);
+  llvm::ArrayRef<StageChoice> choices(unsigned lo, unsigned hi, unsigned submesh) const;
+
+  /// The result behind a choice; null while it is only a bound.
+  const IntraOpResult *result(unsigned id) const;
+  const LogicalMesh &mesh(unsigned id) const { return meshes[stages[id / kSlots].mesh]; }
+
+private:
+  /// Solution 0 knows no memory limit; later ones were solved under it. The
+  /// last slot stands for one that could still be solved.
+  static constexpr unsigned kSlots = 5;
+  static constexpr unsigned kUnsolved = kSlots - 1;
+
+  struct Stage {
+    unsigned lo, hi, mesh;
+    std::vector<std::unique_ptr<IntraOpResult>> solutions; // Null: infeasible.
+    StageChoice bound; // Solution 0's numbers, once it is known.
+    int64_t infeasibleFrom = std::numeric_limits<int64_t>::max(); // Micro-batches in flight.
+  };
+
+  size_t stageAt(unsigned lo, unsigned hi, unsigned mesh) const;
+  StageChoice choiceOf(const IntraOpResult &result, unsigned id) const;
+  void bound(Stage &stage);
+  void listChoices(size_t index, bool onlySolved, std::vector<StageChoice> &list) const;
+
+  std::vector<llvm::SmallVector<mlir::Operation *>> opsOfLayer;
+  llvm::DenseMap<mlir::Operation *, unsigned> position; // In the block.
+  std::vector<LogicalMesh> meshes;
+  std::vector<llvm::SmallVector<unsigned>> views;
+  StageCostOptions options;
+  std::vector<Stage> stages;
+  std::vector<std::vector<StageChoice>> table; // By (lo, hi, submesh).
+  size_t solvedCount = 0;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_STAGECOSTS_H

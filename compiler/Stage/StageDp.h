@@ -1,0 +1,92 @@
+//===- StageDp.h - layers onto submeshes -------------------------*- C++ -*-===//
+//
+// Eq. 2-4 of the Alpa paper, without any IR: choose stages (runs of layers) and
+// a submesh for each, such that the submeshes tile the cluster, every stage fits
+// into memory, and
+//
+//   sum_i (t_i + x_i) + (B - 1) * max_i max(t_i, x_i)
+//
+// is least; t_i are the seconds of stage i for one of B micro-batches, x_i those
+// of sending to the next stage.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_STAGEDP_H
+#define ALPA_COMPILER_STAGE_STAGEDP_H
+
+#include "compiler/CostModel/Cluster.h"
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+namespace alpa {
+
+/// One way to run a run of layers on a submesh.
+struct StageChoice {
+  double seconds = 0; // One micro-batch, forward and backward.
+  int64_t stateBytes = 0;
+  int64_t activationBytes = 0; // For each micro-batch in flight.
+  int64_t temporaryBytes = 0;
+  unsigned id = 0; // The caller's.
+
+  int64_t peakBytes(int64_t inFlight) const {
+    return stateBytes + inFlight * activationBytes + temporaryBytes;
+  }
+};
+
+struct StageDpProblem {
+  unsigned numLayers = 0;
+  std::vector<int64_t> hostDevices; // Devices of each host.
+  std::vector<Submesh> submeshes;
+  int64_t numMicroBatches = 1;
+  /// GPipe keeps the activations of all micro-batches, 1F1B those of at most as
+  /// many as there are stages from here to the end.
+  bool keepsAllMicroBatches = false;
+  int64_t memoryBytes = std::numeric_limits<int64_t>::max(); // Of one device.
+  double epsilonSeconds = 0; // Slowest-stage bounds closer than this count as one.
+
+  /// Stages given by hand: stage i runs on submeshes[i], and on these layers if
+  /// there are any. Devices may then stay idle.
+  bool manual = false;
+  std::vector<std::pair<unsigned, unsigned>> manualLayers;
+
+  /// Ways to run layers [lo, hi) on submeshes[submesh].
+  std::function<llvm::ArrayRef<StageChoice>(unsigned lo, unsigned hi, unsigned submesh)> choices;
+  /// Sending what crosses the cut before layer `cut`, forth and back.
+  std::function<double(unsigned cut, unsigned from, unsigned to)> transferSeconds;
+
+  int64_t inFlight(unsigned stagesFromHere) const {
+    return keepsAllMicroBatches ? numMicroBatches
+                                : std::min<int64_t>(numMicroBatches, stagesFromHere);
+  }
+};
+
+struct PlannedStage {
+  unsigned lo = 0, hi = 0;
+  unsigned submesh = 0;
+  StageChoice choice;
+};
+
+struct StagePlan {
+  double seconds = std::numeric_limits<double>::infinity();
+  std::vector<PlannedStage> stages; // Empty when nothing fits.
+};
+
+/// The best plan; within (B - 1) * epsilonSeconds of it when epsilon is not 0.
+StagePlan solveStageDp(const StageDpProblem &problem);
+
+/// The objective of given stages, and whether they fit into memory.
+double stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
+bool stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
+
+/// Devices for each submesh, numbered host by host; nothing if they do not fit
+/// side by side. Larger submeshes are placed first.
+std::optional<std::vector<std::vector<int64_t>>> placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices,
+                                                                llvm::ArrayRef<Submesh> submeshes);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_STAGEDP_H
