@@ -29,12 +29,11 @@ from alpa_mlir.runtime.checks import check_spec, check_tables
 
 @dataclass(frozen=True)
 class Value:
-    """A buffer of the step: `origin` is input, run, accumulate or copy."""
+    """A buffer of the step; `is_sum`: it is the plain sum of the micro-batches' values."""
 
     mesh: int
     tensor: TensorSpec
-    origin: str
-    is_mean_done: bool = False
+    is_sum: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ Action = Place | Run | Accumulate | Copy
 class Result:
     """A result of the step: its values (one a micro-batch, or one) and how they become one.
 
-    `scale` multiplies what is left after joining: 1/micro-batches for a mean that no
-    update function has scaled.
+    `scale` multiplies what is left after joining: 1/micro-batches for a mean of which the
+    program gives the plain sum.
     """
 
     values: tuple[int, ...]
@@ -203,7 +202,7 @@ class _Merger:
                     raise PlanMismatchError(
                         f"adds {b.as_text()} to {a.as_text()}", where=cursor.where()
                     )
-                value = self.new_value(cursor, op.slot, Value(cursor.mesh, a, "accumulate"))
+                value = self.new_value(cursor, op.slot, Value(cursor.mesh, a, True))
                 self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
             case FreeOp():
                 for slot in op.slots:
@@ -234,7 +233,7 @@ class _Merger:
         if key in self.places:  # the same buffer under a second name
             cursor.slots[op.slot] = self.places[key]
             return
-        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor, "input"))
+        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
         self.places[key] = value
         self.actions.append(Place(value, op.arg, micro_batch))
 
@@ -279,9 +278,8 @@ class _Merger:
                     f"input {i} of {what} is {found.as_text()}, expected {tensor.as_text()}",
                     where=cursor.where(),
                 )
-        is_update = op.function.startswith("update")
         outputs = tuple(
-            self.new_value(cursor, slot, Value(cursor.mesh, tensor, "run", is_update))
+            self.new_value(cursor, slot, Value(cursor.mesh, tensor))
             for slot, tensor in zip(op.outputs, function.outputs, strict=True)
         )
         self.actions.append(Run(op.stage, op.function, op.micro_batch, inputs, outputs))
@@ -302,9 +300,7 @@ class _Merger:
                 where=cursor.where(),
             )
         check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-        value = self.new_value(
-            cursor, op.slot, Value(cursor.mesh, op.tensor, "copy", sent.is_mean_done)
-        )
+        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor, sent.is_sum))
         self.actions.append(Copy(source, value, op.tag))
         cursor.clock = max(cursor.clock, self.arrival.pop(op.tag))
 
@@ -340,8 +336,8 @@ class _Merger:
                 raise PlanMismatchError(
                     "one value for a result that joins micro-batches", where=where
                 )
-            done = self.values[value].is_mean_done
-            scale = 1 / count if info.reduction == "mean" and not done else 1.0
+            raw = self.values[value].is_sum and info.reduction == "mean"
+            scale = 1 / count if raw else 1.0
             return Result((value,), None, scale)
         if len(parts) != count or info.reduction is None:
             raise PlanMismatchError(

@@ -23,6 +23,7 @@ _jax: Any = jax
 _mlir: Any = mlir
 _backend: Any = backend
 _PREFIX = "alpa."
+_ALIASING = ("tf.aliasing_output", "jax.buffer_donor")
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> tuple[An
             entries = {
                 named.name: named.attr
                 for named in ir.DictAttr(item)
-                if not named.name.startswith(_PREFIX)
+                if not named.name.startswith(_PREFIX) and named.name not in _ALIASING
             }
             if i in pairs:
                 integer = ir.IntegerType.get_signless(32)
