@@ -1,1 +1,71 @@
-"""Automatic parallelization of JAX training steps."""
+"""Automatic parallelization of JAX training steps.
+
+Example:
+    >>> import alpa_mlir
+    >>> devices = alpa_mlir.use_virtual_devices(8)     # doctest: +SKIP
+    >>> @alpa_mlir.parallelize(cluster="cpu-test")     # doctest: +SKIP
+    ... def train_step(state, batch): ...
+"""
+
+from alpa_mlir.api import (
+    ParallelFunction,
+    ParallelStep,
+    PlannedStep,
+    TracedStep,
+    compile,
+    parallelize,
+)
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.compiler import cluster_presets
+from alpa_mlir.errors import (
+    AlpaError,
+    ArgumentMismatchError,
+    ClusterFileError,
+    DevicesError,
+    InfeasiblePlanError,
+    MethodError,
+    MicroBatchError,
+    ModuleSyntaxError,
+    PassError,
+    PlanFormatError,
+    PlanMismatchError,
+    TraceError,
+    UnsupportedOpError,
+)
+from alpa_mlir.plan import Plan
+from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
+from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
+from alpa_mlir.tagging import grad, value_and_grad
+
+__all__ = [
+    "AlpaError",
+    "ArgumentMismatchError",
+    "AutoParallel",
+    "Cluster",
+    "ClusterFileError",
+    "DevicesError",
+    "InfeasiblePlanError",
+    "LoadedPlan",
+    "Method",
+    "MethodError",
+    "MicroBatchError",
+    "ModuleSyntaxError",
+    "ParallelFunction",
+    "ParallelStep",
+    "PassError",
+    "PipeshardParallel",
+    "Plan",
+    "PlanFormatError",
+    "PlanMismatchError",
+    "PlannedStep",
+    "ShardParallel",
+    "TraceError",
+    "TracedStep",
+    "UnsupportedOpError",
+    "cluster_presets",
+    "compile",
+    "grad",
+    "parallelize",
+    "use_virtual_devices",
+    "value_and_grad",
+]

@@ -1,0 +1,340 @@
+"""What users call: `parallelize`, `compile`, and the steps trace, plan and load."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import jax
+
+from alpa_mlir import trace as tracing
+from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
+from alpa_mlir.compiler import Module
+from alpa_mlir.plan import Plan
+from alpa_mlir.runtime import LoadedPlan, load
+from alpa_mlir.search import AutoParallel, Method
+from alpa_mlir.trace import Traced
+
+_jax: Any = jax
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is to be read and run; see `parallelize`."""
+
+    batch_argnums: int | Sequence[int] | None = None
+    static_argnums: int | Sequence[int] = ()
+    gradient_reduction: Literal["mean", "sum"] = "mean"
+    donate_state: bool = True
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as the compiler will read it; `plan` goes on.
+
+    Attributes:
+        traced: text, signature and trees, at the size of one micro-batch.
+        examples: the arguments' shapes, to trace again for another number of micro-batches.
+    """
+
+    fn: Callable[..., Any] = field(repr=False)
+    examples: tuple[Any, ...] = field(repr=False)
+    options: Options
+    traced: Traced
+
+    def as_text(self) -> str:
+        """The StableHLO module."""
+        return self.traced.as_text()
+
+    def plan(self, cluster: ClusterLike = None, method: Method | None = None) -> PlannedStep:
+        """Find the best plan for a cluster.
+
+        Args:
+            cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default the
+                devices of this process.
+            method: `AutoParallel()` by default.
+
+        Raises:
+            ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
+            InfeasiblePlanError: by the cause.
+        """
+        described = as_cluster(cluster)
+        method = AutoParallel() if method is None else method
+        best: PlannedStep | None = None
+        for count in method.micro_batch_counts(self._batch_size()):
+            planned = PlannedStep(*self._plan_for(count, described, method), self.options)
+            if best is None or planned.predicted_seconds < best.predicted_seconds:
+                best = planned
+        assert best is not None
+        return best
+
+    def _plan_for(self, count: int, cluster: Cluster, method: Method) -> tuple[Traced, Plan]:
+        traced = self.traced
+        if count != traced.signature.num_micro_batches:
+            traced = _trace(self.fn, self.examples, self.options, count)
+        module = Module(traced.text, traced.signature.name)
+        module.annotate(traced.signature.to_json())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "cluster.yaml"
+            cluster.save(path)
+            module.run(method.pipeline(cluster, str(path), count, self.options.gradient_reduction))
+        return traced, module.export_plan()
+
+    def _batch_size(self) -> int:
+        signature = self.traced.signature
+        rows = [x.shape[0] for x in signature.inputs if x.kind == "batch" and x.shape]
+        return min(rows) * signature.num_micro_batches if rows else 1
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A plan together with the trees of the function it was made from; `load` goes on."""
+
+    traced: Traced = field(repr=False)
+    plan: Plan
+    options: Options
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds of one step on the described cluster, as the search foresaw them."""
+        return self.plan.predicted.get("step_seconds", float("inf"))
+
+    def as_text(self) -> str:
+        """The plan as a table."""
+        return self.plan.as_text()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the plan; `alpa_mlir.Plan.load` and `alpa_mlir.runtime.load` run it."""
+        return self.plan.save(folder)
+
+    def load(
+        self,
+        *,
+        devices: Sequence[Any] | None = None,
+        progress: bool | Progress = False,
+    ) -> ParallelStep:
+        """Compile every stage for its devices.
+
+        Args:
+            devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+            progress: True for a progress bar, or a function of (done, total, label).
+
+        Raises:
+            DevicesError: there are fewer devices than the plan needs.
+        """
+        shown = progress_bar("compiling stages") if progress is True else progress or None
+        loaded = load(
+            self.plan,
+            devices=devices,
+            donate_state=self.options.donate_state,
+            progress=shown,
+        )
+        return ParallelStep(self.traced, loaded)
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    """A step on its devices: called like the function it was made from."""
+
+    traced: Traced = field(repr=False)
+    loaded: LoadedPlan = field(repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.loaded.plan
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one step; the arguments and the result have the trees of the function.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the step was made for.
+        """
+        flat = self.traced.flatten_args(*args)
+        return self.traced.unflatten_results(self.loaded(flat))
+
+    def as_text(self) -> str:
+        """The order in which the driver starts work, and XLA's memory of each function."""
+        return self.loaded.as_text()
+
+
+class ParallelFunction:
+    """A function that is planned when it is first called, once for each form of arguments.
+
+    The steps can be taken one by one: `f.trace(*args).plan(cluster).load()`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.fn = fn
+        self.cluster = cluster
+        self.method = AutoParallel() if method is None else method
+        self.options = Options() if options is None else options
+        self._steps: dict[Any, ParallelStep] = {}
+        update_wrapper(self, fn)
+
+    def trace(self, *args: Any, num_micro_batches: int | None = None) -> TracedStep:
+        """Trace at the size of one micro-batch (by default as many as the method says).
+
+        Raises:
+            TraceError, MicroBatchError: the function or its batch does not fit.
+        """
+        counts = self.method.num_micro_batches
+        count = num_micro_batches or (counts if isinstance(counts, int) else 1)
+        examples = tuple(
+            arg if i in _positions(self.options.static_argnums, len(args)) else _shapes(arg)
+            for i, arg in enumerate(args)
+        )
+        return TracedStep(
+            self.fn, examples, self.options, _trace(self.fn, examples, self.options, count)
+        )
+
+    def plan(self, *args: Any) -> PlannedStep:
+        """Trace and plan with this function's cluster and method."""
+        return self.trace(*args).plan(self.cluster, self.method)
+
+    def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
+        """Trace, plan and load for arguments of this form; remembered."""
+        key = self._key(args)
+        if key not in self._steps:
+            self._steps[key] = self.plan(*args).load(progress=progress)
+        return self._steps[key]
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one step, planning it first if arguments of this form are new."""
+        return self.compile(*args)(*args)
+
+    def _key(self, args: Sequence[Any]) -> Any:
+        static = _positions(self.options.static_argnums, len(args))
+        leaves, tree = _jax.tree.flatten([a for i, a in enumerate(args) if i not in static])
+        forms: Any = tuple(
+            (x.shape, x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in leaves
+        )
+        return tree, forms, tuple(args[i] for i in static)
+
+
+@overload
+def parallelize(fn: Callable[..., Any]) -> ParallelFunction: ...
+@overload
+def parallelize(
+    *,
+    cluster: ClusterLike = None,
+    method: Method | None = None,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    gradient_reduction: Literal["mean", "sum"] = "mean",
+    donate_state: bool = True,
+) -> Callable[[Callable[..., Any]], ParallelFunction]: ...
+def parallelize(
+    fn: Callable[..., Any] | None = None,
+    *,
+    cluster: ClusterLike = None,
+    method: Method | None = None,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    gradient_reduction: Literal["mean", "sum"] = "mean",
+    donate_state: bool = True,
+) -> ParallelFunction | Callable[[Callable[..., Any]], ParallelFunction]:
+    """Make a training step run in parallel, as a decorator with or without options.
+
+    Args:
+        fn: `(state..., batch) -> result`, written for one device.
+        cluster: what to plan for: a `Cluster`, the name of a preset, a file or a dictionary;
+            by default the devices of this process.
+        method: `AutoParallel()` by default.
+        batch_argnums: the arguments that are split into micro-batches along dimension 0; by
+            default the last one.
+        static_argnums: arguments that are Python values.
+        gradient_reduction: whether gradients of micro-batches are averaged or summed.
+        donate_state: a call uses up the state it is given (if it came from an earlier call).
+
+    Example:
+        >>> @alpa_mlir.parallelize(cluster="cpu-test")   # doctest: +SKIP
+        ... def train_step(state, batch): ...
+        >>> state, loss = train_step(state, batch)       # doctest: +SKIP
+    """
+    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state)
+    if fn is None:
+        return lambda function: ParallelFunction(function, cluster, method, options)
+    return ParallelFunction(fn, cluster, method, options)
+
+
+def compile(
+    fn: Callable[..., Any],
+    *example_args: Any,
+    cluster: ClusterLike = None,
+    method: Method | None = None,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    gradient_reduction: Literal["mean", "sum"] = "mean",
+    donate_state: bool = True,
+    progress: bool | Progress = False,
+) -> ParallelStep:
+    """Trace, plan and load a step for arguments like the examples; see `parallelize`.
+
+    Args:
+        example_args: arrays, or `jax.ShapeDtypeStruct`s; a batch at its full size.
+        progress: True for a progress bar, or a function of (done, total, label).
+
+    Returns:
+        The step, called like `fn`.
+
+    Raises:
+        AlpaError: every stage has its own named errors.
+    """
+    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state)
+    function = ParallelFunction(fn, cluster, method, options)
+    return function.compile(*example_args, progress=progress)
+
+
+def progress_bar(title: str) -> Progress:
+    """A bar on standard error that ends when all is done."""
+    from tqdm import tqdm
+
+    bar: Any = tqdm(total=0, desc=title, unit="program", leave=False)
+
+    def show(done: int, total: int, label: str) -> None:
+        bar.total = total
+        bar.set_postfix_str(label, refresh=False)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    return show
+
+
+def _trace(fn: Callable[..., Any], args: Sequence[Any], options: Options, count: int) -> Traced:
+    return tracing.trace(
+        fn,
+        *args,
+        num_micro_batches=count,
+        batch_argnums=options.batch_argnums,
+        static_argnums=options.static_argnums,
+        gradient_reduction=options.gradient_reduction,
+    )
+
+
+def _positions(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return tuple(n % count for n in numbers) if count else ()
+
+
+def _shapes(tree: Any) -> Any:
+    """Shapes and dtypes in place of arrays, so that a plan keeps no data alive."""
+
+    def shape(x: Any) -> Any:
+        if not isinstance(x, jax.Array):
+            return x
+        weak = getattr(x, "weak_type", False)
+        return _jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)
+
+    return _jax.tree.map(shape, tree)

@@ -1,0 +1,133 @@
+"""Descriptions of clusters; the fields are those of docs/cluster.md, read by the compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from alpa_mlir import compiler
+
+_jax: Any = jax
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A checked cluster description.
+
+    Make one with `Cluster.load`, `Cluster.from_dict` or `Cluster.live`.
+
+    Attributes:
+        text: the whole description in canonical form (JSON, which is YAML).
+    """
+
+    text: str
+
+    @classmethod
+    def load(cls, name_or_path: str | os.PathLike[str]) -> Cluster:
+        """A preset (`compiler.cluster_presets()` lists them) or a YAML file.
+
+        Raises:
+            ClusterFileError: unknown preset, unreadable file, missing or bad field.
+        """
+        return cls(compiler.check_cluster(os.fspath(name_or_path)))
+
+    @classmethod
+    def from_yaml(cls, text: str, where: str = "<cluster>") -> Cluster:
+        """A description given as text; `where` stands for the file in messages."""
+        return cls(compiler.check_cluster(where, text))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Cluster:
+        """A description given as nested dictionaries.
+
+        Example:
+            >>> cluster = Cluster.from_dict({
+            ...     "name": "small",
+            ...     "device_types": {"gpu": {"memory_bytes": "16GiB", "memory_bandwidth": 9e11,
+            ...                              "peak_flops": {"float32": 1.5e13}}},
+            ...     "hosts": {"count": 2, "devices": 4, "device_type": "gpu"},
+            ...     "links": {"intra_host": {"bandwidth": 1.5e11, "latency": 3e-6},
+            ...               "inter_host": {"bandwidth": 3e9, "latency": 2e-5}}})
+        """
+        return cls.from_yaml(json.dumps(dict(fields), indent=1), "<cluster>")
+
+    @classmethod
+    def live(cls) -> Cluster:
+        """The devices of this process as one host.
+
+        Memory is asked of the devices; rates are nominal, since no device tells them. For good
+        plans describe the cluster instead.
+        """
+        devices = _jax.devices()
+        stats: dict[str, int] = devices[0].memory_stats() or {}
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = stats.get("bytes_limit") or total // len(devices)
+        is_cpu = devices[0].platform == "cpu"
+        flops = 2e10 if is_cpu else 5e13
+        return cls.from_dict(
+            {
+                "name": f"live-{devices[0].platform}",
+                "device_types": {
+                    "device": {
+                        "memory_bytes": int(memory),
+                        "memory_bandwidth": 1e10 if is_cpu else 1e12,
+                        "peak_flops": dict.fromkeys(
+                            ("float64", "float32", "float16", "bfloat16"), flops
+                        ),
+                    }
+                },
+                "hosts": {"count": 1, "devices": len(devices), "device_type": "device"},
+                "links": {
+                    "intra_host": {"bandwidth": 4e9 if is_cpu else 1e11, "latency": 2e-5},
+                    "inter_host": {"bandwidth": 1e9, "latency": 1e-4},
+                },
+            }
+        )
+
+    @property
+    def name(self) -> str:
+        return str(self._fields.get("name", "unnamed"))
+
+    @property
+    def devices_per_host(self) -> tuple[int, ...]:
+        """Number of devices of each host."""
+        counts: list[int] = []
+        for group in self._fields["hosts"]:
+            counts += [int(group["devices"])] * int(group["count"])
+        return tuple(counts)
+
+    @property
+    def num_devices(self) -> int:
+        return sum(self.devices_per_host)
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return json.loads(self.text)
+
+    def as_text(self) -> str:
+        """The description as YAML that `load` reads."""
+        return self.text
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the description to a file."""
+        Path(path).write_text(self.text)
+
+
+ClusterLike = Cluster | str | os.PathLike[str] | Mapping[str, Any] | None
+
+
+def as_cluster(value: ClusterLike) -> Cluster:
+    """A cluster from whatever the API takes: preset, path, dictionary, or None for `live`."""
+    if isinstance(value, Cluster):
+        return value
+    if value is None:
+        return Cluster.live()
+    if isinstance(value, Mapping):
+        return Cluster.from_dict(value)
+    return Cluster.load(value)

@@ -1,0 +1,124 @@
+"""The only door to the C++ compiler: text in, text and plans out, named errors."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from alpa_mlir.errors import (
+    AlpaError,
+    ClusterFileError,
+    InfeasiblePlanError,
+    MethodError,
+    ModuleSyntaxError,
+    PassError,
+    UnsupportedOpError,
+)
+from alpa_mlir.plan import Plan
+
+_T = TypeVar("_T")
+
+# The first pattern that a diagnostic matches gives its error.
+_NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
+    (r"no plan fits|no plan exists|infeasible", InfeasiblePlanError),
+    (r"no sharding rule|unsupported op|not (a )?supported|unregistered", UnsupportedOpError),
+    (r"^cluster|cluster file|unknown cluster", ClusterFileError),
+    (r"^alpa-search-stages:|^bad pass pipeline", MethodError),
+)
+_DIAGNOSTIC = re.compile(r"^(?:(?P<where>.*?): )?(?P<kind>error|note): (?P<what>.*)$")
+
+
+@cache
+def _native() -> Any:
+    try:
+        return importlib.import_module("alpa_mlir._native")
+    except ImportError as error:
+        raise PassError(
+            f"the compiler's native module cannot be loaded: {error}",
+            where="alpa_mlir._native",
+            fix="run `make build`, or `pip install .`",
+        ) from None
+
+
+def named_error(text: str, default: type[AlpaError]) -> AlpaError:
+    """The named error of a compiler's diagnostics; the first of them is the cause.
+
+    Example:
+        >>> named_error("f.mlir:3:5: error: 'x.y' op has no sharding rule yet", PassError)
+        UnsupportedOpError("f.mlir:3:5: 'x.y' op has no sharding rule yet")
+    """
+    first, *rest = text.strip().splitlines() or ["no reason given"]
+    match = _DIAGNOSTIC.match(first)
+    where, what = (match["where"] or "", match["what"]) if match else ("", first)
+    for line in rest:
+        found = _DIAGNOSTIC.match(line)
+        if found is None or found["kind"] == "error":
+            break
+        what += f" (note: {found['what']})"
+    kind = next((cls for pattern, cls in _NAMED if re.search(pattern, what)), default)
+    return kind(what, where=where)
+
+
+def _call(default: type[AlpaError], function: Callable[..., _T], *args: Any) -> _T:
+    try:
+        return function(*args)
+    except _native().CompilerError as error:
+        raise named_error(str(error), default) from None
+
+
+def check_cluster(name_or_path: str, yaml: str = "") -> str:
+    """The canonical text of a cluster preset or file, or of `yaml`.
+
+    Raises:
+        ClusterFileError: unknown preset, unreadable file, missing or bad field.
+    """
+    return _call(ClusterFileError, _native().check_cluster, name_or_path, yaml)
+
+
+def cluster_presets() -> list[str]:
+    """Names of the built-in clusters."""
+    return list(_native().cluster_presets())
+
+
+class Module:
+    """A module inside the compiler.
+
+    Example:
+        >>> module = Module(text).run("alpa-import,alpa-cluster-layers")  # doctest: +SKIP
+        >>> print(module.as_text())                                       # doctest: +SKIP
+    """
+
+    def __init__(self, text: str, name: str = "<module>") -> None:
+        """Parse a module.
+
+        Raises:
+            ModuleSyntaxError: the text is malformed.
+            UnsupportedOpError: it holds an op that the dialects do not define.
+        """
+        self._handle = _call(ModuleSyntaxError, _native().parse_module, text, name)
+
+    def annotate(self, signature_json: str) -> Module:
+        """Set what the tracer knows about the arguments and results of `@main`."""
+        _call(PassError, self._handle.annotate, signature_json)
+        return self
+
+    def run(self, pipeline: str) -> Module:
+        """Run passes, written as for `alpa-opt --pass-pipeline`, on this module.
+
+        Raises:
+            UnsupportedOpError, InfeasiblePlanError, MethodError, PassError: by the cause.
+        """
+        _call(PassError, self._handle.run_pipeline, pipeline)
+        return self
+
+    def as_text(self, *, generic: bool = False, debug_info: bool = False) -> str:
+        """The module in MLIR's textual form."""
+        return self._handle.to_text(generic, debug_info)
+
+    def export_plan(self) -> Plan:
+        """The plan of a module that has gone through every pass."""
+        text, modules = _call(PassError, self._handle.export_plan)
+        return Plan.from_json(text, modules)

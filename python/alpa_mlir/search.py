@@ -1,0 +1,202 @@
+"""Methods: what the compiler may choose, and what the user has chosen already."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.errors import MethodError
+
+SCHEDULES = ("1f1b", "gpipe")
+AUTO_MICRO_BATCHES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Base of the methods.
+
+    Attributes:
+        num_micro_batches: parts of the batch that go through the stages one after another.
+        schedule: `"1f1b"` or `"gpipe"`.
+        layers: how many layers stages are made from; 0 lets the compiler choose.
+        memory_fraction: part of a device's memory that a plan may use.
+    """
+
+    num_micro_batches: int | Sequence[int] | None = 1
+    schedule: str = "1f1b"
+    layers: int = 0
+    memory_fraction: float = 0.9
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if self.schedule not in SCHEDULES:
+            raise MethodError(
+                f"schedule {self.schedule!r}",
+                where=where,
+                fix=f"use one of {', '.join(SCHEDULES)}",
+            )
+        counts = self.num_micro_batches
+        for count in (counts,) if isinstance(counts, int) else counts or ():
+            if count < 1:
+                raise MethodError(f"{count} micro-batches", where=where, fix="use at least 1")
+        if not isinstance(counts, int) and not isinstance(self, AutoParallel):
+            raise MethodError(
+                f"num_micro_batches is {counts!r}", where=where, fix="give one number"
+            )
+        if not 0 < self.memory_fraction <= 1:
+            raise MethodError(
+                f"memory_fraction {self.memory_fraction}", where=where, fix="use (0, 1]"
+            )
+        if self.layers < 0:
+            raise MethodError(f"{self.layers} layers", where=where, fix="use 0 or more")
+
+    @abstractmethod
+    def stage_options(self, cluster: Cluster) -> dict[str, str]:
+        """Options of `alpa-search-stages` that fix what the user has chosen.
+
+        Raises:
+            MethodError: the choice does not fit the cluster.
+        """
+
+    def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
+        """The counts to plan for; of several, the plan with the fewest seconds is taken."""
+        counts = self.num_micro_batches
+        if isinstance(counts, int):
+            return (counts,)
+        fitting = tuple(n for n in counts or AUTO_MICRO_BATCHES if batch_size % n == 0)
+        if not fitting:
+            raise MethodError(
+                f"none of {tuple(counts or ())} micro-batches divides a batch of {batch_size}",
+                where=type(self).__name__,
+                fix="give a number that divides it",
+            )
+        return fitting
+
+    def pipeline(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
+        """The pass pipeline for one count of micro-batches."""
+        search = {
+            "cluster": cluster_file,
+            "num-micro-batches": str(count),
+            "schedule": self.schedule,
+            "memory-fraction": str(self.memory_fraction),
+            **self.stage_options(cluster),
+        }
+        return ",".join(
+            (
+                "alpa-import",
+                _with_options("alpa-cluster-layers", {"layers": str(self.layers)}),
+                _with_options("alpa-search-stages", search),
+                _with_options("alpa-slice-stages", {"gradients": gradients}),
+                _with_options("alpa-build-schedule", {"schedule": self.schedule}),
+                "alpa-verify-program",
+                "alpa-export-shardy",
+            )
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AutoParallel(Method):
+    """Everything is searched: stages, meshes, shardings.
+
+    `num_micro_batches` may be a number, several to try, or None for 1, 2, 4 and 8 as far as
+    they divide the batch.
+
+    Example:
+        >>> AutoParallel(num_micro_batches=4)
+        AutoParallel(num_micro_batches=4, schedule='1f1b', layers=0, memory_fraction=0.9)
+    """
+
+    num_micro_batches: int | Sequence[int] | None = None
+
+    def stage_options(self, cluster: Cluster) -> dict[str, str]:
+        return {}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ShardParallel(Method):
+    """One mesh and no pipeline; the shardings are searched.
+
+    Attributes:
+        mesh_shape: sizes of the mesh's axes, such as `(2, 4)`; by default every view of the
+            whole cluster is tried.
+
+    Example:
+        >>> ShardParallel(mesh_shape=(2, 2)).mesh_shape
+        (2, 2)
+    """
+
+    mesh_shape: tuple[int, ...] | None = None
+
+    def stage_options(self, cluster: Cluster) -> dict[str, str]:
+        hosts = cluster.devices_per_host
+        if self.mesh_shape is None:
+            if len(set(hosts)) > 1:
+                raise MethodError(
+                    f"hosts with {list(hosts)} devices do not make one mesh",
+                    where="ShardParallel",
+                    fix="use AutoParallel, or give mesh_shape",
+                )
+            return {"submeshes": f"{len(hosts)}x{hosts[0]}"}
+        size = prod(self.mesh_shape)
+        submesh = (1, size) if size <= hosts[0] else (size // hosts[0], hosts[0])
+        if prod(submesh) != size or submesh[0] > len(hosts):
+            raise MethodError(
+                f"mesh_shape {self.mesh_shape} takes {size} devices of hosts with {list(hosts)}",
+                where="ShardParallel",
+                fix="use devices of one host, or whole hosts",
+            )
+        return {
+            "submeshes": f"{submesh[0]}x{submesh[1]}",
+            "mesh-shapes": "x".join(map(str, self.mesh_shape)),
+        }
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PipeshardParallel(Method):
+    """Stages by hand; the shardings inside each are searched.
+
+    Attributes:
+        submeshes: (hosts, devices of each host) of each stage.
+        mesh_shapes: the logical shape of each stage's mesh; searched by default.
+        layer_ranges: [first, end) of each stage's layers; searched by default.
+
+    Example:
+        >>> method = PipeshardParallel(submeshes=[(1, 2), (1, 2)], num_micro_batches=4)
+    """
+
+    submeshes: Sequence[tuple[int, int]] = ()
+    mesh_shapes: Sequence[tuple[int, ...]] | None = None
+    layer_ranges: Sequence[tuple[int, int]] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.submeshes:
+            raise MethodError(
+                "no submeshes", where="PipeshardParallel", fix="give (hosts, devices) a stage"
+            )
+        for name, given in (("mesh_shapes", self.mesh_shapes), ("layer_ranges", self.layer_ranges)):
+            if given is not None and len(given) != len(self.submeshes):
+                raise MethodError(
+                    f"{len(given)} {name} for {len(self.submeshes)} submeshes",
+                    where="PipeshardParallel",
+                    fix="give one for each stage",
+                )
+
+    def stage_options(self, cluster: Cluster) -> dict[str, str]:
+        options = {"submeshes": ",".join(f"{h}x{d}" for h, d in self.submeshes)}
+        if self.mesh_shapes is not None:
+            options["mesh-shapes"] = ",".join("x".join(map(str, s)) for s in self.mesh_shapes)
+        if self.layer_ranges is not None:
+            options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
+        return options
+
+
+def _with_options(name: str, options: dict[str, str]) -> str:
+    return f"{name}{{{' '.join(f'{key}={value}' for key, value in options.items())}}}"
