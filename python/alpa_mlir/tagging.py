@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
+from jax.extend import core, source_info_util
 
 from . import jax_internals, trees
 
@@ -66,12 +67,19 @@ def tag_gradients(hook: bool = True) -> Generator[TagSession]:
     Yields:
         The session, whose counters are final when the block ends.
     """
+    _hide_frames()
     session = TagSession()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_session(session))
         if hook:
             session.hooked = stack.enter_context(jax_internals.intercept_grad(_wrap_vjp))
         yield session
+
+
+@functools.cache
+def _hide_frames() -> None:
+    """Keep this package's frames out of the locations of ops: people look for their own."""
+    source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
 
 
 def _wrap_vjp(original: Callable[..., Any]) -> Callable[..., Any]:

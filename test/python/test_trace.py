@@ -86,6 +86,37 @@ def test_text_is_read_back_as_the_same_module():
     assert again == traced.text
 
 
+@pytest.mark.parametrize("name", ["mlp", "gpt", "nnx_dropout", "kv_cache", "random_bits"])
+def test_text_computes_the_step(name):
+    from jax.extend import backend
+
+    model = zoo.get(name)
+    state, batch = model.init()
+    traced = trace(model.step, state, batch)
+    client = backend.get_backend("cpu")
+    devices = client.local_devices()[:1]
+    options = backend.get_compile_options(
+        1, 1, device_assignment=np.array(devices)[None, :], backend=client
+    )
+    program = client.compile_and_load(traced.text, devices, options)
+    flat = [jax.device_put(x, devices[0]) for x in traced.flatten_args(state, batch)]
+    results = program.execute_sharded(flat).disassemble_into_single_device_arrays()
+    got = traced.unflatten_results([result[0] for result in results])
+    want = jax.jit(model.step)(state, batch)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+def test_locations_show_the_users_lines_only():
+    traced = trace(_sgd, _PARAMS, _BATCH)
+    assert "test_trace.py" in traced.text
+    assert "/alpa_mlir/" not in traced.text
+
+
 def test_micro_batch_shapes():
     traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4)
     names = {i.name: (i.shape, i.kind) for i in traced.signature.inputs}
