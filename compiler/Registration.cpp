@@ -2,6 +2,7 @@
 
 #include "compiler/Registration.h"
 
+#include "compiler/Export/Passes.h"
 #ifdef ALPA_HAS_PLANNER
 #include "compiler/Import/Passes.h"
 #endif
@@ -30,4 +31,5 @@ void alpa::registerPasses() {
   registerAlpaSliceStages();
 #endif
   registerAlpaSchedulePasses();
+  registerAlpaExportPasses();
 }

@@ -94,13 +94,11 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
 
 ProgramOp ProgramBuilder::build(const ScheduleInfo &schedule) {
   builder.setInsertionPointToEnd(sliced.module.getBody());
-  auto program =
-      ProgramOp::create(builder, loc, ("mesh_" + Twine(stage)).str(), uint64_t(stage));
+  auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(stage)).str(), uint64_t(stage));
   builder.setInsertionPointToEnd(&program.getBodyRegion().emplaceBlock());
   const Stage &current = sliced.stages[stage];
   sendState();
-  for (ScheduleStep step :
-       schedule.generate(stage, sliced.stages.size(), sliced.numMicroBatches))
+  for (ScheduleStep step : schedule.generate(stage, sliced.stages.size(), sliced.numMicroBatches))
     if (const auto &function = step.backward ? current.backward : current.forward)
       runMicroBatch(*function, step.microBatch);
   for (const StageFunction &update : current.updates)
@@ -169,8 +167,8 @@ ResultRange ProgramBuilder::run(const StageFunction &function, int64_t microBatc
     operands.push_back(need(port, microBatch));
   for (const Port &port : function.outputs)
     types.push_back(port.type);
-  auto op = RunOp::create(builder, loc, types, function.callee, operands,
-                          microBatchAttr(microBatch));
+  auto op =
+      RunOp::create(builder, loc, types, function.callee, operands, microBatchAttr(microBatch));
   return op.getOutputs();
 }
 
@@ -234,8 +232,8 @@ void ProgramBuilder::giveOutputs() {
 
 void ProgramBuilder::giveBatchOutput(int64_t arg, int64_t result) {
   for (int64_t microBatch = 0; microBatch < sliced.numMicroBatches; ++microBatch)
-    OutputOp::create(builder, loc, input(sliced.argumentAt(arg, stage), microBatch),
-                     number(result), number(microBatch));
+    OutputOp::create(builder, loc, input(sliced.argumentAt(arg, stage), microBatch), number(result),
+                     number(microBatch));
 }
 
 /// Frees each buffer right after its last use, in one backward walk.

@@ -77,8 +77,7 @@ static int64_t levelOf(const StageFunction &update) {
 
 static LogicalResult readStages(SlicedModule &sliced) {
   for (int64_t index = 0;; ++index) {
-    auto module =
-        sliced.module.lookupSymbol<ModuleOp>(("stage_" + Twine(index)).str());
+    auto module = sliced.module.lookupSymbol<ModuleOp>(("stage_" + Twine(index)).str());
     if (!module)
       break;
     Stage &stage = sliced.stages.emplace_back();
@@ -192,9 +191,9 @@ Port SlicedModule::argumentAt(int64_t arg, int64_t stage) const {
   port.type = function.getArgumentTypes()[arg];
   port.sharding = function.getArgAttrOfType<ShardingAttr>(arg, attr::sharding);
   if (!port.sharding)
-    port.sharding = ShardingAttr::get(
-        function.getContext(),
-        ShardingSpec::replicated(cast<RankedTensorType>(port.type).getRank()));
+    port.sharding =
+        ShardingAttr::get(function.getContext(),
+                          ShardingSpec::replicated(cast<RankedTensorType>(port.type).getRank()));
   return port;
 }
 

@@ -49,9 +49,9 @@ struct SlicedModule {
   mlir::func::FuncOp main;
   int64_t numMicroBatches = 1;
   std::vector<Stage> stages;
-  llvm::DenseMap<int64_t, ValueFlow> flows;                   // By value id.
-  llvm::DenseMap<int64_t, int64_t> nextVersion;               // Argument to the value chained to it.
-  llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt;  // (id, stage) as functions take it.
+  llvm::DenseMap<int64_t, ValueFlow> flows;                  // By value id.
+  llvm::DenseMap<int64_t, int64_t> nextVersion;              // Argument to the value chained to it.
+  llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt; // (id, stage) as functions take it.
   llvm::DenseMap<int64_t, llvm::SmallVector<int64_t, 1>> resultsOf; // Value id to results of @main.
 
   bool isArgument(int64_t id) const { return id < int64_t(numArguments); }

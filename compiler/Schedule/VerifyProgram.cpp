@@ -74,8 +74,7 @@ LogicalResult VerifyProgram::collect() {
         auto [it, isNew] = recvs.try_emplace(recv.getTag(), recv);
         first = isNew ? nullptr : it->second.getOperation();
       } else if (auto run = dyn_cast<RunOp>(op)) {
-        auto [it, isNew] =
-            runs[run.getCallee()].try_emplace(run.getMicroBatch().value_or(-1), run);
+        auto [it, isNew] = runs[run.getCallee()].try_emplace(run.getMicroBatch().value_or(-1), run);
         if (!isNew)
           return twice(&op, it->second, "alpa_programs_c7: the function runs again");
       } else if (auto output = dyn_cast<OutputOp>(op)) {
@@ -115,9 +114,9 @@ LogicalResult VerifyProgram::checkTransfers() {
       return diagnostic;
     }
     if (send.getBuffer().getType() != recv.getBuffer().getType()) {
-      InFlightDiagnostic diagnostic =
-          recv.emitError() << "alpa_programs_c3: tag " << tag << " carries "
-                           << send.getBuffer().getType() << ", got " << recv.getBuffer().getType();
+      InFlightDiagnostic diagnostic = recv.emitError() << "alpa_programs_c3: tag " << tag
+                                                       << " carries " << send.getBuffer().getType()
+                                                       << ", got " << recv.getBuffer().getType();
       diagnostic.attachNote(send.getLoc()) << "the send is here";
       return diagnostic;
     }
@@ -126,8 +125,8 @@ LogicalResult VerifyProgram::checkTransfers() {
     if (failed(exists(recv, recv.getPeer())))
       return failure();
     if (!sends.contains(tag))
-      return recv.emitError() << "alpa_programs_c2: mesh " << recv.getPeer()
-                              << " never sends tag " << tag;
+      return recv.emitError() << "alpa_programs_c2: mesh " << recv.getPeer() << " never sends tag "
+                              << tag;
   }
   return success();
 }
@@ -142,10 +141,10 @@ LogicalResult VerifyProgram::checkBuffers(ProgramOp program) {
       Operation *end = ended.lookup(buffer);
       bool ends = isa<FreeOp, OutputOp>(op);
       if (end) {
-        InFlightDiagnostic diagnostic =
-            op.emitError() << (ends ? "alpa_programs_c5: the buffer was already "
-                                    : "alpa_programs_c4: the buffer was ")
-                           << (isa<FreeOp>(end) ? "freed" : "given out");
+        InFlightDiagnostic diagnostic = op.emitError()
+                                        << (ends ? "alpa_programs_c5: the buffer was already "
+                                                 : "alpa_programs_c4: the buffer was ")
+                                        << (isa<FreeOp>(end) ? "freed" : "given out");
         diagnostic.attachNote(end->getLoc()) << "it was here";
         return diagnostic;
       }
@@ -198,9 +197,8 @@ LogicalResult VerifyProgram::checkProgress() {
     if (!recv)
       continue;
     InFlightDiagnostic diagnostic = recv.emitError()
-                                    << "alpa_programs_c6: mesh " << mesh
-                                    << " waits forever: mesh " << recv.getPeer()
-                                    << " sends tag " << recv.getTag()
+                                    << "alpa_programs_c6: mesh " << mesh << " waits forever: mesh "
+                                    << recv.getPeer() << " sends tag " << recv.getTag()
                                     << " only after it received something itself";
     if (Operation *other = at[recv.getPeer()])
       diagnostic.attachNote(other->getLoc()) << "mesh " << recv.getPeer() << " waits here";
@@ -229,8 +227,8 @@ LogicalResult VerifyProgram::checkRuns(int64_t numMicroBatches) {
       auto it = runs.find(callee);
       int64_t got = it == runs.end() ? 0 : it->second.size();
       if (got != expected)
-        return function.emitError() << "alpa_programs_c7: expected " << expected
-                                    << " runs, got " << got;
+        return function.emitError()
+               << "alpa_programs_c7: expected " << expected << " runs, got " << got;
       for (auto &[microBatch, run] : it->second)
         if (isUpdate ? microBatch != -1 : microBatch < 0 || microBatch >= numMicroBatches)
           return run.emitError() << "alpa_programs_c7: expected "
@@ -249,8 +247,8 @@ LogicalResult VerifyProgram::checkOutputs(int64_t numMicroBatches) {
     auto reduction = main.getResultAttrOfType<StringAttr>(result, attr::reduction);
     auto it = outputs.find(result);
     int64_t got = it == outputs.end() ? 0 : it->second.size();
-    bool parts = reduction && reduction.getValue() == "concat" && got != 0 &&
-                 it->second.front().first != -1;
+    bool parts =
+        reduction && reduction.getValue() == "concat" && got != 0 && it->second.front().first != -1;
     int64_t expected = parts ? numMicroBatches : 1;
     if (got != expected)
       return main.emitError() << "alpa_programs_c7: result " << result << " leaves " << got

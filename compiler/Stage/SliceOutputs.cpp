@@ -130,13 +130,13 @@ LogicalResult SlicePlan::planMicroBatchOutput(int64_t index, OpResult value) {
     outputFrom(piece, value, index, reduction == "sum" ? Accumulate::Sum : Accumulate::Concat);
     return success();
   }
-  if (!isTainted(value) || numMicroBatches == 1) {
+  if (numMicroBatches == 1 || (carried && !isTainted(value))) {
     outputFrom(piece, value, index, Accumulate::Last);
     return success();
   }
-  if (!carried) {
+  if (!carried) { // A mean leaves from the update, where its sum is scaled.
     outputThrough(piece.stage, 2, value, index, Accumulate::None);
-    pieces.find({piece.stage, 2})->second.results.back().scale = true;
+    pieces.find({piece.stage, 2})->second.results.back().scale = isTainted(value);
     return success();
   }
   // The next micro-batch starts from this one's value, in the same function.

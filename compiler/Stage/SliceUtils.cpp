@@ -122,6 +122,22 @@ bool alpa::isBroadcast(Operation *op) {
   return op->getName().getStringRef() == "stablehlo.broadcast_in_dim";
 }
 
+bool alpa::isElementwise(Operation *op) {
+  if (!isRepeatable(op) || op->getNumOperands() == 0)
+    return false;
+  StringRef name = op->getName().getStringRef();
+  if (llvm::is_contained({"stablehlo.transpose", "stablehlo.reverse", "stablehlo.concatenate",
+                          "stablehlo.pad", "stablehlo.slice", "stablehlo.reshape",
+                          "stablehlo.broadcast_in_dim"},
+                         name))
+    return false;
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
+  return llvm::all_of(op->getOperandTypes(), [&](Type type) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    return tensor && tensor.getShape() == shape;
+  });
+}
+
 bool alpa::isSingleElement(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 1;

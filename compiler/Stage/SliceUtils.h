@@ -20,6 +20,8 @@ void forEachInput(mlir::Operation *op, llvm::function_ref<void(mlir::Value)> cal
 /// regions: running it twice costs little and changes nothing.
 bool isRepeatable(mlir::Operation *op);
 bool isBroadcast(mlir::Operation *op);
+/// Result and operands have one shape, and elements do not move.
+bool isElementwise(mlir::Operation *op);
 bool isSingleElement(mlir::Type type);
 
 } // namespace alpa

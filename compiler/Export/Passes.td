@@ -1,0 +1,49 @@
+//===- Passes.td - out of the compiler -------------------------*- tablegen -*-===//
+
+#ifndef ALPA_COMPILER_EXPORT_PASSES
+#define ALPA_COMPILER_EXPORT_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
+  let summary = "Turn the shardings of each stage into Shardy annotations";
+  let description = [{
+    Each stage module of more than one device gets an `sdy.mesh`, its functions'
+    arguments and results get `sdy.sharding`, and ops' results an
+    `sdy.sharding_constraint` (the partitioner does not read `sdy.sharding` on
+    ops). Constants, scalars, and elementwise results that are split like all
+    their operands are left to propagation. Axes of size 1 are dropped.
+
+    Before:
+    ```mlir
+    module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+      func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S1, R]>}) ...
+        %0 = stablehlo.dot_general %x, %w, ... {alpa.shardings = [#alpa.sharding<[S1, R]>]}
+    ```
+    After:
+    ```mlir
+    module @stage_0 attributes {...} {
+      sdy.mesh @mesh = <["y"=2]>
+      func.func @forward(%x: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {} ]>, ...})
+        %0 = stablehlo.dot_general %x, %w, ...
+        %1 = sdy.sharding_constraint %0 <@mesh, [{"y"}, {} ]> : tensor<4x8xf32>
+    ```
+  }];
+  let statistics = [
+    Statistic<"numConstraints", "constraints", "Sharding constraints made">
+  ];
+}
+
+def AlpaWritePlan : Pass<"alpa-write-plan", "mlir::ModuleOp"> {
+  let summary = "Write plan.json and the stage modules into a folder";
+  let description = [{
+    Reads the module after `alpa-export-shardy`; docs/architecture.md has the
+    form of the plan. The module is not changed.
+  }];
+  let options = [
+    Option<"directory", "directory", "std::string", /*default=*/"\"\"",
+           "Folder to write to; made if it is not there">
+  ];
+}
+
+#endif // ALPA_COMPILER_EXPORT_PASSES

@@ -1,0 +1,29 @@
+//===- PlanTexts.h - MLIR attributes and types as JSON -----------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_EXPORT_PLANTEXTS_H
+#define ALPA_COMPILER_EXPORT_PLANTEXTS_H
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "llvm/Support/JSON.h"
+
+namespace alpa {
+
+/// Names of mesh axes, in plans and in Shardy annotations.
+inline constexpr llvm::StringLiteral axisNames[] = {"x", "y", "z"};
+
+/// NumPy's name of an element type; empty if it has none.
+std::string numpyName(mlir::Type element);
+/// Dictionaries, arrays, numbers, strings and booleans; anything else as text.
+llvm::json::Value toJson(mlir::Attribute attribute);
+/// The cluster, given as text of JSON or as a dictionary.
+llvm::json::Value clusterJson(mlir::ModuleOp module);
+llvm::json::Array shapeJson(llvm::ArrayRef<int64_t> shape);
+/// One list of mesh axis names for each dimension.
+llvm::json::Array specJson(ShardingAttr sharding, MeshAttr mesh);
+/// The module without anything that only this compiler knows, as text.
+std::string plainText(mlir::ModuleOp stage);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_EXPORT_PLANTEXTS_H

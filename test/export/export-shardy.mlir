@@ -1,0 +1,45 @@
+// Shardings become annotations of Shardy.
+// RUN: alpa-opt %s --alpa-export-shardy --allow-unregistered-dialect --split-input-file | FileCheck %s
+
+// An axis of size 1 is dropped; a spec that uses it splits nothing.
+// CHECK-LABEL: module @stage_0
+// CHECK: sdy.mesh{{.*}}<["y"=2, "z"=2]>
+// CHECK: func.func @forward(
+// CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S1, R]>, alpa.value = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}
+// CHECK-SAME: -> (tensor<4x8xf32> {{{.*}}sdy.sharding = #sdy.sharding<@mesh, [{"y", "z"}, {}]>}
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S1, R]>, alpa.value = 0 : i64})
+      -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S12, R]>, alpa.value = 1 : i64}) {
+    // CHECK-NEXT: %[[D:.*]] = "test.dot"(%[[X]]) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    // CHECK-NEXT: %[[C:.*]] = {{"?}}sdy.sharding_constraint{{"?[ (]}}%[[D]]{{.*}}[{"y", "z"}, {}]
+    %0 = "test.dot"(%x) {alpa.shardings = [#alpa.sharding<[S12, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    // Split like its operand: nothing to say.
+    // CHECK-NEXT: %[[T:.*]] = {{"?}}stablehlo.tanh{{"?[ (]}}%[[C]]
+    %1 = "stablehlo.tanh"(%0) {alpa.shardings = [#alpa.sharding<[S12, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    // CHECK-NEXT: %[[N:.*]] = {{"?}}stablehlo.negate{{"?[ (]}}%[[T]]
+    // CHECK-NEXT: %[[CN:.*]] = {{"?}}sdy.sharding_constraint{{"?[ (]}}%[[N]]{{.*}}[{}, {"y"}]
+    %2 = "stablehlo.negate"(%1) {alpa.shardings = [#alpa.sharding<[R, S01]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    // A scalar has no dimension to split.
+    // CHECK-NEXT: "test.sum"
+    %3 = "test.sum"(%2) {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<4x8xf32>) -> tensor<f32>
+    // CHECK-NEXT: return %[[CN]]
+    return %2 : tensor<4x8xf32>
+  }
+}
+}
+
+// -----
+
+// One device needs no annotation.
+// CHECK-LABEL: module @stage_0
+// CHECK-NOT: sdy
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 1], devices = [7]>} {
+  func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64})
+      -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}) {
+    %0 = "test.dot"(%x) {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+}
+}

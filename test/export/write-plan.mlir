@@ -1,0 +1,81 @@
+// The plan of a step with one stage, and what is missing before there is one.
+// RUN: rm -rf %t && alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-verify-program --alpa-export-shardy --alpa-write-plan=directory=%t -o %t.mlir
+// RUN: %python -m json.tool %t/plan.json | FileCheck %s
+// RUN: FileCheck %s --check-prefix=MODULE < %t/stage_0.mlir
+// RUN: not alpa-opt %s --allow-unregistered-dialect --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=NOPROGRAM
+// RUN: not alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=NOMESH
+// RUN: not alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-export-shardy --alpa-write-plan 2>&1 | FileCheck %s --check-prefix=NODIR
+
+// NOPROGRAM: error: the plan cannot be written: has no alpa.program for each stage; run alpa-build-schedule first
+// NOMESH: error: the plan cannot be written: has no sdy.mesh; run alpa-export-shardy before the plan is written
+// NODIR: error: option `directory` is missing; say where to write the plan
+
+// MODULE-NOT: alpa.
+// MODULE: module @stage_0 {
+// MODULE: tf.aliasing_output = 0
+// MODULE-NOT: alpa.
+
+// CHECK: "format": "alpa_mlir.plan",
+// CHECK: "version": 1,
+// CHECK: "name": "train_step",
+// CHECK: "cluster": {
+// CHECK-NEXT: "hosts": 1
+// CHECK: "num_micro_batches": 1,
+// CHECK: "schedule": "1f1b",
+// CHECK: "inputs": [
+// CHECK: "name": "w",
+// CHECK: "dtype": "bfloat16",
+// CHECK-NEXT: "kind": "state",
+// CHECK-NEXT: "carried_by": 0
+// CHECK: "dtype": "uint32",
+// CHECK-NEXT: "kind": "batch",
+// CHECK-NEXT: "carried_by": null
+// CHECK: "outputs": [
+// CHECK: "dtype": "bool",
+// CHECK-NEXT: "reduction": "concat"
+// CHECK: "meshes": [
+// CHECK: "x",
+// CHECK-NEXT: "y"
+// CHECK: "stages": [
+// CHECK: "module": "stage_0.mlir",
+// CHECK: "forward": {
+// CHECK: "spec": [
+// CHECK-NEXT: [
+// CHECK-NEXT: "y"
+// CHECK: "predicted": {
+// CHECK-NEXT: "forward_seconds": 0.001
+// CHECK: "solver": {
+// CHECK-NEXT: "status": "optimal"
+// CHECK: "weights": [
+// CHECK: "name": "w",
+// CHECK: "predicted": {
+// CHECK-NEXT: "step_seconds": 0.5
+// CHECK: "programs": [
+// CHECK: "op": "input",
+// CHECK-NEXT: "slot": 0,
+// CHECK-NEXT: "arg": 1,
+// CHECK-NEXT: "micro_batch": 0,
+// CHECK: "op": "run",
+// CHECK-NEXT: "stage": 0,
+// CHECK-NEXT: "function": "forward",
+// CHECK: "op": "output",
+// CHECK-NEXT: "slot": 1,
+// CHECK-NEXT: "result": 1,
+// CHECK-NEXT: "micro_batch": 0
+// CHECK: "function": "update_0",
+// CHECK: "slots": 3
+module @jit_train_step attributes {alpa.num_micro_batches = 1 : i64, alpa.cluster = "{\"hosts\": 1}",
+    alpa.predicted = {step_seconds = 0.5 : f64},
+    alpa.stages = [#alpa.stage<mesh = <shape = [1, 2], devices = [0, 1]>, layers = [0, 1],
+                   predicted = {forward_seconds = 0.001 : f64}, solver = {status = "optimal"}>]} {
+  func.func private @main(
+      tensor<8x8xbf16> {alpa.kind = "state", alpa.name = "w", alpa.carried_by = 0 : i64, alpa.value = 0 : i64, alpa.stage = 0 : i64},
+      tensor<4xui32> {alpa.kind = "batch", alpa.value = 1 : i64})
+      -> (tensor<8x8xbf16> {alpa.value = 2 : i64}, tensor<4xi1> {alpa.value = 3 : i64, alpa.reduction = "concat"})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func private @forward(tensor<4xui32> {alpa.value = 1 : i64, alpa.sharding = #alpa.sharding<[S1]>})
+        -> (tensor<4xi1> {alpa.value = 3 : i64, alpa.accumulate = "concat", alpa.sharding = #alpa.sharding<[R]>})
+    func.func private @update_0(tensor<8x8xbf16> {alpa.value = 0 : i64, tf.aliasing_output = 0 : i32, alpa.sharding = #alpa.sharding<[R, S1]>})
+        -> (tensor<8x8xbf16> {alpa.value = 2 : i64, alpa.sharding = #alpa.sharding<[R, S1]>})
+  }
+}
