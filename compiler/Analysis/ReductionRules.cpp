@@ -24,7 +24,8 @@ static bool isCollective(mlir::Region &body) {
 static std::optional<ShardingRule> reduce(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto dimensions = llvm::cast<hlo::ReduceOp>(op).getDimensions();
-  FactorKind kind = isCollective(op->getRegion(0)) ? FactorKind::Reduction : FactorKind::Sequential;
+  bool isSum = op->getNumResults() == 1 && isCollective(op->getRegion(0));
+  FactorKind kind = isSum ? FactorKind::Reduction : FactorKind::Sequential;
   unsigned inputs = op->getNumResults();
   int64_t resultDim = 0;
   for (auto [dim, size] : llvm::enumerate(shapeOf(op->getOperand(0)))) {

@@ -28,7 +28,7 @@ static Lifetime lifetimeOfInput(const ProblemBuilder &builder, Value value) {
   // From another stage: kept with the micro-batch unless only the update reads it.
   for (Operation *user : value.getUsers())
     if (Operation *top = topLevel(user, value.getParentBlock()))
-      if (builder.isInStage(top) && phaseOf(top) != Phase::Update)
+      if (builder.isInStage(top) && opPhaseOf(top) != OpPhase::Update)
         return Lifetime::Activation;
   return Lifetime::Temporary;
 }
@@ -42,15 +42,16 @@ std::vector<Lifetime> alpa::valueLifetimes(const ProblemBuilder &builder) {
         lifetime = lifetimeOfInput(builder, info.value);
     } else if (info.kind != ValueKind::Free) {
       Value value = info.value;
-      Phase phase = phaseOf(value.getDefiningOp());
+      OpPhase phase = opPhaseOf(value.getDefiningOp());
       for (Operation *user : value.getUsers()) {
         Operation *top = topLevel(user, value.getParentBlock());
-        if (!top || phase == Phase::Update)
+        if (!top || phase == OpPhase::Update)
           continue;
-        Phase userPhase = phaseOf(top);
-        if (userPhase == Phase::Update && !top->hasTrait<OpTrait::IsTerminator>())
+        OpPhase userPhase = opPhaseOf(top);
+        if (userPhase == OpPhase::Update && !top->hasTrait<OpTrait::IsTerminator>())
           lifetime = Lifetime::State; // Accumulated over micro-batches.
-        else if (phase == Phase::Forward && userPhase == Phase::Backward && builder.isInStage(top))
+        else if (phase == OpPhase::Forward && userPhase == OpPhase::Backward &&
+                 builder.isInStage(top))
           lifetime = std::max(lifetime, Lifetime::Activation);
       }
     }
@@ -93,7 +94,7 @@ MemoryUse alpa::measureMemory(const ProblemBuilder &builder, llvm::ArrayRef<Life
     auto sweep = [&](size_t end) {
       for (size_t position = 0; position < end; ++position) {
         const OpInfo &op = ops[position];
-        if (op.phase != static_cast<Phase>(phase))
+        if (op.phase != static_cast<OpPhase>(phase))
           continue;
         for (unsigned result : op.results)
           if (isCounted(result)) {

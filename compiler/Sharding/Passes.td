@@ -12,7 +12,8 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     optimization problem, solves it, and writes the answer down: `alpa.sharding`
     on arguments, `alpa.shardings` on ops (one per result), `alpa.use_shardings`
     on ops that want an operand otherwise than it is held, and the predicted
-    seconds and bytes of a device as `alpa.predicted` on the module.
+    seconds and bytes of a device as `alpa.predicted` on the module, beside the
+    solver's report as `alpa.solver`.
 
     Before:
     ```mlir

@@ -22,9 +22,9 @@
 
 namespace alpa {
 
-enum class Phase : uint8_t { Forward, Backward, Update };
+enum class OpPhase : uint8_t { Forward, Backward, Update };
 inline constexpr unsigned kNumPhases = 3;
-Phase phaseOf(mlir::Operation *op);
+OpPhase opPhaseOf(mlir::Operation *op);
 
 /// A spec per choice of a node, as distinct specs and an index per choice.
 struct SpecTable {
@@ -49,7 +49,7 @@ struct ValueInfo {
 
 struct OpInfo {
   mlir::Operation *op = nullptr;
-  Phase phase = Phase::Forward;
+  OpPhase phase = OpPhase::Forward;
   ShardingRule rule;
   double flops = 0;
   bool fusible = false;
@@ -70,7 +70,7 @@ struct Demand {
   unsigned operand = 0;
   int node = -1;
   unsigned table = 0;
-  Phase phase = Phase::Forward;
+  OpPhase phase = OpPhase::Forward;
   bool charged = false; // A second demand like it costs nothing more.
 };
 
@@ -112,7 +112,7 @@ private:
     unsigned operand;
     int node;
     unsigned table;
-    Phase phase;
+    OpPhase phase;
   };
 
   llvm::Error collectOps();
@@ -133,14 +133,16 @@ private:
   /// Makes the op follow `node`: `tensor`, an operand or result of its rule, has
   /// the specs of `table`. A second request for a View only passes on demands.
   void settle(const OpInfo &info, const TensorFactors &tensor, int node, unsigned table,
-              bool isFirst, Phase phase);
+              bool isFirst, OpPhase phase);
   /// Works off `pending`; no recursion, chains of values can be long.
   void demand();
   void charge(const Pending &request);
   void setSettled(unsigned value, int node, unsigned table);
   void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
-               llvm::ArrayRef<int64_t> matrix);
-  void addNodeCosts(int node, Phase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
+               llvm::ArrayRef<int64_t> matrix, int64_t times);
+  /// Cost per spec of one table and of the other; empty if none costs anything.
+  const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, double bytes);
+  void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
                       const Strategy &strategy) const;
   void carryState();
@@ -148,7 +150,9 @@ private:
   bool isReplicated(unsigned table) const {
     return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};
   }
-  int64_t weight(Phase phase) const { return phase == Phase::Update ? 1 : options.numMicroBatches; }
+  int64_t weight(OpPhase phase) const {
+    return phase == OpPhase::Update ? 1 : options.numMicroBatches;
+  }
 
   const StageView &stage;
   const CostModel &model;
@@ -166,6 +170,7 @@ private:
   std::vector<ProblemEdge> edges;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<Demand> demands;
+  std::map<std::tuple<unsigned, unsigned, double>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
   llvm::SmallVector<Pending> pending;

@@ -140,4 +140,18 @@ void SolveSharding::annotate(func::FuncOp main, const IntraOpResult &result) {
            builder.getNamedAttr("state_bytes", bytes(result.stateBytes)),
            builder.getNamedAttr("activation_bytes", bytes(result.activationBytes)),
            builder.getNamedAttr("temporary_bytes", bytes(result.temporaryBytes))}));
+  const Solution &solution = result.solution;
+  auto picoseconds = [&](CostSum cost) { return seconds(static_cast<double>(cost) * 1e-12); };
+  getOperation()->setAttr(
+      "alpa.solver",
+      builder.getDictionaryAttr(
+          {builder.getNamedAttr("status",
+                                builder.getStringAttr(stringifySolveStatus(solution.status))),
+           builder.getNamedAttr("objective_seconds", picoseconds(solution.objective)),
+           builder.getNamedAttr("lower_bound_seconds", picoseconds(solution.lowerBound)),
+           builder.getNamedAttr("gap", seconds(solution.gap)),
+           builder.getNamedAttr("nodes", bytes(solution.nodes)),
+           builder.getNamedAttr("choices", bytes(result.choices)),
+           builder.getNamedAttr("eliminated", bytes(solution.eliminated)),
+           builder.getNamedAttr("seconds", seconds(solution.seconds))}));
 }

@@ -1,0 +1,190 @@
+//===- ProblemOps.cpp - ops that lead and ops that follow -----------------===//
+
+#include "compiler/Sharding/ProblemBuilder.h"
+
+#include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Sharding/Reshard.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace alpa;
+using namespace mlir;
+
+static int64_t numElements(Value value) {
+  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+  return type ? type.getNumElements() : 1;
+}
+
+int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
+                                    const Strategy &strategy) const {
+  double bytes = 0;
+  auto addBytes = [&](unsigned index, const TensorFactors &tensor) {
+    if (values[index].materialized && values[index].kind != ValueKind::Free)
+      bytes += values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
+  };
+  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands))
+    addBytes(index, tensor);
+  for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))
+    addBytes(index, tensor);
+  if (bytes == 0 && info.fusible && info.flops == 0)
+    return 0;
+  double seconds = model.computeSeconds(info.flops / projection.numShares(strategy.axes), bytes,
+                                        getComputeType(info.op));
+  for (unsigned result = 0; result < info.results.size(); ++result)
+    seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
+                                projection, model);
+  return toPicoseconds(seconds);
+}
+
+void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
+  bool isFixed = node < 0 || isReplicated(table);
+  values[value].node = isFixed ? -1 : node;
+  values[value].table = isFixed ? 0 : table;
+}
+
+void ProblemBuilder::lead(const OpInfo &info) {
+  Value result = info.op->getResult(0);
+  std::vector<Strategy> strategies = enumerateStrategies(info.rule, shapeOf(result), meshShape);
+  RuleProjection projection(info.rule, meshShape);
+  int node = strategies.size() > 1 ? addNode(result, strategies.size()) : -1;
+  for (size_t choice = 0; choice < strategies.size(); ++choice) {
+    int64_t cost = picoseconds(info, projection, strategies[choice]);
+    auto phase = static_cast<size_t>(info.phase);
+    (node < 0 ? fixedCosts[phase] : nodes[node].costs[phase][choice]) += cost;
+  }
+  std::vector<uint32_t> codes(strategies.size());
+  for (auto [i, index] : llvm::enumerate(info.results)) {
+    for (size_t choice = 0; choice < strategies.size(); ++choice) {
+      PackedSpec spec = projection.toSpec(info.rule.results[i], strategies[choice].axes);
+      codes[choice] = (i == 0 ? scatteredSpec(spec, strategies[choice]) : spec).code;
+    }
+    setSettled(index, node, node < 0 ? 0 : addTable(codes));
+  }
+  for (auto [i, index] : llvm::enumerate(info.operands)) {
+    for (size_t choice = 0; choice < strategies.size(); ++choice)
+      codes[choice] = projection.toSpec(info.rule.operands[i], strategies[choice].axes).code;
+    pending.push_back({index, info.op, static_cast<unsigned>(i), node,
+                       node < 0 ? 0 : addTable(codes), info.phase});
+  }
+  demand();
+}
+
+void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int node,
+                            unsigned table, bool isFirst, OpPhase phase) {
+  RuleProjection projection(info.rule, meshShape);
+  llvm::SmallVector<Strategy> strategies;
+  llvm::SmallVector<int64_t> costs;
+  for (PackedSpec spec : tables[table].specs) {
+    strategies.push_back({projection.fromSpec(tensor, spec), Strategy{}.scatter});
+    if (isFirst)
+      costs.push_back(picoseconds(info, projection, strategies.back()));
+  }
+  auto derive = [&](const TensorFactors &other) {
+    llvm::SmallVector<PackedSpec> specs;
+    for (const Strategy &strategy : strategies)
+      specs.push_back(projection.toSpec(other, strategy.axes));
+    return deriveTable(table, specs);
+  };
+  if (isFirst) {
+    addNodeCosts(node, info.phase, table, costs);
+    for (auto [index, result] : llvm::zip_equal(info.results, info.rule.results))
+      setSettled(index, node, derive(result));
+  }
+  for (auto [i, index] : llvm::enumerate(info.operands))
+    pending.push_back({index, isFirst ? info.op : nullptr, static_cast<unsigned>(i), node,
+                       derive(info.rule.operands[i]), phase});
+}
+
+/// Result i takes what operand i has; operands not settled yet get a node each.
+void ProblemBuilder::forward(const OpInfo &info) {
+  for (auto [i, operand, result] : llvm::enumerate(info.operands, info.results)) {
+    values[result].depth = values[operand].depth + 1;
+    if (values[operand].kind == ValueKind::Settled) {
+      values[result].node = values[operand].node;
+      values[result].table = values[operand].table;
+    } else {
+      setAnySpec(result);
+    }
+    pending.push_back({operand, info.op, static_cast<unsigned>(i), values[result].node,
+                       values[result].table, info.phase});
+  }
+  demand();
+}
+
+void ProblemBuilder::visit(const OpInfo &info) {
+  if (info.rule.forwards)
+    return forward(info);
+  int best = -1;
+  unsigned depth = 0;
+  bool areFree = true, isSpread = false;
+  int64_t operandElements = 0, resultElements = 0;
+  for (auto [i, index] : llvm::enumerate(info.operands)) {
+    const ValueInfo &value = values[index];
+    depth = std::max(depth, value.depth + 1);
+    areFree &= value.kind == ValueKind::Free;
+    operandElements = std::max(operandElements, numElements(value.value));
+    if (value.kind != ValueKind::Settled || value.node < 0)
+      continue;
+    isSpread = true;
+    auto rank = [&](unsigned operand) {
+      const ValueInfo &other = values[info.operands[operand]];
+      return std::make_pair(numElements(other.value), other.depth);
+    };
+    if (best < 0 || rank(i) > rank(best))
+      best = static_cast<int>(i);
+  }
+  for (Value result : info.op->getResults())
+    resultElements = std::max(resultElements, numElements(result));
+  for (unsigned index : info.results)
+    values[index].depth = depth;
+
+  bool isView = info.fusible && info.operands.size() == 1 && resultElements > operandElements;
+  ValueKind kind = ValueKind::Lazy;
+  if (info.rule.heavy || info.rule.leads || (!isSpread && !info.fusible)) {
+    if (info.results.empty()) {
+      for (auto [i, index] : llvm::enumerate(info.operands))
+        pending.push_back({index, info.op, static_cast<unsigned>(i), -1, 0, info.phase});
+      return demand();
+    }
+    return lead(info);
+  }
+  if (areFree)
+    kind = ValueKind::Free;
+  else if (isView)
+    kind = ValueKind::View;
+  else if (isSpread) {
+    const ValueInfo &leader = values[info.operands[best]];
+    settle(info, info.rule.operands[best], leader.node, leader.table, true, info.phase);
+    return demand();
+  }
+  for (unsigned index : info.results) {
+    values[index].kind = kind;
+    if (kind == ValueKind::Free)
+      values[index].depth = 0;
+  }
+}
+
+void ProblemBuilder::demand() {
+  while (!pending.empty()) {
+    Pending request = pending.pop_back_val();
+    ValueKind kind = values[request.value].kind;
+    bool isFirst = !values[request.value].isAsked;
+    values[request.value].isAsked = true;
+    Operation *op = values[request.value].value.getDefiningOp();
+    if (kind != ValueKind::Settled && !values[request.value].isInput &&
+        (isFirst || kind == ValueKind::View)) {
+      const OpInfo &info = ops[opIndex.lookup(op)];
+      unsigned result = llvm::cast<OpResult>(values[request.value].value).getResultNumber();
+      if (isFirst)
+        for (unsigned other : info.results)
+          values[other].isAsked = true;
+      // A view is recomputed for each user, so its operand is wanted by the user.
+      settle(info, info.rule.results[result], request.node, request.table, isFirst,
+             kind == ValueKind::View ? request.phase : info.phase);
+      if (kind == ValueKind::Lazy)
+        for (unsigned other : info.results)
+          values[other].kind = ValueKind::Settled;
+    }
+    if (kind == ValueKind::Settled || kind == ValueKind::Lazy)
+      charge(request);
+  }
+}

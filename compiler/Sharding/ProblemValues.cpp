@@ -1,0 +1,183 @@
+//===- ProblemValues.cpp - values, nodes and edges of the problem ---------===//
+
+#include "compiler/Sharding/ProblemBuilder.h"
+
+#include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Sharding/Reshard.h"
+#include "llvm/ADT/STLExtras.h"
+
+using namespace alpa;
+using namespace mlir;
+
+int ProblemBuilder::find(Value value) const {
+  auto it = valueIndex.find(value);
+  return it == valueIndex.end() ? -1 : static_cast<int>(it->second);
+}
+
+PackedSpec ProblemBuilder::specOf(int node, unsigned table,
+                                  llvm::ArrayRef<unsigned> choices) const {
+  if (node < 0)
+    return {};
+  return tables[table].specs[tables[table].index[choices[node]]];
+}
+
+PackedSpec ProblemBuilder::specOf(const ValueInfo &info, llvm::ArrayRef<unsigned> choices) const {
+  return specOf(info.node, info.table, choices);
+}
+
+unsigned ProblemBuilder::addValue(Value value) {
+  auto [it, isNew] = valueIndex.try_emplace(value, values.size());
+  if (isNew) {
+    ValueInfo info;
+    info.value = value;
+    info.bytes = getTensorBytes(value.getType());
+    values.push_back(info);
+  }
+  return it->second;
+}
+
+unsigned ProblemBuilder::valueOf(Value value) {
+  if (int known = find(value); known >= 0)
+    return known;
+  unsigned index = addValue(value);
+  values[index].isInput = true;
+  // What other stages make of constants alone is made anew here.
+  if (Operation *op = value.getDefiningOp();
+      op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && getShardingRule(op))
+    values[index].kind = ValueKind::Free;
+  else
+    setAnySpec(index);
+  return index;
+}
+
+unsigned ProblemBuilder::addTable(const std::vector<uint32_t> &codes) {
+  auto [it, isNew] = tableIndex.try_emplace(codes, tables.size());
+  if (!isNew)
+    return it->second;
+  SpecTable table;
+  llvm::DenseMap<uint64_t, uint16_t> seen;
+  for (uint32_t code : codes) {
+    auto [entry, isNewSpec] = seen.try_emplace(code, table.specs.size());
+    if (isNewSpec)
+      table.specs.push_back(PackedSpec{code});
+    table.index.push_back(entry->second);
+  }
+  tables.push_back(std::move(table));
+  return it->second;
+}
+
+unsigned ProblemBuilder::deriveTable(unsigned base, llvm::ArrayRef<PackedSpec> specs) {
+  if (specs == llvm::ArrayRef(tables[base].specs))
+    return base;
+  std::vector<uint32_t> key{base};
+  for (PackedSpec spec : specs)
+    key.push_back(spec.code);
+  auto it = derivedIndex.find(key);
+  if (it != derivedIndex.end())
+    return it->second;
+  std::vector<uint32_t> codes;
+  for (uint16_t entry : tables[base].index)
+    codes.push_back(specs[entry].code);
+  unsigned table = addTable(codes);
+  derivedIndex.emplace(std::move(key), table);
+  return table;
+}
+
+int ProblemBuilder::addNode(Value value, size_t numChoices) {
+  NodeInfo node;
+  node.value = value;
+  for (auto &costs : node.costs)
+    costs.resize(numChoices);
+  std::string number = std::to_string(nodes.size());
+  if (auto argument = llvm::dyn_cast<BlockArgument>(value))
+    node.name = "argument " + std::to_string(argument.getArgNumber());
+  else
+    node.name = value.getDefiningOp()->getName().getStringRef().str() + " (node " + number + ")";
+  nodes.push_back(std::move(node));
+  return static_cast<int>(nodes.size()) - 1;
+}
+
+void ProblemBuilder::addNodeCosts(int node, OpPhase phase, unsigned table,
+                                  llvm::ArrayRef<int64_t> costs) {
+  if (node < 0) {
+    fixedCosts[static_cast<size_t>(phase)] += costs[0];
+    return;
+  }
+  std::vector<int64_t> &sums = nodes[node].costs[static_cast<size_t>(phase)];
+  for (size_t choice = 0; choice < sums.size(); ++choice)
+    sums[choice] += costs[tables[table].index[choice]];
+}
+
+void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
+                             llvm::ArrayRef<int64_t> matrix, int64_t times) {
+  size_t choicesA = nodes[a].numChoices(), choicesB = nodes[b].numChoices();
+  bool isSwapped = a > b;
+  auto [it, isNew] = edgeIndex.try_emplace(std::minmax(a, b), edges.size());
+  if (isNew)
+    edges.push_back({std::min(a, b), std::max(a, b), std::vector<int64_t>(choicesA * choicesB)});
+  std::vector<int64_t> &costs = edges[it->second].costs;
+  const SpecTable &from = tables[tableA], &to = tables[tableB];
+  for (size_t i = 0; i < choicesA; ++i) {
+    const int64_t *row = &matrix[from.index[i] * to.specs.size()];
+    for (size_t j = 0; j < choicesB; ++j)
+      costs[isSwapped ? j * choicesA + i : i * choicesB + j] += times * row[to.index[j]];
+  }
+}
+
+void ProblemBuilder::setAnySpec(unsigned value) {
+  std::vector<uint32_t> codes;
+  for (PackedSpec spec : allSpecs(shapeOf(values[value].value), meshShape))
+    codes.push_back(spec.code);
+  if (codes.size() <= 1)
+    return;
+  values[value].table = addTable(codes);
+  values[value].node = addNode(values[value].value, codes.size());
+  // Slices cost nothing, so a whole input and a split one would often tie. A
+  // nominal price on held bytes, far below any transfer, prefers the split one.
+  constexpr double kBytesPerPicosecond = 1024;
+  std::vector<int64_t> &costs = nodes.back().costs[static_cast<size_t>(OpPhase::Update)];
+  for (size_t choice = 0; choice < codes.size(); ++choice)
+    costs[choice] = static_cast<int64_t>(
+        values[value].bytes / PackedSpec{codes[choice]}.numPieces(meshShape) / kBytesPerPicosecond);
+}
+
+/// Layers are alike, so most matrices are asked for again.
+const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned to, double bytes) {
+  auto [it, isNew] = reshardIndex.try_emplace({from, to, bytes});
+  std::vector<int64_t> &matrix = it->second;
+  if (!isNew)
+    return matrix;
+  for (PackedSpec source : tables[from].specs)
+    for (PackedSpec target : tables[to].specs)
+      matrix.push_back(reshardPicoseconds(source, target, bytes, model));
+  if (llvm::all_of(matrix, [](int64_t cost) { return cost == 0; }))
+    matrix.clear();
+  return matrix;
+}
+
+void ProblemBuilder::charge(const Pending &request) {
+  const ValueInfo &value = values[request.value];
+  int node = isReplicated(request.table) ? -1 : request.node;
+  unsigned table = node < 0 ? 0 : request.table;
+  uint64_t user = (static_cast<uint64_t>(node + 1) << 32) | table;
+  uint64_t source =
+      (static_cast<uint64_t>(request.value) << 2) | static_cast<uint64_t>(request.phase);
+  Demand record{request.value, request.user, request.operand, node, table, request.phase, false};
+  record.charged = value.node >= 0 && charged.insert({source, user}).second;
+  demands.push_back(record);
+  if (!record.charged)
+    return;
+  const std::vector<int64_t> &matrix = reshardCosts(value.table, table, value.bytes);
+  if (matrix.empty())
+    return;
+  const SpecTable &from = tables[value.table], &to = tables[table];
+  if (node < 0) {
+    addNodeCosts(value.node, request.phase, value.table, matrix);
+  } else if (node == value.node) {
+    std::vector<int64_t> &sums = nodes[node].costs[static_cast<size_t>(request.phase)];
+    for (size_t choice = 0; choice < sums.size(); ++choice)
+      sums[choice] += matrix[from.index[choice] * to.specs.size() + to.index[choice]];
+  } else {
+    addEdge(value.node, value.table, node, table, matrix, weight(request.phase));
+  }
+}
