@@ -33,7 +33,8 @@ class ResultFacts:
 
 def phase_of(name_stack: str) -> Phase:
     """Phase of an op by its name stack, for example `jit(step)/transpose(jvp(alpa_eqn_3))`."""
-    if "transpose(" in name_stack:
+    _, transposed, inside = name_stack.partition("transpose(")
+    if transposed and "jvp(" in inside:
         return "backward"
     return "forward" if "jvp(" in name_stack else "update"
 

@@ -259,8 +259,8 @@ def _run(jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, nam
             f"the step works on the whole batch but not on one of {count} micro-batches: "
             f"{str(error).splitlines()[0]}",
             where=name,
-            fix="take sizes from the batch's shape and keep data of single examples out of the "
-            "state, or use one micro-batch",
+            fix="take sizes from the batch's shape, keep data of single examples out of the state "
+            "and arrays without a batch dimension out of the batch, or use one micro-batch",
         ) from error
     if traced.jaxpr.effects:
         effects = ", ".join(sorted(str(effect) for effect in traced.jaxpr.effects))
