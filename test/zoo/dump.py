@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-
 from alpa_mlir.errors import TraceError
 from alpa_mlir.trace import trace
 
