@@ -223,7 +223,16 @@ class ParallelFunction:
 
 
 @overload
-def parallelize(fn: Callable[..., Any]) -> ParallelFunction: ...
+def parallelize(
+    fn: Callable[..., Any],
+    *,
+    cluster: ClusterLike = None,
+    method: Method | None = None,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    gradient_reduction: Literal["mean", "sum"] = "mean",
+    donate_state: bool = True,
+) -> ParallelFunction: ...
 @overload
 def parallelize(
     *,

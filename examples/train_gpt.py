@@ -1,0 +1,214 @@
+"""Train a small character-level GPT, parallelized over eight virtual devices.
+
+The model and the step are ordinary flax and optax code for one device. alpa_mlir plans the
+step for the cluster that `--cluster` describes and runs it in this process. In the end three
+steps are compared with plain `jax.jit`.
+
+    python examples/train_gpt.py
+    python examples/train_gpt.py --steps 200 --micro-batches 4 --cluster p3.16xlarge --plan-only
+"""
+
+# pyright: basic
+# flax and optax leave most of their types open.
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import alpa_mlir
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+Batch = dict[str, np.ndarray]
+
+
+class Block(nn.Module):
+    """Causal self-attention and an MLP, each with a residual; [rows, sequence, hidden]."""
+
+    heads: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rows, length, hidden = x.shape
+        dense = partial(nn.Dense, use_bias=False, kernel_init=nn.initializers.normal(0.02))
+        h = nn.LayerNorm(name="norm_1")(x)
+        q, k, v = (
+            dense(hidden, name=name)(h).reshape(rows, length, self.heads, hidden // self.heads)
+            for name in ("query", "key", "value")
+        )
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (hidden // self.heads) ** 0.5
+        scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+        x = x + dense(hidden, name="out")(mixed.reshape(rows, length, hidden))
+        h = nn.LayerNorm(name="norm_2")(x)
+        return x + dense(hidden, name="down")(jax.nn.gelu(dense(4 * hidden, name="up")(h)))
+
+
+class GPT(nn.Module):
+    """Character numbers [rows, sequence] to logits [rows, sequence, characters]."""
+
+    characters: int
+    layers: int
+    hidden: int
+    heads: int
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = nn.Embed(self.characters, self.hidden, name="embed")(tokens)
+        place = nn.initializers.normal(0.02)
+        x = x + self.param("place", place, (tokens.shape[1], self.hidden))
+        for i in range(self.layers):
+            x = Block(self.heads, name=f"block_{i}")(x)
+        x = nn.LayerNorm(name="norm")(x)
+        return nn.Dense(self.characters, use_bias=False, name="head")(x)
+
+
+def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
+    """One step of AdamW on one batch, written for a single device."""
+
+    def loss_fn(params: Any) -> jax.Array:
+        logits = state.apply_fn({"params": params}, batch["tokens"])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
+        return losses.mean()
+
+    loss, gradients = jax.value_and_grad(loss_fn)(state.params)
+    return state.apply_gradients(grads=gradients), loss
+
+
+def read_text(path: Path) -> tuple[np.ndarray, int]:
+    """The text as numbers of its characters, and how many different ones there are."""
+    text = path.read_text()
+    characters = {c: i for i, c in enumerate(sorted(set(text)))}
+    return np.array([characters[c] for c in text], np.int32), len(characters)
+
+
+def batches(text: np.ndarray, rows: int, length: int, seed: int) -> Iterator[Batch]:
+    """Random pieces of the text and the characters that follow each; int32 [rows, length]."""
+    rng = np.random.default_rng(seed)
+    while True:
+        starts = rng.integers(0, len(text) - length - 1, rows)
+        pieces = np.stack([text[s : s + length + 1] for s in starts])
+        yield {"tokens": pieces[:, :-1], "targets": pieces[:, 1:]}
+
+
+def relative_difference(found: Any, expected: Any) -> float:
+    """The largest difference of any leaf, relative to the leaf's largest magnitude."""
+
+    def of_leaf(a: Any, b: Any) -> float:
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30))
+
+    return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
+
+
+Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+
+
+def train(
+    step: Step, state: TrainState, data: Iterator[Batch], steps: int, bar: bool
+) -> list[float]:
+    """Run `steps` steps with a progress bar; the losses."""
+    losses: list[float] = []
+    pending: jax.Array | None = None
+    progress = tqdm(range(steps), desc="training", unit="step", disable=not bar)
+    begin = time.perf_counter()
+    tokens = 0
+    for _ in progress:
+        batch = next(data)
+        state, loss = step(state, batch)
+        tokens += batch["tokens"].size
+        if pending is not None:  # one step late, so that devices never wait for the driver
+            losses.append(float(pending))
+            rate = tokens / (time.perf_counter() - begin)
+            progress.set_postfix_str(f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s")
+        pending = loss
+    if pending is not None:
+        losses.append(float(pending))
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--steps", type=int, default=60, help="training steps (%(default)s)")
+    add("--batch", type=int, default=32, help="rows of a batch (%(default)s)")
+    add("--micro-batches", type=int, default=4, help="parts of a batch (%(default)s)")
+    add("--schedule", choices=("1f1b", "gpipe"), default="1f1b")
+    add("--layers", type=int, default=4, help="transformer blocks (%(default)s)")
+    add("--hidden", type=int, default=64, help="width (%(default)s)")
+    add("--length", type=int, default=64, help="characters of a row (%(default)s)")
+    add("--learning-rate", type=float, default=3e-3)
+    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
+    add("--text", type=Path, default=HERE / "data" / "harbour.txt", help="what to learn")
+    add("--save-plan", type=Path, help="write the plan to this folder")
+    add("--plan-only", action="store_true", help="print the plan and stop")
+    options = parser.parse_args()
+
+    try:
+        cluster = alpa_mlir.Cluster.load(options.cluster)
+        alpa_mlir.use_virtual_devices(cluster.num_devices)
+        run(options, cluster)
+    except alpa_mlir.AlpaError as error:
+        sys.exit(f"error: {error}")
+
+
+def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
+    text, characters = read_text(options.text)
+    net = GPT(characters, options.layers, options.hidden, heads=4)
+    data = batches(text, options.batch, options.length, seed=0)
+    first = next(data)
+    params = jax.jit(net.init)(jax.random.key(0), first["tokens"])["params"]
+    state = TrainState.create(
+        apply_fn=net.apply, params=params, tx=optax.adamw(options.learning_rate)
+    )
+    count = sum(x.size for x in jax.tree.leaves(params))
+    print(f"GPT of {options.layers} blocks, {count:,} parameters, on cluster {cluster.name}")
+
+    begin = time.perf_counter()
+    method = alpa_mlir.AutoParallel(
+        num_micro_batches=options.micro_batches, schedule=options.schedule
+    )
+    step = alpa_mlir.parallelize(train_step, cluster=cluster, method=method)
+    planned = step.trace(state, first).plan(cluster, method)
+    print(f"planned in {time.perf_counter() - begin:.1f} s")
+    print(planned.as_text())
+    if options.save_plan:
+        print(f"plan written to {planned.save(options.save_plan)}")
+    if options.plan_only:
+        return
+
+    begin = time.perf_counter()
+    parallel = planned.load(progress=sys.stderr.isatty())
+    print(f"compiled in {time.perf_counter() - begin:.1f} s")
+    losses = train(parallel, state, data, options.steps, bar=True)
+
+    single = jax.jit(train_step)
+    ours, theirs = state, state
+    worst = 0.0
+    for _ in range(3):
+        batch = next(data)
+        ours, our_loss = parallel(ours, batch)
+        theirs, their_loss = single(theirs, batch)
+        worst = max(
+            worst,
+            relative_difference(our_loss, their_loss),
+            relative_difference(ours.params, theirs.params),
+        )
+    print(f"check: max relative difference {worst:.2e}")
+    print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
+
+
+if __name__ == "__main__":
+    main()
