@@ -7,9 +7,10 @@ differentiated function are tagged with their forward equation (see tagging.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import numpy as np
@@ -39,6 +40,7 @@ class Traced:
         static_argnums: positions of the static arguments.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
+        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX.
     """
 
     text: str = field(repr=False)
@@ -139,7 +141,7 @@ def trace(
         raise TraceError(
             f"got {gradient_reduction!r}", where="gradient_reduction", fix="use 'mean' or 'sum'"
         )
-    name = str(getattr(fn, "__name__", type(fn).__name__))
+    name = _name(fn)
     static = micro_batch.positions(static_argnums, len(args), "static_argnums")
     dynamic = [i for i in range(len(args)) if i not in static]
     if not dynamic:
@@ -231,6 +233,13 @@ def trace(
         session.equations,
         lowered,
     )
+
+
+def _name(fn: Any) -> str:
+    """The function's own name, seen through `functools.partial`; else that of its type."""
+    while isinstance(fn, functools.partial):
+        fn = cast("functools.partial[Any]", fn).func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _first(owners: Sequence[int], number: int) -> int:

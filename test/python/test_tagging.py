@@ -95,6 +95,26 @@ def test_hook_leaves_other_threads_alone(inputs):
     assert set(seen) == {None}
 
 
+def test_threads_trace_at_the_same_time(inputs):
+    before = jax.vjp
+    results = []
+
+    def work():
+        for _ in range(5):
+            stacks, session = _stacks(jax.value_and_grad(_loss), *inputs)
+            results.append((session.equations, {tag_of(s) for s in stacks} - {None}))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 15
+    assert all(result == results[0] for result in results)
+    assert results[0][0] > 0
+    assert jax.vjp is before
+
+
 def test_without_the_private_door_nothing_breaks(inputs, monkeypatch):
     monkeypatch.setattr(jax_internals, "_ENTRY", "no_such_function")
     _, session = _stacks(jax.value_and_grad(_loss), *inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 
@@ -263,6 +264,26 @@ def test_jitted_step_and_none_leaves():
     traced = trace(step, state, _BATCH, num_micro_batches=2)
     assert len(_carried(traced.signature)) == 2
     assert traced.tagged_equations > 0
+
+
+def test_names_of_partial_and_callable_objects():
+    def step(rate, params, batch):
+        return params * rate, batch.sum()
+
+    class Trainer:
+        def __call__(self, params, batch):
+            return params, batch.sum()
+
+        def run(self, params, *rest):
+            return params, rest[-1].sum()
+
+    def name_and_inputs(fn):
+        signature = trace(fn, jnp.ones(3), _BATCH).signature
+        return signature.name, [i.name for i in signature.inputs]
+
+    assert name_and_inputs(functools.partial(step, 0.5)) == ("step", ["params", "batch"])
+    assert name_and_inputs(Trainer()) == ("Trainer", ["params", "batch"])
+    assert name_and_inputs(Trainer().run) == ("run", ["params", "rest[0]"])
 
 
 def test_typed_keys_travel_as_data():
