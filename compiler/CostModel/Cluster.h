@@ -44,10 +44,12 @@ struct Cluster {
 /// Parses YAML (JSON is YAML). `where` is the file name for messages. An error
 /// says file, line, field, what was found and what is expected.
 llvm::Expected<Cluster> parseCluster(llvm::StringRef yaml, llvm::StringRef where);
-/// A named preset, or a file when the name has a path separator or a suffix.
+/// A named preset ("dgx-a100"), so many hosts of one ("dgx-a100:4"), or a file
+/// when the name has a path separator or ends in .yaml, .yml or .json.
 llvm::Expected<Cluster> loadCluster(llvm::StringRef presetOrFile);
 llvm::ArrayRef<llvm::StringRef> clusterPresets();
-std::string printCluster(const Cluster &cluster); // YAML that parseCluster reads.
+/// JSON, and so YAML, that parseCluster reads back as the same cluster.
+std::string printCluster(const Cluster &cluster);
 
 /// A rectangular part of the cluster: `hosts` whole hosts, or `devicesPerHost`
 /// devices of one host.
@@ -58,20 +60,28 @@ struct Submesh {
 };
 
 /// Shapes (1,1), (1,2), (1,4), ... (1,M), (2,M), ... (N,M); paper, section 5.2.
+/// M need not be a power of two; with unequal hosts it is the smallest host's.
 std::vector<Submesh> submeshShapes(const Cluster &cluster);
 
 /// A submesh seen as an n-dimensional mesh; every axis has a link of its own.
 struct LogicalMesh {
   llvm::SmallVector<int64_t, 3> shape;
   llvm::SmallVector<Link, 3> axes;
-  DeviceType device;
+  /// How many devices of a group along the axis share a host: the whole axis for
+  /// a link within hosts, fewer where the axis spans hosts.
+  llvm::SmallVector<int64_t, 3> devicesOnHost;
+  DeviceType device; // The weakest one if hosts differ.
   int64_t numDevices() const;
 };
 
-/// All two-axis views of a submesh (a 2x4 submesh gives 1x8, 2x4, 4x2, 8x1);
-/// views that differ only by a swap of equal links are given once.
+/// All two-axis views of a submesh; of views with the same axes in another order
+/// the first is given (a 2x4 submesh gives 1x8, 2x4 and 4x2, a 1x4 one 1x4 and
+/// 2x2), since they have the same plans.
 std::vector<LogicalMesh> logicalMeshes(const Cluster &cluster, const Submesh &submesh);
-/// One given view; an error if sizes do not match.
+/// One given view, devices numbered host by host in row-major order. An axis
+/// within hosts has the link within a host; one that spans hosts has the host's
+/// network bandwidth, shared by the groups of devices that use it at once. An
+/// error if sizes do not match.
 llvm::Expected<LogicalMesh> makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
                                             llvm::ArrayRef<int64_t> shape);
 

@@ -8,7 +8,8 @@
 namespace alpa {
 
 /// The only place with cost formulas. `axis` indexes LogicalMesh::axes; `bytes`
-/// is the size of the full (gathered, reduced) buffer on one device.
+/// is the size on one device of the full buffer: the gathered one, the one to
+/// reduce, or for all-to-all the part that a device holds before (and after).
 class CostModel {
 public:
   explicit CostModel(LogicalMesh mesh) : mesh(std::move(mesh)) {}

@@ -1,0 +1,20 @@
+//===- ClusterPresets.h - clusters that are known by name --------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_COSTMODEL_CLUSTERPRESETS_H
+#define ALPA_COMPILER_COSTMODEL_CLUSTERPRESETS_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace alpa {
+
+struct ClusterPreset {
+  llvm::StringRef name;
+  llvm::StringRef yaml;
+};
+
+llvm::ArrayRef<ClusterPreset> clusterPresetTable();
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_COSTMODEL_CLUSTERPRESETS_H

@@ -1,0 +1,163 @@
+//===- LogicalMesh.cpp - submeshes and their logical views ----------------===//
+
+#include "compiler/CostModel/Cluster.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <algorithm>
+
+using namespace alpa;
+
+int64_t Cluster::numDevices() const {
+  int64_t devices = 0;
+  for (const Host &host : hosts)
+    devices += host.devices;
+  return devices;
+}
+
+int64_t LogicalMesh::numDevices() const {
+  int64_t devices = 1;
+  for (int64_t size : shape)
+    devices *= size;
+  return devices;
+}
+
+static int64_t fewestDevices(const Cluster &cluster) {
+  int64_t fewest = cluster.hosts.empty() ? 0 : cluster.hosts.front().devices;
+  for (const Host &host : cluster.hosts)
+    fewest = std::min(fewest, host.devices);
+  return fewest;
+}
+
+std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster) {
+  std::vector<Submesh> shapes;
+  int64_t full = fewestDevices(cluster);
+  if (full < 1)
+    return shapes;
+  for (int64_t devices = 1; devices < full; devices *= 2)
+    shapes.push_back({1, devices});
+  for (int64_t hosts = 1; hosts <= static_cast<int64_t>(cluster.hosts.size()); ++hosts)
+    shapes.push_back({hosts, full});
+  return shapes;
+}
+
+/// With unequal device types a plan must fit the weakest.
+static DeviceType weakestDevice(const Cluster &cluster) {
+  DeviceType weakest = cluster.deviceTypes[cluster.hosts.front().deviceType];
+  for (const Host &host : cluster.hosts) {
+    const DeviceType &type = cluster.deviceTypes[host.deviceType];
+    if (type.name == weakest.name)
+      continue;
+    weakest.memoryBytes = std::min(weakest.memoryBytes, type.memoryBytes);
+    weakest.memoryBandwidthBytesPerSecond =
+        std::min(weakest.memoryBandwidthBytesPerSecond, type.memoryBandwidthBytesPerSecond);
+    for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond) {
+      auto other = type.peakFlopsPerSecond.find(entry.getKey());
+      if (other == type.peakFlopsPerSecond.end())
+        other = type.peakFlopsPerSecond.find("float32");
+      if (other != type.peakFlopsPerSecond.end())
+        entry.second = std::min(entry.second, other->second);
+    }
+  }
+  return weakest;
+}
+
+/// Devices are numbered host by host; the groups of an axis have devices that
+/// are `stride` apart. Says how many devices of a group share a host at most.
+static int64_t devicesOfGroupOnHost(const Submesh &submesh, int64_t size, int64_t stride) {
+  int64_t most = 1, devices = submesh.numDevices();
+  for (int64_t first = 0; first < devices; ++first) {
+    if (first / stride % size != 0)
+      continue;
+    int64_t run = 0, host = -1;
+    for (int64_t k = 0; k < size; ++k) {
+      int64_t at = (first + k * stride) / submesh.devicesPerHost;
+      run = at == host ? run + 1 : 1;
+      host = at;
+      most = std::max(most, run);
+    }
+  }
+  return most;
+}
+
+llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
+                                                  llvm::ArrayRef<int64_t> shape) {
+  auto fail = [](const llvm::Twine &message) {
+    return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
+  };
+  int64_t hosts = cluster.hosts.size();
+  int64_t most = 0;
+  for (const Host &host : cluster.hosts)
+    most = std::max(most, host.devices);
+  int64_t full = submesh.hosts > 1 ? fewestDevices(cluster) : most;
+  if (submesh.hosts < 1 || submesh.devicesPerHost < 1 || submesh.hosts > hosts ||
+      submesh.devicesPerHost > full)
+    return fail(llvm::formatv("submesh of {0} x {1} devices does not fit a cluster of {2} hosts "
+                              "with {3} devices",
+                              submesh.hosts, submesh.devicesPerHost, hosts, full));
+  int64_t left = submesh.numDevices();
+  bool divides = !shape.empty();
+  for (int64_t size : shape) {
+    divides = divides && size > 0 && left % size == 0;
+    left = divides ? left / size : left;
+  }
+  if (!divides || left != 1)
+    return fail(
+        llvm::formatv("mesh shape [{0}] does not have the {1} devices of the submesh {2} x {3}",
+                      llvm::make_range(shape.begin(), shape.end()), submesh.numDevices(),
+                      submesh.hosts, submesh.devicesPerHost));
+
+  LogicalMesh mesh;
+  mesh.shape.assign(shape.begin(), shape.end());
+  mesh.device = weakestDevice(cluster);
+  int64_t stride = submesh.numDevices();
+  for (int64_t size : shape) {
+    stride /= size;
+    int64_t local = devicesOfGroupOnHost(submesh, size, stride);
+    mesh.devicesOnHost.push_back(local);
+    if (local == size) {
+      mesh.axes.push_back(cluster.intraHost);
+      continue;
+    }
+    // Groups that run at the same time share a host's adapters; a ring that has
+    // several devices on a host also uses the links within.
+    int64_t groups = (submesh.devicesPerHost + local - 1) / local;
+    Link link = cluster.interHost;
+    link.bandwidthBytesPerSecond /= groups;
+    if (local > 1) {
+      link.bandwidthBytesPerSecond =
+          std::min(link.bandwidthBytesPerSecond, cluster.intraHost.bandwidthBytesPerSecond);
+      link.latencySeconds = std::max(link.latencySeconds, cluster.intraHost.latencySeconds);
+    }
+    mesh.axes.push_back(link);
+  }
+  return mesh;
+}
+
+std::vector<LogicalMesh> alpa::logicalMeshes(const Cluster &cluster, const Submesh &submesh) {
+  using Axis = std::tuple<int64_t, double, double, int64_t>;
+  std::vector<LogicalMesh> meshes;
+  std::vector<std::vector<Axis>> seen;
+  int64_t devices = submesh.numDevices();
+  for (int64_t outer = 1; outer <= devices; ++outer) {
+    if (devices % outer != 0)
+      continue;
+    llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, {outer, devices / outer});
+    if (!mesh) { // The submesh does not fit; no view does.
+      llvm::consumeError(mesh.takeError());
+      return {};
+    }
+    std::vector<Axis> axes;
+    for (unsigned axis = 0; axis < 2; ++axis)
+      if (mesh->shape[axis] > 1) // An axis of one device never communicates.
+        axes.emplace_back(mesh->shape[axis], mesh->axes[axis].bandwidthBytesPerSecond,
+                          mesh->axes[axis].latencySeconds, mesh->devicesOnHost[axis]);
+    llvm::sort(axes);
+    if (llvm::is_contained(seen, axes))
+      continue;
+    seen.push_back(std::move(axes));
+    meshes.push_back(std::move(*mesh));
+  }
+  return meshes;
+}
