@@ -181,7 +181,7 @@ def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
         num_micro_batches=options.micro_batches, schedule=options.schedule
     )
     step = alpa_mlir.parallelize(train_step, cluster=cluster, method=method)
-    planned = step.trace(state, first).plan(cluster, method)
+    planned = step.plan(state, first)
     print(f"planned in {time.perf_counter() - begin:.1f} s")
     print(planned.as_text())
     if options.save_plan:

@@ -40,12 +40,15 @@ class TracedStep:
     Attributes:
         traced: text, signature and trees, at the size of one micro-batch.
         examples: the arguments' shapes, to trace again for another number of micro-batches.
+        cluster, method: what `plan` takes by default.
     """
 
     fn: Callable[..., Any] = field(repr=False)
     examples: tuple[Any, ...] = field(repr=False)
     options: Options
     traced: Traced
+    cluster: ClusterLike = None
+    method: Method = field(default_factory=AutoParallel)
 
     def as_text(self) -> str:
         """The StableHLO module."""
@@ -55,16 +58,16 @@ class TracedStep:
         """Find the best plan for a cluster.
 
         Args:
-            cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default the
-                devices of this process.
-            method: `AutoParallel()` by default.
+            cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
+                the function, and without one the devices of this process.
+            method: by default that of the function, and without one `AutoParallel()`.
 
         Raises:
             ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
             InfeasiblePlanError: by the cause.
         """
-        described = as_cluster(cluster)
-        method = AutoParallel() if method is None else method
+        described = as_cluster(self.cluster if cluster is None else cluster)
+        method = self.method if method is None else method
         best: PlannedStep | None = None
         for count in method.micro_batch_counts(self._batch_size()):
             planned = PlannedStep(*self._plan_for(count, described, method), self.options)
@@ -194,13 +197,12 @@ class ParallelFunction:
             arg if i in _positions(self.options.static_argnums, len(args)) else _shapes(arg)
             for i, arg in enumerate(args)
         )
-        return TracedStep(
-            self.fn, examples, self.options, _trace(self.fn, examples, self.options, count)
-        )
+        traced = _trace(self.fn, examples, self.options, count)
+        return TracedStep(self.fn, examples, self.options, traced, self.cluster, self.method)
 
     def plan(self, *args: Any) -> PlannedStep:
         """Trace and plan with this function's cluster and method."""
-        return self.trace(*args).plan(self.cluster, self.method)
+        return self.trace(*args).plan()
 
     def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
         """Trace, plan and load for arguments of this form; remembered."""
