@@ -40,7 +40,7 @@ class Cluster:
     @classmethod
     def from_yaml(cls, text: str, where: str = "<cluster>") -> Cluster:
         """A description given as text; `where` stands for the file in messages."""
-        return cls(compiler.check_cluster(where, text))
+        return cls(compiler.check_cluster(where, text or "\n"))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Cluster:

@@ -24,7 +24,10 @@ _T = TypeVar("_T")
 # The first pattern that a diagnostic matches gives its error.
 _NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
     (r"no plan fits|no plan exists|infeasible", InfeasiblePlanError),
-    (r"no sharding rule|unsupported op|not (a )?supported|unregistered", UnsupportedOpError),
+    (
+        r"no sharding rule|unsupported op|not (a )?supported|unregistered|custom op",
+        UnsupportedOpError,
+    ),
     (r"^cluster|cluster file|unknown cluster", ClusterFileError),
     (r"^alpa-search-stages:|^bad pass pipeline", MethodError),
 )
@@ -83,6 +86,24 @@ def cluster_presets() -> list[str]:
     return list(_native().cluster_presets())
 
 
+def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:
+    """MLIR's parser says where an unknown op stands; say which one it is."""
+    place = re.search(r":(\d+):(\d+)$", error.where)
+    lines = text.splitlines()
+    if "unregistered" not in error.what or place is None or int(place[1]) > len(lines):
+        return error
+    line, column = lines[int(place[1]) - 1], int(place[2]) - 1
+    # The generic form is reported after the op's quoted name, the pretty form at its name.
+    found = re.search(r'"([\w$.-]+)"$', line[:column]) or re.match(r"([\w$.-]+)", line[column:])
+    if found is None:
+        return error
+    return UnsupportedOpError(
+        f"unknown op '{found[1]}'",
+        where=error.where,
+        fix="use ops of StableHLO, CHLO, Shardy and func; `alpa-opt --help` lists the dialects",
+    )
+
+
 class Module:
     """A module inside the compiler.
 
@@ -98,7 +119,10 @@ class Module:
             ModuleSyntaxError: the text is malformed.
             UnsupportedOpError: it holds an op that the dialects do not define.
         """
-        self._handle = _call(ModuleSyntaxError, _native().parse_module, text, name)
+        try:
+            self._handle = _call(ModuleSyntaxError, _native().parse_module, text, name)
+        except UnsupportedOpError as error:
+            raise _name_the_op(error, text) from None
 
     def annotate(self, signature_json: str) -> Module:
         """Set what the tracer knows about the arguments and results of `@main`."""

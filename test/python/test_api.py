@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from alpa_mlir import compiler
 from alpa_mlir.errors import (
+    AlpaError,
+    ArgumentMismatchError,
+    ClusterFileError,
     InfeasiblePlanError,
     MethodError,
+    MicroBatchError,
     PassError,
     UnsupportedOpError,
 )
@@ -102,3 +109,67 @@ def test_diagnostics_become_named_errors(text, kind):
 def test_the_note_is_kept():
     error = compiler.named_error("m:1:1: error: bad\nm:2:2: note: seen here", PassError)
     assert str(error) == "m:1:1: bad (note: seen here)"
+
+
+@pytest.mark.parametrize(
+    "text", ['module { "foo.bar"() : () -> () }', "module {\n  foo.bar\n}", 'module { "foo.bar" }']
+)
+def test_unknown_ops_are_named(text):
+    with pytest.raises(AlpaError, match=r"bad\.mlir:\d") as caught:
+        compiler.Module(text, "bad.mlir")
+    if "()" in text or "\n" in text:
+        assert isinstance(caught.value, UnsupportedOpError)
+        assert "'foo.bar'" in str(caught.value)
+
+
+def test_clusters():
+    cluster = alpa_mlir.Cluster.load("cpu-test")
+    assert cluster.devices_per_host == (4, 4)
+    assert cluster.num_devices == 8
+    assert alpa_mlir.Cluster.from_yaml(cluster.as_text()) == cluster
+    live = alpa_mlir.Cluster.live()
+    assert live.num_devices == len(jax.devices())
+    for name in alpa_mlir.cluster_presets():
+        assert alpa_mlir.Cluster.load(name).num_devices >= 8
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hosts: 3", "field 'device_types': found nothing"),
+        ("a: [", "c.yaml:1"),
+        ("", "found nothing, expected fields name, device_types, hosts and links"),
+    ],
+)
+def test_bad_clusters(text, message):
+    with pytest.raises(ClusterFileError, match=message):
+        alpa_mlir.Cluster.from_yaml(text, "c.yaml")
+
+
+def test_negative_fields_of_clusters():
+    text = alpa_mlir.Cluster.load("cpu-test").as_text()
+    with pytest.raises(ClusterFileError, match=r"c.yaml:\d+: field .*memory_bytes.*-5"):
+        alpa_mlir.Cluster.from_yaml(text.replace("2147483648", "-5"), "c.yaml")
+
+
+def test_the_batch_must_divide():
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.mean(x @ w))(w)
+
+    w, x = np.ones((4, 2), np.float32), np.ones((6, 4), np.float32)
+    with pytest.raises(MicroBatchError, match=r"6.*4"):
+        alpa_mlir.compile(step, w, x, cluster="cpu-test", method=AutoParallel(num_micro_batches=4))
+
+
+def test_tracing_by_itself():
+    @alpa_mlir.parallelize(method=ShardParallel(num_micro_batches=2))
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.mean(x @ w))(w)
+
+    w, x = np.ones((4, 2), np.float32), np.ones((6, 4), np.float32)
+    traced = step.trace(w, x)
+    assert "tensor<3x4xf32>" in traced.as_text()
+    assert traced.traced.signature.inputs[1].kind == "batch"
+    assert step.__name__ == "step"
+    with pytest.raises(ArgumentMismatchError, match=r"x.*float32\[6, ?4\]"):
+        traced.traced.flatten_args(w, x[:3])
