@@ -9,18 +9,13 @@
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
-#include "dialects/Chlo/ChloDialect.h"
-#include "dialects/Interop/Interop.h"
-#include "dialects/Sdy/SdyDialect.h"
 
 #include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Transforms/Passes.h"
 
 void alpa::registerDialects(mlir::DialectRegistry &registry) {
-  registry.insert<AlpaDialect, mlir::chlo::ChloDialect, mlir::func::FuncDialect,
-                  mlir::sdy::SdyDialect>();
-  registerInteropDialects(registry);
+  registry.insert<AlpaDialect, mlir::func::FuncDialect>();
   mlir::func::registerInlinerExtension(registry);
 }
 
