@@ -4,8 +4,8 @@
 #include "compiler/Export/PlanTexts.h"
 #include "compiler/Stage/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
-#include "dialects/Sdy/SdyDialect.h"
 
+#include "mlir/AsmParser/AsmParser.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 
@@ -19,40 +19,58 @@ using namespace alpa;
 
 namespace {
 
-/// The annotations of one mesh.
+/// The annotations of one mesh. Shardy's attributes are made from their text.
 class Annotations {
 public:
-  explicit Annotations(MeshAttr mesh) : mesh(mesh), context(mesh.getContext()) {}
+  explicit Annotations(MeshAttr mesh) : mesh(mesh) {}
 
-  sdy::MeshAttr meshAttribute() {
-    SmallVector<sdy::MeshAxisAttr> axes;
-    for (auto [index, size] : llvm::enumerate(mesh.getShape()))
-      if (size > 1)
-        axes.push_back(sdy::MeshAxisAttr::get(context, axisNames[index], size));
-    return sdy::MeshAttr::get(context, axes, {});
+  FailureOr<Attribute> meshAttribute() {
+    std::string text = "#sdy.mesh<[";
+    llvm::raw_string_ostream os(text);
+    bool first = true;
+    for (auto [index, size] : llvm::enumerate(mesh.getShape())) {
+      if (size == 1)
+        continue;
+      os << (first ? "" : ", ") << '"' << axisNames[index] << "\"=" << size;
+      first = false;
+    }
+    os << "]>";
+    return parse(text);
   }
 
-  sdy::TensorShardingAttr sharding(ShardingAttr sharding) {
-    sdy::TensorShardingAttr &known = cache[sharding];
+  FailureOr<Attribute> sharding(ShardingAttr sharding) {
+    Attribute &known = cache[sharding];
     if (known)
       return known;
-    SmallVector<sdy::DimensionShardingAttr> dims;
-    for (ArrayRef<unsigned> axes : sharding.getSpec().dims) {
-      SmallVector<sdy::AxisRefAttr> names;
-      for (unsigned axis : axes)
-        if (mesh.getShape()[axis] > 1)
-          names.push_back(sdy::AxisRefAttr::get(context, axisNames[axis], 1, 0));
-      dims.push_back(sdy::DimensionShardingAttr::get(context, names, /*is_closed=*/true,
-                                                     /*priority=*/-1));
-    }
-    return known = sdy::TensorShardingAttr::get(context, FlatSymbolRefAttr::get(context, "mesh"),
-                                                dims, {}, {});
+    std::string text = "#sdy.sharding<@mesh, [";
+    llvm::raw_string_ostream os(text);
+    llvm::interleaveComma(sharding.getSpec().dims, os, [&](ArrayRef<unsigned> axes) {
+      os << '{';
+      bool first = true;
+      for (unsigned axis : axes) {
+        if (mesh.getShape()[axis] == 1)
+          continue;
+        os << (first ? "" : ", ") << '"' << axisNames[axis] << '"';
+        first = false;
+      }
+      os << '}';
+    });
+    os << "]>";
+    FailureOr<Attribute> made = parse(text);
+    if (succeeded(made))
+      known = *made;
+    return made;
   }
 
 private:
+  FailureOr<Attribute> parse(StringRef text) {
+    if (Attribute attribute = parseAttribute(text, mesh.getContext()))
+      return attribute;
+    return failure();
+  }
+
   MeshAttr mesh;
-  MLIRContext *context;
-  llvm::DenseMap<Attribute, sdy::TensorShardingAttr> cache;
+  llvm::DenseMap<Attribute, Attribute> cache;
 };
 
 struct ExportShardy : alpa::impl::AlpaExportShardyBase<ExportShardy> {
@@ -78,8 +96,8 @@ private:
   LogicalResult exportStage(ModuleOp stage, MeshAttr mesh) {
     Annotations annotations(mesh);
     bool split = mesh.getDevices().size() > 1;
-    if (split)
-      addMesh(stage, annotations);
+    if (split && failed(addMesh(stage, annotations)))
+      return failure();
     for (auto function : stage.getOps<func::FuncOp>()) {
       if (split && (failed(annotateSignature(function, mesh, annotations)) ||
                     failed(constrainBody(function, mesh, annotations))))
@@ -93,9 +111,16 @@ private:
     return success();
   }
 
-  void addMesh(ModuleOp stage, Annotations &annotations) {
+  LogicalResult addMesh(ModuleOp stage, Annotations &annotations) {
+    FailureOr<Attribute> meshAttribute = annotations.meshAttribute();
+    if (failed(meshAttribute))
+      return failure();
     OpBuilder builder = OpBuilder::atBlockBegin(stage.getBody());
-    sdy::MeshOp::create(builder, stage.getLoc(), "mesh", annotations.meshAttribute());
+    OperationState state(stage.getLoc(), "sdy.mesh");
+    state.addAttribute("sym_name", builder.getStringAttr("mesh"));
+    state.addAttribute("mesh", *meshAttribute);
+    builder.create(state);
+    return success();
   }
 
   LogicalResult annotateSignature(func::FuncOp function, MeshAttr mesh, Annotations &annotations) {
@@ -107,8 +132,10 @@ private:
       auto emit = [&] { return function.emitError() << what << " " << index << ": "; };
       if (failed(verifySpec(emit, sharding.getSpec(), type, mesh.getShape())))
         return failure();
-      set(annotations.sharding(sharding));
-      return success();
+      FailureOr<Attribute> made = annotations.sharding(sharding);
+      if (succeeded(made))
+        set(*made);
+      return made;
     };
     for (unsigned i = 0; i < function.getNumArguments(); ++i)
       if (failed(annotate(function.getArgAttr(i, attr::sharding), function.getArgumentTypes()[i],
@@ -144,20 +171,31 @@ private:
         bool follows = isElementwise(&op) && llvm::all_of(op.getOperands(), [&](Value operand) {
                          return known.lookup(operand) == sharding;
                        });
-        Value held = follows ? Value(result) : constrain(result, annotations.sharding(sharding));
+        Value held = result;
+        if (!follows && failed(constrain(op, result, sharding, annotations, held)))
+          return failure();
         known[held] = sharding;
       }
     }
     return success();
   }
 
-  Value constrain(OpResult result, sdy::TensorShardingAttr sharding) {
-    OpBuilder builder(result.getContext());
-    builder.setInsertionPointAfter(result.getOwner());
-    auto constraint = sdy::ShardingConstraintOp::create(builder, result.getLoc(), result, sharding);
-    result.replaceAllUsesExcept(constraint.getResult(), constraint);
+  LogicalResult constrain(Operation &op, OpResult result, ShardingAttr sharding,
+                          Annotations &annotations, Value &held) {
+    FailureOr<Attribute> made = annotations.sharding(sharding);
+    if (failed(made))
+      return failure();
+    OpBuilder builder(op.getContext());
+    builder.setInsertionPointAfter(&op);
+    OperationState state(op.getLoc(), "sdy.sharding_constraint");
+    state.addOperands(result);
+    state.addTypes(result.getType());
+    state.addAttribute("sharding", *made);
+    Operation *constraint = builder.create(state);
+    held = constraint->getResult(0);
+    result.replaceAllUsesExcept(held, constraint);
     ++numConstraints;
-    return constraint.getResult();
+    return success();
   }
 };
 

@@ -3,8 +3,6 @@
 #ifndef ALPA_COMPILER_EXPORT_PASSES_H
 #define ALPA_COMPILER_EXPORT_PASSES_H
 
-#include "dialects/Sdy/SdyDialect.h"
-
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 

@@ -32,7 +32,6 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
   let statistics = [
     Statistic<"numConstraints", "constraints", "Sharding constraints made">
   ];
-  let dependentDialects = ["::mlir::sdy::SdyDialect"];
 }
 
 def AlpaWritePlan : Pass<"alpa-write-plan", "mlir::ModuleOp"> {
