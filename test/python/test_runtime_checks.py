@@ -203,6 +203,47 @@ def test_equal_stages_are_compiled_once():
         np.testing.assert_array_equal(y, 2 * np.ones((8, 16)))
 
 
+SPECS_3D = [
+    (dims, shape)
+    for dims in [
+        ((), ()),
+        (("x",), ()),
+        (("y",), ("x",)),
+        (("z", "x"), ()),
+        (("x", "z"), ("y",)),
+        (("z", "y", "x"), ()),
+        ((), ("y", "z")),
+    ]
+    for shape in [(2, 2, 2), (1, 4, 2), (2, 1, 1)]
+]
+
+
+@pytest.mark.parametrize(("spec", "shape"), SPECS_3D)
+def test_shardings_of_three_axes(spec, shape):
+    """XLA's shardings of arguments and results are read back as what was written."""
+    import jax
+    from alpa_mlir.plan import MeshInfo, TensorSpec
+    from alpa_mlir.runtime.compile_stages import Job, compile_jobs
+    from alpa_mlir.runtime.xla import mesh_text, named_sharding, sharding_text
+
+    axes, count = ("x", "y", "z"), int(np.prod(shape))
+    devices = np.array(jax.devices()[:count][::-1]).reshape(shape)  # not in the usual order
+    mesh = jax.sharding.Mesh(devices, axes)
+    tensor = TensorSpec((16, 8), "float32", spec)
+    held = f"tensor<16x8xf32> {{{sharding_text(tensor)}}}"
+    text = f"""module {{
+  {mesh_text(MeshInfo(shape, axes, tuple(range(count))))}
+  func.func public @main(%a: {held}) -> ({held}) {{
+    %0 = stablehlo.add %a, %a : tensor<16x8xf32>
+    return %0 : tensor<16x8xf32>
+  }}
+}}"""
+    (executable,) = compile_jobs([Job("twice", text, 0, (tensor,), (tensor,))], [mesh])
+    value = np.arange(128, dtype=np.float32).reshape(16, 8)
+    (result,) = executable.call([jax.device_put(value, named_sharding(mesh, tensor))])
+    np.testing.assert_array_equal(result, 2 * value)
+
+
 def test_plan_is_immutable(good):
     plan = handmade.as_plan(*good)
     with pytest.raises(dataclasses.FrozenInstanceError):
