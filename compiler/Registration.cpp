@@ -9,13 +9,19 @@
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Chlo/ChloOps.h"
+#include "dialects/Interop/InteropDialects.h"
+#include "dialects/Sdy/SdyOps.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/Extensions/InlinerExtension.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Transforms/Passes.h"
 
 void alpa::registerDialects(mlir::DialectRegistry &registry) {
-  registry.insert<AlpaDialect, mlir::func::FuncDialect>();
+  registry.insert<AlpaDialect, mlir::chlo::ChloDialect, mlir::func::FuncDialect,
+                  mlir::sdy::SdyDialect, mlir::stablehlo::StablehloDialect>();
+  registerInteropDialects(registry);
   mlir::func::registerInlinerExtension(registry);
 }
 

@@ -1,0 +1,34 @@
+//===- ClosedSet.cpp - dialects whose set of ops is fixed -----------------===//
+
+#include "dialects/Common/ClosedSet.h"
+
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/OpImplementation.h"
+
+using namespace mlir;
+
+static ParseResult refuse(OpAsmParser &parser, OperationState &state) {
+  return parser.emitError(parser.getNameLoc())
+         << "unregistered operation '" << state.name << "' found in dialect ('"
+         << state.name.getDialectNamespace() << "') that does not allow unknown operations";
+}
+
+Dialect::ParseOpHook alpa::refuseUnknownOps() { return refuse; }
+
+void alpa::explainUnknownOps(Dialect &dialect) {
+  MLIRContext *context = dialect.getContext();
+  std::string name = dialect.getNamespace().str();
+  std::string prefix = "unregistered operation '" + name + ".";
+  context->getDiagEngine().registerHandler([=](Diagnostic &diagnostic) {
+    if (diagnostic.getSeverity() != DiagnosticSeverity::Error ||
+        !StringRef(diagnostic.str()).contains(prefix))
+      return failure();
+    std::string list;
+    for (RegisteredOperationName op : context->getRegisteredOperationsByDialect(name)) {
+      list += list.empty() ? "" : ", ";
+      list += op.stripDialect();
+    }
+    diagnostic.attachNote() << "supported " << name << " ops: " << list;
+    return failure(); // Others print it.
+  });
+}

@@ -1,0 +1,32 @@
+//===- ClosedSet.h - dialects whose set of ops is fixed ----------*- C++ -*-===//
+
+#ifndef ALPA_DIALECTS_COMMON_CLOSEDSET_H
+#define ALPA_DIALECTS_COMMON_CLOSEDSET_H
+
+#include "mlir/IR/Dialect.h"
+#include "mlir/Transforms/InliningUtils.h"
+
+namespace alpa {
+
+/// For ops whose meaning does not depend on where they stand.
+struct InlineAnything : mlir::DialectInlinerInterface {
+  using DialectInlinerInterface::DialectInlinerInterface;
+  bool isLegalToInline(mlir::Operation *, mlir::Operation *, bool) const final { return true; }
+  bool isLegalToInline(mlir::Region *, mlir::Region *, bool, mlir::IRMapping &) const final {
+    return true;
+  }
+  bool isLegalToInline(mlir::Operation *, mlir::Region *, bool, mlir::IRMapping &) const final {
+    return true;
+  }
+};
+
+/// A parse hook that refuses the pretty form of an op that is not registered,
+/// with the error that MLIR gives for its generic form.
+mlir::Dialect::ParseOpHook refuseUnknownOps();
+
+/// Adds the list of the dialect's ops to errors about ops that it does not have.
+void explainUnknownOps(mlir::Dialect &dialect);
+
+} // namespace alpa
+
+#endif // ALPA_DIALECTS_COMMON_CLOSEDSET_H
