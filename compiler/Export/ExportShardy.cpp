@@ -76,6 +76,12 @@ private:
 struct ExportShardy : alpa::impl::AlpaExportShardyBase<ExportShardy> {
   using Base::Base;
 
+  /// The dialect's attributes are made from text, which must not load it later.
+  LogicalResult initialize(MLIRContext *context) override {
+    context->getOrLoadDialect("sdy");
+    return success();
+  }
+
   void runOnOperation() override {
     bool found = false;
     for (auto stage : getOperation().getOps<ModuleOp>()) {
@@ -124,29 +130,32 @@ private:
   }
 
   LogicalResult annotateSignature(func::FuncOp function, MeshAttr mesh, Annotations &annotations) {
-    auto annotate = [&](Attribute given, Type type, StringRef what, unsigned index,
-                        function_ref<void(Attribute)> set) -> LogicalResult {
-      auto sharding = dyn_cast_or_null<ShardingAttr>(given);
+    // All attributes are set at once: one by one takes quadratic time.
+    auto annotate = [&](DictionaryAttr given, Type type, StringRef what, unsigned index,
+                        SmallVector<DictionaryAttr> &made) -> LogicalResult {
+      NamedAttrList attributes(given);
+      auto sharding = dyn_cast_or_null<ShardingAttr>(attributes.get(attr::sharding));
       if (!sharding)
         return function.emitError() << what << " " << index << " has no `" << attr::sharding << "`";
       auto emit = [&] { return function.emitError() << what << " " << index << ": "; };
       if (failed(verifySpec(emit, sharding.getSpec(), type, mesh.getShape())))
         return failure();
-      FailureOr<Attribute> made = annotations.sharding(sharding);
-      if (succeeded(made))
-        set(*made);
-      return made;
+      FailureOr<Attribute> annotation = annotations.sharding(sharding);
+      if (failed(annotation))
+        return failure();
+      attributes.set("sdy.sharding", *annotation);
+      made.push_back(attributes.getDictionary(function.getContext()));
+      return success();
     };
-    for (unsigned i = 0; i < function.getNumArguments(); ++i)
-      if (failed(annotate(function.getArgAttr(i, attr::sharding), function.getArgumentTypes()[i],
-                          "argument", i,
-                          [&](Attribute a) { function.setArgAttr(i, "sdy.sharding", a); })))
+    SmallVector<DictionaryAttr> argAttrs, resultAttrs;
+    for (auto [i, type] : llvm::enumerate(function.getArgumentTypes()))
+      if (failed(annotate(function.getArgAttrDict(i), type, "argument", i, argAttrs)))
         return failure();
-    for (unsigned i = 0; i < function.getNumResults(); ++i)
-      if (failed(annotate(function.getResultAttr(i, attr::sharding), function.getResultTypes()[i],
-                          "result", i,
-                          [&](Attribute a) { function.setResultAttr(i, "sdy.sharding", a); })))
+    for (auto [i, type] : llvm::enumerate(function.getResultTypes()))
+      if (failed(annotate(function.getResultAttrDict(i), type, "result", i, resultAttrs)))
         return failure();
+    function.setAllArgAttrs(argAttrs);
+    function.setAllResultAttrs(resultAttrs);
     return success();
   }
 

@@ -110,10 +110,13 @@ std::string alpa::plainText(ModuleOp stage) {
     auto function = dyn_cast<func::FuncOp>(op);
     if (!function)
       return;
+    SmallVector<DictionaryAttr> argAttrs, resultAttrs;
     for (unsigned i = 0; i < function.getNumArguments(); ++i)
-      function.setArgAttrs(i, withoutAlpa(function.getArgAttrDict(i), op->getContext()));
+      argAttrs.push_back(withoutAlpa(function.getArgAttrDict(i), op->getContext()));
     for (unsigned i = 0; i < function.getNumResults(); ++i)
-      function.setResultAttrs(i, withoutAlpa(function.getResultAttrDict(i), op->getContext()));
+      resultAttrs.push_back(withoutAlpa(function.getResultAttrDict(i), op->getContext()));
+    function.setAllArgAttrs(argAttrs);
+    function.setAllResultAttrs(resultAttrs);
   });
   std::string text;
   llvm::raw_string_ostream os(text);

@@ -28,6 +28,7 @@ public:
   LogicalResult build(Block *body);
 
 private:
+  DictionaryAttr resultAttributes(const PieceResult &result);
   void cloneOp(Operation *op);
   Value scaled(Value value);
   void markDonated(ArrayRef<const PieceResult *> results);
@@ -46,8 +47,9 @@ private:
   OpBuilder builder;
   func::FuncOp function;
   SmallVector<Value> inputs;
+  SmallVector<NamedAttrList> argAttrs;
   IRMapping mapping;
-  DenseMap<Value, Value> scaledValues;
+  DenseMap<Value, Value> arguments, scaledValues; // By value of @main.
 };
 
 } // namespace
@@ -78,13 +80,15 @@ LogicalResult PieceBuilder::build(Block *body) {
   function.setPublic();
   Block *entry = function.addEntryBlock();
   builder.setInsertionPointToEnd(entry);
+  argAttrs.resize(inputs.size());
   for (auto [index, input] : llvm::enumerate(inputs)) {
     ShardingSpec spec = plan.specOn(input, piece.stage);
     if (failed(check(input, spec)))
       return failure();
-    function.setArgAttr(index, attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
-    function.setArgAttr(index, attr::sharding, shardingAttr(spec));
+    argAttrs[index].set(attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
+    argAttrs[index].set(attr::sharding, shardingAttr(spec));
     mapping.map(input, entry->getArgument(index));
+    arguments[input] = entry->getArgument(index);
   }
   for (Value input : inputs)
     if (plan.isScaledOnUse(piece, input))
@@ -96,22 +100,33 @@ LogicalResult PieceBuilder::build(Block *body) {
     cloneOp(op);
 
   SmallVector<Value> returned;
-  for (auto [index, result] : llvm::enumerate(results)) {
+  SmallVector<DictionaryAttr> resultAttrs;
+  for (const PieceResult *result : results) {
     if (failed(check(result->source, result->spec)))
       return failure();
+    resultAttrs.push_back(resultAttributes(*result));
     returned.push_back(result->scale ? scaled(result->source) : mapping.lookup(result->source));
-    function.setResultAttr(index, attr::value, builder.getI64IntegerAttr(result->id));
-    function.setResultAttr(index, attr::sharding, shardingAttr(result->spec));
-    if (!piece.isUpdate() && result->accumulate != Accumulate::None)
-      function.setResultAttr(index, attr::accumulate,
-                             builder.getStringAttr(stringify(result->accumulate)));
-    if (result->nextOf >= 0)
-      function.setResultAttr(index, attr::nextOf, builder.getI64IntegerAttr(result->nextOf));
   }
   func::ReturnOp::create(builder, main.front().getTerminator()->getLoc(), returned);
   if (piece.isUpdate())
     markDonated(results);
+  SmallVector<DictionaryAttr> argDictionaries;
+  for (const NamedAttrList &attributes : argAttrs)
+    argDictionaries.push_back(attributes.getDictionary(builder.getContext()));
+  function.setAllArgAttrs(argDictionaries);
+  function.setAllResultAttrs(resultAttrs);
   return success();
+}
+
+DictionaryAttr PieceBuilder::resultAttributes(const PieceResult &result) {
+  NamedAttrList attributes;
+  attributes.set(attr::value, builder.getI64IntegerAttr(result.id));
+  attributes.set(attr::sharding, shardingAttr(result.spec));
+  if (!piece.isUpdate() && result.accumulate != Accumulate::None)
+    attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
+  if (result.nextOf >= 0)
+    attributes.set(attr::nextOf, builder.getI64IntegerAttr(result.nextOf));
+  return attributes.getDictionary(builder.getContext());
 }
 
 void PieceBuilder::cloneOp(Operation *op) {
@@ -159,7 +174,7 @@ Value PieceBuilder::scaled(Value value) {
   multiplyAttrs.set(attr::shardings, shardings);
   Value constant =
       create("stablehlo.constant", {}, type, constantAttrs, value.getLoc())->getResult(0);
-  Value argument = function.getArgument(llvm::find(inputs, value) - inputs.begin());
+  Value argument = arguments.lookup(value);
   Value result =
       create("stablehlo.multiply", {argument, constant}, type, multiplyAttrs, value.getLoc())
           ->getResult(0);
@@ -169,19 +184,23 @@ Value PieceBuilder::scaled(Value value) {
 /// A state argument may be overwritten by its next value in the last function
 /// of its owner that reads it, unless the step returns the argument itself.
 void PieceBuilder::markDonated(ArrayRef<const PieceResult *> results) {
+  DenseMap<int64_t, int64_t> positions; // Result of @main to result of the function.
+  for (auto [position, result] : llvm::enumerate(results))
+    if (result->mainResult >= 0)
+      positions[result->mainResult] = position;
   for (auto [index, input] : llvm::enumerate(inputs)) {
     auto arg = dyn_cast<BlockArgument>(input);
     if (!arg || !plan.isState(arg) || plan.ownerOf(arg) != piece.stage ||
         plan.lastRank(arg, piece.stage) != piece.rank || plan.isPassedThrough(arg))
       continue;
     std::optional<int64_t> next = plan.carriedBy(arg);
-    for (auto [position, result] : llvm::enumerate(results)) {
-      if (!next || result->mainResult != *next || result->source == input ||
-          result->source.getType() != input.getType() ||
-          result->spec != plan.specOn(input, piece.stage))
-        continue;
-      function.setArgAttr(index, "tf.aliasing_output", builder.getI32IntegerAttr(position));
-    }
+    auto it = next ? positions.find(*next) : positions.end();
+    if (it == positions.end())
+      continue;
+    const PieceResult &result = *results[it->second];
+    if (result.source != input && result.source.getType() == input.getType() &&
+        result.spec == plan.specOn(input, piece.stage))
+      argAttrs[index].set("tf.aliasing_output", builder.getI32IntegerAttr(it->second));
   }
 }
 
@@ -250,14 +269,21 @@ private:
 
   void declareMain(func::FuncOp main, const SlicePlan &plan) {
     Builder builder(&getContext());
+    SmallVector<DictionaryAttr> argAttrs, resultAttrs;
     for (BlockArgument arg : main.getArguments()) {
-      main.setArgAttr(arg.getArgNumber(), attr::value, builder.getI64IntegerAttr(plan.idOf(arg)));
+      NamedAttrList attributes(main.getArgAttrDict(arg.getArgNumber()));
+      attributes.set(attr::value, builder.getI64IntegerAttr(plan.idOf(arg)));
       if (plan.isState(arg))
-        main.setArgAttr(arg.getArgNumber(), attr::stage,
-                        builder.getI64IntegerAttr(plan.ownerOf(arg)));
+        attributes.set(attr::stage, builder.getI64IntegerAttr(plan.ownerOf(arg)));
+      argAttrs.push_back(attributes.getDictionary(&getContext()));
     }
-    for (auto [index, id] : llvm::enumerate(plan.resultIds()))
-      main.setResultAttr(index, attr::value, builder.getI64IntegerAttr(id));
+    for (auto [index, id] : llvm::enumerate(plan.resultIds())) {
+      NamedAttrList attributes(main.getResultAttrDict(index));
+      attributes.set(attr::value, builder.getI64IntegerAttr(id));
+      resultAttrs.push_back(attributes.getDictionary(&getContext()));
+    }
+    main.setAllArgAttrs(argAttrs);
+    main.setAllResultAttrs(resultAttrs);
     main.eraseBody();
     main.setPrivate();
   }
