@@ -1,0 +1,289 @@
+//===- Graph.cpp - exact reductions ---------------------------------------===//
+
+#include "compiler/Solver/Graph.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <numeric>
+
+using namespace alpa;
+
+namespace {
+
+class Reducer {
+public:
+  Reducer(const Problem &problem, bool withMemory) : problem(problem) {
+    graph.variables.resize(problem.nodes.size());
+    alive.resize(problem.nodes.size());
+    edgesOf.resize(problem.nodes.size());
+    queued.assign(problem.nodes.size(), false);
+    for (unsigned i = 0; i < problem.nodes.size(); ++i) {
+      const ProblemNode &node = problem.nodes[i];
+      Variable &variable = graph.variables[i];
+      variable.node = i;
+      variable.choices.resize(node.costs.size());
+      std::iota(variable.choices.begin(), variable.choices.end(), 0);
+      variable.costs.reserve(node.costs.size());
+      for (int64_t cost : node.costs)
+        variable.costs.push_back(clipInput(cost));
+      if (withMemory && problem.usageLimitBytes &&
+          llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; }))
+        variable.usages = node.usagesBytes;
+      alive[i].assign(node.costs.size(), true);
+    }
+    mergeParallelEdges();
+  }
+
+  Graph run() {
+    for (unsigned i = 0; i < graph.variables.size(); ++i) {
+      for (unsigned c = 0; c < alive[i].size(); ++c)
+        if (graph.variables[i].costs[c] >= kInfinity)
+          alive[i][c] = false;
+      push(i);
+    }
+    // Fewer choices of one variable may make choices of its neighbours useless.
+    while (!queue.empty() && graph.infeasibleReason.empty()) {
+      unsigned i = queue.back();
+      queue.pop_back();
+      queued[i] = false;
+      reduce(i);
+    }
+    if (graph.infeasibleReason.empty())
+      compact();
+    return std::move(graph);
+  }
+
+private:
+  int64_t clipInput(int64_t cost) {
+    if (cost < kInfinity)
+      return cost;
+    graph.clipped |= cost < kForbiddenCost;
+    return kInfinity;
+  }
+
+  void mergeParallelEdges() {
+    llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;
+    for (const ProblemEdge &edge : problem.edges) {
+      unsigned a = std::min(edge.a, edge.b), b = std::max(edge.a, edge.b);
+      unsigned sizeA = alive[a].size(), sizeB = alive[b].size();
+      auto [at, isNew] = known.try_emplace({a, b}, graph.edges.size());
+      if (isNew) {
+        graph.edges.push_back({a, b, std::vector<int64_t>(size_t(sizeA) * sizeB)});
+        edgesOf[a].push_back(at->second);
+        edgesOf[b].push_back(at->second);
+      }
+      std::vector<int64_t> &costs = graph.edges[at->second].costs;
+      for (unsigned i = 0; i < sizeA; ++i)
+        for (unsigned j = 0; j < sizeB; ++j) {
+          int64_t cost =
+              edge.a == a ? edge.costs[size_t(i) * sizeB + j] : edge.costs[size_t(j) * sizeA + i];
+          int64_t &sum = costs[size_t(i) * sizeB + j];
+          bool allowed = sum < kInfinity && cost < kInfinity;
+          sum = clip(sum + clipInput(cost));
+          graph.clipped |= allowed && sum >= kInfinity;
+        }
+    }
+  }
+
+  void push(unsigned i) {
+    if (!queued[i]) {
+      queued[i] = true;
+      queue.push_back(i);
+    }
+  }
+
+  int64_t cost(const GraphEdge &edge, unsigned i, unsigned choice, unsigned other) const {
+    return edge.a == i ? edge.costs[size_t(choice) * alive[edge.b].size() + other]
+                       : edge.costs[size_t(other) * alive[edge.b].size() + choice];
+  }
+
+  bool drop(unsigned i, unsigned choice) {
+    alive[i][choice] = false;
+    for (unsigned e : edgesOf[i])
+      push(graph.edges[e].a == i ? graph.edges[e].b : graph.edges[e].a);
+    return true;
+  }
+
+  /// Drops choices without an allowed partner, then dominated ones.
+  void reduce(unsigned i) {
+    bool changed = false;
+    for (unsigned c = 0; c < alive[i].size(); ++c)
+      if (alive[i][c] && !hasSupport(i, c))
+        changed |= drop(i, c);
+    if (!llvm::is_contained(alive[i], true)) {
+      const std::string &name = problem.nodes[i].name;
+      graph.infeasibleReason = "every choice of node " + std::to_string(i) +
+                               (name.empty() ? "" : " (" + name + ")") +
+                               " is forbidden, by itself or with all choices of a neighbour";
+      return;
+    }
+    changed |= dropDominated(i);
+    if (changed)
+      push(i);
+  }
+
+  bool hasSupport(unsigned i, unsigned choice) const {
+    if (graph.variables[i].costs[choice] >= kInfinity)
+      return false;
+    for (unsigned e : edgesOf[i]) {
+      const GraphEdge &edge = graph.edges[e];
+      unsigned other = edge.a == i ? edge.b : edge.a;
+      bool supported = false;
+      for (unsigned d = 0; d < alive[other].size() && !supported; ++d)
+        supported = alive[other][d] && cost(edge, i, choice, d) < kInfinity;
+      if (!supported)
+        return false;
+    }
+    return true;
+  }
+
+  /// Whether taking `better` for `choice` never costs more, whatever the
+  /// neighbours take.
+  bool dominates(unsigned i, unsigned better, unsigned choice) const {
+    const Variable &variable = graph.variables[i];
+    if (!variable.usages.empty() && variable.usages[better] > variable.usages[choice])
+      return false;
+    int64_t slack = variable.costs[choice] - variable.costs[better];
+    for (unsigned e : edgesOf[i]) {
+      const GraphEdge &edge = graph.edges[e];
+      unsigned other = edge.a == i ? edge.b : edge.a;
+      int64_t least = kInfinity;
+      for (unsigned d = 0; d < alive[other].size(); ++d) {
+        if (!alive[other][d])
+          continue;
+        int64_t with = cost(edge, i, choice, d);
+        if (with < kInfinity)
+          least = std::min(least, with - cost(edge, i, better, d));
+      }
+      slack = std::min(slack + least, kInfinity);
+      if (slack <= -kInfinity)
+        return false;
+    }
+    return slack >= 0;
+  }
+
+  bool dropDominated(unsigned i) {
+    // Only the choices that look cheapest are tried as the better one.
+    constexpr unsigned kCandidates = 6;
+    std::vector<std::pair<int64_t, unsigned>> order;
+    for (unsigned c = 0; c < alive[i].size(); ++c) {
+      if (!alive[i][c])
+        continue;
+      int64_t least = graph.variables[i].costs[c];
+      for (unsigned e : edgesOf[i]) {
+        const GraphEdge &edge = graph.edges[e];
+        unsigned other = edge.a == i ? edge.b : edge.a;
+        int64_t best = kInfinity;
+        for (unsigned d = 0; d < alive[other].size(); ++d)
+          if (alive[other][d])
+            best = std::min(best, cost(edge, i, c, d));
+        least = clip(least + best);
+      }
+      order.emplace_back(least, c);
+    }
+    llvm::sort(order);
+    bool changed = false;
+    for (size_t worse = order.size(); worse-- > 1;) {
+      unsigned tried = 0;
+      for (size_t better = 0; better < worse && tried < kCandidates; ++better) {
+        if (!alive[i][order[better].second])
+          continue;
+        ++tried;
+        if (dominates(i, order[better].second, order[worse].second)) {
+          changed = drop(i, order[worse].second);
+          break;
+        }
+      }
+    }
+    return changed;
+  }
+
+  /// Renumbers choices, folds in fixed variables and separable edges.
+  void compact() {
+    std::vector<Variable> &variables = graph.variables;
+    std::vector<std::vector<unsigned>> left(alive.size());
+    for (unsigned i = 0; i < alive.size(); ++i) {
+      for (unsigned c = 0; c < alive[i].size(); ++c)
+        if (alive[i][c])
+          left[i].push_back(c);
+      Variable &variable = variables[i];
+      variable.choices = left[i];
+      auto select = [&](std::vector<int64_t> &values) {
+        if (values.empty())
+          return;
+        for (size_t k = 0; k < left[i].size(); ++k)
+          values[k] = values[left[i][k]];
+        values.resize(left[i].size());
+      };
+      select(variable.costs);
+      select(variable.usages);
+    }
+    std::vector<GraphEdge> edges;
+    for (GraphEdge &edge : graph.edges) {
+      GraphEdge small{edge.a, edge.b, {}};
+      for (unsigned c : left[edge.a])
+        for (unsigned d : left[edge.b])
+          small.costs.push_back(cost(edge, edge.a, c, d));
+      std::vector<int64_t>().swap(edge.costs);
+      if (!foldSeparable(small))
+        edges.push_back(std::move(small));
+    }
+    graph.edges = std::move(edges);
+
+    // A single choice without memory leaves only its cost.
+    std::vector<unsigned> number(variables.size());
+    std::vector<Variable> kept;
+    for (unsigned i = 0; i < variables.size(); ++i) {
+      Variable &variable = variables[i];
+      number[i] = kept.size();
+      if (variable.choices.size() > 1 || !variable.usages.empty()) {
+        kept.push_back(std::move(variable));
+        continue;
+      }
+      graph.constant += variable.costs.front();
+      graph.fixed.emplace_back(variable.node, variable.choices.front());
+    }
+    variables = std::move(kept);
+    for (GraphEdge &edge : graph.edges) {
+      edge.a = number[edge.a];
+      edge.b = number[edge.b];
+    }
+  }
+
+  /// An edge whose costs are a sum of one part per end is none.
+  bool foldSeparable(const GraphEdge &edge) {
+    std::vector<int64_t> &a = graph.variables[edge.a].costs, &b = graph.variables[edge.b].costs;
+    for (size_t i = 0; i < a.size(); ++i)
+      for (size_t j = 0; j < b.size(); ++j) {
+        int64_t here = edge.costs[i * b.size() + j];
+        if (here >= kInfinity || here + edge.costs[0] != edge.costs[i * b.size()] + edge.costs[j])
+          return false;
+      }
+    for (size_t i = 0; i < a.size(); ++i)
+      if (a[i] + edge.costs[i * b.size()] >= kInfinity)
+        return false;
+    for (size_t j = 0; j < b.size(); ++j)
+      if (b[j] + edge.costs[j] - edge.costs[0] >= kInfinity)
+        return false;
+    for (size_t i = 0; i < a.size(); ++i)
+      a[i] += edge.costs[i * b.size()];
+    for (size_t j = 0; j < b.size(); ++j)
+      b[j] += edge.costs[j] - edge.costs[0];
+    return true;
+  }
+
+  const Problem &problem;
+  Graph graph;
+  std::vector<std::vector<char>> alive;
+  std::vector<std::vector<unsigned>> edgesOf;
+  std::vector<unsigned> queue;
+  std::vector<char> queued;
+};
+
+} // namespace
+
+Graph alpa::buildGraph(const Problem &problem, bool withMemory) {
+  return Reducer(problem, withMemory).run();
+}
