@@ -40,6 +40,7 @@ public:
       BatchAnalysis batch(main);
       for (Operation *op : ops)
         facts[op].phase = choose(facts[op], batch.touchesBatchDim(op));
+      pullSources();
       if (failed(verifyOrder()))
         return failure();
     }
@@ -83,6 +84,14 @@ private:
     if (op.needsBackward)
       return Phase::Update;
     return touchesBatchDim ? Phase::Forward : Phase::Update;
+  }
+
+  /// What a forward or backward op without a name reads is at least as early.
+  void pullSources() {
+    for (Operation *op : llvm::reverse(ops))
+      for (Operation *source : sources(op))
+        if (facts[source].named == NamedPhase::None && !facts[source].needsBackward)
+          facts[source].phase = std::min(facts[source].phase, facts[op].phase);
   }
 
   LogicalResult verifyOrder() {

@@ -102,7 +102,7 @@ private:
             break; // Longer layers receive no less.
           size_t end = i + n + 1;
           double value = combine(best[r - 1][i], rows[i][n], prefix[end] - prefix[i]);
-          if (value < best[r][end]) {
+          if (value <= best[r][end]) { // Of equal cuts the last: results stay with their op.
             best[r][end] = value;
             from[r][end] = i;
           }

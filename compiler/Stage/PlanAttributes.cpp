@@ -6,39 +6,9 @@
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/Builders.h"
-#include "llvm/Support/JSON.h"
 
 using namespace mlir;
 using namespace alpa;
-
-static std::string clusterJson(const Cluster &cluster) {
-  auto link = [](const Link &link) {
-    return llvm::json::Object{{"bandwidth_bytes_per_second", link.bandwidthBytesPerSecond},
-                              {"latency_seconds", link.latencySeconds}};
-  };
-  llvm::json::Array types, hosts;
-  for (const DeviceType &type : cluster.deviceTypes) {
-    llvm::json::Object flops;
-    for (const auto &entry : type.peakFlopsPerSecond)
-      flops[entry.getKey()] = entry.getValue();
-    types.push_back(llvm::json::Object{
-        {"name", type.name},
-        {"memory_bytes", type.memoryBytes},
-        {"memory_bandwidth_bytes_per_second", type.memoryBandwidthBytesPerSecond},
-        {"peak_flops_per_second", std::move(flops)}});
-  }
-  for (const Host &host : cluster.hosts)
-    hosts.push_back(llvm::json::Object{{"device_type", cluster.deviceTypes[host.deviceType].name},
-                                       {"devices", host.devices}});
-  llvm::json::Value value = llvm::json::Object{{"name", cluster.name},
-                                               {"device_types", std::move(types)},
-                                               {"hosts", std::move(hosts)},
-                                               {"intra_host", link(cluster.intraHost)},
-                                               {"inter_host", link(cluster.interHost)}};
-  std::string text;
-  llvm::raw_string_ostream(text) << value;
-  return text;
-}
 
 namespace {
 
@@ -163,7 +133,7 @@ private:
     module->setAttr(attr::stages, builder.getArrayAttr(stages));
     module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
     module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule));
-    module->setAttr("alpa.cluster", builder.getStringAttr(clusterJson(cluster)));
+    module->setAttr("alpa.cluster", builder.getStringAttr(printCluster(cluster)));
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
     module->setAttr(attr::predicted,
                     builder.getDictionaryAttr(

@@ -239,6 +239,7 @@ llvm::Error AlpaSearchStagesPass::run() {
     memoryBytes = std::min(memoryBytes, mesh.device.memoryBytes);
   problem.memoryBytes = int64_t(memoryBytes * memoryFraction);
   problem.epsilonSeconds = epsilon;
+  problem.epsilonPart = gap / 4;
   problem.manual = space->manual;
   problem.manualLayers = space->layerRanges;
 

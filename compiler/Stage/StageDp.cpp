@@ -33,11 +33,15 @@ public:
 
   StagePlan run() {
     StagePlan best;
-    for (size_t i = 0; i < candidates.size(); ++i) {
+    // The bound is of no matter to a single micro-batch; and every layer is somewhere.
+    size_t begin = problem.numMicroBatches == 1 ? std::max<size_t>(candidates.size(), 1) - 1
+                                                : leastSlowest();
+    for (size_t i = begin; i < candidates.size(); ++i) {
       if ((problem.numMicroBatches - 1) * candidates[i] >= best.seconds)
         break; // All later plans are slower.
       double first = candidates[i];
-      while (i + 1 < candidates.size() && candidates[i + 1] - first < problem.epsilonSeconds)
+      double close = std::max(problem.epsilonSeconds, problem.epsilonPart * first);
+      while (i + 1 < candidates.size() && candidates[i + 1] - first < close)
         ++i;
       sweep(candidates[i]);
       StagePlan plan = readBack();
@@ -68,6 +72,18 @@ private:
       for (unsigned hi = lo + 1; hi <= numLayers; ++hi)
         for (unsigned m = 0; m < numSubmeshes; ++m)
           visit(lo, hi, m);
+  }
+
+  /// The first candidate that no plan's slowest stage can be below.
+  size_t leastSlowest() const {
+    std::vector<double> fastest(numLayers, kInfinity);
+    forEachEntry([&](unsigned lo, unsigned hi, unsigned m) {
+      for (const StageChoice &choice : entries[entryAt(lo, hi, m)])
+        for (unsigned layer = lo; layer < hi; ++layer)
+          fastest[layer] = std::min(fastest[layer], choice.seconds);
+    });
+    double least = *llvm::max_element(fastest);
+    return llvm::lower_bound(candidates, least) - candidates.begin();
   }
 
   bool allowed(unsigned lo, unsigned hi, unsigned submesh) const {

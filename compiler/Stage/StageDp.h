@@ -46,7 +46,9 @@ struct StageDpProblem {
   /// many as there are stages from here to the end.
   bool keepsAllMicroBatches = false;
   int64_t memoryBytes = std::numeric_limits<int64_t>::max(); // Of one device.
-  double epsilonSeconds = 0; // Slowest-stage bounds closer than this count as one.
+  /// Bounds on the slowest stage closer than this many seconds, or than this part
+  /// of themselves, count as one.
+  double epsilonSeconds = 0, epsilonPart = 0;
 
   /// Stages given by hand: stage i runs on submeshes[i], and on these layers if
   /// there are any. Devices may then stay idle.
@@ -75,7 +77,7 @@ struct StagePlan {
   std::vector<PlannedStage> stages; // Empty when nothing fits.
 };
 
-/// The best plan; within (B - 1) * epsilonSeconds of it when epsilon is not 0.
+/// The best plan; within (B - 1) * epsilonSeconds, or the part epsilonPart, of it.
 StagePlan solveStageDp(const StageDpProblem &problem);
 
 /// The objective of given stages, and whether they fit into memory.

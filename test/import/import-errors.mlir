@@ -1,0 +1,72 @@
+// RUN: alpa-opt %s -split-input-file -verify-diagnostics -alpa-import
+
+// expected-error @below {{the module has no function @main to import}}
+module {
+}
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{calls @f, which calls itself; recursion cannot be planned}}
+  %0 = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func private @g(tensor<4xf32>) -> tensor<4xf32>
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{calls @g, which has no body}}
+  %0 = func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func public @main() -> tensor<ui32> {
+  // expected-error @below {{belongs to a program that is already partitioned}}
+  %0 = stablehlo.partition_id : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+
+// -----
+
+// expected-error @below {{argument 1 needs alpa.kind = "state" or "batch"}}
+func.func public @main(%a: tensor<4xf32> {alpa.kind = "state"}, %b: tensor<4xf32>) {
+  return
+}
+
+// -----
+
+// expected-error @below {{argument 1 has 4 samples in dimension 0, an earlier batch argument has 2}}
+func.func public @main(%a: tensor<2xf32> {alpa.kind = "batch"}, %b: tensor<4xf32> {alpa.kind = "batch"}) {
+  return
+}
+
+// -----
+
+// expected-error @below {{argument 0 is of kind "batch" but has no dimension to split}}
+func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
+  return
+}
+
+// -----
+
+// expected-error @below {{argument 0 is carried by result 3, but there are 1 results}}
+func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 3 : i64}) -> tensor<f32> {
+  return %a : tensor<f32>
+}
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-note @below {{the value is computed here}}
+  %0 = stablehlo.sine %x : tensor<4xf32> loc("jit(f)/transpose(jvp(alpa_eqn_0))/sin")
+  // expected-error @below {{is forward but needs a value of the backward computation}}
+  %1 = stablehlo.cosine %0 : tensor<4xf32> loc("jit(f)/jvp(alpa_eqn_1)/cos")
+  return %1 : tensor<4xf32>
+}
