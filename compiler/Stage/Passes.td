@@ -100,6 +100,7 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Statistic<"numStages", "stages", "Stages of the plan">,
     Statistic<"numPossible", "possible stages", "Runs of layers times views of submeshes">,
     Statistic<"numSolved", "solved stages", "Intra-operator problems solved">,
+    Statistic<"numReused", "reused stages", "Solutions taken over from stages of equal shape">,
     Statistic<"numRounds", "rounds", "Runs of the stage DP">
   ];
 }

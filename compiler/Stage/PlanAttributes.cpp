@@ -143,6 +143,7 @@ private:
                          named("update_seconds", seconds(plan.updateSeconds)),
                          named("search_seconds", seconds(plan.searchSeconds)),
                          named("solved_stages", integer(plan.solvedStages)),
+                         named("reused_stages", integer(plan.reusedStages)),
                          named("possible_stages", integer(plan.possibleStages))}));
   }
 

@@ -25,7 +25,7 @@ struct PlanOutcome {
   std::string schedule;
   double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
   double searchSeconds = 0;
-  int64_t solvedStages = 0, possibleStages = 0;
+  int64_t solvedStages = 0, reusedStages = 0, possibleStages = 0;
 };
 
 /// Sets the attributes that docs/architecture.md gives to search-stages. Ops

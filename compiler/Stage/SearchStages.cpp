@@ -294,6 +294,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.numMicroBatches = numMicroBatches;
   outcome.schedule = schedule;
   outcome.solvedStages = costs.numSolved();
+  outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();
   outcome.searchSeconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -301,5 +302,6 @@ llvm::Error AlpaSearchStagesPass::run() {
   numStages += outcome.stages.size();
   numPossible += costs.numPossible();
   numSolved += costs.numSolved();
+  numReused += costs.numReused();
   return llvm::Error::success();
 }

@@ -48,39 +48,73 @@ std::vector<StageCosts::Request> StageCosts::singleLayers() const {
   return requests;
 }
 
-llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requests) {
-  std::vector<std::unique_ptr<IntraOpResult>> results(requests.size());
-  std::vector<std::string> errors(requests.size());
-  parallelFor(context, 0, requests.size(), [&](size_t i) {
-    const Stage &stage = stages[requests[i].id / kSlots];
-    StageView view;
+const StageShape &StageCosts::shapeOf(const Stage &stage) {
+  auto [it, inserted] = shapes.try_emplace({stage.lo, stage.hi});
+  if (inserted) {
+    llvm::SmallVector<Operation *> ops;
     for (unsigned layer = stage.lo; layer < stage.hi; ++layer)
-      llvm::append_range(view.ops, opsOfLayer[layer]);
-    llvm::sort(view.ops,
+      llvm::append_range(ops, opsOfLayer[layer]);
+    llvm::sort(ops,
                [&](Operation *a, Operation *b) { return position.lookup(a) < position.lookup(b); });
+    it->second = describeStage(ops);
+  }
+  return it->second;
+}
+
+llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requests) {
+  struct Job {
+    ProblemKey key;
+    const StageShape *shape;
+    std::string error;
+    std::shared_ptr<IntraOpResult> result;
+  };
+  std::vector<Job> jobs;
+  std::vector<ProblemKey> keys;
+  std::map<ProblemKey, bool> started;
+  for (const Request &request : requests) {
+    const Stage &stage = stages[request.id / kSlots];
+    const StageShape &shape = shapeOf(stage);
+    unsigned shapeClass = shapeClasses.try_emplace(shape.words, shapeClasses.size()).first->second;
+    bool limited = request.id % kSlots == kUnsolved;
+    keys.push_back({shapeClass, stage.mesh, limited ? request.inFlight : 0});
+    if (!solved.count(keys.back()) && started.try_emplace(keys.back()).second)
+      jobs.push_back({keys.back(), &shape, {}, {}});
+  }
+  parallelFor(context, 0, jobs.size(), [&](size_t i) {
+    Job &job = jobs[i];
     IntraOpOptions intraOp;
     intraOp.numMicroBatches = options.numMicroBatches;
     intraOp.timeLimitSeconds = options.timeLimitSeconds;
-    if (requests[i].id % kSlots == kUnsolved) {
+    if (int64_t inFlight = std::get<2>(job.key)) {
       intraOp.memoryLimitBytes = options.memoryBytes;
-      intraOp.microBatchesInFlight = requests[i].inFlight;
+      intraOp.microBatchesInFlight = inFlight;
     }
+    StageView view;
+    view.ops.assign(job.shape->ops.begin(), job.shape->ops.end());
     llvm::Expected<IntraOpResult> result =
-        solveIntraOp(view, CostModel(meshes[stage.mesh]), intraOp);
+        solveIntraOp(view, CostModel(meshes[std::get<1>(job.key)]), intraOp);
     if (!result)
-      errors[i] = llvm::toString(result.takeError());
+      job.error = llvm::toString(result.takeError());
     else if (result->solution.status != SolveStatus::Infeasible)
-      results[i] = std::make_unique<IntraOpResult>(std::move(*result));
+      job.result = std::make_shared<IntraOpResult>(std::move(*result));
   });
-  for (std::string &error : errors)
-    if (!error.empty())
-      return llvm::createStringError(error);
-  for (auto [request, result] : llvm::zip(requests, results)) {
+  for (Job &job : jobs) {
+    if (!job.error.empty())
+      return llvm::createStringError(job.error);
+    solved[job.key] = {job.shape, job.result};
+  }
+  solvedCount += jobs.size();
+  reusedCount += requests.size() - jobs.size();
+  for (auto [request, key] : llvm::zip_equal(requests, keys)) {
     Stage &stage = stages[request.id / kSlots];
-    ++solvedCount;
-    if (!result && !stage.solutions.empty())
+    const Solved &answer = solved[key];
+    const StageShape &shape = shapeOf(stage);
+    if (!answer.result && !stage.solutions.empty())
       stage.infeasibleFrom = std::min(stage.infeasibleFrom, request.inFlight);
-    stage.solutions.push_back(std::move(result));
+    stage.solutions.push_back(!answer.result || answer.shape == &shape
+                                  ? answer.result
+                                  : std::make_shared<IntraOpResult>(
+                                        translateResult(*answer.result, *answer.shape, shape)));
   }
   return llvm::Error::success();
 }

@@ -12,8 +12,10 @@
 
 #include "compiler/Sharding/IntraOp.h"
 #include "compiler/Stage/StageDp.h"
+#include "compiler/Stage/StageShape.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <map>
 #include <memory>
 
 namespace alpa {
@@ -36,9 +38,11 @@ public:
              StageCostOptions options);
 
   unsigned numLayers() const { return opsOfLayer.size(); }
-  /// Stages that could be asked for, and those that were solved.
+  /// Stages that could be asked for, problems that were solved, and solutions
+  /// that served stages of equal shape.
   size_t numPossible() const { return stages.size(); }
   size_t numSolved() const { return solvedCount; }
+  size_t numReused() const { return reusedCount; }
 
   /// A choice of the DP: which stage, and which of its solutions.
   struct Request {
@@ -68,12 +72,13 @@ private:
 
   struct Stage {
     unsigned lo, hi, mesh;
-    std::vector<std::unique_ptr<IntraOpResult>> solutions; // Null: infeasible.
+    std::vector<std::shared_ptr<IntraOpResult>> solutions; // Null: infeasible.
     StageChoice bound; // Solution 0's numbers, once it is known.
     int64_t infeasibleFrom = std::numeric_limits<int64_t>::max(); // Micro-batches in flight.
   };
 
   size_t stageAt(unsigned lo, unsigned hi, unsigned mesh) const;
+  const StageShape &shapeOf(const Stage &stage);
   StageChoice choiceOf(const IntraOpResult &result, unsigned id) const;
   void bound(Stage &stage);
   void listChoices(size_t index, bool onlySolved, std::vector<StageChoice> &list) const;
@@ -85,7 +90,18 @@ private:
   StageCostOptions options;
   std::vector<Stage> stages;
   std::vector<std::vector<StageChoice>> table; // By (lo, hi, submesh).
-  size_t solvedCount = 0;
+  size_t solvedCount = 0, reusedCount = 0;
+
+  /// What makes two requests one problem: shape, mesh, micro-batches in flight
+  /// under the memory limit or 0 without.
+  using ProblemKey = std::tuple<unsigned, unsigned, int64_t>;
+  struct Solved {
+    const StageShape *shape;
+    std::shared_ptr<IntraOpResult> result; // Null: infeasible.
+  };
+  std::map<std::pair<unsigned, unsigned>, StageShape> shapes; // By (lo, hi).
+  std::map<std::vector<uintptr_t>, unsigned> shapeClasses;
+  std::map<ProblemKey, Solved> solved;
 };
 
 } // namespace alpa

@@ -34,8 +34,8 @@ public:
   StagePlan run() {
     StagePlan best;
     // The bound is of no matter to a single micro-batch; and every layer is somewhere.
-    size_t begin = problem.numMicroBatches == 1 ? std::max<size_t>(candidates.size(), 1) - 1
-                                                : leastSlowest();
+    size_t begin =
+        problem.numMicroBatches == 1 ? std::max<size_t>(candidates.size(), 1) - 1 : leastSlowest();
     for (size_t i = begin; i < candidates.size(); ++i) {
       if ((problem.numMicroBatches - 1) * candidates[i] >= best.seconds)
         break; // All later plans are slower.

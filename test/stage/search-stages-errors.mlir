@@ -1,0 +1,29 @@
+// RUN: not alpa-opt %s -alpa-search-stages 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=fifo" 2>&1 | FileCheck %s --check-prefix=SCHEDULE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=0" 2>&1 | FileCheck %s --check-prefix=COUNT
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1xa" 2>&1 | FileCheck %s --check-prefix=FORM
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=3x4" 2>&1 | FileCheck %s --check-prefix=PART
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x3,1x3,1x2" 2>&1 | FileCheck %s --check-prefix=LAYERS
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,2x4" 2>&1 | FileCheck %s --check-prefix=SIDE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,1x4 layer-ranges=0-1,0-2" 2>&1 | FileCheck %s --check-prefix=RANGE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,1x4 mesh-shapes=2x2" 2>&1 | FileCheck %s --check-prefix=SHAPES
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test memory-fraction=1e-6" 2>&1 | FileCheck %s --check-prefix=MEMORY
+
+// NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
+// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b or gpipe
+// COUNT: error: alpa-search-stages: num-micro-batches must be 1 or more, got 0
+// FORM: error: alpa-search-stages: submesh '1xa' must be hosts x devices of each host, such as 1x2
+// PART: error: alpa-search-stages: submesh '3x4' is no part of cluster 'cpu-test'
+// LAYERS: error: alpa-search-stages: 3 stages need as many layers, got 2
+// SIDE: error: alpa-search-stages: the submeshes do not fit side by side into cluster 'cpu-test'
+// RANGE: error: alpa-search-stages: layer range '0-2' must begin at layer 1
+// SHAPES: error: alpa-search-stages: expected one of mesh-shapes for each of submeshes, got 1 for 2
+// MEMORY: error: alpa-search-stages: no plan fits into memory: the fastest one needs {{.*}} on a device of stage {{.*}} are available; it holds {{.*}} of state and gradients{{.*}}; the largest arguments are {{.*}}; use more devices
+// MEMORY-NOT: func.func
+module {
+  func.func @main(%w: tensor<64x64xf32> {alpa.kind = "state", alpa.name = "w"}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> tensor<32x64xf32> {
+    %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+    %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] {alpa.eqn = 1 : i64, alpa.layer = 1 : i64, alpa.phase = "forward"} : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+    return %1 : tensor<32x64xf32>
+  }
+}
