@@ -3,9 +3,7 @@
 #include "compiler/Registration.h"
 
 #include "compiler/Export/Passes.h"
-#ifdef ALPA_HAS_PLANNER
 #include "compiler/Import/Passes.h"
-#endif
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -30,12 +28,8 @@ void alpa::registerPasses() {
   mlir::registerCSEPass();
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
-#ifdef ALPA_HAS_PLANNER
   registerAlpaImportPasses();
   registerAlpaStagePasses();
-#else
-  registerAlpaSliceStages();
-#endif
   registerAlpaSchedulePasses();
   registerAlpaExportPasses();
 }

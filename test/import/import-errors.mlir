@@ -56,17 +56,7 @@ func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
 
 // -----
 
-// expected-error @below {{argument 0 is carried by result 3, but there are 1 results}}
-func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 3 : i64}) -> tensor<f32> {
+// expected-error @below {{result 0 carries both argument 0 and argument 1}}
+func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %b: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}) -> tensor<f32> {
   return %a : tensor<f32>
-}
-
-// -----
-
-func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-note @below {{the value is computed here}}
-  %0 = stablehlo.sine %x : tensor<4xf32> loc("jit(f)/transpose(jvp(alpa_eqn_0))/sin")
-  // expected-error @below {{is forward but needs a value of the backward computation}}
-  %1 = stablehlo.cosine %0 : tensor<4xf32> loc("jit(f)/jvp(alpa_eqn_1)/cos")
-  return %1 : tensor<4xf32>
 }

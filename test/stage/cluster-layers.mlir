@@ -22,7 +22,7 @@ func.func @main(%w0: tensor<8x8xf32> {alpa.kind = "state"}, %w1: tensor<8x8xf32>
   %6 = stablehlo.negate %5 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : tensor<4x8xf32>
   // CHECK: dot_general {{.*}}alpa.layer = 0 : i64, alpa.phase = "backward"
   %7 = stablehlo.dot_general %x, %6, contracting_dims = [0] x [0] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
-  %zero = stablehlo.constant dense<0.0> {alpa.phase = "update"} : tensor<f32>
+  %zero = stablehlo.constant {alpa.phase = "update"} dense<0.0> : tensor<f32>
   // CHECK: %[[N0:.+]] = stablehlo.reduce{{.*}}alpa.layer = 0 : i64, alpa.phase = "update"
   %8 = stablehlo.reduce(%7 init: %zero) applies stablehlo.add across dimensions = [0, 1] {alpa.phase = "update"} : (tensor<8x8xf32>, tensor<f32>) -> tensor<f32>
   // CHECK: %[[N1:.+]] = stablehlo.reduce{{.*}}alpa.layer = 1 : i64, alpa.phase = "update"

@@ -23,8 +23,8 @@ module {
   // TWO-SAME: %arg1: tensor<64x64xf32> {{{.*}}alpa.stage = 1 : i64}
   func.func @main(%w0: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %w1: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
     // CHECK: dot_general
-    // CHECK-SAME: alpa.operand_shardings = [#alpa.sharding<{{.*}}>, #alpa.sharding<{{.*}}>]
-    // CHECK-SAME: alpa.shardings = [#alpa.sharding<{{.*}}>], alpa.stage = 0 : i64
+    // CHECK-SAME: alpa.operand_shardings = [#alpa.sharding<{{[^>]*}}>, #alpa.sharding<{{[^>]*}}>]
+    // CHECK-SAME: alpa.phase = "forward", alpa.shardings = [#alpa.sharding<[{{[RS0-9, ]+}}]>], alpa.stage = 0 : i64
     %0 = stablehlo.dot_general %x, %w0, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
     // CHECK: dot_general
     // TWO-SAME: alpa.operand_shardings
