@@ -8,6 +8,7 @@
 using namespace mlir;
 using namespace alpa;
 
+static constexpr double kFirstLookSeconds = 1;
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double alpa::microBatchSeconds(const IntraOpResult &result, int64_t numMicroBatches) {
@@ -75,8 +76,8 @@ llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requ
     const Stage &stage = stages[request.id / kSlots];
     const StageShape &shape = shapeOf(stage);
     unsigned shapeClass = shapeClasses.try_emplace(shape.words, shapeClasses.size()).first->second;
-    bool limited = request.id % kSlots == kUnsolved;
-    keys.push_back({shapeClass, stage.mesh, limited ? request.inFlight : 0});
+    unsigned slot = request.id % kSlots;
+    keys.push_back({shapeClass, stage.mesh, slot == kUnsolved ? request.inFlight : 0, slot != 0});
     if (!solved.count(keys.back()) && started.try_emplace(keys.back()).second)
       jobs.push_back({keys.back(), &shape, {}, {}});
   }
@@ -84,7 +85,10 @@ llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requ
     Job &job = jobs[i];
     IntraOpOptions intraOp;
     intraOp.numMicroBatches = options.numMicroBatches;
-    intraOp.timeLimitSeconds = options.timeLimitSeconds;
+    // Most stages turn out to be of no use: a first look is short.
+    intraOp.timeLimitSeconds = std::get<3>(job.key)
+                                   ? options.timeLimitSeconds
+                                   : std::min(options.timeLimitSeconds, kFirstLookSeconds);
     if (int64_t inFlight = std::get<2>(job.key)) {
       intraOp.memoryLimitBytes = options.memoryBytes;
       intraOp.microBatchesInFlight = inFlight;
@@ -129,6 +133,8 @@ void StageCosts::bound(Stage &stage) {
   if (!stage.solutions.empty()) {
     stage.bound = stage.solutions.front() ? choiceOf(*stage.solutions.front(), id)
                                           : StageChoice{kInfinity, 0, 0, 0, id};
+    if (stage.provisional)
+      stage.bound.seconds *= 1 - stage.solutions.front()->solution.gap;
     return;
   }
   stage.bound = {0, 0, 0, 0, id};
@@ -147,7 +153,12 @@ void StageCosts::listChoices(size_t index, bool onlySolved, std::vector<StageCho
   const Stage &stage = stages[index];
   if (stage.bound.seconds == kInfinity || (onlySolved && stage.solutions.empty()))
     return;
-  list.push_back(stage.bound);
+  if (stage.provisional)
+    list.push_back(choiceOf(*stage.solutions.front(), index * kSlots));
+  if (!stage.provisional || !onlySolved) {
+    list.push_back(stage.bound);
+    list.back().id = index * kSlots + (stage.provisional ? kRefined : 0);
+  }
   if (stage.solutions.empty() || stage.bound.peakBytes(options.mostInFlight) <= options.memoryBytes)
     return;
   // The fastest solution does not always fit: slower ones that do.
@@ -184,5 +195,5 @@ llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsign
 const IntraOpResult *StageCosts::result(unsigned id) const {
   const Stage &stage = stages[id / kSlots];
   unsigned slot = id % kSlots;
-  return slot < stage.solutions.size() && slot != kUnsolved ? stage.solutions[slot].get() : nullptr;
+  return slot < stage.solutions.size() && slot < kUnsolved ? stage.solutions[slot].get() : nullptr;
 }

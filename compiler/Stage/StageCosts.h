@@ -65,15 +65,18 @@ public:
   const LogicalMesh &mesh(unsigned id) const { return meshes[stages[id / kSlots].mesh]; }
 
 private:
-  /// Solution 0 knows no memory limit; later ones were solved under it. The
-  /// last slot stands for one that could still be solved.
-  static constexpr unsigned kSlots = 5;
-  static constexpr unsigned kUnsolved = kSlots - 1;
+  /// Solution 0 knows no memory limit; later ones were solved under it. Two slots
+  /// stand for solutions that could still be had: another one under the limit,
+  /// and a better solution 0 where the first was cut short.
+  static constexpr unsigned kSlots = 6;
+  static constexpr unsigned kUnsolved = kSlots - 2;
+  static constexpr unsigned kRefined = kSlots - 1;
 
   struct Stage {
     unsigned lo, hi, mesh;
     std::vector<std::shared_ptr<IntraOpResult>> solutions; // Null: infeasible.
-    StageChoice bound; // Solution 0's numbers, once it is known.
+    StageChoice bound;        // Solution 0's numbers, once it is known; its bound if provisional.
+    bool provisional = false; // Solution 0 was cut short and may get better.
     int64_t infeasibleFrom = std::numeric_limits<int64_t>::max(); // Micro-batches in flight.
   };
 
@@ -93,8 +96,8 @@ private:
   size_t solvedCount = 0, reusedCount = 0;
 
   /// What makes two requests one problem: shape, mesh, micro-batches in flight
-  /// under the memory limit or 0 without.
-  using ProblemKey = std::tuple<unsigned, unsigned, int64_t>;
+  /// under the memory limit or 0 without, and whether it may take all its time.
+  using ProblemKey = std::tuple<unsigned, unsigned, int64_t, bool>;
   struct Solved {
     const StageShape *shape;
     std::shared_ptr<IntraOpResult> result; // Null: infeasible.
