@@ -63,7 +63,7 @@ public:
     sources.setDiagHandler(
         [](const llvm::SMDiagnostic &diagnostic, void *self) {
           auto &reader = *static_cast<TreeReader *>(self);
-          reader.note(diagnostic.getLineNo(), diagnostic.getMessage());
+          reader.note(diagnostic.getLineNo(), "not valid YAML: " + diagnostic.getMessage());
         },
         this);
     stream.emplace(yaml, sources, /*ShowColors=*/false);

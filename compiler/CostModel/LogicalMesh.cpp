@@ -63,22 +63,40 @@ static DeviceType weakestDevice(const Cluster &cluster) {
   return weakest;
 }
 
-/// Devices are numbered host by host; the groups of an axis have devices that
-/// are `stride` apart. Says how many devices of a group share a host at most.
-static int64_t devicesOfGroupOnHost(const Submesh &submesh, int64_t size, int64_t stride) {
-  int64_t most = 1, devices = submesh.numDevices();
-  for (int64_t first = 0; first < devices; ++first) {
+/// How the groups of an axis lie on hosts. Devices are numbered host by host, and
+/// those of a group are `stride` apart.
+namespace {
+struct Placement {
+  bool spansHosts = false;
+  int64_t onHost = 1;        // Most devices of a group (that spans) on one host.
+  int64_t groupsPerHost = 1; // Most groups that leave one host.
+};
+} // namespace
+
+static Placement placeGroups(const Submesh &submesh, int64_t size, int64_t stride) {
+  Placement placement;
+  std::vector<int64_t> groupsOnHost(submesh.hosts, 0);
+  for (int64_t first = 0; first < submesh.numDevices(); ++first) {
     if (first / stride % size != 0)
       continue;
-    int64_t run = 0, host = -1;
+    auto hostOf = [&](int64_t k) { return (first + k * stride) / submesh.devicesPerHost; };
+    if (hostOf(0) == hostOf(size - 1))
+      continue;
+    placement.spansHosts = true;
+    int64_t run = 0;
     for (int64_t k = 0; k < size; ++k) {
-      int64_t at = (first + k * stride) / submesh.devicesPerHost;
-      run = at == host ? run + 1 : 1;
-      host = at;
-      most = std::max(most, run);
+      bool sameHost = k > 0 && hostOf(k) == hostOf(k - 1);
+      run = sameHost ? run + 1 : 1;
+      placement.onHost = std::max(placement.onHost, run);
+      if (!sameHost)
+        ++groupsOnHost[hostOf(k)];
     }
   }
-  return most;
+  if (!placement.spansHosts)
+    placement.onHost = size;
+  else
+    placement.groupsPerHost = *llvm::max_element(groupsOnHost);
+  return placement;
 }
 
 llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
@@ -114,18 +132,17 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
   int64_t stride = submesh.numDevices();
   for (int64_t size : shape) {
     stride /= size;
-    int64_t local = devicesOfGroupOnHost(submesh, size, stride);
-    mesh.devicesOnHost.push_back(local);
-    if (local == size) {
+    Placement placement = placeGroups(submesh, size, stride);
+    mesh.devicesOnHost.push_back(placement.onHost);
+    if (!placement.spansHosts) {
       mesh.axes.push_back(cluster.intraHost);
       continue;
     }
     // Groups that run at the same time share a host's adapters; a ring that has
     // several devices on a host also uses the links within.
-    int64_t groups = (submesh.devicesPerHost + local - 1) / local;
     Link link = cluster.interHost;
-    link.bandwidthBytesPerSecond /= groups;
-    if (local > 1) {
+    link.bandwidthBytesPerSecond /= placement.groupsPerHost;
+    if (placement.onHost > 1) {
       link.bandwidthBytesPerSecond =
           std::min(link.bandwidthBytesPerSecond, cluster.intraHost.bandwidthBytesPerSecond);
       link.latencySeconds = std::max(link.latencySeconds, cluster.intraHost.latencySeconds);

@@ -9,9 +9,30 @@
 
 using namespace alpa;
 
-Buckets::Buckets(const Graph &graph, double maxTable) : graph(graph) {
-  order();
-  plan(maxTable);
+Buckets::Buckets(const Graph &graph) : graph(graph) { order(); }
+
+void Buckets::plan(double maxWork, double maxEntries) {
+  constexpr double kLeastTable = 1 << 10;
+  double maxTable = std::max(kLeastTable, std::min(largestTable, maxWork));
+  for (;; maxTable /= 4) {
+    planTables(maxTable);
+    if (maxTable <= kLeastTable || (totalWork <= maxWork && totalEntries <= maxEntries))
+      break;
+  }
+  for (unsigned e = 0; e < graph.edges.size(); ++e) {
+    const GraphEdge &edge = graph.edges[e];
+    Factor &factor = factors[e];
+    if (factor.scope.front() == edge.a) {
+      factor.table = edge.costs;
+      continue;
+    }
+    size_t sizeA = graph.variables[edge.a].choices.size();
+    size_t sizeB = graph.variables[edge.b].choices.size();
+    factor.table.resize(factor.size);
+    for (size_t i = 0; i < sizeA; ++i)
+      for (size_t j = 0; j < sizeB; ++j)
+        factor.table[j * sizeA + i] = edge.costs[i * sizeB + j];
+  }
 }
 
 /// Cheapest elimination first; among equals the one that adds fewest edges is
@@ -49,7 +70,7 @@ void Buckets::order() {
     gone[v] = true;
     position[v] = at++;
     assignment.push_back(v);
-    totalWork += table;
+    largestTable = std::max(largestTable, table);
     simple += neighbours[v].size() <= 2;
     for (unsigned n : neighbours[v]) {
       merged.clear();
@@ -65,36 +86,28 @@ void Buckets::order() {
   std::reverse(assignment.begin(), assignment.end());
 }
 
-/// Says which tables each elimination reads and makes.
-void Buckets::plan(double maxTable) {
+void Buckets::planTables(double maxTable) {
   unsigned count = graph.variables.size();
-  buckets.resize(count);
+  factors.clear();
+  buckets.assign(count, {});
+  exact = true;
+  totalWork = totalEntries = 0;
   std::vector<std::vector<unsigned>> waiting(count); // Factors by first eliminated variable.
   auto size = [&](unsigned v) { return graph.variables[v].choices.size(); };
   auto addFactor = [&](llvm::SmallVector<unsigned, 4> scope) {
     llvm::sort(scope, [&](unsigned x, unsigned y) { return position[x] > position[y]; });
-    Factor factor;
+    Factor &factor = factors.emplace_back();
     factor.strides.resize(scope.size());
-    size_t stride = 1;
-    for (size_t i = scope.size(); i-- > 0; stride *= size(scope[i]))
-      factor.strides[i] = stride;
-    waiting[scope.back()].push_back(factors.size());
+    factor.size = 1;
+    for (size_t i = scope.size(); i-- > 0; factor.size *= size(scope[i]))
+      factor.strides[i] = factor.size;
+    totalEntries += double(factor.size);
+    waiting[scope.back()].push_back(factors.size() - 1);
     factor.scope = std::move(scope);
-    factors.push_back(std::move(factor));
-    factors.back().table.resize(stride);
     return factors.size() - 1;
   };
-  for (const GraphEdge &edge : graph.edges) {
-    Factor &factor = factors[addFactor({edge.a, edge.b})];
-    size_t sizeA = size(edge.a), sizeB = size(edge.b);
-    if (factor.scope.front() == edge.a)
-      factor.table = edge.costs;
-    else
-      for (size_t i = 0; i < sizeA; ++i)
-        for (size_t j = 0; j < sizeB; ++j)
-          factor.table[j * sizeA + i] = edge.costs[i * sizeB + j];
-  }
-  totalWork = 0;
+  for (const GraphEdge &edge : graph.edges)
+    addFactor({edge.a, edge.b});
   for (unsigned v : llvm::reverse(assignment)) {
     std::vector<unsigned> inputs = waiting[v];
     llvm::sort(inputs, [&](unsigned x, unsigned y) {
@@ -180,6 +193,7 @@ CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef
     return bucket.constant;
   }
   Factor &output = factors[bucket.output];
+  output.table.resize(output.size);
   size_t rank = output.scope.size(), numInputs = bucket.inputs.size();
   // What one step of an output dimension means for the place in each input.
   std::vector<size_t> steps(numInputs * rank), at(numInputs, 0);

@@ -18,6 +18,8 @@
 
 #include "llvm/ADT/SmallVector.h"
 
+#include <deque>
+
 namespace alpa {
 
 /// A table over some variables. Variables that are eliminated later come first,
@@ -25,7 +27,8 @@ namespace alpa {
 struct Factor {
   llvm::SmallVector<unsigned, 4> scope;
   llvm::SmallVector<size_t, 4> strides;
-  std::vector<int64_t> table;
+  size_t size = 0;
+  std::vector<int64_t> table; // Empty until it is needed.
 
   size_t offset(llvm::ArrayRef<unsigned> values, unsigned skipLast) const {
     size_t at = 0;
@@ -37,8 +40,13 @@ struct Factor {
 
 class Buckets {
 public:
-  /// `maxTable` limits the combinations that one elimination goes through.
-  Buckets(const Graph &graph, double maxTable);
+  /// Chooses the order of elimination. Then `plan` must be called.
+  explicit Buckets(const Graph &graph);
+
+  /// Says which tables each elimination reads and makes. They are as large as
+  /// the limits allow: on the combinations of one table, of all of them (`work`),
+  /// and on the entries kept. May be called again.
+  void plan(double maxWork, double maxEntries);
 
   /// Eliminates all variables, with `prices` (one per choice, or empty) added to
   /// the costs of each. The result bounds the sum of costs without the graph's
@@ -71,17 +79,19 @@ private:
   };
 
   void order();
-  void plan(double maxTable);
+  void planTables(double maxTable);
   CostSum eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef<int64_t> costs);
 
   const Graph &graph;
   std::vector<unsigned> assignment;
   std::vector<unsigned> position; // In the order of elimination.
   std::vector<std::vector<int64_t>> costs;
-  std::vector<Factor> factors;
+  std::deque<Factor> factors;
   std::vector<std::vector<MiniBucket>> buckets; // By variable.
   bool exact = true;
   double totalWork = 0;
+  double totalEntries = 0;
+  double largestTable = 0; // Of an exact elimination.
   unsigned simple = 0;
 };
 

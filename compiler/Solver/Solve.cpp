@@ -34,9 +34,8 @@ llvm::StringRef alpa::stringifySolveStatus(SolveStatus status) {
 
 namespace {
 
-constexpr double kLargeTable = 1 << 24;
-constexpr double kSmallTable = 1 << 18;
-constexpr double kWorkPerSecond = 3e8; // Table entries; a cautious figure.
+constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
+constexpr double kWorkPerSecond = 3e8;  // Table entries; a cautious figure.
 constexpr unsigned kPriceShift = 30;
 
 class Solver {
@@ -62,12 +61,11 @@ private:
   }
   bool outOfTime() const { return seconds() > options.timeLimitSeconds; }
 
-  /// Largest tables for which an elimination ends in a fraction of the time.
+  /// Tables as large as an elimination in a share of the time allows.
   std::unique_ptr<Buckets> makeBuckets(const Graph &graph, double share) {
-    auto buckets = std::make_unique<Buckets>(graph, kLargeTable);
-    if (buckets->isExact() && buckets->work() <= kWorkPerSecond * options.timeLimitSeconds * share)
-      return buckets;
-    return std::make_unique<Buckets>(graph, kSmallTable);
+    auto buckets = std::make_unique<Buckets>(graph);
+    buckets->plan(kWorkPerSecond * options.timeLimitSeconds * share, kMaxEntries);
+    return buckets;
   }
 
   /// Choices of the graph's variables as choices of the problem's nodes.

@@ -1,0 +1,224 @@
+//===- CostModelTest.cpp - clusters, meshes and cost formulas -------------===//
+//
+// Without arguments: checks properties. With preset or file names: prints each
+// cluster as read, or the error.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/CostModel/CostModel.h"
+
+#include "llvm/Support/raw_ostream.h"
+
+#include <cmath>
+#include <random>
+
+using namespace alpa;
+
+static int failures = 0;
+
+#define CHECK(condition)                                                                           \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      llvm::errs() << __FILE__ << ":" << __LINE__ << ": not true: " #condition "\n";               \
+      ++failures;                                                                                  \
+    }                                                                                              \
+  } while (false)
+
+static bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); }
+
+static Cluster makeCluster(int64_t hosts, int64_t devices) {
+  Cluster cluster;
+  DeviceType type;
+  type.name = "d";
+  type.memoryBytes = 1 << 30;
+  type.memoryBandwidthBytesPerSecond = 1e11;
+  type.peakFlopsPerSecond["float32"] = 1e12;
+  type.peakFlopsPerSecond["bfloat16"] = 4e12;
+  cluster.deviceTypes.push_back(type);
+  cluster.hosts.assign(hosts, {0, devices});
+  cluster.intraHost = {1e11, 1e-6};
+  cluster.interHost = {1e10, 1e-5};
+  return cluster;
+}
+
+static LogicalMesh makeMesh(const Cluster &cluster, Submesh submesh,
+                            llvm::ArrayRef<int64_t> shape) {
+  llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, shape);
+  if (mesh)
+    return std::move(*mesh);
+  llvm::errs() << llvm::toString(mesh.takeError()) << "\n";
+  exit(1);
+}
+
+static void testSubmeshes() {
+  auto text = [](const Cluster &cluster) {
+    std::string result;
+    for (const Submesh &submesh : submeshShapes(cluster))
+      result += std::to_string(submesh.hosts) + "x" + std::to_string(submesh.devicesPerHost) + " ";
+    return result;
+  };
+  CHECK(text(makeCluster(2, 4)) == "1x1 1x2 1x4 2x4 ");
+  CHECK(text(makeCluster(3, 6)) == "1x1 1x2 1x4 1x6 2x6 3x6 ");
+  CHECK(text(makeCluster(1, 1)) == "1x1 ");
+  Cluster unequal = makeCluster(2, 8);
+  unequal.hosts[1].devices = 4;
+  CHECK(text(unequal) == "1x1 1x2 1x4 2x4 ");
+}
+
+static void testMeshes() {
+  Cluster cluster = makeCluster(2, 4);
+  auto shapes = [&](Submesh submesh) {
+    std::string result;
+    for (const LogicalMesh &mesh : logicalMeshes(cluster, submesh))
+      result += std::to_string(mesh.shape[0]) + "x" + std::to_string(mesh.shape[1]) + " ";
+    return result;
+  };
+  CHECK(shapes({2, 4}) == "1x8 2x4 4x2 ");
+  CHECK(shapes({1, 4}) == "1x4 2x2 ");
+  CHECK(shapes({1, 1}) == "1x1 ");
+  CHECK(shapes({3, 4}).empty());
+
+  // Shape (2, 4): four groups share each host's network along axis 0.
+  LogicalMesh mesh = makeMesh(cluster, {2, 4}, {2, 4});
+  CHECK(close(mesh.axes[0].bandwidthBytesPerSecond, 1e10 / 4));
+  CHECK(close(mesh.axes[1].bandwidthBytesPerSecond, 1e11));
+  mesh = makeMesh(cluster, {2, 4}, {4, 2});
+  CHECK(close(mesh.axes[0].bandwidthBytesPerSecond, 1e10 / 2));
+  mesh = makeMesh(cluster, {2, 4}, {1, 8});
+  CHECK(close(mesh.axes[1].bandwidthBytesPerSecond, 1e10));
+  mesh = makeMesh(cluster, {2, 4}, {2, 2, 2});
+  CHECK(close(mesh.axes[0].bandwidthBytesPerSecond, 1e10 / 4));
+  CHECK(close(mesh.axes[2].bandwidthBytesPerSecond, 1e11));
+  // Groups of 4 of 12 devices on hosts of 6 do not end where hosts do.
+  mesh = makeMesh(makeCluster(2, 6), {2, 6}, {3, 4});
+  CHECK(mesh.axes[1].bandwidthBytesPerSecond <= 1e10);
+
+  for (auto shape : {std::vector<int64_t>{}, {3, 3}, {0, 8}, {-2, -4}, {8}, {2, 8}}) {
+    llvm::Expected<LogicalMesh> made = makeLogicalMesh(cluster, {2, 4}, shape);
+    CHECK(bool(made) == (shape == std::vector<int64_t>{8}));
+    if (!made)
+      llvm::consumeError(made.takeError());
+  }
+}
+
+static void testCosts() {
+  std::mt19937_64 random(0);
+  auto uniform = [&](double low, double high) {
+    return low + (high - low) * double(random() >> 11) / 0x1p53;
+  };
+  using Cost = double (CostModel::*)(double, unsigned) const;
+  constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
+                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds};
+  for (int trial = 0; trial < 200; ++trial) {
+    Cluster cluster = makeCluster(1 + random() % 4, 1 + random() % 8);
+    cluster.intraHost = {uniform(1e9, 1e12), uniform(0, 1e-4)};
+    cluster.interHost = {uniform(1e8, 1e11), uniform(0, 1e-3)};
+    for (const Submesh &submesh : submeshShapes(cluster))
+      for (const LogicalMesh &mesh : logicalMeshes(cluster, submesh)) {
+        CostModel model(mesh);
+        CHECK(mesh.numDevices() == submesh.numDevices());
+        for (unsigned axis = 0; axis < 2; ++axis) {
+          double bytes = uniform(1, 1e9), more = bytes + uniform(1, 1e9);
+          for (Cost cost : costs) {
+            double less = (model.*cost)(bytes, axis);
+            CHECK(std::isfinite(less) && less >= 0);
+            CHECK((model.*cost)(0, axis) == 0);
+            if (mesh.shape[axis] == 1)
+              CHECK(less == 0);
+            else
+              CHECK(less < (model.*cost)(more, axis));
+          }
+          // The two halves of an all-reduce.
+          CHECK(close(model.allReduceSeconds(bytes, axis) + 1,
+                      model.reduceScatterSeconds(bytes, axis) +
+                          model.allGatherSeconds(bytes, axis) + 1));
+        }
+      }
+    double bytes = uniform(1, 1e9);
+    CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, bytes) <
+          transferSeconds(cluster, {1, 1}, {1, 1}, 2 * bytes));
+    CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, 0) == 0);
+  }
+
+  // 4 devices: 2 * 3 steps of a quarter each.
+  CostModel model(makeMesh(makeCluster(2, 4), {1, 4}, {1, 4}));
+  CHECK(close(model.allReduceSeconds(4e8, 1), 6 * (1e-6 + 1e8 / 1e11)));
+  CHECK(close(model.allToAllSeconds(4e8, 1), 3 * (1e-6 + 1e8 / 1e11)));
+  // 8 devices on two hosts: 4 of them send half of their part through one link.
+  CostModel flat(makeMesh(makeCluster(2, 4), {2, 4}, {1, 8}));
+  CHECK(close(flat.allToAllSeconds(8e8, 1), 7e-5 + 4 * 4e8 / 1e10));
+  // Bound by arithmetic, by memory, and dtypes without a rate of their own.
+  CHECK(close(model.computeSeconds(1e12, 1e3, "float32"), 1));
+  CHECK(close(model.computeSeconds(1e12, 1e3, "bf16"), 0.25));
+  CHECK(close(model.computeSeconds(1e3, 1e11, "float32"), 1));
+  CHECK(close(model.computeSeconds(1e12, 0, "int32"), 1));
+  CHECK(model.computeSeconds(0, 0, "float32") == 0);
+  // Hosts of one cluster, then between hosts: the network is slower.
+  Cluster two = makeCluster(2, 4);
+  CHECK(transferSeconds(two, {1, 2}, {1, 2}, 1e9) < transferSeconds(two, {1, 4}, {1, 4}, 1e9));
+}
+
+static void testPresets() {
+  CHECK(!clusterPresets().empty());
+  for (llvm::StringRef name : clusterPresets()) {
+    llvm::Expected<Cluster> cluster = loadCluster(name);
+    if (!cluster) {
+      llvm::errs() << llvm::toString(cluster.takeError()) << "\n";
+      ++failures;
+      continue;
+    }
+    CHECK(cluster->name == name);
+    std::string text = printCluster(*cluster);
+    llvm::Expected<Cluster> again = parseCluster(text, "printed");
+    CHECK(bool(again));
+    if (again)
+      CHECK(printCluster(*again) == text);
+    else
+      llvm::errs() << llvm::toString(again.takeError()) << "\n";
+  }
+}
+
+/// Damaged text gives an error or a cluster, but never ends the process.
+static void testDamage() {
+  Cluster cluster = makeCluster(2, 4);
+  std::string good = printCluster(cluster);
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string bad = good;
+    for (int edit = 0; edit <= trial % 3 && !bad.empty(); ++edit) {
+      size_t at = random() % bad.size();
+      switch (random() % 3) {
+      case 0:
+        bad.erase(at, 1 + random() % 9);
+        break;
+      case 1:
+        bad[at] = "{}[]:,\"'-#&*!|>%@ \n\t\\?0a"[random() % 25];
+        break;
+      default:
+        bad.resize(at + 1);
+      }
+    }
+    llvm::Expected<Cluster> parsed = parseCluster(bad, "damaged.yaml");
+    if (!parsed)
+      CHECK(llvm::StringRef(llvm::toString(parsed.takeError())).starts_with("damaged.yaml:"));
+  }
+}
+
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; ++i) {
+    llvm::Expected<Cluster> cluster = loadCluster(argv[i]);
+    if (cluster)
+      llvm::outs() << printCluster(*cluster);
+    else
+      llvm::outs() << "error: " << llvm::toString(cluster.takeError()) << "\n";
+  }
+  if (argc > 1)
+    return 0;
+  testSubmeshes();
+  testMeshes();
+  testCosts();
+  testPresets();
+  testDamage();
+  llvm::outs() << (failures ? "failed" : "all passed") << "\n";
+  return failures != 0;
+}
