@@ -92,11 +92,13 @@ std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
     return strategies;
 
   // Sums scattered over a dimension instead of repeated, where pieces stay even
-  // and neighbours stay neighbours.
+  // and neighbours stay neighbours. On three axes they could be thousands; then
+  // the later axes repeat their sums.
+  constexpr size_t kMaxStrategies = 256;
   unsigned numAxes = meshShape.size();
   for (unsigned axis = 0; axis < numAxes; ++axis) {
     size_t known = strategies.size();
-    for (size_t i = 0; i < known; ++i) {
+    for (size_t i = 0; i < known && strategies.size() < kMaxStrategies; ++i) {
       int16_t factor = strategies[i].axes.factor[axis];
       if (factor < 0 || rule.factors[factor].kind != FactorKind::Reduction)
         continue;
