@@ -111,7 +111,7 @@ void alpa::addElementwiseRules(RuleTable &table) {
   table["sdy.sharding_constraint"] = elementwise;
   table["stablehlo.bitcast_convert"] = bitcastConvert;
   table["stablehlo.optimization_barrier"] = passThrough;
-  for (llvm::StringRef name : {"while", "case", "if", "custom_call", "rng_bit_generator", "rng",
+  for (llvm::StringRef name : {"case", "if", "custom_call", "rng_bit_generator", "rng",
                                "get_dimension_size", "create_token", "after_all"})
     table[("stablehlo." + name).str()] = opaque;
 }

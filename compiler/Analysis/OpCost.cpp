@@ -60,9 +60,7 @@ llvm::StringRef alpa::getComputeType(Operation *op) {
   return "float32";
 }
 
-/// Trips of a loop that counts in steps of one to a constant, as scans do; 1 if
-/// it cannot be told.
-static double tripCount(Operation *loop) {
+double alpa::getTripCount(Operation *loop) {
   Region &condition = loop->getRegion(0);
   if (!condition.hasOneBlock())
     return 1;
@@ -93,7 +91,7 @@ static double regionFlops(Operation *op) {
 double alpa::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
-    return tripCount(op) * regionFlops(op);
+    return getTripCount(op) * regionFlops(op);
   if (name == "stablehlo.case" || name == "stablehlo.if")
     return regionFlops(op); // All branches: which one runs is not known.
   if (op->getNumResults() == 0)

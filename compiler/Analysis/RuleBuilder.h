@@ -35,6 +35,7 @@ void addSliceRules(RuleTable &table);
 void addContractionRules(RuleTable &table);
 void addReductionRules(RuleTable &table);
 void addIndexingRules(RuleTable &table);
+void addLoopRules(RuleTable &table);
 
 } // namespace alpa
 

@@ -51,6 +51,7 @@ static const RuleTable &ruleTable() {
     addContractionRules(rules);
     addReductionRules(rules);
     addIndexingRules(rules);
+    addLoopRules(rules);
     return rules;
   }();
   return table;

@@ -6,6 +6,7 @@
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/SmallVector.h"
 #include <optional>
+#include <vector>
 
 namespace alpa {
 
@@ -36,6 +37,23 @@ struct ShardingRule {
   bool leads = false; // Worth a choice of its own, though cheap (gather, scatter).
   /// Result i is operand i, whatever the other operands are (optimization_barrier).
   bool forwards = false;
+
+  /// For an op with a body of its own (a loop): its work, parted by the factors
+  /// that divide it, and the sums that its iterations complete. Empty for other
+  /// ops, whose work is divided by all factors.
+  struct Work {
+    double flops = 0;
+    double bytes = 0;
+    llvm::SmallVector<unsigned> factors;
+  };
+  struct PartialSum {
+    double bytes = 0; // Of one whole result.
+    double times = 0;
+    llvm::SmallVector<unsigned> factors; // That split the result.
+    llvm::SmallVector<unsigned> summed;  // That it is summed over.
+  };
+  std::vector<Work> work;
+  std::vector<PartialSum> sums;
 };
 
 /// The rule of an op of the StableHLO set, or nothing if it has no rule yet.
@@ -45,6 +63,8 @@ std::optional<ShardingRule> getShardingRule(mlir::Operation *op);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
+/// Iterations of a loop that counts to a constant, as scans do; 1 if unknown.
+double getTripCount(mlir::Operation *loop);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32").

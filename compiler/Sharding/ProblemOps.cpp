@@ -16,6 +16,9 @@ static int64_t numElements(Value value) {
 
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
+  if (!info.rule.work.empty())
+    return toPicoseconds(
+        bodySeconds(info.rule, strategy.axes, getComputeType(info.op), projection, model));
   double bytes = 0;
   auto addBytes = [&](unsigned index, const TensorFactors &tensor) {
     if (values[index].materialized && values[index].kind != ValueKind::Free)

@@ -57,6 +57,15 @@ int64_t RuleProjection::numShares(const Assignment &axes) const {
   return shares;
 }
 
+int64_t RuleProjection::numShares(const Assignment &axes, llvm::ArrayRef<unsigned> factors) const {
+  int64_t shares = 1;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (axes.factor[axis] >= 0 &&
+        llvm::is_contained(factors, static_cast<unsigned>(axes.factor[axis])))
+      shares *= meshShape[axis];
+  return shares;
+}
+
 std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
                                                 llvm::ArrayRef<int64_t> resultShape,
                                                 llvm::ArrayRef<int64_t> meshShape) {
@@ -145,5 +154,22 @@ double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const S
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
     if (isPartial(axis) && (result != 0 || strategy.scatter[axis] < 0))
       seconds += model.allReduceSeconds(localBytes, axis);
+  return seconds;
+}
+
+double alpa::bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
+                         const RuleProjection &projection, const CostModel &model) {
+  double seconds = 0;
+  for (const ShardingRule::Work &work : rule.work) {
+    double shares = static_cast<double>(projection.numShares(axes, work.factors));
+    seconds += model.computeSeconds(work.flops / shares, work.bytes / shares, dtype);
+  }
+  for (const ShardingRule::PartialSum &sum : rule.sums) {
+    double bytes = sum.bytes / static_cast<double>(projection.numShares(axes, sum.factors));
+    for (unsigned axis = 0; axis < model.getMesh().shape.size(); ++axis)
+      if (axes.factor[axis] >= 0 &&
+          llvm::is_contained(sum.summed, static_cast<unsigned>(axes.factor[axis])))
+        seconds += sum.times * model.allReduceSeconds(bytes, axis);
+  }
   return seconds;
 }

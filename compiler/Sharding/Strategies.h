@@ -35,6 +35,8 @@ public:
   PackedSpec toSpec(const TensorFactors &tensor, const Assignment &axes) const;
   /// Devices among which the op's work is divided.
   int64_t numShares(const Assignment &axes) const;
+  /// The same, if only `factors` are divided.
+  int64_t numShares(const Assignment &axes, llvm::ArrayRef<unsigned> factors) const;
   bool canSplit(unsigned factor) const { return splittable[factor]; }
 
 private:
@@ -55,6 +57,10 @@ PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
 /// Seconds to complete the partial sums of one result of `fullBytes`.
 double reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
                         double fullBytes, const RuleProjection &projection, const CostModel &model);
+
+/// Seconds of the body of a loop, all iterations, with their sums.
+double bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
+                   const RuleProjection &projection, const CostModel &model);
 
 } // namespace alpa
 
