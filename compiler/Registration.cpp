@@ -5,6 +5,7 @@
 #include "compiler/Export/Passes.h"
 #include "compiler/Import/Passes.h"
 #include "compiler/Schedule/Passes.h"
+#include "compiler/Sharding/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
@@ -29,6 +30,7 @@ void alpa::registerPasses() {
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
   registerAlpaImportPasses();
+  registerShardingPasses();
   registerAlpaStagePasses();
   registerAlpaSchedulePasses();
   registerAlpaExportPasses();

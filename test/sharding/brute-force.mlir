@@ -9,7 +9,7 @@
 
 // A dot forward and backward, and momentum.
 func.func @main(%w: tensor<256x130xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<258x256xf32> {alpa.kind = "batch"}) -> (tensor<256x130xf32>, tensor<f32>) {
-  %zero = stablehlo.constant dense<0.0> {alpa.phase = "forward"} : tensor<f32>
+  %zero = stablehlo.constant {alpa.phase = "forward"} dense<0.0> : tensor<f32>
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.phase = "forward"} : (tensor<258x256xf32>, tensor<256x130xf32>) -> tensor<258x130xf32>
   %1 = stablehlo.tanh %0 {alpa.phase = "forward"} : tensor<258x130xf32>
   %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [0, 1] {alpa.phase = "forward"} : (tensor<258x130xf32>, tensor<f32>) -> tensor<f32>

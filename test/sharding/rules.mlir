@@ -16,7 +16,7 @@ func.func @elementwise(%x: tensor<8x16xf32>, %p: tensor<i1>) {
 }
 
 func.func @shapes(%x: tensor<8x16xf32>, %y: tensor<8x1xf32>, %z: tensor<6x4xf32>) {
-  // expected-remark @+1 {{([a, b]) -> [c, a, b] {c = 3, a = 8, b = 16}}}
+  // expected-remark @+1 {{([b, c]) -> [a, b, c] {a = 3, b = 8, c = 16}}}
   %0 = stablehlo.broadcast_in_dim %x, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<3x8x16xf32>
   // A dimension of size 1 that grows is not split in the operand.
   // expected-remark @+1 {{([a, -]) -> [a, b] {a = 8, b = 16}}}
