@@ -118,8 +118,8 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
 def train(
     step: Step, state: TrainState, data: Iterator[Batch], steps: int, bar: bool
-) -> list[float]:
-    """Run `steps` steps with a progress bar; the losses."""
+) -> tuple[TrainState, list[float]]:
+    """Run `steps` steps with a progress bar; the last state and the losses."""
     losses: list[float] = []
     pending: jax.Array | None = None
     progress = tqdm(range(steps), desc="training", unit="step", disable=not bar)
@@ -136,7 +136,7 @@ def train(
         pending = loss
     if pending is not None:
         losses.append(float(pending))
-    return losses
+    return state, losses
 
 
 def main() -> None:
@@ -192,10 +192,10 @@ def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
     begin = time.perf_counter()
     parallel = planned.load(progress=sys.stderr.isatty())
     print(f"compiled in {time.perf_counter() - begin:.1f} s")
-    losses = train(parallel, state, data, options.steps, bar=True)
+    state, losses = train(parallel, state, data, options.steps, bar=True)
 
     single = jax.jit(train_step)
-    ours, theirs = state, state
+    ours = theirs = jax.device_get(state)
     worst = 0.0
     for _ in range(3):
         batch = next(data)
