@@ -54,12 +54,14 @@ def test_many_steps_stay_bounded():
     assert float(losses[-1]) < 0.8 * float(losses[0])
 
 
-def test_state_is_donated_and_passed_through():
-    step = load(handmade.as_plan(*handmade.two_stages(2)))
+@pytest.mark.parametrize(("first", "second"), [*MESHES[:4], ((2, 1), (1, 2))])
+def test_state_is_donated_and_passed_through(first, second):
+    step = load(handmade.as_plan(*handmade.two_stages(2, first=first, second=second)))
     state, batch = handmade.arguments(2)
     state = jax.tree.map(jax.numpy.asarray, state)
     first = step(flat(state, batch))
-    assert not state["w0"].is_deleted()  # the caller's arrays were copied to the mesh
+    for array in state.values():  # the caller's arrays were copied to the mesh
+        assert not array.is_deleted()
     second = step([*first[:2], batch["x"], batch["y"]])
     assert first[0].is_deleted()
     assert first[1].is_deleted()

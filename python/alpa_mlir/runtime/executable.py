@@ -55,9 +55,8 @@ def load(
 
     Args:
         devices: `devices[i]` is the plan's device i; by default `jax.devices()`.
-        donate_state: the arrays of carried state that a call is given are used up by it
-            (only those that the step itself returned before, or that lie in the right
-            place already; others are copied).
+        donate_state: a call uses up the arrays of carried state that an earlier call returned;
+            others are copied and stay valid.
         progress: called with (done, total, label) as programs are compiled.
         max_in_flight: programs that may be started and not finished.
 
@@ -109,9 +108,7 @@ class LoadedPlan:
         self._stages = stages
         self._donate = donate_state
         self._flight = _Flight(max_in_flight)
-        # Equal shardings are one object, so that the usual check is by identity.
-        unique: dict[NamedSharding, NamedSharding] = {}
-        self._shardings = [unique.setdefault(s, s) for s in shardings]
+        self._shardings = shardings
         self._known_avals: list[Any] = [None] * len(plan.inputs)
         self._movers: dict[tuple[Any, TensorSpec, NamedSharding], Callable[..., jax.Array]] = {}
         self._splits = {
@@ -127,8 +124,8 @@ class LoadedPlan:
         ]
         self._finish = [_finisher(result) for result in linear.results]
         self._given = {
-            plan.inputs[a.arg].carried_by is not None and a.value for a in self._state_places
-        } - {False}
+            a.value for a in self._state_places if plan.inputs[a.arg].carried_by is not None
+        }
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
         """Run one step.
@@ -217,14 +214,15 @@ class LoadedPlan:
         given = self._donate and place.value in self._given
         tensor = self._linear.values[place.value].tensor
         if isinstance(x, jax.Array):
-            there = x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim)
-            if there and not (given and id(x) in used):
+            # Results of a step have the very object as their sharding: they are ours to use up.
+            if x.sharding is target and id(x) not in used:
                 used.add(id(x))
                 return x
-            if not given or isinstance(x.sharding, NamedSharding):
-                moved = self._move(x, tensor, target)
-                # On its own device a copy may be the same memory, which is not ours to use up.
-                return jnp.copy(moved) if given else moved
+            there = x.sharding.is_equivalent_to(target, x.ndim)
+            if there:
+                return jnp.copy(x) if given else x
+            if not given:
+                return self._move(x, tensor, target)
         return _jax.device_put(np.array(x), target)
 
     def _move(self, x: jax.Array, tensor: TensorSpec, target: NamedSharding) -> jax.Array:

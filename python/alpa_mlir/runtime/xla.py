@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -184,8 +185,9 @@ def mlir_type(tensor: TensorSpec) -> str:
     return f"tensor<{''.join(f'{d}x' for d in tensor.shape)}{mlir_dtype(tensor.dtype)}>"
 
 
+@lru_cache(maxsize=8192)
 def named_sharding(mesh: Mesh, tensor: TensorSpec) -> NamedSharding:
-    """The JAX sharding of a spec on a mesh."""
+    """The JAX sharding of a spec on a mesh; equal ones are one object."""
     return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
 
 
