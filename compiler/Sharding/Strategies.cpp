@@ -113,14 +113,21 @@ std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
         continue;
       PackedSpec spec =
           scatteredSpec(projection.toSpec(rule.results[0], strategies[i].axes), strategies[i]);
+      // One dimension will do: a whole one before one that is split further.
+      int best = -1;
       for (int dim = 0; dim < static_cast<int>(resultShape.size()); ++dim) {
-        int64_t pieces = spec.numPieces(dim, meshShape) * meshShape[axis];
-        if (resultShape[dim] % pieces != 0 || spec.hasMinorAxis(axis, dim, numAxes))
+        int64_t pieces = spec.numPieces(dim, meshShape);
+        if (resultShape[dim] % (pieces * meshShape[axis]) != 0 ||
+            spec.hasMinorAxis(axis, dim, numAxes))
           continue;
-        Strategy next = strategies[i];
-        next.scatter[axis] = static_cast<int16_t>(dim);
-        strategies.push_back(next);
+        if (best < 0 || pieces < spec.numPieces(best, meshShape))
+          best = dim;
       }
+      if (best < 0)
+        continue;
+      Strategy next = strategies[i];
+      next.scatter[axis] = static_cast<int16_t>(best);
+      strategies.push_back(next);
     }
   }
   return strategies;

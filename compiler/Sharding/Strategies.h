@@ -45,8 +45,9 @@ private:
   llvm::SmallVector<bool> splittable;
 };
 
-/// Every strategy of an op. Those of a heavy op use as many axes as any of its
-/// strategies can. `resultShape` is result 0's.
+/// The strategies of an op. Those of a heavy op use as many axes as any of its
+/// strategies can, and may scatter a sum over one dimension of the result: every
+/// further dimension to choose from would multiply the solver's work. `resultShape` is result 0's.
 std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
                                           llvm::ArrayRef<int64_t> meshShape);

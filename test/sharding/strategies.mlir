@@ -3,22 +3,20 @@
 // RUN: alpa-opt %s -alpa-test-strategies=mesh-shape=1,4 -o /dev/null 2>&1 | FileCheck %s --check-prefix=LINE
 
 // On one axis: by batch, rows, columns, or the contracted dimension, whose sums are
-// repeated on all devices or scattered over one of the result's dimensions. Never
+// repeated on all devices or scattered over the result's first whole dimension. Never
 // replicated.
 // ONE: ([S0, R, R], [S0, R, R]) -> [S0, R, R]{{$}}
 // ONE: ([R, S0, R], [R, R, R]) -> [R, S0, R]{{$}}
 // ONE: ([R, R, R], [R, R, S0]) -> [R, R, S0]{{$}}
 // ONE: ([R, R, S0], [R, S0, R]) -> [R, R, R] all-reduce 0{{$}}
 // ONE: ([R, R, S0], [R, S0, R]) -> [S0, R, R] reduce-scatter 0{{$}}
-// ONE: ([R, R, S0], [R, S0, R]) -> [R, S0, R] reduce-scatter 0{{$}}
-// ONE: ([R, R, S0], [R, S0, R]) -> [R, R, S0] reduce-scatter 0{{$}}
-// ONE-NOT: {{^.*}}[R, R, R], [R, R, R]{{.*}}
+// ONE-NOT: remark
 
 // TWO-DAG: ([S0, S1, R], [S0, R, R]) -> [S0, S1, R]{{$}}
 // TWO-DAG: ([S1, S0, R], [S1, R, R]) -> [S1, S0, R]{{$}}
 // TWO-DAG: ([S01, R, R], [S01, R, R]) -> [S01, R, R]{{$}}
 // TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, R, R] all-reduce 1{{$}}
-// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S01, R, R] reduce-scatter 1{{$}}
+// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, S1, R] reduce-scatter 1{{$}}
 // TWO-DAG: ([R, R, S01], [R, S01, R]) -> [R, R, R] all-reduce 0 all-reduce 1{{$}}
 
 // An axis of size 1 is not used.
