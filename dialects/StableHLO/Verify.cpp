@@ -1,0 +1,168 @@
+//===- Verify.cpp - what verifiers of several ops ask ---------------------===//
+
+#include "dialects/StableHLO/Verify.h"
+
+#include "mlir/IR/TypeUtilities.h"
+#include "llvm/ADT/SmallSet.h"
+
+using namespace mlir;
+using namespace mlir::stablehlo;
+
+bool stablehlo::shapesAgree(ArrayRef<int64_t> a, ArrayRef<int64_t> b) {
+  return a.size() == b.size() && llvm::all_of(llvm::zip_equal(a, b), [](auto pair) {
+           return sizesAgree(std::get<0>(pair), std::get<1>(pair));
+         });
+}
+
+bool stablehlo::typesAgree(Type a, Type b) {
+  auto left = dyn_cast<RankedTensorType>(a), right = dyn_cast<RankedTensorType>(b);
+  if (!left || !right)
+    return a == b;
+  return left.getElementType() == right.getElementType() &&
+         shapesAgree(left.getShape(), right.getShape());
+}
+
+LogicalResult stablehlo::verifyDims(Operation *op, StringRef label, StringRef what,
+                                    ArrayRef<int64_t> dims, int64_t rank) {
+  llvm::SmallSet<int64_t, 8> seen;
+  for (int64_t dim : dims) {
+    if (dim < 0 || dim >= rank)
+      return op->emitOpError(label)
+             << ": expected " << what << " in [0, " << rank << "), got " << dim;
+    if (!seen.insert(dim).second)
+      return op->emitOpError(label) << ": dimension " << dim << " is named twice in " << what;
+  }
+  return success();
+}
+
+LogicalResult stablehlo::verifySize(Operation *op, StringRef label, StringRef what, size_t got,
+                                    size_t size) {
+  if (got == size)
+    return success();
+  return op->emitOpError(label) << ": expected " << size << " entries of " << what << ", got "
+                                << got;
+}
+
+LogicalResult stablehlo::verifyResult(Operation *op, StringRef label, Type got, Type expected) {
+  if (typesAgree(got, expected))
+    return success();
+  return op->emitOpError(label) << ": expected result type " << expected << ", got " << got;
+}
+
+LogicalResult stablehlo::verifyIndices(Operation *op, StringRef label, ValueRange indices) {
+  for (Value index : indices)
+    if (typeOf(index).getRank() != 0 || index.getType() != indices.front().getType())
+      return op->emitOpError(label)
+             << ": expected scalar indices of one type, got " << index.getType();
+  return success();
+}
+
+/// Types of the values that the region returns, or nothing with an error.
+static FailureOr<TypeRange> returnedTypes(Operation *op, StringRef label, StringRef what,
+                                          Region &region) {
+  auto returned = region.front().empty() ? ReturnOp() : dyn_cast<ReturnOp>(region.front().back());
+  if (!returned)
+    return op->emitOpError(label) << ": expected " << what << " to end in stablehlo.return";
+  return TypeRange(returned.getOperandTypes());
+}
+
+LogicalResult stablehlo::verifyScalarRegion(Operation *op, StringRef label, StringRef what,
+                                            Region &region, ArrayRef<Type> arguments,
+                                            ArrayRef<Type> results) {
+  auto scalars = [](ArrayRef<Type> elements) {
+    return llvm::to_vector_of<Type>(
+        llvm::map_range(elements, [](Type type) { return RankedTensorType::get({}, type); }));
+  };
+  FailureOr<TypeRange> returned = returnedTypes(op, label, what, region);
+  if (failed(returned))
+    return failure();
+  SmallVector<Type> in = scalars(arguments), out = scalars(results);
+  if (region.getArgumentTypes() == TypeRange(in) && *returned == TypeRange(out))
+    return success();
+  auto *context = op->getContext();
+  return op->emitOpError(label) << ": expected " << what << " of type "
+                                << FunctionType::get(context, in, out) << ", got "
+                                << FunctionType::get(context, region.getArgumentTypes(), *returned);
+}
+
+LogicalResult stablehlo::verifyReducer(Operation *op, StringRef label, Region &region,
+                                       ArrayRef<Type> elements, TypeRange results) {
+  SmallVector<Type> out;
+  for (Type type : results)
+    out.push_back(getElementTypeOrSelf(type));
+  // Inputs may be narrower than what is accumulated, never of another kind.
+  for (auto [element, type] : llvm::zip(elements, out))
+    if (element != type && !(isa<FloatType>(element) && isa<FloatType>(type)) &&
+        !(isa<IntegerType>(element) && isa<IntegerType>(type)))
+      return op->emitOpError(label)
+             << ": expected results of element type " << element << ", got " << type;
+  SmallVector<Type> in(out);
+  llvm::append_range(in, out);
+  return verifyScalarRegion(op, label, "a computation", region, in, out);
+}
+
+FailureOr<SmallVector<WindowDim>>
+stablehlo::readWindow(Operation *op, StringRef label, ArrayRef<int64_t> sizes,
+                      std::optional<ArrayRef<int64_t>> strides,
+                      std::optional<DenseIntElementsAttr> padding,
+                      std::optional<ArrayRef<int64_t>> baseDilations,
+                      std::optional<ArrayRef<int64_t>> windowDilations) {
+  size_t rank = sizes.size();
+  SmallVector<WindowDim> window(rank);
+  auto read = [&](StringRef what, std::optional<ArrayRef<int64_t>> values,
+                  int64_t WindowDim::*field) -> LogicalResult {
+    if (!values)
+      return success();
+    if (failed(verifySize(op, label, what, values->size(), rank)))
+      return failure();
+    for (auto [dim, value] : llvm::zip_equal(window, *values)) {
+      if (value <= 0)
+        return op->emitOpError(label) << ": expected positive " << what << ", got " << value;
+      dim.*field = value;
+    }
+    return success();
+  };
+  for (auto [dim, size] : llvm::zip_equal(window, sizes)) {
+    // A kernel of size 0 has no places; only declared windows must be positive.
+    dim.size = size;
+  }
+  if (failed(read("window strides", strides, &WindowDim::stride)) ||
+      failed(read("base dilations", baseDilations, &WindowDim::baseDilation)) ||
+      failed(read("window dilations", windowDilations, &WindowDim::windowDilation)))
+    return failure();
+  if (padding && *padding) {
+    auto type = cast<ShapedType>(padding->getType());
+    if (type.getRank() != 2 || type.getDimSize(0) != int64_t(rank) || type.getDimSize(1) != 2)
+      return op->emitOpError(label) << ": expected padding of shape " << rank << "x2, got " << type;
+    auto values = padding->getValues<int64_t>();
+    for (size_t i = 0; i < rank; ++i) {
+      window[i].low = values[2 * i];
+      window[i].high = values[2 * i + 1];
+    }
+  }
+  return window;
+}
+
+int64_t stablehlo::countPlaces(int64_t size, const WindowDim &dim) {
+  if (ShapedType::isDynamic(size) || ShapedType::isDynamic(dim.size))
+    return ShapedType::kDynamic;
+  auto dilate = [](int64_t n, int64_t by) { return n == 0 ? 0 : (n - 1) * by + 1; };
+  int64_t padded = dim.low + dilate(size, dim.baseDilation) + dim.high;
+  int64_t window = dilate(dim.size, dim.windowDilation);
+  return padded <= 0 || window > padded ? 0 : (padded - window) / dim.stride + 1;
+}
+
+LogicalResult stablehlo::verifyGroups(Operation *op, StringRef unique, StringRef numbers,
+                                      DenseIntElementsAttr groups, bool mayBeShort) {
+  auto type = cast<ShapedType>(groups.getType());
+  if (type.getRank() != 2)
+    return op->emitOpError(numbers) << ": expected groups as rows of devices, got " << type;
+  llvm::SmallSet<int64_t, 16> seen;
+  for (int64_t device : groups.getValues<int64_t>()) {
+    if (device < (mayBeShort ? -1 : 0))
+      return op->emitOpError(numbers) << ": there is no device " << device;
+    if (device >= 0 && !seen.insert(device).second)
+      return op->emitOpError(unique) << ": device " << device << " is in two groups";
+  }
+  return success();
+}
