@@ -4,6 +4,7 @@
 
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/OpImplementation.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 
@@ -23,12 +24,11 @@ void alpa::explainUnknownOps(Dialect &dialect) {
     if (diagnostic.getSeverity() != DiagnosticSeverity::Error ||
         !StringRef(diagnostic.str()).contains(prefix))
       return failure();
-    std::string list;
-    for (RegisteredOperationName op : context->getRegisteredOperationsByDialect(name)) {
-      list += list.empty() ? "" : ", ";
-      list += op.stripDialect();
-    }
-    diagnostic.attachNote() << "supported " << name << " ops: " << list;
+    SmallVector<StringRef> names;
+    for (RegisteredOperationName op : context->getRegisteredOperationsByDialect(name))
+      names.push_back(op.stripDialect());
+    llvm::sort(names);
+    diagnostic.attachNote() << "supported " << name << " ops: " << llvm::join(names, ", ");
     return failure(); // Others print it.
   });
 }
