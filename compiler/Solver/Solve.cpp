@@ -1,16 +1,17 @@
 //===- Solve.cpp - from a problem to a proven answer ----------------------===//
 //
-// Without memory the reduced graph is eliminated exactly, or searched if its
-// tables would be too large. When memory binds, prices on the bytes of each
-// moment (Lagrange multipliers, subgradient steps of Polyak's length) turn the
-// limit into costs: the priced optimum bounds the true one from below, its
-// choices are repaired and improved, and branch and bound closes the gap if the
-// time allows. Prices are fractions with a fixed denominator and are rounded in
-// the bound's disfavour, so bounds hold exactly.
+// Without memory the reduced graph is eliminated exactly if its tables are small.
+// Otherwise costs are moved until the bound meets a solution, or until so few
+// choices are left that tables are small or a search ends. When memory binds, prices on the bytes
+// of each moment (Lagrange multipliers, subgradient steps of Polyak's length) turn the limit into
+// costs: the priced optimum bounds the true one from below, its choices are repaired and improved,
+// and branch and bound closes the gap if the time allows. Prices are fractions with a fixed
+// denominator and are rounded in the bound's disfavour, so bounds hold exactly.
 //
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Solve.h"
+#include "compiler/Solver/Dual.h"
 #include "compiler/Solver/Search.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -36,6 +37,7 @@ namespace {
 
 constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
 constexpr double kWorkPerSecond = 3e8;  // Table entries; a cautious figure.
+constexpr double kSmallWork = 3e6;      // Elimination at once, whatever the time limit.
 constexpr unsigned kPriceShift = 30;
 
 class Solver {
@@ -97,47 +99,54 @@ private:
       refuse(graph.infeasibleReason);
       return false;
     }
-    std::unique_ptr<Buckets> buckets = makeBuckets(graph, 0.5);
-    CostSum bound = buckets->eliminate({});
-    solution.eliminated = graph.fixed.size() + buckets->numSimple();
-    memoryFreeBound = bound + graph.constant;
-    std::vector<unsigned> values = buckets->decode();
-    std::vector<unsigned> choices = expand(graph, values);
-    if (buckets->isExact()) {
-      if (!allowed(choices)) {
-        tooLarge = graph.clipped;
-        refuse("no combination of choices avoids all forbidden pairs");
-        return false;
-      }
-      accept(SolveStatus::Optimal, std::move(choices), memoryFreeBound);
+    Buckets small(graph);
+    small.plan(kSmallWork, kMaxEntries);
+    solution.eliminated = graph.fixed.size() + small.numSimple();
+    if (small.isExact())
+      return acceptExact(graph, small);
+
+    // With a memory limit to come, this may not use all of the time.
+    double share = problem.usageLimitBytes ? 0.3 : 1.0;
+    std::function<bool()> stop = [&] { return seconds() > options.timeLimitSeconds * share; };
+    Tightened tight =
+        tighten(graph, [&] { return seconds() > options.timeLimitSeconds * share * 0.5; });
+    if (tight.best && tight.graph.constant >= tight.upper) {
+      memoryFreeBound = tight.upper;
+      accept(SolveStatus::Optimal, expand(graph, *tight.best), tight.upper);
       return true;
     }
-    // With a memory limit to come, this search may not use all of the time.
-    double share = problem.usageLimitBytes ? 0.3 : 1.0;
-    auto stop = [&] { return seconds() > options.timeLimitSeconds * share; };
-    Usage none(graph, Moments(), 0);
-    LocalSearch local(graph, none);
-    CostSum upper = CostSum(kInfinity) * (1 + graph.variables.size());
-    bool found = allowed(choices);
-    if (found) {
-      local.polish(values, stop);
-      upper = local.objective(values) - graph.constant;
-    }
-    SearchResult result = branchAndBound(graph, *buckets, nullptr, bound, upper, stop);
-    if (result.choices)
-      values = *result.choices;
-    if (!found && !result.choices) {
+    std::unique_ptr<Buckets> buckets = makeBuckets(tight.graph, share * 0.3);
+    if (buckets->isExact())
+      return acceptExact(tight.graph, *buckets);
+    CostSum bound = buckets->eliminate({});
+    CostSum upper = tight.best ? tight.upper - tight.graph.constant
+                               : CostSum(kInfinity) * (1 + graph.variables.size());
+    SearchResult result = branchAndBound(tight.graph, *buckets, nullptr, bound, upper, stop);
+    if (!tight.best && !result.choices) {
       tooLarge = graph.clipped;
       refuse(result.complete ? "no combination of choices avoids all forbidden pairs"
                              : "no allowed choices were found in the time limit; that there are "
                                "none is not proven");
       return false;
     }
-    choices = expand(graph, values);
-    if (result.complete)
-      memoryFreeBound = evaluate(problem, choices).objective;
+    std::vector<unsigned> choices =
+        result.choices ? expand(tight.graph, *result.choices) : expand(graph, *tight.best);
+    memoryFreeBound = result.complete ? evaluate(problem, choices).objective
+                                      : std::max(bound, CostSum(0)) + tight.graph.constant;
     accept(result.complete ? SolveStatus::Optimal : SolveStatus::Feasible, std::move(choices),
            memoryFreeBound);
+    return true;
+  }
+
+  bool acceptExact(const Graph &graph, Buckets &buckets) {
+    memoryFreeBound = buckets.eliminate({}) + graph.constant;
+    std::vector<unsigned> choices = expand(graph, buckets.decode());
+    if (!allowed(choices)) {
+      tooLarge = graph.clipped;
+      refuse("no combination of choices avoids all forbidden pairs");
+      return false;
+    }
+    accept(SolveStatus::Optimal, std::move(choices), memoryFreeBound);
     return true;
   }
 
