@@ -24,6 +24,9 @@ llvm::Expected<Problem> alpa::buildIntraOpProblem(const StageView &stage, const 
   if (options.memoryLimitBytes)
     addMemory(problem, builder, valueLifetimes(builder), {}, options.microBatchesInFlight,
               *options.memoryLimitBytes);
+  if (problem.usageLimitBytes && *problem.usageLimitBytes < 0)
+    return llvm::createStringError(
+        "values that no strategy splits need more than the memory limit");
   return problem;
 }
 
@@ -99,6 +102,16 @@ llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const C
     problem = builder.takeProblem();
     addMemory(problem, builder, lifetimes, round == 0 ? use.peakValues : peakValues,
               options.microBatchesInFlight, *options.memoryLimitBytes);
+    if (*problem.usageLimitBytes < 0) {
+      result.solution.status = SolveStatus::Infeasible;
+      result.solution.choices.clear();
+      result.solution.infeasibleReason =
+          llvm::formatv("values that no strategy splits need {0} bytes a device more than the {1} "
+                        "that are allowed",
+                        -*problem.usageLimitBytes, *options.memoryLimitBytes)
+              .str();
+      return result;
+    }
   }
 
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices);
