@@ -68,7 +68,7 @@ private:
   /// Solution 0 knows no memory limit; later ones were solved under it. Two slots
   /// stand for solutions that could still be had: another one under the limit,
   /// and a better solution 0 where the first was cut short.
-  static constexpr unsigned kSlots = 6;
+  static constexpr unsigned kSlots = 12;
   static constexpr unsigned kUnsolved = kSlots - 2;
   static constexpr unsigned kRefined = kSlots - 1;
 
