@@ -42,10 +42,9 @@ def main() -> None:
     if abs(claimed - best) > 1e-9 * best:
         raise SystemExit(f"the solver claims {claimed} s, the best of all is {best} s")
     # The phases add up to the objective and what no choice can change.
-    step = (
-        micro_batches * (number(solved, "forward_seconds") + number(solved, "backward_seconds"))
-        + number(solved, "update_seconds")
-    )
+    step = micro_batches * (
+        number(solved, "forward_seconds") + number(solved, "backward_seconds")
+    ) + number(solved, "update_seconds")
     if step < best * (1 - 1e-9):
         raise SystemExit(f"the phases add up to {step} s, less than the objective {best} s")
     print(f"combinations: {len(problem['nodes']['costs'])} nodes, best {best:.6e} s, equal")
