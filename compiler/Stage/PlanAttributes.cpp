@@ -142,6 +142,7 @@ private:
                          named("transfer_seconds", seconds(plan.transferSeconds)),
                          named("update_seconds", seconds(plan.updateSeconds)),
                          named("search_seconds", seconds(plan.searchSeconds)),
+                         named("dp_seconds", seconds(plan.dpSeconds)),
                          named("solved_stages", integer(plan.solvedStages)),
                          named("reused_stages", integer(plan.reusedStages)),
                          named("possible_stages", integer(plan.possibleStages))}));

@@ -25,6 +25,7 @@ struct PlanOutcome {
   std::string schedule;
   double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
   double searchSeconds = 0;
+  double dpSeconds = 0; // Of the search, in the stage DP itself.
   int64_t solvedStages = 0, reusedStages = 0, possibleStages = 0;
 };
 

@@ -53,12 +53,14 @@ private:
   llvm::Error readLayers();
   Crossings findCrossings();
   llvm::Error run();
+  StagePlan runDp(const StageDpProblem &problem);
   llvm::Expected<StagePlan> search(StageCosts &costs, StageDpProblem &problem);
   llvm::Error explainMisfit(StageCosts &costs, StageDpProblem problem);
 
   func::FuncOp main;
   std::vector<SmallVector<Operation *>> opsOfLayer;
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
+  double dpSeconds = 0;
 };
 
 } // namespace
@@ -129,6 +131,17 @@ Crossings AlpaSearchStagesPass::findCrossings() {
   return crossings;
 }
 
+static double secondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+StagePlan AlpaSearchStagesPass::runDp(const StageDpProblem &problem) {
+  auto begin = std::chrono::steady_clock::now();
+  StagePlan plan = solveStageDp(problem);
+  dpSeconds += secondsSince(begin);
+  return plan;
+}
+
 /// Runs the DP on bounds, solves what its plan rests on, and repeats until the
 /// plan rests on solutions, or one that does cannot be beaten by more than `gap`.
 llvm::Expected<StagePlan> AlpaSearchStagesPass::search(StageCosts &costs, StageDpProblem &problem) {
@@ -136,7 +149,7 @@ llvm::Expected<StagePlan> AlpaSearchStagesPass::search(StageCosts &costs, StageD
     return error;
   while (true) {
     costs.refresh(/*onlySolved=*/false);
-    StagePlan hoped = solveStageDp(problem);
+    StagePlan hoped = runDp(problem);
     ++numRounds;
     SmallVector<StageCosts::Request> missing;
     for (auto [index, stage] : llvm::enumerate(hoped.stages))
@@ -145,7 +158,7 @@ llvm::Expected<StagePlan> AlpaSearchStagesPass::search(StageCosts &costs, StageD
     if (missing.empty())
       return hoped;
     costs.refresh(/*onlySolved=*/true);
-    StagePlan known = solveStageDp(problem);
+    StagePlan known = runDp(problem);
     if (!known.stages.empty() && known.seconds * (1 - gap) <= hoped.seconds)
       return known;
     if (llvm::Error error = costs.solve(&getContext(), missing))
@@ -213,6 +226,7 @@ llvm::Error AlpaSearchStagesPass::explainMisfit(StageCosts &costs, StageDpProble
 
 llvm::Error AlpaSearchStagesPass::run() {
   auto begin = std::chrono::steady_clock::now();
+  dpSeconds = 0;
   if (llvm::Error error = checkOptions())
     return error;
   if (llvm::Error error = readLayers())
@@ -296,8 +310,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();
-  outcome.searchSeconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  outcome.searchSeconds = secondsSince(begin);
+  outcome.dpSeconds = dpSeconds;
   annotatePlan(main, *described, outcome);
   numStages += outcome.stages.size();
   numPossible += costs.numPossible();

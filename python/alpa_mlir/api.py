@@ -14,6 +14,7 @@ import jax
 from alpa_mlir import trace as tracing
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module
+from alpa_mlir.errors import InfeasiblePlanError
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan, load
 from alpa_mlir.search import AutoParallel, Method
@@ -69,11 +70,18 @@ class TracedStep:
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
         best: PlannedStep | None = None
+        misfit: InfeasiblePlanError | None = None
         for count in method.micro_batch_counts(self._batch_size()):
-            planned = PlannedStep(*self._plan_for(count, described, method), self.options)
+            try:
+                planned = PlannedStep(*self._plan_for(count, described, method), self.options)
+            except InfeasiblePlanError as error:
+                misfit = error  # More and smaller micro-batches, the later counts, need less.
+                continue
             if best is None or planned.predicted_seconds < best.predicted_seconds:
                 best = planned
-        assert best is not None
+        if best is None:
+            assert misfit is not None
+            raise misfit
         return best
 
     def _plan_for(self, count: int, cluster: Cluster, method: Method) -> tuple[Traced, Plan]:
