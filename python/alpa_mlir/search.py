@@ -24,12 +24,14 @@ class Method(ABC):
         schedule: `"1f1b"` or `"gpipe"`.
         layers: how many layers stages are made from; 0 lets the compiler choose.
         memory_fraction: part of a device's memory that a plan may use.
+        time_limit_seconds: for the shardings of one stage; the best found by then counts.
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
     schedule: str = "1f1b"
     layers: int = 0
     memory_fraction: float = 0.9
+    time_limit_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -50,6 +52,10 @@ class Method(ABC):
         if not 0 < self.memory_fraction <= 1:
             raise MethodError(
                 f"memory_fraction {self.memory_fraction}", where=where, fix="use (0, 1]"
+            )
+        if self.time_limit_seconds <= 0:
+            raise MethodError(
+                f"time_limit_seconds {self.time_limit_seconds}", where=where, fix="use more than 0"
             )
         if self.layers < 0:
             raise MethodError(f"{self.layers} layers", where=where, fix="use 0 or more")
@@ -83,6 +89,7 @@ class Method(ABC):
             "num-micro-batches": str(count),
             "schedule": self.schedule,
             "memory-fraction": str(self.memory_fraction),
+            "time-limit": str(self.time_limit_seconds),
             **self.stage_options(cluster),
         }
         return ",".join(
@@ -107,8 +114,8 @@ class AutoParallel(Method):
     they divide the batch.
 
     Example:
-        >>> AutoParallel(num_micro_batches=4)
-        AutoParallel(num_micro_batches=4, schedule='1f1b', layers=0, memory_fraction=0.9)
+        >>> AutoParallel(num_micro_batches=4).num_micro_batches
+        4
     """
 
     num_micro_batches: int | Sequence[int] | None = None
