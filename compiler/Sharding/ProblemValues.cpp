@@ -124,10 +124,24 @@ void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned t
   }
 }
 
+/// Random keys are unsigned words along the last dimension (two for Threefry, four
+/// for RBG and Philox); JAX keeps them together.
+static bool splitsRandomKey(Value value, PackedSpec spec) {
+  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+  if (!type || type.getRank() == 0 || !type.getElementType().isUnsignedInteger(32) ||
+      type.getShape().back() > 4)
+    return false;
+  for (unsigned axis = 0; axis < PackedSpec::kMaxAxes; ++axis)
+    if (spec.dimOf(axis) == type.getRank() - 1)
+      return true;
+  return false;
+}
+
 void ProblemBuilder::setAnySpec(unsigned value) {
   std::vector<uint32_t> codes;
   for (PackedSpec spec : allSpecs(shapeOf(values[value].value), meshShape))
-    codes.push_back(spec.code);
+    if (!splitsRandomKey(values[value].value, spec))
+      codes.push_back(spec.code);
   if (codes.size() <= 1)
     return;
   values[value].table = addTable(codes);

@@ -62,3 +62,15 @@ func.func @main(%x: tensor<1x3x512xf32>, %w: tensor<512x512xf32>) -> tensor<1x8x
   %3 = stablehlo.dot_general %2, %2, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3] : (tensor<1x8x3x64xf32>, tensor<1x8x3x64xf32>) -> tensor<1x8x3x3xf32>
   return %3 : tensor<1x8x3x3xf32>
 }
+
+// -----
+
+// The words of a random key stay together, a batch of keys is split.
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %{{[^:]*}}: tensor<4xui32> {alpa.sharding = #alpa.sharding<[R]>}
+// CHECK-SAME: %{{[^:]*}}: tensor<4096x4xui32> {alpa.sharding = #alpa.sharding<[S1, R]>}
+func.func @main(%key: tensor<4xui32>, %keys: tensor<4096x4xui32>) -> tensor<4096x4xui32> {
+  %0 = stablehlo.broadcast_in_dim %key, dims = [1] : (tensor<4xui32>) -> tensor<4096x4xui32>
+  %1 = stablehlo.xor %0, %keys : tensor<4096x4xui32>
+  return %1 : tensor<4096x4xui32>
+}
