@@ -70,6 +70,7 @@ void Buckets::order() {
     gone[v] = true;
     position[v] = at++;
     assignment.push_back(v);
+    orderWork += table;
     largestTable = std::max(largestTable, table);
     simple += neighbours[v].size() <= 2;
     for (unsigned n : neighbours[v]) {
@@ -174,7 +175,10 @@ CostSum Buckets::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices) {
   return total;
 }
 
-/// least[o] = min over c of a[c] + b[o][c]: the inner loop of everything.
+/// The inner loop of everything; 64-bit minima need more than the base x86-64.
+#if defined(__x86_64__) && defined(__linux__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 static int64_t leastSum(const int64_t *a, const int64_t *b, size_t size) {
   int64_t least = 2 * kInfinity;
   for (size_t c = 0; c < size; ++c)

@@ -55,6 +55,8 @@ public:
 
   /// Whether the bound of `eliminate` is the optimum.
   bool isExact() const { return exact; }
+  /// What an exact elimination goes through; known before `plan`.
+  double exactWork() const { return orderWork; }
   /// How many combinations one elimination of all variables goes through.
   double work() const { return totalWork; }
   /// Variables whose elimination needed a table over at most two others.
@@ -91,6 +93,7 @@ private:
   bool exact = true;
   double totalWork = 0;
   double totalEntries = 0;
+  double orderWork = 0;
   double largestTable = 0; // Of an exact elimination.
   unsigned simple = 0;
 };

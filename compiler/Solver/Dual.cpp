@@ -1,237 +1,195 @@
-//===- Dual.cpp - bounds by moving costs between variables ----------------===//
+//===- Dual.cpp - lower bounds by shifting costs --------------------------===//
 
 #include "compiler/Solver/Dual.h"
-
-#include "compiler/Solver/Memory.h"
 
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
-#include <numeric>
 
 using namespace alpa;
 
-namespace {
+/// Keeps sums of shifts far from overflow; a smaller shift is valid too.
+static constexpr int64_t kMostShift = int64_t(1) << 52;
+/// Cost of a removed choice, and what it makes its edges cost.
+static constexpr int64_t kRemoved = int64_t(1) << 57;
 
-constexpr unsigned kMaxSweeps = 2000;
-constexpr unsigned kSweepsPerRound = 8; // Between attempts at a solution.
-constexpr unsigned kPatience = 6;       // Rounds without a gain that counts.
-
-class DualAscent {
-public:
-  DualAscent(const Graph &original, const std::function<bool()> &stop)
-      : original(original), stop(stop), graph(original), links(original.variables.size()) {
-    result.kept.resize(graph.variables.size());
-    for (unsigned v = 0; v < graph.variables.size(); ++v) {
-      result.kept[v].resize(graph.variables[v].costs.size());
-      std::iota(result.kept[v].begin(), result.kept[v].end(), 0);
-    }
-    for (unsigned e = 0; e < graph.edges.size(); ++e) {
-      links[graph.edges[e].a].push_back(e);
-      links[graph.edges[e].b].push_back(e);
-    }
+Dual::Dual(const Graph &graph) : graph(graph), links(graph.variables.size()) {
+  for (unsigned e = 0; e < graph.edges.size(); ++e) {
+    const GraphEdge &edge = graph.edges[e];
+    links[edge.a].push_back({e, edge.b, true});
+    links[edge.b].push_back({e, edge.a, false});
+    toA.emplace_back(graph.variables[edge.a].choices.size(), 0);
+    toB.emplace_back(graph.variables[edge.b].choices.size(), 0);
   }
+  for (const Variable &variable : graph.variables) {
+    theta.push_back(variable.costs);
+    removed.emplace_back(variable.choices.size(), false);
+    least.push_back(*llvm::min_element(variable.costs));
+    total += least.back();
+  }
+  prices.resize(graph.variables.size());
+}
 
-  Tightened run() {
-    unsigned stale = 0;
-    for (unsigned sweep = 0; sweep < kMaxSweeps && !hopeless && !stop(); sweep += kSweepsPerRound) {
-      CostSum before = graph.constant;
-      size_t choicesBefore = numChoices();
-      for (unsigned i = 0; i < kSweepsPerRound && !stop(); ++i)
-        for (bool forward : {true, false})
-          for (unsigned v = 0; v < graph.variables.size(); ++v)
-            visit(forward ? v : graph.variables.size() - 1 - v, forward);
-      tryRounding();
-      if (result.best) {
-        if (graph.constant >= result.upper)
-          break;
-        dropCostly();
+void Dual::setPrices(unsigned variable, llvm::ArrayRef<int64_t> values) {
+  std::vector<int64_t> &old = prices[variable];
+  old.resize(values.size(), 0);
+  for (size_t c = 0; c < values.size(); ++c) {
+    if (!removed[variable][c])
+      theta[variable][c] += values[c] - old[c];
+    old[c] = values[c];
+  }
+  total -= least[variable];
+  least[variable] = *llvm::min_element(theta[variable]);
+  total += least[variable];
+}
+
+/// Shifts to the variable all that the edge is sure to cost with each choice.
+void Dual::pull(unsigned variable, const Link &link) {
+  const GraphEdge &edge = graph.edges[link.edge];
+  std::vector<int64_t> &own = message(link);
+  const std::vector<int64_t> &other = link.isA ? toB[link.edge] : toA[link.edge];
+  size_t sizeA = toA[link.edge].size(), sizeB = toB[link.edge].size();
+  const int64_t *costs = edge.costs.data();
+  scratch.assign(own.size(), 2 * kInfinity);
+  if (link.isA) {
+    for (size_t i = 0; i < sizeA; ++i) {
+      int64_t best = 2 * kInfinity;
+      for (size_t j = 0; j < sizeB; ++j)
+        best = std::min(best, costs[i * sizeB + j] - other[j]);
+      scratch[i] = best;
+    }
+  } else {
+    int64_t *best = scratch.data();
+    for (size_t i = 0; i < sizeA; ++i)
+      for (size_t j = 0; j < sizeB; ++j)
+        best[j] = std::min(best[j], costs[i * sizeB + j] - other[i]);
+  }
+  std::vector<int64_t> &cost = theta[variable];
+  for (size_t c = 0; c < own.size(); ++c) {
+    if (removed[variable][c])
+      continue;
+    int64_t shift = std::min(scratch[c] - own[c], kMostShift);
+    if (shift > 0 && cost[c] > kRemoved / 2)
+      continue;
+    own[c] += shift;
+    cost[c] += shift;
+  }
+}
+
+void Dual::remove(unsigned variable, unsigned choice) {
+  removed[variable][choice] = true;
+  theta[variable][choice] = kRemoved;
+  for (const Link &link : links[variable])
+    message(link)[choice] = -kRemoved;
+  ++removedChoices;
+}
+
+bool Dual::visit(unsigned variable, bool forward, CostSum upper) {
+  std::vector<int64_t> &cost = theta[variable];
+  int64_t ahead = 0, behind = 0;
+  for (const Link &link : links[variable]) {
+    pull(variable, link);
+    ((link.other > variable) == forward ? ahead : behind) += 1;
+  }
+  total -= least[variable];
+  least[variable] = *llvm::min_element(cost);
+  total += least[variable];
+  bool any = false;
+  for (unsigned c = 0; c < cost.size(); ++c) {
+    if (removed[variable][c])
+      continue;
+    if (total + (cost[c] - least[variable]) >= upper)
+      remove(variable, c);
+    else
+      any = true;
+  }
+  if (!any)
+    return false;
+  if (ahead == 0)
+    return true;
+  // An equal share to every edge ahead, so that what is known here is used there.
+  int64_t shares = std::max(ahead, behind);
+  for (unsigned c = 0; c < cost.size(); ++c) {
+    if (removed[variable][c])
+      continue;
+    int64_t share = std::min((cost[c] - least[variable]) / shares, kMostShift);
+    if (share == 0)
+      continue;
+    for (const Link &link : links[variable])
+      if ((link.other > variable) == forward)
+        message(link)[c] -= share;
+    cost[c] -= share * ahead;
+  }
+  return true;
+}
+
+bool Dual::sweep(CostSum upper) {
+  unsigned count = graph.variables.size();
+  for (unsigned v = 0; v < count; ++v)
+    if (!visit(v, /*forward=*/true, upper))
+      return false;
+  for (unsigned v = count; v-- > 0;)
+    if (!visit(v, /*forward=*/false, upper))
+      return false;
+  return true;
+}
+
+std::vector<unsigned> Dual::decode() const {
+  // The last sweep went back, so a variable knows all that comes after it.
+  std::vector<unsigned> values(graph.variables.size(), 0);
+  std::vector<int64_t> cost;
+  for (unsigned v = 0; v < values.size(); ++v) {
+    cost = theta[v];
+    for (const Link &link : links[v]) {
+      if (link.other > v)
+        continue;
+      const std::vector<int64_t> &costs = graph.edges[link.edge].costs;
+      size_t sizeB = toB[link.edge].size(), other = values[link.other];
+      for (size_t c = 0; c < cost.size(); ++c) {
+        int64_t shifted = link.isA ? costs[c * sizeB + other] - toA[link.edge][c]
+                                   : costs[other * sizeB + c] - toB[link.edge][c];
+        cost[c] = std::min(cost[c] + std::min(shifted, kRemoved), 4 * kRemoved);
       }
-      bool gained =
-          double(graph.constant - before) > 1e-3 * double(result.upper - graph.constant) ||
-          numChoices() < choicesBefore;
-      stale = gained ? 0 : stale + 1;
-      if (stale >= kPatience || (result.best && numChoices() == graph.variables.size()))
-        break;
     }
-    foldDecided();
-    result.graph = std::move(graph);
-    return std::move(result);
+    for (size_t c = 0; c < cost.size(); ++c)
+      if (removed[v][c])
+        cost[c] = 8 * kRemoved;
+    values[v] = llvm::min_element(cost) - cost.begin();
   }
+  return values;
+}
 
-private:
-  size_t numChoices() const {
-    size_t sum = 0;
-    for (const Variable &variable : graph.variables)
-      sum += variable.costs.size();
-    return sum;
-  }
-
-  size_t columns(const GraphEdge &edge) const { return graph.variables[edge.b].costs.size(); }
-
-  /// Calls `body(own choice, other's choice, cost)` for every pair of an edge.
-  template <typename Body> void forEachPair(GraphEdge &edge, bool own, Body body) {
-    size_t width = columns(edge), rows = graph.variables[edge.a].costs.size();
-    int64_t *cost = edge.costs.data();
-    for (size_t i = 0; i < rows; ++i)
-      for (size_t j = 0; j < width; ++j, ++cost)
-        own ? body(i, j, *cost) : body(j, i, *cost);
-  }
-
-  /// Takes from the edges all that a choice must pay on them, puts what every
-  /// choice pays into the constant, and hands shares on in the sweep's direction.
-  void visit(unsigned v, bool forward) {
-    std::vector<int64_t> &costs = graph.variables[v].costs;
-    unsigned later = 0, earlier = 0;
-    for (unsigned e : links[v]) {
-      GraphEdge &edge = graph.edges[e];
-      bool own = edge.a == v;
-      unsigned other = own ? edge.b : edge.a;
-      ++(other > v ? later : earlier);
-      least.assign(costs.size(), kInfinity);
-      forEachPair(edge, own,
-                  [&](size_t i, size_t, int64_t &cost) { least[i] = std::min(least[i], cost); });
-      forEachPair(edge, own, [&](size_t i, size_t, int64_t &cost) {
-        if (cost < kInfinity)
-          cost -= least[i];
-      });
-      for (size_t i = 0; i < costs.size(); ++i)
-        costs[i] = clip(costs[i] + least[i]);
-    }
-    int64_t floor = *llvm::min_element(costs);
-    if (floor >= kInfinity) {
-      hopeless = true; // The search that follows proves it and says so.
-      return;
-    }
-    graph.constant += floor;
-    for (int64_t &cost : costs)
-      if (cost < kInfinity)
-        cost -= floor;
-    int64_t parts = std::max({later, earlier, 1u});
-    for (unsigned e : links[v]) {
-      GraphEdge &edge = graph.edges[e];
-      bool own = edge.a == v;
-      if (((own ? edge.b : edge.a) > v) != forward)
+Graph Dual::shifted() const {
+  Graph result;
+  result.constant = graph.constant;
+  result.fixed = graph.fixed;
+  result.clipped = graph.clipped;
+  std::vector<std::vector<unsigned>> kept(graph.variables.size());
+  for (unsigned v = 0; v < kept.size(); ++v) {
+    const Variable &from = graph.variables[v];
+    Variable &variable = result.variables.emplace_back();
+    variable.node = from.node;
+    for (unsigned c = 0; c < from.choices.size(); ++c) {
+      if (removed[v][c])
         continue;
-      forEachPair(edge, own, [&](size_t i, size_t, int64_t &cost) {
-        if (cost < kInfinity && costs[i] < kInfinity)
-          cost = clip(cost + costs[i] / parts);
-      });
+      kept[v].push_back(c);
+      variable.choices.push_back(from.choices[c]);
+      variable.costs.push_back(theta[v][c]);
+      if (!from.usages.empty())
+        variable.usages.push_back(from.usages[c]);
     }
-    unsigned receivers = forward ? later : earlier;
-    for (int64_t &cost : costs)
-      if (cost < kInfinity)
-        cost -= cost / parts * receivers;
   }
-
-  /// Takes the cheapest choice of each variable beside those taken before.
-  void tryRounding() {
-    std::vector<unsigned> values(graph.variables.size(), 0);
-    for (unsigned v = 0; v < values.size(); ++v) {
-      std::vector<int64_t> sums = graph.variables[v].costs;
-      for (unsigned e : links[v]) {
-        GraphEdge &edge = graph.edges[e];
-        bool own = edge.a == v;
-        unsigned other = own ? edge.b : edge.a;
-        least.assign(sums.size(), kInfinity);
-        forEachPair(edge, own, [&](size_t i, size_t j, int64_t &cost) {
-          if (other > v || j == values[other])
-            least[i] = std::min(least[i], cost);
-        });
-        for (size_t i = 0; i < sums.size(); ++i)
-          sums[i] = clip(sums[i] + least[i]);
+  for (unsigned e = 0; e < graph.edges.size(); ++e) {
+    const GraphEdge &from = graph.edges[e];
+    GraphEdge &edge = result.edges.emplace_back();
+    edge.a = from.a;
+    edge.b = from.b;
+    size_t sizeB = toB[e].size();
+    for (unsigned i : kept[from.a])
+      for (unsigned j : kept[from.b]) {
+        int64_t cost = from.costs[i * sizeB + j];
+        edge.costs.push_back(cost >= kInfinity ? kInfinity : clip(cost - toA[e][i] - toB[e][j]));
       }
-      values[v] = llvm::min_element(sums) - sums.begin();
-    }
-    for (unsigned v = 0; v < values.size(); ++v)
-      values[v] = result.kept[v][values[v]];
-    Usage none(original, Moments(), 0);
-    LocalSearch local(original, none);
-    if (!isAllowed(values))
-      return;
-    local.polish(values, stop);
-    CostSum objective = local.objective(values);
-    if (!result.best || objective < result.upper) {
-      result.best = values;
-      result.upper = objective;
-    }
   }
-
-  bool isAllowed(llvm::ArrayRef<unsigned> values) const {
-    for (unsigned v = 0; v < values.size(); ++v)
-      if (original.variables[v].costs[values[v]] >= kInfinity)
-        return false;
-    return llvm::none_of(original.edges, [&](const GraphEdge &edge) {
-      size_t width = original.variables[edge.b].costs.size();
-      return edge.costs[values[edge.a] * width + values[edge.b]] >= kInfinity;
-    });
-  }
-
-  /// No solution that is as good as the best one has a choice dropped here.
-  void dropCostly() {
-    CostSum slack = result.upper - graph.constant;
-    std::vector<std::vector<unsigned>> stay(graph.variables.size());
-    for (unsigned v = 0; v < stay.size(); ++v)
-      for (unsigned i = 0; i < graph.variables[v].costs.size(); ++i)
-        if (graph.variables[v].costs[i] < kInfinity && graph.variables[v].costs[i] <= slack)
-          stay[v].push_back(i);
-    restrictTo(stay);
-  }
-
-  void restrictTo(llvm::ArrayRef<std::vector<unsigned>> stay) {
-    auto changed = [&](unsigned v) { return stay[v].size() != graph.variables[v].costs.size(); };
-    for (GraphEdge &edge : graph.edges) {
-      if (!changed(edge.a) && !changed(edge.b))
-        continue;
-      std::vector<int64_t> costs;
-      costs.reserve(stay[edge.a].size() * stay[edge.b].size());
-      size_t width = columns(edge);
-      for (unsigned i : stay[edge.a])
-        for (unsigned j : stay[edge.b])
-          costs.push_back(edge.costs[i * width + j]);
-      edge.costs = std::move(costs);
-    }
-    auto pick = [](auto &list, llvm::ArrayRef<unsigned> indices) {
-      if (list.empty())
-        return;
-      for (auto [to, from] : llvm::enumerate(indices))
-        list[to] = list[from];
-      list.resize(indices.size());
-    };
-    for (unsigned v = 0; v < stay.size(); ++v) {
-      if (!changed(v))
-        continue;
-      pick(graph.variables[v].choices, stay[v]);
-      pick(graph.variables[v].costs, stay[v]);
-      pick(graph.variables[v].usages, stay[v]);
-      pick(result.kept[v], stay[v]);
-    }
-  }
-
-  /// An edge of a variable with one choice left is a cost of the other alone.
-  void foldDecided() {
-    llvm::erase_if(graph.edges, [&](GraphEdge &edge) {
-      bool aDecided = graph.variables[edge.a].costs.size() == 1;
-      if (!aDecided && graph.variables[edge.b].costs.size() != 1)
-        return false;
-      std::vector<int64_t> &costs = graph.variables[aDecided ? edge.b : edge.a].costs;
-      for (size_t i = 0; i < costs.size(); ++i)
-        costs[i] = clip(costs[i] + edge.costs[i]);
-      return true;
-    });
-  }
-
-  const Graph &original;
-  const std::function<bool()> &stop;
-  Graph graph;
-  std::vector<llvm::SmallVector<unsigned, 8>> links; // Edges of each variable.
-  std::vector<int64_t> least;
-  bool hopeless = false;
-  Tightened result;
-};
-
-} // namespace
-
-Tightened alpa::tighten(const Graph &graph, const std::function<bool()> &stop) {
-  return DualAscent(graph, stop).run();
+  return result;
 }

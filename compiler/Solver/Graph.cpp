@@ -14,29 +14,18 @@ namespace {
 
 class Reducer {
 public:
-  Reducer(const Problem &problem, bool withMemory) : problem(problem) {
-    graph.variables.resize(problem.nodes.size());
-    alive.resize(problem.nodes.size());
-    edgesOf.resize(problem.nodes.size());
-    queued.assign(problem.nodes.size(), false);
-    for (unsigned i = 0; i < problem.nodes.size(); ++i) {
-      const ProblemNode &node = problem.nodes[i];
-      Variable &variable = graph.variables[i];
-      variable.node = i;
-      variable.choices.resize(node.costs.size());
-      std::iota(variable.choices.begin(), variable.choices.end(), 0);
-      variable.costs.reserve(node.costs.size());
-      for (int64_t cost : node.costs)
-        variable.costs.push_back(clipInput(cost));
-      if (withMemory && problem.usageLimitBytes &&
-          llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; }))
-        variable.usages = node.usagesBytes;
-      alive[i].assign(node.costs.size(), true);
+  explicit Reducer(Graph &graph)
+      : graph(graph), alive(graph.variables.size()), edgesOf(graph.variables.size()),
+        queued(graph.variables.size(), false) {
+    for (unsigned i = 0; i < alive.size(); ++i)
+      alive[i].assign(graph.variables[i].choices.size(), true);
+    for (unsigned e = 0; e < graph.edges.size(); ++e) {
+      edgesOf[graph.edges[e].a].push_back(e);
+      edgesOf[graph.edges[e].b].push_back(e);
     }
-    mergeParallelEdges();
   }
 
-  Graph run() {
+  void run() {
     for (unsigned i = 0; i < graph.variables.size(); ++i) {
       for (unsigned c = 0; c < alive[i].size(); ++c)
         if (graph.variables[i].costs[c] >= kInfinity)
@@ -44,49 +33,17 @@ public:
       push(i);
     }
     // Fewer choices of one variable may make choices of its neighbours useless.
-    while (!queue.empty() && graph.infeasibleReason.empty()) {
+    while (!queue.empty() && !graph.impossibleNode) {
       unsigned i = queue.back();
       queue.pop_back();
       queued[i] = false;
       reduce(i);
     }
-    if (graph.infeasibleReason.empty())
+    if (!graph.impossibleNode)
       compact();
-    return std::move(graph);
   }
 
 private:
-  int64_t clipInput(int64_t cost) {
-    if (cost < kInfinity)
-      return cost;
-    graph.clipped |= cost < kForbiddenCost;
-    return kInfinity;
-  }
-
-  void mergeParallelEdges() {
-    llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;
-    for (const ProblemEdge &edge : problem.edges) {
-      unsigned a = std::min(edge.a, edge.b), b = std::max(edge.a, edge.b);
-      unsigned sizeA = alive[a].size(), sizeB = alive[b].size();
-      auto [at, isNew] = known.try_emplace({a, b}, graph.edges.size());
-      if (isNew) {
-        graph.edges.push_back({a, b, std::vector<int64_t>(size_t(sizeA) * sizeB)});
-        edgesOf[a].push_back(at->second);
-        edgesOf[b].push_back(at->second);
-      }
-      std::vector<int64_t> &costs = graph.edges[at->second].costs;
-      for (unsigned i = 0; i < sizeA; ++i)
-        for (unsigned j = 0; j < sizeB; ++j) {
-          int64_t cost =
-              edge.a == a ? edge.costs[size_t(i) * sizeB + j] : edge.costs[size_t(j) * sizeA + i];
-          int64_t &sum = costs[size_t(i) * sizeB + j];
-          bool allowed = sum < kInfinity && cost < kInfinity;
-          sum = clip(sum + clipInput(cost));
-          graph.clipped |= allowed && sum >= kInfinity;
-        }
-    }
-  }
-
   void push(unsigned i) {
     if (!queued[i]) {
       queued[i] = true;
@@ -113,10 +70,7 @@ private:
       if (alive[i][c] && !hasSupport(i, c))
         changed |= drop(i, c);
     if (!llvm::is_contained(alive[i], true)) {
-      const std::string &name = problem.nodes[i].name;
-      graph.infeasibleReason = "every choice of node " + std::to_string(i) +
-                               (name.empty() ? "" : " (" + name + ")") +
-                               " is forbidden, by itself or with all choices of a neighbour";
+      graph.impossibleNode = graph.variables[i].node;
       return;
     }
     changed |= dropDominated(i);
@@ -209,14 +163,14 @@ private:
         if (alive[i][c])
           left[i].push_back(c);
       Variable &variable = variables[i];
-      variable.choices = left[i];
-      auto select = [&](std::vector<int64_t> &values) {
+      auto select = [&](auto &values) {
         if (values.empty())
           return;
         for (size_t k = 0; k < left[i].size(); ++k)
           values[k] = values[left[i][k]];
         values.resize(left[i].size());
       };
+      select(variable.choices);
       select(variable.costs);
       select(variable.usages);
     }
@@ -274,8 +228,7 @@ private:
     return true;
   }
 
-  const Problem &problem;
-  Graph graph;
+  Graph &graph;
   std::vector<std::vector<char>> alive;
   std::vector<std::vector<unsigned>> edgesOf;
   std::vector<unsigned> queue;
@@ -284,6 +237,48 @@ private:
 
 } // namespace
 
+void alpa::reduceGraph(Graph &graph) { Reducer(graph).run(); }
+
 Graph alpa::buildGraph(const Problem &problem, bool withMemory) {
-  return Reducer(problem, withMemory).run();
+  Graph graph;
+  auto clipInput = [&](int64_t cost) {
+    if (cost < kInfinity)
+      return cost;
+    graph.clipped |= cost < kForbiddenCost;
+    return kInfinity;
+  };
+  graph.variables.resize(problem.nodes.size());
+  for (unsigned i = 0; i < problem.nodes.size(); ++i) {
+    const ProblemNode &node = problem.nodes[i];
+    Variable &variable = graph.variables[i];
+    variable.node = i;
+    variable.choices.resize(node.costs.size());
+    std::iota(variable.choices.begin(), variable.choices.end(), 0);
+    variable.costs.reserve(node.costs.size());
+    for (int64_t cost : node.costs)
+      variable.costs.push_back(clipInput(cost));
+    if (withMemory && problem.usageLimitBytes &&
+        llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; }))
+      variable.usages = node.usagesBytes;
+  }
+  // Parallel edges become one.
+  llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;
+  for (const ProblemEdge &edge : problem.edges) {
+    unsigned a = std::min(edge.a, edge.b), b = std::max(edge.a, edge.b);
+    size_t sizeA = problem.nodes[a].costs.size(), sizeB = problem.nodes[b].costs.size();
+    auto [at, isNew] = known.try_emplace({a, b}, graph.edges.size());
+    if (isNew)
+      graph.edges.push_back({a, b, std::vector<int64_t>(sizeA * sizeB)});
+    std::vector<int64_t> &costs = graph.edges[at->second].costs;
+    for (size_t i = 0; i < sizeA; ++i)
+      for (size_t j = 0; j < sizeB; ++j) {
+        int64_t cost = edge.a == a ? edge.costs[i * sizeB + j] : edge.costs[j * sizeA + i];
+        int64_t &sum = costs[i * sizeB + j];
+        bool allowed = sum < kInfinity && cost < kInfinity;
+        sum = clip(sum + clipInput(cost));
+        graph.clipped |= allowed && sum >= kInfinity;
+      }
+  }
+  reduceGraph(graph);
+  return graph;
 }

@@ -41,12 +41,16 @@ struct Graph {
   CostSum constant = 0;
   /// Nodes that have but one choice left and are no variables.
   std::vector<std::pair<unsigned, unsigned>> fixed;
-  std::string infeasibleReason;
+  /// A node all of whose choices are ruled out, if there is one.
+  std::optional<unsigned> impossibleNode;
   bool clipped = false;
 };
 
-/// Memory counts in reductions only if `withMemory`: usages stay with their
-/// variables, and a choice is dropped only for one that uses no more.
+/// Drops forbidden and dominated choices, fixed variables and separable edges.
+/// A choice is dropped only for one that uses no more memory.
+void reduceGraph(Graph &graph);
+
+/// The reduced graph of a problem. Memory counts only if `withMemory`.
 Graph buildGraph(const Problem &problem, bool withMemory);
 
 } // namespace alpa

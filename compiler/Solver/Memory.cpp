@@ -176,7 +176,7 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
   return false;
 }
 
-void LocalSearch::polish(std::vector<unsigned> &choices, const std::function<bool()> &outOfTime) {
+void LocalSearch::polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime) {
   load(choices);
   for (bool changed = true; changed;) {
     changed = false;

@@ -7,9 +7,9 @@
 #include "compiler/Solver/Moments.h"
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 
-#include <functional>
-#include <random>
+#include <optional>
 
 namespace alpa {
 
@@ -54,7 +54,7 @@ public:
   /// False if it gets stuck.
   bool repair(std::vector<unsigned> &choices);
   /// Makes `choices`, which respect the limit, cheaper.
-  void polish(std::vector<unsigned> &choices, const std::function<bool()> &outOfTime);
+  void polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime);
   CostSum objective(llvm::ArrayRef<unsigned> choices) const;
 
 private:

@@ -20,9 +20,10 @@ struct Level {
 
 } // namespace
 
-SearchResult alpa::branchAndBound(const Graph &graph, const Buckets &buckets, Usage *usage,
-                                  CostSum bound, CostSum upper,
-                                  const std::function<bool()> &outOfTime) {
+SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum bound,
+                                  CostSum upper,
+                                  llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
+                                  llvm::function_ref<bool()> outOfTime) {
   SearchResult result;
   llvm::ArrayRef<unsigned> order = buckets.assignmentOrder();
   size_t depth = order.size();
@@ -38,10 +39,6 @@ SearchResult alpa::branchAndBound(const Graph &graph, const Buckets &buckets, Us
       return result;
     }
   }
-  // With prices, the cost of a complete assignment is not its bound.
-  Usage empty(graph, Moments(), 0);
-  LocalSearch evaluator(graph, usage ? *usage : empty);
-
   std::vector<Level> levels(depth + 1);
   auto enter = [&](size_t at, CostSum lower) {
     Level &level = levels[at];
@@ -66,10 +63,11 @@ SearchResult alpa::branchAndBound(const Graph &graph, const Buckets &buckets, Us
       return result;
     Level &level = levels[at];
     if (at == depth) {
-      CostSum objective = evaluator.objective(values) - graph.constant;
-      if (objective < upper) {
-        upper = objective;
-        result.objective = objective;
+      // With prices, the cost of a complete assignment is not its bound.
+      CostSum cost = objective(values);
+      if (cost < upper) {
+        upper = cost;
+        result.objective = cost;
         result.choices = values;
       }
     }

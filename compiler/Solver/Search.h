@@ -15,11 +15,13 @@ struct SearchResult {
 };
 
 /// Depth first in the buckets' order of assignment, least regret first. `bound`
-/// is what `Buckets::eliminate` found less the prices of the whole limit; it
-/// bounds costs with the graph's constant left out. Finds only solutions cheaper
-/// than `upper`. `usage` may be null when memory does not count.
-SearchResult branchAndBound(const Graph &graph, const Buckets &buckets, Usage *usage, CostSum bound,
-                            CostSum upper, const std::function<bool()> &outOfTime);
+/// is what `Buckets::eliminate` found, less the prices of the whole limit and
+/// with all constants, so that it bounds what `objective` says about complete
+/// assignments. Finds only solutions cheaper than `upper`. `usage` may be null
+/// when memory does not count.
+SearchResult branchAndBound(const Buckets &buckets, Usage *usage, CostSum bound, CostSum upper,
+                            llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
+                            llvm::function_ref<bool()> outOfTime);
 
 } // namespace alpa
 

@@ -1,23 +1,19 @@
 //===- Solve.cpp - from a problem to a proven answer ----------------------===//
 //
-// Without memory the reduced graph is eliminated exactly if its tables are small.
-// Otherwise costs are moved until the bound meets a solution, or until so few
-// choices are left that tables are small or a search ends. When memory binds, prices on the bytes
-// of each moment (Lagrange multipliers, subgradient steps of Polyak's length) turn the limit into
-// costs: the priced optimum bounds the true one from below, its choices are repaired and improved,
-// and branch and bound closes the gap if the time allows. Prices are fractions with a fixed
-// denominator and are rounded in the bound's disfavour, so bounds hold exactly.
+// Without memory: reductions; exact elimination if its tables are small; else a
+// bound by shifting costs, which with a good answer at hand rules out most
+// choices; elimination of what is left, or branch and bound. When memory binds:
+// prices on the bytes of each moment, then branch and bound if time is left.
 //
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Solve.h"
-#include "compiler/Solver/Dual.h"
+#include "compiler/Solver/Prices.h"
 #include "compiler/Solver/Search.h"
 
 #include "llvm/ADT/STLExtras.h"
 
 #include <chrono>
-#include <cmath>
 
 using namespace alpa;
 
@@ -36,9 +32,8 @@ llvm::StringRef alpa::stringifySolveStatus(SolveStatus status) {
 namespace {
 
 constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
-constexpr double kWorkPerSecond = 3e8;  // Table entries; a cautious figure.
-constexpr double kSmallWork = 3e6;      // Elimination at once, whatever the time limit.
-constexpr unsigned kPriceShift = 30;
+constexpr double kWorkPerSecond = 3e8;  // Combinations; a cautious figure.
+constexpr double kPricedShare = 0.2;    // Of the quick work: eliminated again for all prices.
 
 class Solver {
 public:
@@ -47,13 +42,9 @@ public:
 
   llvm::Expected<Solution> run() {
     solution.nodes = problem.nodes.size();
-    if (!solveWithoutMemory())
-      return finish();
-    if (problem.usageLimitBytes && solution.status != SolveStatus::Infeasible) {
-      Evaluation evaluation = evaluate(problem, solution.choices);
-      if (evaluation.peakUsageBytes > *problem.usageLimitBytes)
-        solveWithMemory();
-    }
+    if (solveWithoutMemory() && problem.usageLimitBytes &&
+        evaluate(problem, solution.choices).peakUsageBytes > *problem.usageLimitBytes)
+      solveWithMemory();
     return finish();
   }
 
@@ -61,14 +52,7 @@ private:
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  bool outOfTime() const { return seconds() > options.timeLimitSeconds; }
-
-  /// Tables as large as an elimination in a share of the time allows.
-  std::unique_ptr<Buckets> makeBuckets(const Graph &graph, double share) {
-    auto buckets = std::make_unique<Buckets>(graph);
-    buckets->plan(kWorkPerSecond * options.timeLimitSeconds * share, kMaxEntries);
-    return buckets;
-  }
+  bool outOfTime(double share = 1.0) const { return seconds() > options.timeLimitSeconds * share; }
 
   /// Choices of the graph's variables as choices of the problem's nodes.
   std::vector<unsigned> expand(const Graph &graph, llvm::ArrayRef<unsigned> values) const {
@@ -80,10 +64,24 @@ private:
     return choices;
   }
 
-  void accept(SolveStatus status, std::vector<unsigned> choices, CostSum lowerBound) {
-    solution.status = status;
-    solution.choices = std::move(choices);
-    solution.lowerBound = lowerBound;
+  /// The true cost, or none if something forbidden is taken.
+  std::optional<CostSum> costOf(llvm::ArrayRef<unsigned> choices) const {
+    CostSum sum = 0;
+    bool allowed = true;
+    auto add = [&](int64_t cost) {
+      sum += cost;
+      allowed &= cost < kForbiddenCost;
+    };
+    for (unsigned i = 0; i < choices.size(); ++i)
+      add(problem.nodes[i].costs[choices[i]]);
+    for (const ProblemEdge &edge : problem.edges)
+      add(edge.costs[choices[edge.a] * problem.nodes[edge.b].costs.size() + choices[edge.b]]);
+    return allowed ? std::optional<CostSum>(sum) : std::nullopt;
+  }
+
+  std::string nameOf(unsigned node) const {
+    const std::string &name = problem.nodes[node].name;
+    return name.empty() ? "node " + std::to_string(node) : name;
   }
 
   void refuse(std::string reason) {
@@ -92,72 +90,145 @@ private:
     solution.infeasibleReason = std::move(reason);
   }
 
-  /// False if the answer is already known: nothing is allowed.
+  bool refuseImpossible(const Graph &graph) {
+    tooLarge |= graph.clipped;
+    refuse("every choice of " + nameOf(*graph.impossibleNode) +
+           " is forbidden, by itself or with all choices of a neighbour");
+    return false;
+  }
+
+  /// The best known answer. `upper` is its cost, or more than any answer's.
+  struct Incumbent {
+    std::vector<unsigned> choices; // Of the problem's nodes.
+    CostSum upper = 0;
+
+    void offer(std::vector<unsigned> other, std::optional<CostSum> cost) {
+      if (cost && (*cost < upper || choices.empty())) {
+        upper = *cost;
+        choices = std::move(other);
+      }
+    }
+  };
+
+  /// Shifting costs takes many passes over all edges; tables that cost less than
+  /// some of them are better eliminated at once.
+  double eliminateAtOnce(const Graph &graph) const {
+    constexpr double kPasses = 64;
+    double entries = 0;
+    for (const GraphEdge &edge : graph.edges)
+      entries += double(edge.costs.size());
+    return std::max(options.quickWork, std::min(kPasses * entries, 1e3 * options.quickWork));
+  }
+
+  /// Rules out choices by a bound; false if the incumbent is proven. `best` is
+  /// improved on the way, `lower` bounds the cost.
+  bool tighten(Graph &graph, Incumbent &best, CostSum &lower, double share) {
+    constexpr unsigned kMaxSweeps = 500;
+    constexpr unsigned kCheckEvery = 8;
+    Usage none(graph, Moments(), 0);
+    LocalSearch local(graph, none);
+    Dual dual(graph);
+    CostSum lastBound = dual.bound();
+    size_t lastRemoved = 0, triedAt = 0;
+    std::optional<Graph> next;
+    for (unsigned sweep = 0; sweep < kMaxSweeps && !outOfTime(share); ++sweep) {
+      if (!dual.sweep(best.upper - graph.constant)) {
+        lower = best.upper;
+        return false;
+      }
+      lower = std::max(lower, dual.bound() + graph.constant);
+      if (sweep % kCheckEvery != kCheckEvery - 1)
+        continue;
+      std::vector<unsigned> values = dual.decode();
+      local.polish(values, [&] { return outOfTime(share); });
+      std::vector<unsigned> choices = expand(graph, values);
+      best.offer(choices, costOf(choices));
+      if (lower >= best.upper)
+        return false;
+      double gain = double(dual.bound() - lastBound);
+      double gap = double(best.upper - lower);
+      bool removes = dual.numRemoved() > lastRemoved;
+      if (gain < 2e-3 * gap && !removes)
+        break;
+      lastBound = dual.bound();
+      lastRemoved = dual.numRemoved();
+      // What is left may already be easy.
+      if (lastRemoved > 1.25 * double(triedAt)) {
+        triedAt = lastRemoved;
+        Graph left = dual.shifted();
+        reduceGraph(left);
+        if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork) {
+          next = std::move(left);
+          break;
+        }
+      }
+    }
+    if (!next) {
+      next = dual.shifted();
+      reduceGraph(*next);
+    }
+    graph = std::move(*next);
+    if (graph.impossibleNode)
+      lower = best.upper;
+    return !graph.impossibleNode;
+  }
+
+  /// False if there is no answer.
   bool solveWithoutMemory() {
     Graph graph = buildGraph(problem, /*withMemory=*/false);
-    if (!graph.infeasibleReason.empty()) {
-      refuse(graph.infeasibleReason);
-      return false;
-    }
-    Buckets small(graph);
-    small.plan(kSmallWork, kMaxEntries);
-    solution.eliminated = graph.fixed.size() + small.numSimple();
-    if (small.isExact())
-      return acceptExact(graph, small);
-
+    if (graph.impossibleNode)
+      return refuseImpossible(graph);
+    bool clipped = graph.clipped;
+    auto buckets = std::make_unique<Buckets>(graph);
+    solution.eliminated = graph.fixed.size() + buckets->numSimple();
+    Incumbent best;
+    best.upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
+    CostSum lower = 0;
     // With a memory limit to come, this may not use all of the time.
     double share = problem.usageLimitBytes ? 0.3 : 1.0;
-    std::function<bool()> stop = [&] { return seconds() > options.timeLimitSeconds * share; };
-    Tightened tight =
-        tighten(graph, [&] { return seconds() > options.timeLimitSeconds * share * 0.5; });
-    if (tight.best && tight.graph.constant >= tight.upper) {
-      memoryFreeBound = tight.upper;
-      accept(SolveStatus::Optimal, expand(graph, *tight.best), tight.upper);
-      return true;
+    bool open = true, exact = false;
+    if (buckets->exactWork() > eliminateAtOnce(graph)) {
+      open = tighten(graph, best, lower, share * 0.5);
+      buckets = std::make_unique<Buckets>(graph);
     }
-    std::unique_ptr<Buckets> buckets = makeBuckets(tight.graph, share * 0.3);
-    if (buckets->isExact())
-      return acceptExact(tight.graph, *buckets);
-    CostSum bound = buckets->eliminate({});
-    CostSum upper = tight.best ? tight.upper - tight.graph.constant
-                               : CostSum(kInfinity) * (1 + graph.variables.size());
-    SearchResult result = branchAndBound(tight.graph, *buckets, nullptr, bound, upper, stop);
-    if (!tight.best && !result.choices) {
-      tooLarge = graph.clipped;
-      refuse(result.complete ? "no combination of choices avoids all forbidden pairs"
-                             : "no allowed choices were found in the time limit; that there are "
-                               "none is not proven");
+    if (open) {
+      buckets->plan(kWorkPerSecond * options.timeLimitSeconds * share * 0.3, kMaxEntries);
+      CostSum bound = buckets->eliminate({}) + graph.constant;
+      lower = std::max(lower, bound);
+      auto objective = [&](llvm::ArrayRef<unsigned> values) {
+        return costOf(expand(graph, values)).value_or(best.upper);
+      };
+      std::vector<unsigned> choices = expand(graph, buckets->decode());
+      best.offer(choices, costOf(choices));
+      if (buckets->isExact()) {
+        lower = std::min(bound, best.upper);
+        exact = true;
+      } else {
+        SearchResult result = branchAndBound(*buckets, nullptr, bound, best.upper, objective,
+                                             [&] { return outOfTime(share); });
+        if (result.choices)
+          best.offer(expand(graph, *result.choices), result.objective);
+        open = !result.complete;
+      }
+    }
+    if (best.choices.empty()) {
+      tooLarge |= clipped;
+      refuse(open && !exact
+                 ? "no allowed choices were found in the time limit; that there are none is not "
+                   "proven"
+                 : "no combination of choices avoids all forbidden pairs");
       return false;
     }
-    std::vector<unsigned> choices =
-        result.choices ? expand(tight.graph, *result.choices) : expand(graph, *tight.best);
-    memoryFreeBound = result.complete ? evaluate(problem, choices).objective
-                                      : std::max(bound, CostSum(0)) + tight.graph.constant;
-    accept(result.complete ? SolveStatus::Optimal : SolveStatus::Feasible, std::move(choices),
-           memoryFreeBound);
+    // After an elimination the evaluator must agree with its bound.
+    memoryFreeBound = open ? std::min(lower, best.upper) : best.upper;
+    accept(std::move(best.choices), memoryFreeBound);
     return true;
   }
 
-  bool acceptExact(const Graph &graph, Buckets &buckets) {
-    memoryFreeBound = buckets.eliminate({}) + graph.constant;
-    std::vector<unsigned> choices = expand(graph, buckets.decode());
-    if (!allowed(choices)) {
-      tooLarge = graph.clipped;
-      refuse("no combination of choices avoids all forbidden pairs");
-      return false;
-    }
-    accept(SolveStatus::Optimal, std::move(choices), memoryFreeBound);
-    return true;
-  }
-
-  bool allowed(llvm::ArrayRef<unsigned> choices) const {
-    for (unsigned i = 0; i < choices.size(); ++i)
-      if (problem.nodes[i].costs[choices[i]] >= kForbiddenCost)
-        return false;
-    return llvm::none_of(problem.edges, [&](const ProblemEdge &edge) {
-      return edge.costs[choices[edge.a] * problem.nodes[edge.b].costs.size() + choices[edge.b]] >=
-             kForbiddenCost;
-    });
+  void accept(std::vector<unsigned> choices, CostSum lowerBound) {
+    solution.status = SolveStatus::Feasible; // Until the evaluator agrees.
+    solution.choices = std::move(choices);
+    solution.lowerBound = lowerBound;
   }
 
   /// Names the nodes that use most at a moment.
@@ -169,12 +240,9 @@ private:
     });
     std::string text = "live at moment " + std::to_string(moments.times[moment]) + ":";
     constexpr size_t kNamed = 8;
-    for (size_t i = 0; i < std::min(kNamed, live.size()); ++i) {
-      unsigned node = graph.variables[live[i]].node;
-      const std::string &name = problem.nodes[node].name;
-      text += (i ? ", " : " ") + (name.empty() ? "node " + std::to_string(node) : name) +
-              " (at least " + std::to_string(usage.least(live[i])) + " bytes)";
-    }
+    for (size_t i = 0; i < std::min(kNamed, live.size()); ++i)
+      text += (i ? ", " : " ") + nameOf(graph.variables[live[i]].node) + " (at least " +
+              std::to_string(usage.least(live[i])) + " bytes)";
     if (live.size() > kNamed)
       text += " and " + std::to_string(live.size() - kNamed) + " more";
     return text;
@@ -182,8 +250,10 @@ private:
 
   void solveWithMemory() {
     Graph graph = buildGraph(problem, /*withMemory=*/true);
-    if (!graph.infeasibleReason.empty())
-      return refuse(graph.infeasibleReason);
+    if (graph.impossibleNode) {
+      refuseImpossible(graph);
+      return;
+    }
     Moments moments = compressMoments(problem);
     int64_t limit = *problem.usageLimitBytes;
     Usage usage(graph, moments, limit);
@@ -195,128 +265,61 @@ private:
       return refuse("at least " + std::to_string(usage.at()[*fullest]) +
                     " bytes are needed, the limit is " + std::to_string(limit) + "; " + tightest);
 
-    std::unique_ptr<Buckets> buckets = makeBuckets(graph, 0.02);
-    CostSum lower = memoryFreeBound - graph.constant;
-    CostSum worst = CostSum(kInfinity) * (1 + graph.variables.size());
-    CostSum upper = worst;
-    std::vector<unsigned> best;
-    std::vector<int64_t> prices(moments.times.size(), 0), bestPrices = prices;
-    optimizePrices(graph, *buckets, usage, prices, bestPrices, lower, upper, best);
+    Buckets quick(graph);
+    bool isQuick = quick.exactWork() <= options.quickWork * kPricedShare;
+    if (isQuick)
+      quick.plan(1e18, kMaxEntries);
+    auto late = [&] { return outOfTime(); };
+    PriceSearch prices(graph, usage, isQuick ? &quick : nullptr, late);
+    prices.lower = memoryFreeBound - graph.constant;
+    prices.run([&] { return outOfTime(0.6); });
 
-    bool proven = !best.empty() && lower >= upper;
+    CostSum offset = 0;
+    bool proven = prices.proven;
+    std::vector<unsigned> choices;
+    if (!prices.best.empty())
+      choices = expand(graph, prices.best);
+    CostSum lower = std::max(prices.lower + graph.constant, memoryFreeBound);
     if (!proven) {
-      CostSum bound = priced(graph, *buckets, usage, bestPrices);
-      SearchResult result =
-          branchAndBound(graph, *buckets, &usage, bound, upper, [&] { return outOfTime(); });
-      if (result.choices) {
-        best = *result.choices;
-        upper = result.objective;
-      }
-      proven = result.complete;
+      Graph left = prices.remaining(offset);
+      lower = std::max(lower, prices.lower + graph.constant);
+      proven = prices.proven;
+      if (!proven)
+        reduceGraph(left);
+      if (!proven && left.impossibleNode)
+        proven = true;
+      if (!proven)
+        proven = closeGap(left, moments, offset, prices.upper + graph.constant, choices, lower);
     }
-    if (best.empty()) {
-      tooLarge = graph.clipped && proven;
+    if (choices.empty()) {
+      tooLarge |= graph.clipped && proven;
       return refuse((proven ? "no combination of choices stays within "
                             : "no choices were found in the time limit that stay within ") +
                     std::to_string(limit) +
                     (proven ? " bytes; " : " bytes (that there are none is not proven); ") +
                     tightest);
     }
-    accept(proven ? SolveStatus::Optimal : SolveStatus::Feasible, expand(graph, best),
-           (proven ? upper : lower) + graph.constant);
+    if (proven)
+      lower = *costOf(choices);
+    accept(std::move(choices), lower);
   }
 
-  /// The priced optimum less the price of the limit: a lower bound.
-  CostSum priced(const Graph &graph, Buckets &buckets, const Usage &usage,
-                 llvm::ArrayRef<int64_t> prices) {
-    std::vector<CostSum> sums(prices.size() + 1, 0);
-    for (size_t t = 0; t < prices.size(); ++t)
-      sums[t + 1] = sums[t] + prices[t];
-    std::vector<std::vector<int64_t>> added(graph.variables.size());
-    for (unsigned v = 0; v < added.size(); ++v) {
-      CostSum price = 0;
-      for (MomentRange range : usage.life(v))
-        price += sums[range.end] - sums[range.begin];
-      if (price == 0)
-        continue;
-      for (int64_t bytes : graph.variables[v].usages) {
-        CostSum most = CostSum(kInfinity) << kPriceShift;
-        bool large = bytes > 0 && price > most / bytes;
-        added[v].push_back(large ? kInfinity : int64_t((price * bytes) >> kPriceShift));
-      }
-    }
-    return buckets.eliminate(added) - ((sums.back() * usage.limit()) >> kPriceShift);
-  }
-
-  void optimizePrices(const Graph &graph, Buckets &buckets, Usage &usage,
-                      std::vector<int64_t> &prices, std::vector<int64_t> &bestPrices,
-                      CostSum &lower, CostSum &upper, std::vector<unsigned> &best) {
-    constexpr unsigned kMaxRounds = 400;
-    constexpr unsigned kPatience = 6;
-    LocalSearch local(graph, usage);
-    double pace = 1.0;
-    unsigned stale = 0;
-    bool hasBound = false;
-    double share = options.timeLimitSeconds * 0.6;
-    for (unsigned round = 0; round < kMaxRounds && seconds() < share; ++round) {
-      CostSum bound = priced(graph, buckets, usage, prices);
-      std::vector<unsigned> values = buckets.decode();
-      std::vector<unsigned> fixed = values;
-      if (local.repair(fixed)) {
-        CostSum objective = local.objective(fixed) - graph.constant;
-        // Polishing is worth while for what is nearly the best.
-        if (best.empty() || objective - lower < 2 * (upper - lower)) {
-          local.polish(fixed, [&] { return outOfTime(); });
-          objective = local.objective(fixed) - graph.constant;
-        }
-        if (best.empty() || objective < upper) {
-          upper = objective;
-          best = fixed;
-        }
-      }
-      if (!hasBound || bound > lower) {
-        // Small gains do not count as progress.
-        bool progress = !hasBound || double(bound - lower) > 1e-4 * double(upper - lower);
-        stale = progress ? 0 : stale + 1;
-        lower = std::max(lower, bound);
-        bestPrices = prices;
-        hasBound = true;
-      } else {
-        ++stale;
-      }
-      if (!best.empty() && lower >= upper)
-        return;
-      if (stale >= kPatience) {
-        pace *= 0.5;
-        stale = 0;
-        if (pace < 1e-3)
-          return;
-      }
-      step(graph, usage, values, bound, lower, upper, best.empty(), pace, prices);
-    }
-  }
-
-  /// Raises prices where the limit is exceeded, lowers them where bytes are left.
-  void step(const Graph &graph, Usage &usage, llvm::ArrayRef<unsigned> values, CostSum bound,
-            CostSum lower, CostSum upper, bool noUpper, double pace, std::vector<int64_t> &prices) {
-    usage.clear();
-    for (unsigned v = 0; v < values.size(); ++v)
-      usage.add(v, usage.of(v, values[v]));
-    double norm = 0;
-    auto slope = [&](size_t t) {
-      double excess = double(usage.at()[t] - usage.limit());
-      return prices[t] == 0 && excess < 0 ? 0.0 : excess;
+  /// Branch and bound over what prices left open. True if it ends in time.
+  bool closeGap(const Graph &graph, const Moments &moments, CostSum offset, CostSum upper,
+                std::vector<unsigned> &choices, CostSum &lower) {
+    Buckets buckets(graph);
+    buckets.plan(kWorkPerSecond * options.timeLimitSeconds * 0.05, kMaxEntries);
+    Usage usage(graph, moments, *problem.usageLimitBytes);
+    CostSum bound = buckets.eliminate({}) + graph.constant - offset;
+    lower = std::max(lower, std::min(bound, upper));
+    auto objective = [&](llvm::ArrayRef<unsigned> values) {
+      return costOf(expand(graph, values)).value_or(upper);
     };
-    for (size_t t = 0; t < prices.size(); ++t)
-      norm += slope(t) * slope(t);
-    if (norm == 0)
-      return;
-    double target = noUpper ? std::max(std::abs(double(lower)) * 0.1, 1.0) : double(upper - bound);
-    double length = pace * std::max(target, 1.0) / norm * double(int64_t(1) << kPriceShift);
-    for (size_t t = 0; t < prices.size(); ++t) {
-      double next = double(prices[t]) + length * slope(t);
-      prices[t] = int64_t(std::clamp(next, 0.0, 0x1p60));
-    }
+    SearchResult result =
+        branchAndBound(buckets, &usage, bound, upper, objective, [&] { return outOfTime(); });
+    if (result.choices)
+      choices = expand(graph, *result.choices);
+    return result.complete;
   }
 
   llvm::Expected<Solution> finish() {
@@ -332,10 +335,10 @@ private:
         return llvm::createStringError(llvm::inconvertibleErrorCode(),
                                        "internal error of the solver: its answer breaks the limit "
                                        "or takes a forbidden choice");
-      if (solution.lowerBound < solution.objective)
-        solution.status = SolveStatus::Feasible;
-      else
+      if (solution.lowerBound >= solution.objective) {
+        solution.status = SolveStatus::Optimal;
         solution.lowerBound = solution.objective;
+      }
       if (solution.objective > 0)
         solution.gap =
             double(solution.objective - solution.lowerBound) / double(solution.objective);

@@ -18,6 +18,9 @@ static cl::opt<std::string> input(cl::Positional, cl::desc("FILE.json[.gz]"), cl
 static cl::opt<double> timeLimit("time-limit", cl::desc("Seconds to search at most"),
                                  cl::init(60.0));
 static cl::opt<uint64_t> seed("seed", cl::desc("Seed of the search"), cl::init(0));
+static cl::opt<double> quickWork("quick-work",
+                                 cl::desc("Combinations up to which tables are eliminated at once"),
+                                 cl::init(SolveOptions().quickWork), cl::Hidden);
 static cl::opt<bool> asJson("json", cl::desc("Print the result as JSON"));
 static cl::opt<std::string> solutionFile("solution",
                                          cl::desc("Write the choices to this file, as JSON"));
@@ -101,6 +104,7 @@ int main(int argc, char **argv) {
   SolveOptions options;
   options.timeLimitSeconds = timeLimit;
   options.seed = seed;
+  options.quickWork = quickWork;
   llvm::Expected<Solution> solution = solve(*problem, options);
   if (!solution)
     return fail(input + ": " + llvm::toString(solution.takeError()));

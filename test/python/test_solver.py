@@ -23,12 +23,12 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="alpa-solve is not built")
 
 
-def solve(problem: Json, folder: Path, time_limit: float = 20.0) -> Json:
+def solve(problem: Json, folder: Path, time_limit: float = 20.0, quick_work: float = 2e6) -> Json:
     """Runs alpa-solve on a problem and returns its JSON answer."""
     file = folder / "problem.json"
     file.write_text(json.dumps({"problem": problem}))
     done = subprocess.run(
-        [PROGRAM, file, "--json", f"--time-limit={time_limit}"],
+        [PROGRAM, file, "--json", f"--time-limit={time_limit}", f"--quick-work={quick_work}"],
         capture_output=True,
         text=True,
         check=False,
@@ -103,11 +103,11 @@ def problems(draw: st.DrawFn) -> Json:
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problem=problems())
+@given(problem=problems(), quick_work=st.sampled_from([0.0, 2e6]))
 def test_small_problems_equal_brute_force(
-    problem: Json, tmp_path_factory: pytest.TempPathFactory
+    problem: Json, quick_work: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    answer = solve(problem, tmp_path_factory.getbasetemp())
+    answer = solve(problem, tmp_path_factory.getbasetemp(), quick_work=quick_work)
     best = brute_force(problem)
     if best is None:
         assert answer["status"] == "infeasible"
@@ -144,6 +144,14 @@ def chain_with_residuals(nodes: int, choices: int, limit: int | None, seed: int)
     return problem
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_and_elimination_agree(seed: int, tmp_path: Path) -> None:
+    problem = chain_with_residuals(100, 8, None, seed)
+    at_once, bounded = solve(problem, tmp_path), solve(problem, tmp_path, quick_work=0)
+    assert at_once["status"] == bounded["status"] == "optimal"
+    assert at_once["cost"] == bounded["cost"]
+
+
 def test_thousands_of_nodes_are_proven_in_little_time(tmp_path: Path) -> None:
     problem = chain_with_residuals(3000, 12, None, 0)
     answer = solve(problem, tmp_path)
@@ -173,7 +181,7 @@ def test_memory_bound_answers_hold_their_promises(seed: int, tmp_path: Path) -> 
 
 
 def test_same_seed_same_answer(tmp_path: Path) -> None:
-    problem = chain_with_residuals(60, 5, 300, 3)
+    problem = chain_with_residuals(24, 4, 450, 3)
     first, second = solve(problem, tmp_path), solve(problem, tmp_path)
     assert first["choices"] == second["choices"]
 
