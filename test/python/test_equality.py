@@ -38,7 +38,11 @@ MESHES = {
 
 
 def relative_difference(found, expected) -> float:
-    """The largest difference of any leaf, relative to the leaf's largest magnitude."""
+    """The largest difference of any leaf, relative to the leaf's largest magnitude.
+
+    Leaves below 1e-6 hold rounding noise only, such as the gradients of attention keys' biases,
+    which are zero but for rounding.
+    """
 
     def of_leaf(a, b):
         if jax.dtypes.issubdtype(getattr(b, "dtype", np.int32), jax.dtypes.prng_key):
@@ -47,7 +51,7 @@ def relative_difference(found, expected) -> float:
         assert a.shape == b.shape
         if not a.size:
             return 0.0
-        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-20))
+        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-6))
 
     return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)), default=0.0)
 
@@ -150,9 +154,7 @@ def test_other_models_on_one_mesh(name):
     new_state, metrics = step(state, batch)
     expected_state, expected = jax.jit(model.step)(state, batch)
     assert relative_difference(metrics["loss"], expected["loss"]) < 1e-4
-    bound = 5e-3
-    for a, b in zip(jax.tree.leaves(new_state), jax.tree.leaves(expected_state), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=bound)
+    assert relative_difference(new_state, expected_state) < 1e-4
 
 
 def test_state_stays_on_its_mesh_between_steps():
