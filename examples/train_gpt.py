@@ -165,6 +165,8 @@ def main() -> None:
         run(options, cluster)
     except alpa_mlir.AlpaError as error:
         sys.exit(f"error: {error}")
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:

@@ -37,11 +37,11 @@ MESHES = {
 }
 
 
-def relative_difference(found, expected) -> float:
+def relative_difference(found, expected, floor=1e-6) -> float:
     """The largest difference of any leaf, relative to the leaf's largest magnitude.
 
-    Leaves below 1e-6 hold rounding noise only, such as the gradients of attention keys' biases,
-    which are zero but for rounding.
+    Leaves below `floor` may hold rounding noise only, such as the gradients of attention keys'
+    biases, which are zero but for rounding. Adam makes visible updates of such noise.
     """
 
     def of_leaf(a, b):
@@ -51,7 +51,7 @@ def relative_difference(found, expected) -> float:
         assert a.shape == b.shape
         if not a.size:
             return 0.0
-        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-6))
+        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), floor))
 
     return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)), default=0.0)
 
@@ -140,8 +140,10 @@ def test_gpt_automatic():
     assert relative_difference(params, expected_params) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["mlp", "moe", "vit", "wide_resnet"])
-def test_other_models_on_one_mesh(name):
+@pytest.mark.parametrize(
+    ("name", "floor"), [("mlp", 1e-6), ("moe", 1e-6), ("vit", 1e-2), ("wide_resnet", 1e-6)]
+)
+def test_other_models_on_one_mesh(name, floor):
     model = zoo.get(name)
     state, batch = model.init()
     try:
@@ -154,7 +156,7 @@ def test_other_models_on_one_mesh(name):
     new_state, metrics = step(state, batch)
     expected_state, expected = jax.jit(model.step)(state, batch)
     assert relative_difference(metrics["loss"], expected["loss"]) < 1e-4
-    assert relative_difference(new_state, expected_state) < 1e-4
+    assert relative_difference(new_state, expected_state, floor) < 1e-4
 
 
 def test_state_stays_on_its_mesh_between_steps():
