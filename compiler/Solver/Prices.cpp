@@ -133,6 +133,8 @@ void PriceSearch::run(llvm::function_ref<bool()> stop) {
       proven = true;
       break;
     }
+    if (!best.empty() && upper - lower <= acceptable)
+      break;
     if (!buckets && round < kWarmUp)
       continue;
     if (stale >= patience) {

@@ -31,6 +31,7 @@ public:
   CostSum upper = 0;
   std::vector<unsigned> best; // Empty if nothing within the limit was found.
   bool proven = false;        // That `upper` cannot be beaten.
+  CostSum acceptable = 0;     // Difference of the two at which to stop.
 
   /// A bound on costs in a graph that holds what may still beat `upper`, with
   /// the best prices in its costs. `offset` is the price of the whole limit.

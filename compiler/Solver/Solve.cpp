@@ -31,8 +31,9 @@ llvm::StringRef alpa::stringifySolveStatus(SolveStatus status) {
 
 namespace {
 
+constexpr double kGraceSeconds = 2.0;   // To find any answer at all.
 constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
-constexpr double kWorkPerSecond = 3e8;  // Combinations; a cautious figure.
+constexpr double kWorkPerSecond = 6e8;  // Combinations; a cautious figure.
 constexpr double kPricedShare = 0.2;    // Of the quick work: eliminated again for all prices.
 
 class Solver {
@@ -52,7 +53,14 @@ private:
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  bool outOfTime(double share = 1.0) const { return seconds() > options.timeLimitSeconds * share; }
+  bool outOfTime(double share = 1.0, double grace = 0.0) const {
+    return seconds() > options.timeLimitSeconds * share + grace;
+  }
+
+  /// Combinations that an elimination may go through in a share of the time.
+  double workFor(double share) const {
+    return std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * share);
+  }
 
   /// Choices of the graph's variables as choices of the problem's nodes.
   std::vector<unsigned> expand(const Graph &graph, llvm::ArrayRef<unsigned> values) const {
@@ -131,7 +139,10 @@ private:
     CostSum lastBound = dual.bound();
     size_t lastRemoved = 0, triedAt = 0;
     std::optional<Graph> next;
-    for (unsigned sweep = 0; sweep < kMaxSweeps && !outOfTime(share); ++sweep) {
+    for (unsigned sweep = 0; sweep < kMaxSweeps; ++sweep) {
+      // The first answer is awaited.
+      if (sweep >= kCheckEvery && outOfTime(share))
+        break;
       if (!dual.sweep(best.upper - graph.constant)) {
         lower = best.upper;
         return false;
@@ -144,6 +155,8 @@ private:
       std::vector<unsigned> choices = expand(graph, values);
       best.offer(choices, costOf(choices));
       if (lower >= best.upper)
+        return false;
+      if (double(best.upper - lower) <= options.acceptableGap * double(best.upper))
         return false;
       double gain = double(dual.bound() - lastBound);
       double gap = double(best.upper - lower);
@@ -188,11 +201,11 @@ private:
     double share = problem.usageLimitBytes ? 0.3 : 1.0;
     bool open = true, exact = false;
     if (buckets->exactWork() > eliminateAtOnce(graph)) {
-      open = tighten(graph, best, lower, share * 0.5);
+      open = tighten(graph, best, lower, share * 0.7);
       buckets = std::make_unique<Buckets>(graph);
     }
     if (open) {
-      buckets->plan(kWorkPerSecond * options.timeLimitSeconds * share * 0.3, kMaxEntries);
+      buckets->plan(workFor(problem.usageLimitBytes ? 0.05 : 0.7), kMaxEntries);
       CostSum bound = buckets->eliminate({}) + graph.constant;
       lower = std::max(lower, bound);
       auto objective = [&](llvm::ArrayRef<unsigned> values) {
@@ -209,6 +222,8 @@ private:
         if (result.choices)
           best.offer(expand(graph, *result.choices), result.objective);
         open = !result.complete;
+        if (result.complete)
+          lower = best.upper;
       }
     }
     if (best.choices.empty()) {
@@ -220,7 +235,7 @@ private:
       return false;
     }
     // After an elimination the evaluator must agree with its bound.
-    memoryFreeBound = open ? std::min(lower, best.upper) : best.upper;
+    memoryFreeBound = std::min(lower, best.upper);
     accept(std::move(best.choices), memoryFreeBound);
     return true;
   }
@@ -272,7 +287,10 @@ private:
     auto late = [&] { return outOfTime(); };
     PriceSearch prices(graph, usage, isQuick ? &quick : nullptr, late);
     prices.lower = memoryFreeBound - graph.constant;
-    prices.run([&] { return outOfTime(0.6); });
+    prices.acceptable = CostSum(options.acceptableGap * double(memoryFreeBound));
+    // Saying too early that nothing fits would be worse than being late.
+    prices.run(
+        [&] { return outOfTime(0.6) && (!prices.best.empty() || outOfTime(1.0, kGraceSeconds)); });
 
     CostSum offset = 0;
     bool proven = prices.proven;
@@ -280,7 +298,8 @@ private:
     if (!prices.best.empty())
       choices = expand(graph, prices.best);
     CostSum lower = std::max(prices.lower + graph.constant, memoryFreeBound);
-    if (!proven) {
+    bool enough = !choices.empty() && prices.upper - prices.lower <= prices.acceptable;
+    if (!proven && !enough) {
       Graph left = prices.remaining(offset);
       lower = std::max(lower, prices.lower + graph.constant);
       proven = prices.proven;
@@ -308,7 +327,7 @@ private:
   bool closeGap(const Graph &graph, const Moments &moments, CostSum offset, CostSum upper,
                 std::vector<unsigned> &choices, CostSum &lower) {
     Buckets buckets(graph);
-    buckets.plan(kWorkPerSecond * options.timeLimitSeconds * 0.05, kMaxEntries);
+    buckets.plan(workFor(0.05), kMaxEntries);
     Usage usage(graph, moments, *problem.usageLimitBytes);
     CostSum bound = buckets.eliminate({}) + graph.constant - offset;
     lower = std::max(lower, std::min(bound, upper));

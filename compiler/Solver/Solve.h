@@ -13,6 +13,9 @@ llvm::StringRef stringifySolveStatus(SolveStatus status);
 struct SolveOptions {
   double timeLimitSeconds = 60.0;
   uint64_t seed = 0;
+  /// The search ends when (cost - bound) / cost is no more than this. 0 asks for a
+  /// proof; under a memory limit the last part in a thousand takes most of the time.
+  double acceptableGap = 0.0;
   /// Tables up to this many combinations are eliminated at once, without a bound
   /// first; tests lower it to reach what larger problems need.
   double quickWork = 2e6;

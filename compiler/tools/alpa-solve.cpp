@@ -17,6 +17,8 @@ namespace cl = llvm::cl;
 static cl::opt<std::string> input(cl::Positional, cl::desc("FILE.json[.gz]"), cl::Required);
 static cl::opt<double> timeLimit("time-limit", cl::desc("Seconds to search at most"),
                                  cl::init(60.0));
+static cl::opt<double> gap("gap", cl::desc("Stop when (cost - bound) / cost is no more than this"),
+                           cl::init(0.0));
 static cl::opt<uint64_t> seed("seed", cl::desc("Seed of the search"), cl::init(0));
 static cl::opt<double> quickWork("quick-work",
                                  cl::desc("Combinations up to which tables are eliminated at once"),
@@ -104,6 +106,7 @@ int main(int argc, char **argv) {
   SolveOptions options;
   options.timeLimitSeconds = timeLimit;
   options.seed = seed;
+  options.acceptableGap = gap;
   options.quickWork = quickWork;
   llvm::Expected<Solution> solution = solve(*problem, options);
   if (!solution)

@@ -28,7 +28,14 @@ def solve(problem: Json, folder: Path, time_limit: float = 20.0, quick_work: flo
     file = folder / "problem.json"
     file.write_text(json.dumps({"problem": problem}))
     done = subprocess.run(
-        [PROGRAM, file, "--json", f"--time-limit={time_limit}", f"--quick-work={quick_work}"],
+        [
+            PROGRAM,
+            file,
+            "--json",
+            f"--time-limit={time_limit}",
+            f"--quick-work={quick_work}",
+            f"--gap={gap}",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -178,6 +185,15 @@ def test_memory_bound_answers_hold_their_promises(seed: int, tmp_path: Path) -> 
         assert answer["gap"] < 0.2
         assert answer["cost"] >= previous or answer["status"] == "feasible"
         previous = answer["lower_bound"]
+
+
+def test_an_acceptable_gap_ends_the_search(tmp_path: Path) -> None:
+    free = solve(chain_with_residuals(400, 8, None, 1), tmp_path)
+    problem = chain_with_residuals(400, 8, int(free["peak_usage"] * 0.85), 1)
+    answer = solve(problem, tmp_path, time_limit=30, gap=0.1)
+    assert answer["seconds"] < 10
+    assert answer["gap"] <= 0.1
+    assert evaluate(problem, answer["choices"]) == (answer["cost"], answer["peak_usage"])
 
 
 def test_same_seed_same_answer(tmp_path: Path) -> None:
