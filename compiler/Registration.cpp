@@ -22,6 +22,10 @@ void alpa::registerDialects(mlir::DialectRegistry &registry) {
                   mlir::sdy::SdyDialect, mlir::stablehlo::StablehloDialect>();
   registerInteropDialects(registry);
   mlir::func::registerInlinerExtension(registry);
+  // A location says where; a note with the whole op, often all of @main, hides the error.
+  registry.addExtension(+[](mlir::MLIRContext *context, mlir::func::FuncDialect *) {
+    context->printOpOnDiagnostic(false);
+  });
 }
 
 void alpa::registerPasses() {

@@ -43,6 +43,10 @@ public:
 
   llvm::Expected<Solution> run() {
     solution.nodes = problem.nodes.size();
+    if (problem.nodes.empty()) {
+      solution.status = SolveStatus::Optimal;
+      return finish();
+    }
     if (solveWithoutMemory() && problem.usageLimitBytes &&
         evaluate(problem, solution.choices).peakUsageBytes > *problem.usageLimitBytes)
       solveWithMemory();

@@ -62,7 +62,7 @@ def evaluate(problem: Json, choices: tuple[int, ...] | list[int]) -> tuple[int, 
         usage += change
         peak = max(peak, usage)
     limit = problem.get("usage_limit")
-    if max(taken) >= FORBIDDEN or (limit is not None and peak > limit):
+    if max(taken, default=0) >= FORBIDDEN or (limit is not None and peak > limit):
         return None
     return sum(taken), peak
 
@@ -76,8 +76,8 @@ def brute_force(problem: Json) -> int | None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> Json:
-    """Up to 7 nodes with up to 4 choices; parallel edges, forbidden pairs, empty intervals."""
-    count = draw(st.integers(1, 7))
+    """None to 7 nodes with up to 4 choices; parallel edges, forbidden pairs, empty intervals."""
+    count = draw(st.integers(0, 7))
     sizes = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
     cost = st.one_of(st.integers(0, 30), st.integers(0, 30), st.just(FORBIDDEN))
     if draw(st.booleans()):
@@ -91,8 +91,8 @@ def problems(draw: st.DrawFn) -> Json:
             st.one_of(st.just([]), st.lists(st.integers(0, 9), min_size=size, max_size=size))
         )
 
-    index = st.integers(0, count - 1)
-    pairs = draw(st.lists(st.tuples(index, index), max_size=12))
+    index = st.integers(0, max(count - 1, 0))
+    pairs = draw(st.lists(st.tuples(index, index), max_size=12 if count else 0))
     edges = [[a, b] for a, b in pairs if a != b]
     begins = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
     problem: Json = {
