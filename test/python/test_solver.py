@@ -23,7 +23,13 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="alpa-solve is not built")
 
 
-def solve(problem: Json, folder: Path, time_limit: float = 20.0, quick_work: float = 2e6) -> Json:
+def solve(
+    problem: Json,
+    folder: Path,
+    time_limit: float = 20.0,
+    quick_work: float = 2e6,
+    gap: float = 0.0,
+) -> Json:
     """Runs alpa-solve on a problem and returns its JSON answer."""
     file = folder / "problem.json"
     file.write_text(json.dumps({"problem": problem}))
