@@ -25,4 +25,5 @@ config.environment["PATH"] = os.pathsep.join(  # noqa: F821
 )
 config.environment["FILECHECK_OPTS"] = "-enable-var-scope"  # noqa: F821
 config.substitutions.append(("%python", python))  # noqa: F821
+config.substitutions.append(("%root", str(root)))  # noqa: F821
 config.substitutions.append(("%build", str(build)))  # noqa: F821
