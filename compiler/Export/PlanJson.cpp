@@ -192,18 +192,28 @@ void PlanWriter::writeFunction(StringRef name, const StageFunction &function, Me
   });
 }
 
-/// The state that people look at: matrices and larger.
+/// The state that people look at: matrices and larger that the stage computes with, not what
+/// only the update knows, such as an optimizer's moments.
 void PlanWriter::writeWeights(int64_t stage) {
+  std::map<int64_t, Port> weights;
+  const Stage &info = sliced.stages[stage];
+  for (const std::optional<StageFunction> *function : {&info.forward, &info.backward}) {
+    if (!*function)
+      continue;
+    for (const Port &input : (*function)->inputs)
+      if (sliced.isArgument(input.id) && !sliced.isBatch(input.id))
+        weights.try_emplace(input.id, input);
+  }
   json.attributeArray("weights", [&] {
-    for (int64_t arg = 0; arg < int64_t(sliced.numArguments); ++arg) {
+    for (const auto &weight : weights) {
+      int64_t arg = weight.first;
       auto type = cast<RankedTensorType>(main.getArgumentTypes()[arg]);
-      if (sliced.flows.lookup(arg).stage != stage || type.getRank() < 2)
+      if (type.getRank() < 2)
         continue;
-      Port held = sliced.argumentAt(arg, stage);
       json.object([&] {
         json.attribute("name", nameOf(main.getArgAttr(arg, attr::name), "argument ", arg));
         json.attribute("shape", shapeJson(type.getShape()));
-        json.attribute("spec", specJson(held.sharding, sliced.stages[stage].mesh));
+        json.attribute("spec", specJson(weight.second.sharding, info.mesh));
       });
     }
   });
