@@ -14,7 +14,7 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_f
 export ALPA_BUILD := $(abspath $(BUILD))
 export ALPA_PYTHON := $(abspath $(PY))
 
-.PHONY: help setup build demo test lint lit pytest bench format lock clean
+.PHONY: help setup build demo test test-full lint lit pytest bench format lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -26,7 +26,7 @@ setup: ## Install what is missing: system packages and the Python environment
 $(BUILD)/build.ninja: | setup
 	@echo "== configuring"
 	@cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 \
-	  && mv $(BUILD).log $(BUILD)/configure.log || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	  && mv $(BUILD).log $(BUILD)/configure.log || { cat $(BUILD).log; rm -rf $(BUILD).log $(BUILD)/CMakeCache.txt $(BUILD)/CMakeFiles; exit 1; }
 
 build: setup $(BUILD)/build.ninja ## Build alpa-opt, alpa-solve and the native module
 	@echo "== building"
@@ -37,6 +37,10 @@ demo: build ## Train a small GPT, parallelized, on 8 virtual devices
 	@$(PY) examples/train_gpt.py
 
 test: build lint lit pytest ## Run every check and every test
+
+test-full: test ## Run the slow tests too: the wheel
+	@echo "== slow tests"
+	@$(PY) -m pytest -m slow
 
 lint: setup ## Check formatting, types and spelling
 	@echo "== lint"
