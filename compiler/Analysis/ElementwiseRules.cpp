@@ -2,6 +2,8 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 
+#include "llvm/ADT/StringSet.h"
+
 using namespace alpa;
 
 /// Operands of the result's shape are split with it; scalars (a predicate, the
@@ -50,56 +52,69 @@ static std::optional<ShardingRule> passThrough(mlir::Operation *op) {
 /// What the compiler does not look into runs on whole tensors.
 static std::optional<ShardingRule> opaque(mlir::Operation *op) { return RuleBuilder(op).rule; }
 
+// Of StableHLO, without the dialect's name.
+static constexpr llvm::StringLiteral kElementwise[] = {"abs",
+                                                       "add",
+                                                       "and",
+                                                       "atan2",
+                                                       "cbrt",
+                                                       "ceil",
+                                                       "clamp",
+                                                       "compare",
+                                                       "complex",
+                                                       "convert",
+                                                       "cosine",
+                                                       "count_leading_zeros",
+                                                       "divide",
+                                                       "exponential",
+                                                       "exponential_minus_one",
+                                                       "floor",
+                                                       "imag",
+                                                       "is_finite",
+                                                       "log",
+                                                       "log_plus_one",
+                                                       "logistic",
+                                                       "map",
+                                                       "maximum",
+                                                       "minimum",
+                                                       "multiply",
+                                                       "negate",
+                                                       "not",
+                                                       "or",
+                                                       "popcnt",
+                                                       "power",
+                                                       "real",
+                                                       "reduce_precision",
+                                                       "remainder",
+                                                       "round_nearest_afz",
+                                                       "round_nearest_even",
+                                                       "rsqrt",
+                                                       "select",
+                                                       "shift_left",
+                                                       "shift_right_arithmetic",
+                                                       "shift_right_logical",
+                                                       "sign",
+                                                       "sine",
+                                                       "sqrt",
+                                                       "subtract",
+                                                       "tan",
+                                                       "tanh",
+                                                       "xor",
+                                                       "constant",
+                                                       "iota"};
+
+bool alpa::isElementwiseName(llvm::StringRef name) {
+  static const llvm::StringSet<> names = [] {
+    llvm::StringSet<> set;
+    for (llvm::StringRef name : kElementwise)
+      set.insert(name);
+    return set;
+  }();
+  return name.consume_front("stablehlo.") && names.contains(name);
+}
+
 void alpa::addElementwiseRules(RuleTable &table) {
-  for (llvm::StringRef name : {"abs",
-                               "add",
-                               "and",
-                               "atan2",
-                               "cbrt",
-                               "ceil",
-                               "clamp",
-                               "compare",
-                               "complex",
-                               "convert",
-                               "cosine",
-                               "count_leading_zeros",
-                               "divide",
-                               "exponential",
-                               "exponential_minus_one",
-                               "floor",
-                               "imag",
-                               "is_finite",
-                               "log",
-                               "log_plus_one",
-                               "logistic",
-                               "map",
-                               "maximum",
-                               "minimum",
-                               "multiply",
-                               "negate",
-                               "not",
-                               "or",
-                               "popcnt",
-                               "power",
-                               "real",
-                               "reduce_precision",
-                               "remainder",
-                               "round_nearest_afz",
-                               "round_nearest_even",
-                               "rsqrt",
-                               "select",
-                               "shift_left",
-                               "shift_right_arithmetic",
-                               "shift_right_logical",
-                               "sign",
-                               "sine",
-                               "sqrt",
-                               "subtract",
-                               "tan",
-                               "tanh",
-                               "xor",
-                               "constant",
-                               "iota"})
+  for (llvm::StringRef name : kElementwise)
     table[("stablehlo." + name).str()] = elementwise;
   for (llvm::StringRef name :
        {"acos",      "acosh",      "asin",       "asinh",   "asin_acos_kernel",

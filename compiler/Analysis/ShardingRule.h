@@ -59,6 +59,10 @@ struct ShardingRule {
 /// The rule of an op of the StableHLO set, or nothing if it has no rule yet.
 std::optional<ShardingRule> getShardingRule(mlir::Operation *op);
 
+/// Whether the op of that full name is a constant or computes every element of its
+/// result from the elements that stand there in its operands (StableHLO only).
+bool isElementwiseName(llvm::StringRef name);
+
 /// Floating-point operations of the whole (unsplit) op, and bytes it reads and
 /// writes.
 double getFlops(mlir::Operation *op);

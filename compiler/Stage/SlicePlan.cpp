@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/SlicePlan.h"
 
+#include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/SliceUtils.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -122,7 +123,7 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
                            << stages.size();
   int64_t rank = int64_t(*phase);
   LogicalResult result = success();
-  forEachInput(op, [&](Value input) {
+  llvm::for_each(getUsedValues(op), [&](Value input) {
     std::optional<Key> from = homeOf(input);
     if (!from || failed(result))
       return;
@@ -186,7 +187,7 @@ LogicalResult SlicePlan::collect() {
     Piece &piece = pieceAt(home->second.first, home->second.second);
     piece.ops.insert(&op);
     LogicalResult result = success();
-    forEachInput(&op, [&](Value input) {
+    llvm::for_each(getUsedValues(&op), [&](Value input) {
       if (isa<BlockArgument>(input) && !isState(input) && piece.isUpdate() && numMicroBatches > 1 &&
           succeeded(result))
         result = op.emitError() << "runs once a step and uses batch argument "

@@ -2,7 +2,8 @@
 
 #include "compiler/Stage/SliceUtils.h"
 
-#include "mlir/Transforms/RegionUtils.h"
+#include "compiler/Analysis/ShardingRule.h"
+
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"
 
@@ -38,83 +39,21 @@ std::optional<int64_t> alpa::stageOf(Operation *op) {
   return std::nullopt;
 }
 
-void alpa::forEachInput(Operation *op, function_ref<void(Value)> callback) {
-  for (Value operand : op->getOperands())
-    callback(operand);
-  if (op->getNumRegions() == 0)
-    return;
-  llvm::SetVector<Value> captured;
-  getUsedValuesDefinedAbove(op->getRegions(), captured);
-  for (Value value : captured)
-    callback(value);
-}
-
 bool alpa::isRepeatable(Operation *op) {
-  static const llvm::StringSet<> names = [] {
-    llvm::StringSet<> set;
-    for (StringRef name : {"abs",
-                           "add",
-                           "and",
-                           "atan2",
-                           "bitcast_convert",
-                           "broadcast_in_dim",
-                           "cbrt",
-                           "ceil",
-                           "clamp",
-                           "compare",
-                           "complex",
-                           "concatenate",
-                           "constant",
-                           "convert",
-                           "cosine",
-                           "count_leading_zeros",
-                           "divide",
-                           "exponential",
-                           "exponential_minus_one",
-                           "floor",
-                           "imag",
-                           "iota",
-                           "is_finite",
-                           "log",
-                           "log_plus_one",
-                           "logistic",
-                           "maximum",
-                           "minimum",
-                           "multiply",
-                           "negate",
-                           "not",
-                           "or",
-                           "pad",
-                           "popcnt",
-                           "power",
-                           "real",
-                           "reduce_precision",
-                           "remainder",
-                           "reshape",
-                           "reverse",
-                           "round_nearest_afz",
-                           "round_nearest_even",
-                           "rsqrt",
-                           "select",
-                           "shift_left",
-                           "shift_right_arithmetic",
-                           "shift_right_logical",
-                           "sign",
-                           "sine",
-                           "slice",
-                           "sqrt",
-                           "subtract",
-                           "tan",
-                           "tanh",
-                           "transpose",
-                           "xor"})
-      set.insert(("stablehlo." + name).str());
-    set.insert("chlo.square");
-    set.insert("chlo.constant");
-    return set;
-  }();
+  // Of the ops that are not elementwise, those that only move elements.
+  static const llvm::StringSet<> others = {"stablehlo.bitcast_convert",
+                                           "stablehlo.broadcast_in_dim",
+                                           "stablehlo.concatenate",
+                                           "stablehlo.pad",
+                                           "stablehlo.reshape",
+                                           "stablehlo.reverse",
+                                           "stablehlo.slice",
+                                           "stablehlo.transpose",
+                                           "chlo.constant",
+                                           "chlo.square"};
+  StringRef name = op->getName().getStringRef();
   return op->getNumResults() == 1 && op->getNumRegions() == 0 &&
-         names.contains(op->getName().getStringRef()) &&
+         (isElementwiseName(name) || others.contains(name)) &&
          isa<RankedTensorType>(op->getResult(0).getType());
 }
 

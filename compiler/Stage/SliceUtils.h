@@ -13,9 +13,6 @@ std::optional<Phase> phaseOf(mlir::Operation *op);
 llvm::StringRef stringifyPhase(Phase phase);
 std::optional<int64_t> stageOf(mlir::Operation *op);
 
-/// Operands, and values of the enclosing block that the op's regions use.
-void forEachInput(mlir::Operation *op, llvm::function_ref<void(mlir::Value)> callback);
-
 /// One result computed element by element (or a constant, or only moved), no
 /// regions: running it twice costs little and changes nothing.
 bool isRepeatable(mlir::Operation *op);
