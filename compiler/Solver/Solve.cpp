@@ -96,7 +96,8 @@ private:
     return name.empty() ? "node " + std::to_string(node) : name;
   }
 
-  void refuse(std::string reason) {
+  void refuse(std::string reason, bool proven = true) {
+    solution.isUnknown = !proven;
     solution.status = SolveStatus::Infeasible;
     solution.choices.clear();
     solution.infeasibleReason = std::move(reason);
@@ -235,7 +236,8 @@ private:
       refuse(open && !exact
                  ? "no allowed choices were found in the time limit; that there are none is not "
                    "proven"
-                 : "no combination of choices avoids all forbidden pairs");
+                 : "no combination of choices avoids all forbidden pairs",
+             !open || exact);
       return false;
     }
     // After an elimination the evaluator must agree with its bound.
@@ -318,9 +320,10 @@ private:
       tooLarge |= graph.clipped && proven;
       return refuse((proven ? "no combination of choices stays within "
                             : "no choices were found in the time limit that stay within ") +
-                    std::to_string(limit) +
-                    (proven ? " bytes; " : " bytes (that there are none is not proven); ") +
-                    tightest);
+                        std::to_string(limit) +
+                        (proven ? " bytes; " : " bytes (that there are none is not proven); ") +
+                        tightest,
+                    proven);
     }
     if (proven)
       lower = *costOf(choices);

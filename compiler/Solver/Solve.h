@@ -13,6 +13,8 @@ llvm::StringRef stringifySolveStatus(SolveStatus status);
 struct SolveOptions {
   double timeLimitSeconds = 60.0;
   uint64_t seed = 0;
+  /// Threads to search with, at least 1.
+  unsigned threads = 1;
   /// The search ends when (cost - bound) / cost is no more than this. 0 asks for a
   /// proof; under a memory limit the last part in a thousand takes most of the time.
   double acceptableGap = 0.0;
@@ -32,6 +34,9 @@ struct Solution {
   unsigned nodes = 0;           // Of the problem as given.
   unsigned eliminated = 0;      // By exact reductions.
   std::string infeasibleReason; // Names nodes live at the binding moment.
+  /// With status infeasible: time ran out before an answer was found, and that
+  /// there is none is not proven.
+  bool isUnknown = false;
 };
 
 struct Evaluation {

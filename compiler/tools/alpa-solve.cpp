@@ -7,6 +7,7 @@
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Threading.h"
 #include "llvm/Support/ToolOutputFile.h"
 
 #include <zlib.h>
@@ -20,6 +21,8 @@ static cl::opt<double> timeLimit("time-limit", cl::desc("Seconds to search at mo
 static cl::opt<double> gap("gap", cl::desc("Stop when (cost - bound) / cost is no more than this"),
                            cl::init(0.0));
 static cl::opt<uint64_t> seed("seed", cl::desc("Seed of the search"), cl::init(0));
+static cl::opt<unsigned> threads("threads", cl::desc("Threads to search with; 0 for one a core"),
+                                 cl::init(0));
 static cl::opt<double> quickWork("quick-work",
                                  cl::desc("Combinations up to which tables are eliminated at once"),
                                  cl::init(SolveOptions().quickWork), cl::Hidden);
@@ -107,6 +110,8 @@ int main(int argc, char **argv) {
   options.timeLimitSeconds = timeLimit;
   options.seed = seed;
   options.acceptableGap = gap;
+  options.threads =
+      threads ? unsigned(threads) : llvm::hardware_concurrency().compute_thread_count();
   options.quickWork = quickWork;
   llvm::Expected<Solution> solution = solve(*problem, options);
   if (!solution)
