@@ -1,14 +1,6 @@
-//===- CostModel.cpp - seconds for compute and communication --------------===//
+//===- CostModel.cpp - seconds for compute ----------------------------------===//
 //
-// Compute follows the roofline model (Williams, Waterman, Patterson, CACM 2009).
-// Communication follows the latency-bandwidth model (Hockney, Parallel Computing
-// 1994): a message costs latency + bytes / bandwidth. Collectives use the ring
-// algorithms and step counts of Thakur, Rabenseifner, Gropp, "Optimization of
-// Collective Communication Operations in MPICH" (2005):
-//
-//   all-gather, reduce-scatter:  n - 1 steps of bytes / n
-//   all-reduce:                  reduce-scatter, then all-gather
-//   all-to-all (pairwise):       n - 1 steps of bytes / n
+// The roofline model (Williams, Waterman, Patterson, CACM 2009).
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,7 +9,6 @@
 #include "llvm/ADT/StringSwitch.h"
 
 #include <algorithm>
-#include <cassert>
 
 using namespace alpa;
 
@@ -47,57 +38,4 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
   if (bytes > 0 && mesh.device.memoryBandwidthBytesPerSecond > 0)
     seconds = std::max(seconds, bytes / mesh.device.memoryBandwidthBytesPerSecond);
   return seconds;
-}
-
-/// Seconds of `steps` steps round the ring of an axis with `bytes` / n each.
-static double ringSeconds(const LogicalMesh &mesh, double bytes, unsigned axis, double rounds) {
-  assert(axis < mesh.shape.size() && "no such axis");
-  double devices = mesh.shape[axis];
-  if (devices <= 1 || bytes <= 0)
-    return 0;
-  const Link &link = mesh.axes[axis];
-  double steps = rounds * (devices - 1);
-  return steps * (link.latencySeconds + bytes / devices / link.bandwidthBytesPerSecond);
-}
-
-double CostModel::allReduceSeconds(double bytes, unsigned axis) const {
-  return ringSeconds(mesh, bytes, axis, 2);
-}
-
-double CostModel::allGatherSeconds(double bytes, unsigned axis) const {
-  return ringSeconds(mesh, bytes, axis, 1);
-}
-
-double CostModel::reduceScatterSeconds(double bytes, unsigned axis) const {
-  return ringSeconds(mesh, bytes, axis, 1);
-}
-
-double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
-  double ring = ringSeconds(mesh, bytes, axis, 1);
-  if (ring == 0 || axis >= mesh.devicesOnHost.size())
-    return ring;
-  // In a ring one message at a time leaves a host; here all of its devices send
-  // to other hosts at once.
-  double devices = mesh.shape[axis], local = mesh.devicesOnHost[axis];
-  const Link &link = mesh.axes[axis];
-  double leaving = local * bytes * (devices - local) / devices;
-  return std::max(ring,
-                  (devices - 1) * link.latencySeconds + leaving / link.bandwidthBytesPerSecond);
-}
-
-double alpa::transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
-                             double bytes) {
-  if (bytes <= 0)
-    return 0;
-  int64_t most = 0;
-  for (const Host &host : cluster.hosts)
-    most = std::max(most, host.devices);
-  // Neighbouring stages are placed on one host when both fit.
-  bool oneHost = cluster.hosts.size() == 1 || (from.hosts == 1 && to.hosts == 1 &&
-                                               from.devicesPerHost + to.devicesPerHost <= most);
-  const Link &link = oneHost ? cluster.intraHost : cluster.interHost;
-  // Senders and receivers work side by side, each with a link of its own.
-  double lanes =
-      oneHost ? std::min(from.devicesPerHost, to.devicesPerHost) : std::min(from.hosts, to.hosts);
-  return link.latencySeconds + bytes / (link.bandwidthBytesPerSecond * std::max(lanes, 1.0));
 }

@@ -7,9 +7,10 @@
 
 namespace alpa {
 
-/// The only place with cost formulas. `axis` indexes LogicalMesh::axes; `bytes`
-/// is the size on one device of the full buffer: the gathered one, the one to
-/// reduce, or for all-to-all the part that a device holds before (and after).
+/// The only place with cost formulas; docs/cost-model.md derives them. `axis`
+/// indexes LogicalMesh::axes; `bytes` is the size on one device of the full
+/// buffer: the gathered one, the one to reduce, or for all-to-all and permute the
+/// part that a device holds before (and after).
 class CostModel {
 public:
   explicit CostModel(LogicalMesh mesh) : mesh(std::move(mesh)) {}
@@ -22,6 +23,8 @@ public:
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;
   double allToAllSeconds(double bytes, unsigned axis) const;
+  /// Every device of a group sends its part to another one, and gets one.
+  double collectivePermuteSeconds(double bytes, unsigned axis) const;
 
 private:
   LogicalMesh mesh;

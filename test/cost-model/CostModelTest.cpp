@@ -108,7 +108,8 @@ static void testCosts() {
   };
   using Cost = double (CostModel::*)(double, unsigned) const;
   constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
-                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds};
+                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
+                            &CostModel::collectivePermuteSeconds};
   for (int trial = 0; trial < 200; ++trial) {
     Cluster cluster = makeCluster(1 + random() % 4, 1 + random() % 8);
     cluster.intraHost = {uniform(1e9, 1e12), uniform(0, 1e-4)};
@@ -128,10 +129,11 @@ static void testCosts() {
             else
               CHECK(less < (model.*cost)(more, axis));
           }
-          // The two halves of an all-reduce.
-          CHECK(close(model.allReduceSeconds(bytes, axis) + 1,
-                      model.reduceScatterSeconds(bytes, axis) +
-                          model.allGatherSeconds(bytes, axis) + 1));
+          // At most its two halves, and at least each of them.
+          double reduced = model.allReduceSeconds(bytes, axis),
+                 scattered = model.reduceScatterSeconds(bytes, axis),
+                 gathered = model.allGatherSeconds(bytes, axis);
+          CHECK(reduced <= scattered + gathered && reduced >= std::max(scattered, gathered));
         }
       }
     double bytes = uniform(1, 1e9);
@@ -140,13 +142,21 @@ static void testCosts() {
     CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, 0) == 0);
   }
 
-  // 4 devices: 2 * 3 steps of a quarter each.
+  // 4 devices: 2 steps that double, of a quarter and a half; twice for a long sum,
+  // and for a short one all four buffers.
   CostModel model(makeMesh(makeCluster(2, 4), {1, 4}, {1, 4}));
-  CHECK(close(model.allReduceSeconds(4e8, 1), 6 * (1e-6 + 1e8 / 1e11)));
-  CHECK(close(model.allToAllSeconds(4e8, 1), 3 * (1e-6 + 1e8 / 1e11)));
-  // 8 devices on two hosts: 4 of them send half of their part through one link.
+  CHECK(close(model.allGatherSeconds(4e8, 1), 2e-6 + 3e8 / 1e11));
+  CHECK(close(model.allReduceSeconds(4e8, 1), 2 * (2e-6 + 3e8 / 1e11)));
+  CHECK(close(model.allReduceSeconds(40, 1), 2e-6 + 120 / 1e11));
+  CHECK(close(model.allToAllSeconds(4e8, 1), 3e-6 + 3e8 / 1e11));
+  CHECK(close(model.allToAllSeconds(4, 1), 2e-6 + 4 / 1e11));
+  CHECK(close(model.collectivePermuteSeconds(4e8, 1), 1e-6 + 4e8 / 1e11));
+  // 8 devices on two hosts: 4 of them send half of their part through one link; in
+  // a ring only one message leaves a host at a time.
   CostModel flat(makeMesh(makeCluster(2, 4), {2, 4}, {1, 8}));
   CHECK(close(flat.allToAllSeconds(8e8, 1), 7e-5 + 4 * 4e8 / 1e10));
+  CHECK(close(flat.allGatherSeconds(8e8, 1), 7e-5 + 7e8 / 1e10));
+  CHECK(close(flat.collectivePermuteSeconds(8e8, 1), 1e-5 + 4 * 8e8 / 1e10));
   // Bound by arithmetic, by memory, and dtypes without a rate of their own.
   CHECK(close(model.computeSeconds(1e12, 1e3, "float32"), 1));
   CHECK(close(model.computeSeconds(1e12, 1e3, "bf16"), 0.25));

@@ -1,0 +1,113 @@
+//===- Collectives.cpp - seconds for communication ------------------------===//
+//
+// The latency-bandwidth model (Hockney, Parallel Computing 1994): a message costs
+// latency + bytes / bandwidth. Of two algorithms the faster counts, on n devices
+// with buffers of B bytes:
+//
+//                          steps        bytes a device sends
+//   all-gather  ring       n - 1        B (n - 1) / n        Thakur et al. 2005
+//               doubling   ceil(lg n)   B (n - 1) / n        Bruck et al. 1997
+//   reduce-scatter         the same, backwards; halving for any n: Traeff 2024
+//   all-reduce  long       reduce-scatter, then all-gather   Rabenseifner
+//               short      all-gather of the n buffers, added by every device
+//   all-to-all  pairwise   n - 1        B (n - 1) / n        Thakur et al. 2005
+//               doubling   ceil(lg n)   B ceil(lg n) / 2     Bruck et al. 1997
+//   permute     direct     1            B
+//
+// In a ring one message at a time leaves a host; in the others all devices of a
+// group send to other hosts at once, and share what the axis has.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/CostModel/CostModel.h"
+
+#include "llvm/Support/MathExtras.h"
+
+#include <algorithm>
+#include <cassert>
+
+using namespace alpa;
+
+namespace {
+/// One axis of the mesh, in the terms of the table above.
+struct Axis {
+  Axis(const LogicalMesh &mesh, unsigned axis)
+      : devices(mesh.shape[axis]), link(mesh.axes[axis]),
+        local(axis < mesh.devicesOnHost.size() ? mesh.devicesOnHost[axis] : mesh.shape[axis]),
+        rounds(llvm::Log2_64_Ceil(mesh.shape[axis])) {}
+
+  double seconds(double steps, double bytes) const {
+    return steps * link.latencySeconds + bytes / link.bandwidthBytesPerSecond;
+  }
+  bool spansHosts() const { return local < devices; }
+  /// What passes a device's link, or its host's, when every device sends a buffer
+  /// in equal parts to all devices.
+  double spread(double bytes) const {
+    double leavesDevice = bytes * (devices - 1) / devices;
+    double leavesHost = spansHosts() ? local * bytes * (devices - local) / devices : 0;
+    return std::max(leavesDevice, leavesHost);
+  }
+  double ring(double bytes) const { return seconds(devices - 1, bytes * (devices - 1) / devices); }
+  double gather(double bytes) const {
+    return std::min(ring(bytes), seconds(rounds, spread(bytes)));
+  }
+
+  double devices;
+  const Link &link;
+  double local;
+  double rounds;
+};
+} // namespace
+
+static bool isFree(const LogicalMesh &mesh, double bytes, unsigned axis) {
+  assert(axis < mesh.shape.size() && "no such axis");
+  return mesh.shape[axis] <= 1 || bytes <= 0;
+}
+
+double CostModel::allGatherSeconds(double bytes, unsigned axis) const {
+  return isFree(mesh, bytes, axis) ? 0 : Axis(mesh, axis).gather(bytes);
+}
+
+double CostModel::reduceScatterSeconds(double bytes, unsigned axis) const {
+  return isFree(mesh, bytes, axis) ? 0 : Axis(mesh, axis).gather(bytes);
+}
+
+double CostModel::allReduceSeconds(double bytes, unsigned axis) const {
+  if (isFree(mesh, bytes, axis))
+    return 0;
+  Axis on(mesh, axis);
+  return std::min(2 * on.gather(bytes), on.gather(bytes * on.devices));
+}
+
+double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
+  if (isFree(mesh, bytes, axis))
+    return 0;
+  Axis on(mesh, axis);
+  double doubled = bytes * on.rounds / 2 * (on.spansHosts() ? on.local : 1);
+  return std::min(on.seconds(on.devices - 1, on.spread(bytes)), on.seconds(on.rounds, doubled));
+}
+
+double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
+  if (isFree(mesh, bytes, axis))
+    return 0;
+  // At worst all devices of a host send to other hosts.
+  Axis on(mesh, axis);
+  return on.seconds(1, bytes * (on.spansHosts() ? std::min(on.local, on.devices - on.local) : 1));
+}
+
+double alpa::transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
+                             double bytes) {
+  if (bytes <= 0)
+    return 0;
+  int64_t most = 0;
+  for (const Host &host : cluster.hosts)
+    most = std::max(most, host.devices);
+  // Neighbouring stages are placed on one host when both fit.
+  bool oneHost = cluster.hosts.size() == 1 || (from.hosts == 1 && to.hosts == 1 &&
+                                               from.devicesPerHost + to.devicesPerHost <= most);
+  const Link &link = oneHost ? cluster.intraHost : cluster.interHost;
+  // Senders and receivers work side by side, each with a link of its own.
+  double lanes =
+      oneHost ? std::min(from.devicesPerHost, to.devicesPerHost) : std::min(from.hosts, to.hosts);
+  return link.latencySeconds + bytes / (link.bandwidthBytesPerSecond * std::max(lanes, 1.0));
+}
