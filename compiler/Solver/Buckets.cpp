@@ -26,8 +26,8 @@ void Buckets::plan(double maxWork, double maxEntries) {
       factor.table = edge.costs;
       continue;
     }
-    size_t sizeA = graph.variables[edge.a].choices.size();
-    size_t sizeB = graph.variables[edge.b].choices.size();
+    size_t sizeA = graph.variables[edge.a].numChoices();
+    size_t sizeB = graph.variables[edge.b].numChoices();
     factor.table.resize(factor.size);
     for (size_t i = 0; i < sizeA; ++i)
       for (size_t j = 0; j < sizeB; ++j)
@@ -44,7 +44,7 @@ void Buckets::order() {
     neighbours[edge.a].push_back(edge.b);
     neighbours[edge.b].push_back(edge.a);
   }
-  auto size = [&](unsigned v) { return double(graph.variables[v].choices.size()); };
+  auto size = [&](unsigned v) { return double(graph.variables[v].numChoices()); };
   auto weigh = [&](unsigned v) {
     double table = size(v);
     for (unsigned n : neighbours[v])
@@ -94,7 +94,7 @@ void Buckets::planTables(double maxTable) {
   exact = true;
   totalWork = totalEntries = 0;
   std::vector<std::vector<unsigned>> waiting(count); // Factors by first eliminated variable.
-  auto size = [&](unsigned v) { return graph.variables[v].choices.size(); };
+  auto size = [&](unsigned v) { return graph.variables[v].numChoices(); };
   auto addFactor = [&](llvm::SmallVector<unsigned, 4> scope) {
     llvm::sort(scope, [&](unsigned x, unsigned y) { return position[x] > position[y]; });
     Factor &factor = factors.emplace_back();
@@ -212,7 +212,7 @@ CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef
           steps[i * rank + d] = input.strides[s];
     (steps[i * rank + rank - 1] ? inner : outer).push_back(i);
   }
-  auto extent = [&](size_t d) { return graph.variables[output.scope[d]].choices.size(); };
+  auto extent = [&](size_t d) { return graph.variables[output.scope[d]].numChoices(); };
   size_t last = extent(rank - 1), rows = output.table.size() / last;
   std::vector<unsigned> index(rank, 0);
   std::vector<int64_t> base(size), sum(size);

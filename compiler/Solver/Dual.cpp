@@ -18,12 +18,12 @@ Dual::Dual(const Graph &graph) : graph(graph), links(graph.variables.size()) {
     const GraphEdge &edge = graph.edges[e];
     links[edge.a].push_back({e, edge.b, true});
     links[edge.b].push_back({e, edge.a, false});
-    toA.emplace_back(graph.variables[edge.a].choices.size(), 0);
-    toB.emplace_back(graph.variables[edge.b].choices.size(), 0);
+    toA.emplace_back(graph.variables[edge.a].numChoices(), 0);
+    toB.emplace_back(graph.variables[edge.b].numChoices(), 0);
   }
   for (const Variable &variable : graph.variables) {
     theta.push_back(variable.costs);
-    removed.emplace_back(variable.choices.size(), false);
+    removed.emplace_back(variable.numChoices(), false);
     least.push_back(*llvm::min_element(variable.costs));
     total += least.back();
   }
@@ -163,21 +163,17 @@ Graph Dual::shifted() const {
   Graph result;
   result.constant = graph.constant;
   result.fixed = graph.fixed;
+  result.baseBytes = graph.baseBytes;
   result.clipped = graph.clipped;
   std::vector<std::vector<unsigned>> kept(graph.variables.size());
   for (unsigned v = 0; v < kept.size(); ++v) {
     const Variable &from = graph.variables[v];
-    Variable &variable = result.variables.emplace_back();
-    variable.node = from.node;
-    for (unsigned c = 0; c < from.choices.size(); ++c) {
-      if (removed[v][c])
-        continue;
-      kept[v].push_back(c);
-      variable.choices.push_back(from.choices[c]);
-      variable.costs.push_back(theta[v][c]);
-      if (!from.usages.empty())
-        variable.usages.push_back(from.usages[c]);
-    }
+    for (unsigned c = 0; c < from.numChoices(); ++c)
+      if (!removed[v][c])
+        kept[v].push_back(c);
+    Variable &variable = result.variables.emplace_back(from);
+    variable.costs = theta[v];
+    variable.keep(kept[v]);
   }
   for (unsigned e = 0; e < graph.edges.size(); ++e) {
     const GraphEdge &from = graph.edges[e];

@@ -18,7 +18,7 @@ public:
       : graph(graph), alive(graph.variables.size()), edgesOf(graph.variables.size()),
         queued(graph.variables.size(), false) {
     for (unsigned i = 0; i < alive.size(); ++i)
-      alive[i].assign(graph.variables[i].choices.size(), true);
+      alive[i].assign(graph.variables[i].numChoices(), true);
     for (unsigned e = 0; e < graph.edges.size(); ++e) {
       edgesOf[graph.edges[e].a].push_back(e);
       edgesOf[graph.edges[e].b].push_back(e);
@@ -70,7 +70,7 @@ private:
       if (alive[i][c] && !hasSupport(i, c))
         changed |= drop(i, c);
     if (!llvm::is_contained(alive[i], true)) {
-      graph.impossibleNode = graph.variables[i].node;
+      graph.impossibleNode = graph.variables[i].members.front().node;
       return;
     }
     changed |= dropDominated(i);
@@ -97,8 +97,9 @@ private:
   /// neighbours take.
   bool dominates(unsigned i, unsigned better, unsigned choice) const {
     const Variable &variable = graph.variables[i];
-    if (!variable.usages.empty() && variable.usages[better] > variable.usages[choice])
-      return false;
+    for (const Use &use : variable.uses)
+      if (use.bytes[better] > use.bytes[choice])
+        return false;
     int64_t slack = variable.costs[choice] - variable.costs[better];
     for (unsigned e : edgesOf[i]) {
       const GraphEdge &edge = graph.edges[e];
@@ -162,17 +163,7 @@ private:
       for (unsigned c = 0; c < alive[i].size(); ++c)
         if (alive[i][c])
           left[i].push_back(c);
-      Variable &variable = variables[i];
-      auto select = [&](auto &values) {
-        if (values.empty())
-          return;
-        for (size_t k = 0; k < left[i].size(); ++k)
-          values[k] = values[left[i][k]];
-        values.resize(left[i].size());
-      };
-      select(variable.choices);
-      select(variable.costs);
-      select(variable.usages);
+      variables[i].keep(left[i]);
     }
     std::vector<GraphEdge> edges;
     for (GraphEdge &edge : graph.edges) {
@@ -186,18 +177,23 @@ private:
     }
     graph.edges = std::move(edges);
 
-    // A single choice without memory leaves only its cost.
+    // A single choice leaves only its cost and its bytes.
     std::vector<unsigned> number(variables.size());
     std::vector<Variable> kept;
     for (unsigned i = 0; i < variables.size(); ++i) {
       Variable &variable = variables[i];
       number[i] = kept.size();
-      if (variable.choices.size() > 1 || !variable.usages.empty()) {
+      if (variable.numChoices() > 1) {
         kept.push_back(std::move(variable));
         continue;
       }
       graph.constant += variable.costs.front();
-      graph.fixed.emplace_back(variable.node, variable.choices.front());
+      for (const Member &member : variable.members)
+        graph.fixed.emplace_back(member.node, member.choices.front());
+      for (const Use &use : variable.uses)
+        for (MomentRange range : use.life)
+          for (unsigned t = range.begin; t < range.end; ++t)
+            graph.baseBytes[t] += use.bytes.front();
     }
     variables = std::move(kept);
     for (GraphEdge &edge : graph.edges) {
@@ -237,10 +233,25 @@ private:
 
 } // namespace
 
+void Variable::keep(llvm::ArrayRef<unsigned> choices) {
+  auto select = [&](auto &values) {
+    for (size_t k = 0; k < choices.size(); ++k)
+      values[k] = values[choices[k]];
+    values.resize(choices.size());
+  };
+  select(costs);
+  for (Member &member : members)
+    select(member.choices);
+  for (Use &use : uses)
+    select(use.bytes);
+}
+
 void alpa::reduceGraph(Graph &graph) { Reducer(graph).run(); }
 
-Graph alpa::buildGraph(const Problem &problem, bool withMemory) {
+Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
   Graph graph;
+  if (moments)
+    graph.baseBytes.assign(moments->times.size(), 0);
   auto clipInput = [&](int64_t cost) {
     if (cost < kInfinity)
       return cost;
@@ -251,15 +262,21 @@ Graph alpa::buildGraph(const Problem &problem, bool withMemory) {
   for (unsigned i = 0; i < problem.nodes.size(); ++i) {
     const ProblemNode &node = problem.nodes[i];
     Variable &variable = graph.variables[i];
-    variable.node = i;
-    variable.choices.resize(node.costs.size());
-    std::iota(variable.choices.begin(), variable.choices.end(), 0);
+    Member &member = variable.members.emplace_back();
+    member.node = i;
+    member.choices.resize(node.costs.size());
+    std::iota(member.choices.begin(), member.choices.end(), 0);
     variable.costs.reserve(node.costs.size());
     for (int64_t cost : node.costs)
       variable.costs.push_back(clipInput(cost));
-    if (withMemory && problem.usageLimitBytes &&
-        llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; }))
-      variable.usages = node.usagesBytes;
+    if (!moments || moments->ofNode[i].empty())
+      continue;
+    Use &use = variable.uses.emplace_back();
+    use.life.assign(moments->ofNode[i].begin(), moments->ofNode[i].end());
+    use.bytes = node.usagesBytes;
+    // Sums stay small; what does not fit alone is as bad as what hardly does not.
+    for (int64_t &bytes : use.bytes)
+      bytes = std::min(bytes, problem.usageLimitBytes.value_or(kForbiddenCost) + 1);
   }
   // Parallel edges become one.
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;

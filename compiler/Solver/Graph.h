@@ -1,17 +1,19 @@
 //===- Graph.h - the working form of a problem -------------------*- C++ -*-===//
 //
 // At most one edge between two variables, forbidden choices dropped, choices of
-// every variable renumbered. Reductions are exact: each optimal solution of the
-// reduced graph extends to one of the problem.
+// every variable renumbered. A variable may stand for several nodes of the
+// problem. Reductions are exact: each optimal solution of the reduced graph
+// extends to one of the problem.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef ALPA_COMPILER_SOLVER_GRAPH_H
 #define ALPA_COMPILER_SOLVER_GRAPH_H
 
-#include "compiler/Solver/Problem.h"
+#include "compiler/Solver/Moments.h"
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallVector.h"
 
 namespace alpa {
 
@@ -21,11 +23,27 @@ inline constexpr int64_t kInfinity = int64_t(1) << 58;
 
 inline int64_t clip(int64_t cost) { return cost < kInfinity ? cost : kInfinity; }
 
+/// A node of the problem, and its choice for each choice of the variable.
+struct Member {
+  unsigned node = 0;
+  std::vector<unsigned> choices;
+};
+
+/// Bytes in use throughout a set of moments, for each choice of the variable.
+struct Use {
+  llvm::SmallVector<MomentRange, 1> life;
+  std::vector<int64_t> bytes;
+};
+
+/// The uses of a variable may overlap: they add up.
 struct Variable {
-  unsigned node = 0;             // Index in the problem.
-  std::vector<unsigned> choices; // Of the node, as numbered in the problem.
+  llvm::SmallVector<Member, 1> members;
   std::vector<int64_t> costs;
-  std::vector<int64_t> usages; // Empty if the variable uses no memory.
+  std::vector<Use> uses; // None if the variable uses no memory.
+
+  unsigned numChoices() const { return costs.size(); }
+  /// Drops all but some choices.
+  void keep(llvm::ArrayRef<unsigned> choices);
 };
 
 /// `costs` is row-major, a's choices are rows.
@@ -41,17 +59,19 @@ struct Graph {
   CostSum constant = 0;
   /// Nodes that have but one choice left and are no variables.
   std::vector<std::pair<unsigned, unsigned>> fixed;
+  /// What they use at each moment; empty if memory does not count.
+  std::vector<int64_t> baseBytes;
   /// A node all of whose choices are ruled out, if there is one.
   std::optional<unsigned> impossibleNode;
   bool clipped = false;
 };
 
 /// Drops forbidden and dominated choices, fixed variables and separable edges.
-/// A choice is dropped only for one that uses no more memory.
+/// A choice is dropped only for one that never uses more memory.
 void reduceGraph(Graph &graph);
 
-/// The reduced graph of a problem. Memory counts only if `withMemory`.
-Graph buildGraph(const Problem &problem, bool withMemory);
+/// The reduced graph of a problem. Memory counts only if there are moments.
+Graph buildGraph(const Problem &problem, const Moments *moments);
 
 } // namespace alpa
 

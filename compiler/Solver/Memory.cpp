@@ -8,36 +8,119 @@
 
 using namespace alpa;
 
-Usage::Usage(const Graph &graph, const Moments &moments, int64_t limit)
-    : live(moments.times.size()), bytesAt(moments.times.size(), 0), limitBytes(limit) {
-  for (unsigned v = 0; v < graph.variables.size(); ++v) {
-    const Variable &variable = graph.variables[v];
-    usages.push_back(variable.usages);
-    for (int64_t &bytes : usages.back())
-      bytes = std::min(bytes, limit + 1);
-    leastUsage.push_back(usages.back().empty() ? 0 : *llvm::min_element(usages.back()));
-    bool none = variable.usages.empty() || moments.times.empty();
-    lives.push_back(none ? std::vector<MomentRange>() : moments.ofNode[variable.node]);
-    for (MomentRange range : lives.back())
-      for (unsigned t = range.begin; t < range.end; ++t)
-        live[t].push_back(v);
+Usage::Usage(const Graph &graph, int64_t limit) : leastAt(graph.baseBytes), limitBytes(limit) {
+  for (const Variable &variable : graph.variables) {
+    firstSegment.push_back(allSegments.size());
+    if (!leastAt.empty())
+      addSegments(variable);
+  }
+  firstSegment.push_back(allSegments.size());
+  clear();
+}
+
+/// Cuts the variable's life where the set of its uses changes.
+void Usage::addSegments(const Variable &variable) {
+  struct Change {
+    unsigned time;
+    bool begins;
+    unsigned use;
+  };
+  llvm::SmallVector<Change> changes;
+  for (unsigned u = 0; u < variable.uses.size(); ++u)
+    for (MomentRange range : variable.uses[u].life)
+      if (range.begin < range.end) {
+        changes.push_back({range.begin, true, u});
+        changes.push_back({range.end, false, u});
+      }
+  llvm::sort(changes, [](const Change &x, const Change &y) {
+    return std::tie(x.time, x.begins, x.use) < std::tie(y.time, y.begins, y.use);
+  });
+  size_t count = variable.numChoices(), first = allSegments.size();
+  std::vector<int64_t> sum(count, 0);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const Use &use = variable.uses[changes[i].use];
+    for (size_t c = 0; c < count; ++c)
+      sum[c] += changes[i].begins ? use.bytes[c] : -use.bytes[c];
+    unsigned begin = changes[i].time;
+    if (i + 1 == changes.size() || changes[i + 1].time == begin)
+      continue;
+    unsigned end = changes[i + 1].time;
+    int64_t least = *llvm::min_element(sum);
+    for (unsigned t = begin; t < end; ++t)
+      leastAt[t] += least;
+    size_t bytes = allBytes.size();
+    bool differs = false;
+    for (size_t c = 0; c < count; ++c) {
+      allBytes.push_back(sum[c] - least);
+      differs |= sum[c] != least;
+    }
+    if (!differs) {
+      allBytes.resize(bytes);
+      continue;
+    }
+    if (allSegments.size() > first && allSegments.back().end == begin &&
+        std::equal(allBytes.begin() + bytes, allBytes.end(),
+                   allBytes.begin() + allSegments.back().bytes)) {
+      allSegments.back().end = end;
+      allBytes.resize(bytes);
+      continue;
+    }
+    allSegments.push_back({begin, end, bytes});
   }
 }
 
-bool Usage::fits(unsigned variable, int64_t bytes) const {
-  for (MomentRange range : lives[variable])
-    for (unsigned t = range.begin; t < range.end; ++t)
-      if (bytesAt[t] + bytes > limitBytes)
-        return false;
+void Usage::load(llvm::ArrayRef<unsigned> choices) {
+  clear();
+  for (unsigned v = 0; v < choices.size(); ++v)
+    place(v, choices[v]);
+}
+
+void Usage::add(unsigned variable, unsigned choice, int sign) {
+  for (const Segment &segment : segments(variable)) {
+    int64_t more = sign * bytes(segment, choice);
+    if (more != 0)
+      for (unsigned t = segment.begin; t < segment.end; ++t)
+        bytesAt[t] += more;
+  }
+}
+
+void Usage::move(unsigned variable, unsigned from, unsigned to) {
+  for (const Segment &segment : segments(variable)) {
+    int64_t more = bytes(segment, to) - bytes(segment, from);
+    if (more != 0)
+      for (unsigned t = segment.begin; t < segment.end; ++t)
+        bytesAt[t] += more;
+  }
+}
+
+bool Usage::fits(unsigned variable, unsigned choice) const {
+  for (const Segment &segment : segments(variable)) {
+    int64_t room = limitBytes - bytes(segment, choice);
+    if (room != limitBytes)
+      for (unsigned t = segment.begin; t < segment.end; ++t)
+        if (bytesAt[t] > room)
+          return false;
+  }
   return true;
 }
 
-void Usage::add(unsigned variable, int64_t bytes) {
-  if (bytes == 0)
-    return;
-  for (MomentRange range : lives[variable])
-    for (unsigned t = range.begin; t < range.end; ++t)
-      bytesAt[t] += bytes;
+bool Usage::fitsMove(unsigned variable, unsigned from, unsigned to) const {
+  for (const Segment &segment : segments(variable)) {
+    int64_t more = bytes(segment, to) - bytes(segment, from);
+    if (more > 0)
+      for (unsigned t = segment.begin; t < segment.end; ++t)
+        if (bytesAt[t] > limitBytes - more)
+          return false;
+  }
+  return true;
+}
+
+bool Usage::holds(unsigned variable) const {
+  for (const Segment &segment : segments(variable))
+    for (unsigned t = segment.begin; t < segment.end; ++t)
+      if (bytesAt[t] > limitBytes)
+        return false;
+  return true;
 }
 
 std::optional<unsigned> Usage::fullest() const {
@@ -57,7 +140,7 @@ LocalSearch::LocalSearch(const Graph &graph, Usage &usage)
 int64_t LocalSearch::pairCost(const Link &link, unsigned variable, unsigned choice,
                               unsigned other) const {
   const GraphEdge &edge = graph.edges[link.edge];
-  size_t columns = graph.variables[edge.b].choices.size();
+  size_t columns = graph.variables[edge.b].numChoices();
   return edge.a == variable ? edge.costs[choice * columns + other]
                             : edge.costs[other * columns + choice];
 }
@@ -75,23 +158,24 @@ CostSum LocalSearch::objective(llvm::ArrayRef<unsigned> choices) const {
   for (unsigned v = 0; v < choices.size(); ++v)
     total += graph.variables[v].costs[choices[v]];
   for (const GraphEdge &edge : graph.edges)
-    total += edge.costs[choices[edge.a] * graph.variables[edge.b].choices.size() + choices[edge.b]];
+    total += edge.costs[choices[edge.a] * graph.variables[edge.b].numChoices() + choices[edge.b]];
   return total;
 }
 
-void LocalSearch::load(llvm::ArrayRef<unsigned> choices) {
-  usage.clear();
-  for (unsigned v = 0; v < choices.size(); ++v)
-    usage.add(v, usage.of(v, choices[v]));
-}
-
 void LocalSearch::move(unsigned variable, unsigned choice, std::vector<unsigned> &choices) {
-  usage.add(variable, usage.of(variable, choice) - usage.of(variable, choices[variable]));
+  usage.move(variable, choices[variable], choice);
   choices[variable] = choice;
 }
 
+/// Whether a move uses no more at any moment.
+bool LocalSearch::usesLess(unsigned variable, unsigned from, unsigned to) const {
+  return llvm::all_of(usage.segments(variable), [&](const Usage::Segment &segment) {
+    return usage.bytes(segment, to) <= usage.bytes(segment, from);
+  });
+}
+
 bool LocalSearch::repair(std::vector<unsigned> &choices) {
-  load(choices);
+  usage.load(choices);
   // Every move uses less, so this ends.
   for (;;) {
     std::optional<unsigned> moment = usage.fullest();
@@ -100,11 +184,16 @@ bool LocalSearch::repair(std::vector<unsigned> &choices) {
     int64_t over = usage.at()[*moment] - usage.limit();
     double best = 0;
     std::optional<std::pair<unsigned, unsigned>> taken;
-    for (unsigned v : usage.liveAt(*moment)) {
+    for (unsigned v = 0; v < choices.size(); ++v) {
+      const auto *here = llvm::find_if(usage.segments(v), [&](const Usage::Segment &segment) {
+        return segment.begin <= *moment && *moment < segment.end;
+      });
+      if (here == usage.segments(v).end())
+        continue;
       int64_t now = costOf(v, choices[v], choices);
-      for (unsigned c = 0; c < graph.variables[v].choices.size(); ++c) {
-        int64_t gain = std::min(over, usage.of(v, choices[v]) - usage.of(v, c));
-        if (gain <= 0)
+      for (unsigned c = 0; c < graph.variables[v].numChoices(); ++c) {
+        int64_t gain = std::min(over, usage.bytes(*here, choices[v]) - usage.bytes(*here, c));
+        if (gain <= 0 || !usesLess(v, choices[v], c))
           continue;
         int64_t cost = costOf(v, c, choices);
         if (cost >= kInfinity)
@@ -127,11 +216,9 @@ bool LocalSearch::repair(std::vector<unsigned> &choices) {
 bool LocalSearch::improveOne(unsigned variable, std::vector<unsigned> &choices) {
   int64_t best = costOf(variable, choices[variable], choices);
   unsigned taken = choices[variable];
-  int64_t now = usage.of(variable, taken);
-  for (unsigned c = 0; c < graph.variables[variable].choices.size(); ++c) {
+  for (unsigned c = 0; c < graph.variables[variable].numChoices(); ++c) {
     int64_t cost = costOf(variable, c, choices);
-    if (cost < best &&
-        (usage.of(variable, c) <= now || usage.fits(variable, usage.of(variable, c) - now))) {
+    if (cost < best && usage.fitsMove(variable, choices[variable], c)) {
       best = cost;
       taken = c;
     }
@@ -144,8 +231,8 @@ bool LocalSearch::improveOne(unsigned variable, std::vector<unsigned> &choices) 
 
 bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<unsigned> &choices) {
   unsigned other = link.other, oldA = choices[variable], oldB = choices[other];
-  size_t sizeA = graph.variables[variable].choices.size();
-  size_t sizeB = graph.variables[other].choices.size();
+  size_t sizeA = graph.variables[variable].numChoices();
+  size_t sizeB = graph.variables[other].numChoices();
   // Costs of each end without the edge between them.
   std::vector<int64_t> a(sizeA), b(sizeB);
   auto without = [&](unsigned v, unsigned except, std::vector<int64_t> &costs) {
@@ -167,7 +254,7 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
         continue;
       move(variable, i, choices);
       move(other, j, choices);
-      if (usage.fits(variable, 0) && usage.fits(other, 0))
+      if (usage.holds(variable) && usage.holds(other))
         return true;
       move(variable, oldA, choices);
       move(other, oldB, choices);
@@ -177,7 +264,7 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
 }
 
 void LocalSearch::polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime) {
-  load(choices);
+  usage.load(choices);
   for (bool changed = true; changed;) {
     changed = false;
     for (unsigned v = 0; v < choices.size() && !outOfTime(); ++v)

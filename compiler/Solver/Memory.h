@@ -4,7 +4,6 @@
 #define ALPA_COMPILER_SOLVER_MEMORY_H
 
 #include "compiler/Solver/Graph.h"
-#include "compiler/Solver/Moments.h"
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLFunctionalExtras.h"
@@ -13,34 +12,51 @@
 
 namespace alpa {
 
-/// Bytes in use at each moment; usages are far below 2^63 in sum or are cut off
-/// at the limit plus one.
+/// Bytes in use at each moment. A variable that is not placed counts with the
+/// least that any of its choices uses, moment by moment. The uses of a variable
+/// are kept as segments of its life that do not overlap, with what each choice
+/// uses beyond that least.
 class Usage {
 public:
-  Usage(const Graph &graph, const Moments &moments, int64_t limit);
+  Usage(const Graph &graph, int64_t limit);
 
-  /// Whether `bytes` more fit everywhere in the variable's life.
-  bool fits(unsigned variable, int64_t bytes) const;
-  void add(unsigned variable, int64_t bytes);
-  /// Starts over with nothing in use.
-  void clear() { std::fill(bytesAt.begin(), bytesAt.end(), 0); }
+  /// Starts over with nothing placed.
+  void clear() { bytesAt = leastAt; }
+  void load(llvm::ArrayRef<unsigned> choices);
+  void place(unsigned variable, unsigned choice) { add(variable, choice, 1); }
+  void remove(unsigned variable, unsigned choice) { add(variable, choice, -1); }
+  void move(unsigned variable, unsigned from, unsigned to);
+  /// Whether a variable that is not placed may take a choice.
+  bool fits(unsigned variable, unsigned choice) const;
+  bool fitsMove(unsigned variable, unsigned from, unsigned to) const;
+  /// Whether the limit holds throughout a variable's life.
+  bool holds(unsigned variable) const;
 
-  int64_t of(unsigned variable, unsigned choice) const {
-    return usages[variable].empty() ? 0 : usages[variable][choice];
+  struct Segment {
+    unsigned begin = 0;
+    unsigned end = 0;
+    size_t bytes = 0; // Where its choices' bytes begin.
+  };
+  llvm::ArrayRef<Segment> segments(unsigned variable) const {
+    return llvm::ArrayRef(allSegments)
+        .slice(firstSegment[variable], firstSegment[variable + 1] - firstSegment[variable]);
   }
-  int64_t least(unsigned variable) const { return leastUsage[variable]; }
+  int64_t bytes(const Segment &segment, unsigned choice) const {
+    return allBytes[segment.bytes + choice];
+  }
   llvm::ArrayRef<int64_t> at() const { return bytesAt; }
-  llvm::ArrayRef<MomentRange> life(unsigned variable) const { return lives[variable]; }
-  llvm::ArrayRef<unsigned> liveAt(unsigned moment) const { return live[moment]; }
   int64_t limit() const { return limitBytes; }
   /// The moment with most use, or none if there are no moments.
   std::optional<unsigned> fullest() const;
 
 private:
-  std::vector<std::vector<int64_t>> usages; // Cut off.
-  std::vector<int64_t> leastUsage;
-  std::vector<std::vector<MomentRange>> lives;
-  std::vector<std::vector<unsigned>> live; // Variables by moment.
+  void addSegments(const Variable &variable);
+  void add(unsigned variable, unsigned choice, int sign);
+
+  std::vector<size_t> firstSegment; // By variable, and one more.
+  std::vector<Segment> allSegments;
+  std::vector<int64_t> allBytes;
+  std::vector<int64_t> leastAt;
   std::vector<int64_t> bytesAt;
   int64_t limitBytes;
 };
@@ -64,7 +80,7 @@ private:
   };
   int64_t pairCost(const Link &link, unsigned variable, unsigned choice, unsigned other) const;
   int64_t costOf(unsigned variable, unsigned choice, llvm::ArrayRef<unsigned> choices) const;
-  void load(llvm::ArrayRef<unsigned> choices);
+  bool usesLess(unsigned variable, unsigned from, unsigned to) const;
   void move(unsigned variable, unsigned choice, std::vector<unsigned> &choices);
   bool improveOne(unsigned variable, std::vector<unsigned> &choices);
   bool improvePair(unsigned variable, const Link &link, std::vector<unsigned> &choices);

@@ -22,14 +22,20 @@ std::vector<std::vector<int64_t>> PriceSearch::payments() const {
     sums[t + 1] = sums[t] + prices[t];
   std::vector<std::vector<int64_t>> result(graph.variables.size());
   for (unsigned v = 0; v < result.size(); ++v) {
-    CostSum price = 0;
-    for (MomentRange range : usage.life(v))
-      price += sums[range.end] - sums[range.begin];
     // What lies above costs more than any answer; less is a valid bound too.
     constexpr int64_t kMost = int64_t(1) << 52;
-    for (int64_t bytes : graph.variables[v].usages) {
-      bool large = bytes > 0 && price > (CostSum(kMost) << kShift) / bytes;
-      result[v].push_back(large ? kMost : int64_t((price * bytes) >> kShift));
+    if (!graph.variables[v].uses.empty())
+      result[v].assign(graph.variables[v].numChoices(), 0);
+    for (const Use &use : graph.variables[v].uses) {
+      CostSum price = 0;
+      for (MomentRange range : use.life)
+        price += sums[range.end] - sums[range.begin];
+      for (size_t c = 0; c < use.bytes.size(); ++c) {
+        int64_t bytes = use.bytes[c];
+        bool large = bytes > 0 && price > (CostSum(kMost) << kShift) / bytes;
+        int64_t paid = large ? kMost : int64_t((price * bytes) >> kShift);
+        result[v][c] = std::min(result[v][c] + paid, kMost);
+      }
     }
   }
   return result;
@@ -37,9 +43,9 @@ std::vector<std::vector<int64_t>> PriceSearch::payments() const {
 
 CostSum PriceSearch::offset() const {
   CostSum sum = 0;
-  for (int64_t price : prices)
-    sum += price;
-  return (sum * usage.limit()) >> kShift;
+  for (size_t t = 0; t < prices.size(); ++t)
+    sum += CostSum(prices[t]) * (usage.limit() - graph.baseBytes[t]);
+  return sum >> kShift;
 }
 
 /// False if it turns out that `upper` cannot be beaten.
@@ -78,9 +84,7 @@ void PriceSearch::offer(std::vector<unsigned> values) {
 
 /// Raises prices where the limit is exceeded, lowers them where bytes are left.
 bool PriceSearch::step(llvm::ArrayRef<unsigned> values, CostSum bound, double pace) {
-  usage.clear();
-  for (unsigned v = 0; v < values.size(); ++v)
-    usage.add(v, usage.of(v, values[v]));
+  usage.load(values);
   auto slope = [&](size_t t) {
     double excess = double(usage.at()[t]) - double(usage.limit());
     return prices[t] == 0 && excess < 0 ? 0.0 : excess;

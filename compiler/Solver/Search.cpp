@@ -31,8 +31,6 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
   // A choice that has not been taken yet uses at least the least.
   if (usage) {
     usage->clear();
-    for (unsigned v = 0; v < depth; ++v)
-      usage->add(v, usage->least(v));
     std::optional<unsigned> fullest = usage->fullest();
     if (fullest && usage->at()[*fullest] > usage->limit()) {
       result.complete = true;
@@ -54,8 +52,6 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
       return std::tie(level.regrets[x], x) < std::tie(level.regrets[y], y);
     });
   };
-  auto extra = [&](unsigned v) { return usage->of(v, values[v]) - usage->least(v); };
-
   enter(0, bound);
   uint64_t steps = 0;
   for (size_t at = 0;;) {
@@ -73,7 +69,7 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
     }
     if (level.placed && at < depth) {
       if (usage)
-        usage->add(order[at], -extra(order[at]));
+        usage->remove(order[at], values[order[at]]);
       level.placed = false;
     }
     bool descended = false;
@@ -85,9 +81,9 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
       }
       values[v] = choice;
       if (usage) {
-        if (extra(v) > 0 && !usage->fits(v, extra(v)))
+        if (!usage->fits(v, choice))
           continue;
-        usage->add(v, extra(v));
+        usage->place(v, choice);
       }
       level.placed = true;
       enter(at + 1, level.bound + level.regrets[choice]);

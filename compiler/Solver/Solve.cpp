@@ -72,7 +72,8 @@ private:
     for (auto [node, choice] : graph.fixed)
       choices[node] = choice;
     for (unsigned v = 0; v < values.size(); ++v)
-      choices[graph.variables[v].node] = graph.variables[v].choices[values[v]];
+      for (const Member &member : graph.variables[v].members)
+        choices[member.node] = member.choices[values[v]];
     return choices;
   }
 
@@ -138,7 +139,7 @@ private:
   bool tighten(Graph &graph, Incumbent &best, CostSum &lower, double share) {
     constexpr unsigned kMaxSweeps = 500;
     constexpr unsigned kCheckEvery = 8;
-    Usage none(graph, Moments(), 0);
+    Usage none(graph, 0);
     LocalSearch local(graph, none);
     Dual dual(graph);
     CostSum lastBound = dual.bound();
@@ -193,7 +194,7 @@ private:
 
   /// False if there is no answer.
   bool solveWithoutMemory() {
-    Graph graph = buildGraph(problem, /*withMemory=*/false);
+    Graph graph = buildGraph(problem, /*moments=*/nullptr);
     if (graph.impossibleNode)
       return refuseImpossible(graph);
     bool clipped = graph.clipped;
@@ -252,36 +253,51 @@ private:
     solution.lowerBound = lowerBound;
   }
 
-  /// Names the nodes that use most at a moment.
-  std::string describe(const Moments &moments, const Graph &graph, const Usage &usage,
-                       unsigned moment) const {
-    std::vector<unsigned> live(usage.liveAt(moment).begin(), usage.liveAt(moment).end());
+  /// Names the nodes that use most at a moment, whatever they choose.
+  std::string describe(const Moments &moments, const Graph &graph, unsigned moment) const {
+    std::vector<int64_t> least(problem.nodes.size(), 0);
+    for (auto [node, choice] : graph.fixed)
+      if (!moments.ofNode[node].empty())
+        least[node] = problem.nodes[node].usagesBytes[choice];
+    for (const Variable &variable : graph.variables)
+      for (const Member &member : variable.members) {
+        if (moments.ofNode[member.node].empty())
+          continue;
+        int64_t bytes = std::numeric_limits<int64_t>::max();
+        for (unsigned choice : member.choices)
+          bytes = std::min(bytes, problem.nodes[member.node].usagesBytes[choice]);
+        least[member.node] = bytes;
+      }
+    std::vector<unsigned> live;
+    for (unsigned node = 0; node < moments.ofNode.size(); ++node)
+      if (llvm::any_of(moments.ofNode[node], [&](MomentRange range) {
+            return range.begin <= moment && moment < range.end;
+          }))
+        live.push_back(node);
     llvm::sort(live, [&](unsigned x, unsigned y) {
-      return std::make_pair(usage.least(y), x) < std::make_pair(usage.least(x), y);
+      return std::make_pair(least[y], x) < std::make_pair(least[x], y);
     });
     std::string text = "live at moment " + std::to_string(moments.times[moment]) + ":";
     constexpr size_t kNamed = 8;
     for (size_t i = 0; i < std::min(kNamed, live.size()); ++i)
-      text += (i ? ", " : " ") + nameOf(graph.variables[live[i]].node) + " (at least " +
-              std::to_string(usage.least(live[i])) + " bytes)";
+      text += (i ? ", " : " ") + nameOf(live[i]) + " (at least " + std::to_string(least[live[i]]) +
+              " bytes)";
     if (live.size() > kNamed)
       text += " and " + std::to_string(live.size() - kNamed) + " more";
     return text;
   }
 
   void solveWithMemory() {
-    Graph graph = buildGraph(problem, /*withMemory=*/true);
+    Moments moments = compressMoments(problem);
+    Graph graph = buildGraph(problem, &moments);
     if (graph.impossibleNode) {
       refuseImpossible(graph);
       return;
     }
-    Moments moments = compressMoments(problem);
     int64_t limit = *problem.usageLimitBytes;
-    Usage usage(graph, moments, limit);
-    for (unsigned v = 0; v < graph.variables.size(); ++v)
-      usage.add(v, usage.least(v));
+    Usage usage(graph, limit);
     std::optional<unsigned> fullest = usage.fullest();
-    std::string tightest = fullest ? describe(moments, graph, usage, *fullest) : "";
+    std::string tightest = fullest ? describe(moments, graph, *fullest) : "";
     if (fullest && usage.at()[*fullest] > limit)
       return refuse("at least " + std::to_string(usage.at()[*fullest]) +
                     " bytes are needed, the limit is " + std::to_string(limit) + "; " + tightest);
@@ -314,7 +330,7 @@ private:
       if (!proven && left.impossibleNode)
         proven = true;
       if (!proven)
-        proven = closeGap(left, moments, offset, prices.upper + graph.constant, choices, lower);
+        proven = closeGap(left, offset, prices.upper + graph.constant, choices, lower);
     }
     if (choices.empty()) {
       tooLarge |= graph.clipped && proven;
@@ -331,11 +347,11 @@ private:
   }
 
   /// Branch and bound over what prices left open. True if it ends in time.
-  bool closeGap(const Graph &graph, const Moments &moments, CostSum offset, CostSum upper,
-                std::vector<unsigned> &choices, CostSum &lower) {
+  bool closeGap(const Graph &graph, CostSum offset, CostSum upper, std::vector<unsigned> &choices,
+                CostSum &lower) {
     Buckets buckets(graph);
     buckets.plan(workFor(0.05), kMaxEntries);
-    Usage usage(graph, moments, *problem.usageLimitBytes);
+    Usage usage(graph, *problem.usageLimitBytes);
     CostSum bound = buckets.eliminate({}) + graph.constant - offset;
     lower = std::max(lower, std::min(bound, upper));
     auto objective = [&](llvm::ArrayRef<unsigned> values) {
