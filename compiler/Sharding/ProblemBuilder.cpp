@@ -2,7 +2,7 @@
 
 #include "compiler/Sharding/ProblemBuilder.h"
 
-#include "compiler/Sharding/Reshard.h"
+#include "compiler/Analysis/RuleBuilder.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -178,8 +178,9 @@ ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
     const ValueInfo &value = values[demand.value];
     if (!demand.charged || demand.node < 0 || demand.node == value.node)
       continue; // Part of a node's own costs.
-    totals[static_cast<size_t>(demand.phase)] += static_cast<double>(reshardPicoseconds(
-        specOf(value, choices), specOf(demand.node, demand.table, choices), value.bytes, model));
+    totals[static_cast<size_t>(demand.phase)] += static_cast<double>(
+        reshards.of(shapeOf(value.value), value.bytes)
+            .picoseconds(specOf(value, choices), specOf(demand.node, demand.table, choices)));
   }
   for (double &total : totals)
     total = toSeconds(total);

@@ -16,6 +16,7 @@
 #define ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H
 
 #include "compiler/Sharding/IntraOp.h"
+#include "compiler/Sharding/Reshard.h"
 #include "compiler/Sharding/Strategies.h"
 #include "llvm/ADT/DenseSet.h"
 #include <map>
@@ -141,7 +142,7 @@ private:
   void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
                llvm::ArrayRef<int64_t> matrix, int64_t times);
   /// Cost per spec of one table and of the other; empty if none costs anything.
-  const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, double bytes);
+  const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
   void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
                       const Strategy &strategy) const;
@@ -170,7 +171,8 @@ private:
   std::vector<ProblemEdge> edges;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<Demand> demands;
-  std::map<std::tuple<unsigned, unsigned, double>, std::vector<int64_t>> reshardIndex;
+  mutable ReshardPlanner reshards{model};
+  std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
   llvm::SmallVector<Pending> pending;

@@ -3,7 +3,6 @@
 #include "compiler/Sharding/ProblemBuilder.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
-#include "compiler/Sharding/Reshard.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
@@ -156,14 +155,16 @@ void ProblemBuilder::setAnySpec(unsigned value) {
 }
 
 /// Layers are alike, so most matrices are asked for again.
-const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned to, double bytes) {
-  auto [it, isNew] = reshardIndex.try_emplace({from, to, bytes});
+const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned to,
+                                                         const ValueInfo &value) {
+  TensorReshards &tensor = reshards.of(shapeOf(value.value), value.bytes);
+  auto [it, isNew] = reshardIndex.try_emplace({from, to, &tensor});
   std::vector<int64_t> &matrix = it->second;
   if (!isNew)
     return matrix;
   for (PackedSpec source : tables[from].specs)
     for (PackedSpec target : tables[to].specs)
-      matrix.push_back(reshardPicoseconds(source, target, bytes, model));
+      matrix.push_back(tensor.picoseconds(source, target));
   if (llvm::all_of(matrix, [](int64_t cost) { return cost == 0; }))
     matrix.clear();
   return matrix;
@@ -181,7 +182,7 @@ void ProblemBuilder::charge(const Pending &request) {
   demands.push_back(record);
   if (!record.charged)
     return;
-  const std::vector<int64_t> &matrix = reshardCosts(value.table, table, value.bytes);
+  const std::vector<int64_t> &matrix = reshardCosts(value.table, table, value);
   if (matrix.empty())
     return;
   const SpecTable &from = tables[value.table], &to = tables[table];
