@@ -3,12 +3,14 @@
 #ifndef ALPA_COMPILER_COSTMODEL_CLUSTER_H
 #define ALPA_COMPILER_COSTMODEL_CLUSTER_H
 
+#include "compiler/CostModel/Profile.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,12 @@ struct DeviceType {
   int64_t memoryBytes = 0;
   double memoryBandwidthBytesPerSecond = 0;
   llvm::StringMap<double> peakFlopsPerSecond; // Keyed "float32", "bfloat16", ...
+  /// The part of a peak that large operations reach: by dtype for dots and
+  /// convolutions, "memory" for memory_bandwidth. Where missing, all of it.
+  llvm::StringMap<double> efficiency;
+
+  double reachableFlopsPerSecond(llvm::StringRef dtype) const;
+  double reachableBytesPerSecond() const;
 };
 
 struct Link {
@@ -37,6 +45,7 @@ struct Cluster {
   std::vector<Host> hosts;
   Link intraHost;
   Link interHost;
+  std::shared_ptr<const Profile> profile; // Measured costs, or null.
 
   int64_t numDevices() const;
 };
@@ -70,14 +79,20 @@ struct LogicalMesh {
   /// How many devices of a group along the axis share a host: the whole axis for
   /// a link within hosts, fewer where the axis spans hosts.
   llvm::SmallVector<int64_t, 3> devicesOnHost;
+  /// How many groups along the axis share a host's adapters; 1 within hosts.
+  llvm::SmallVector<int64_t, 3> groupsPerHost;
   DeviceType device; // The weakest one if hosts differ.
+  llvm::SmallVector<std::string, 1> deviceTypes;
+  std::shared_ptr<const Profile> profile;
   int64_t numDevices() const;
 };
 
 /// All two-axis views of a submesh; of views with the same axes in another order
 /// the first is given (a 2x4 submesh gives 1x8, 2x4 and 4x2, a 1x4 one 1x4 and
-/// 2x2), since they have the same plans.
-std::vector<LogicalMesh> logicalMeshes(const Cluster &cluster, const Submesh &submesh);
+/// 2x2), since they have the same plans. With `maxAxes` of 3 also those that need
+/// three axes of more than one device.
+std::vector<LogicalMesh> logicalMeshes(const Cluster &cluster, const Submesh &submesh,
+                                       unsigned maxAxes = 2);
 /// One given view, devices numbered host by host in row-major order. An axis
 /// within hosts has the link within a host; one that spans hosts has the host's
 /// network bandwidth, shared by the groups of devices that use it at once. An

@@ -64,17 +64,39 @@ static bool isFree(const LogicalMesh &mesh, double bytes, unsigned axis) {
   return mesh.shape[axis] <= 1 || bytes <= 0;
 }
 
+const CostTable *CostModel::measured(Collective collective, unsigned axis, double &bytes) const {
+  if (!mesh.profile || axis >= mesh.devicesOnHost.size())
+    return nullptr;
+  auto table = mesh.profile->collectives.find(
+      {collective, mesh.shape[axis], std::min(mesh.devicesOnHost[axis], mesh.shape[axis])});
+  if (table == mesh.profile->collectives.end())
+    return nullptr;
+  // Measured with one group on a host; several share its adapters.
+  bytes *= static_cast<double>(mesh.groupsPerHost[axis]);
+  return &table->second;
+}
+
 double CostModel::allGatherSeconds(double bytes, unsigned axis) const {
-  return isFree(mesh, bytes, axis) ? 0 : Axis(mesh, axis).gather(bytes);
+  if (isFree(mesh, bytes, axis))
+    return 0;
+  if (const CostTable *table = measured(Collective::AllGather, axis, bytes))
+    return table->at(bytes);
+  return Axis(mesh, axis).gather(bytes);
 }
 
 double CostModel::reduceScatterSeconds(double bytes, unsigned axis) const {
-  return isFree(mesh, bytes, axis) ? 0 : Axis(mesh, axis).gather(bytes);
+  if (isFree(mesh, bytes, axis))
+    return 0;
+  if (const CostTable *table = measured(Collective::ReduceScatter, axis, bytes))
+    return table->at(bytes);
+  return Axis(mesh, axis).gather(bytes);
 }
 
 double CostModel::allReduceSeconds(double bytes, unsigned axis) const {
   if (isFree(mesh, bytes, axis))
     return 0;
+  if (const CostTable *table = measured(Collective::AllReduce, axis, bytes))
+    return table->at(bytes);
   Axis on(mesh, axis);
   return std::min(2 * on.gather(bytes), on.gather(bytes * on.devices));
 }
@@ -82,6 +104,8 @@ double CostModel::allReduceSeconds(double bytes, unsigned axis) const {
 double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
   if (isFree(mesh, bytes, axis))
     return 0;
+  if (const CostTable *table = measured(Collective::AllToAll, axis, bytes))
+    return table->at(bytes);
   Axis on(mesh, axis);
   double doubled = bytes * on.rounds / 2 * (on.spansHosts() ? on.local : 1);
   return std::min(on.seconds(on.devices - 1, on.spread(bytes)), on.seconds(on.rounds, doubled));
@@ -90,6 +114,8 @@ double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
 double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
   if (isFree(mesh, bytes, axis))
     return 0;
+  if (const CostTable *table = measured(Collective::Permute, axis, bytes))
+    return table->at(bytes);
   // At worst all devices of a host send to other hosts.
   Axis on(mesh, axis);
   return on.seconds(1, bytes * (on.spansHosts() ? std::min(on.local, on.devices - on.local) : 1));

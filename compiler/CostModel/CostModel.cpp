@@ -9,6 +9,7 @@
 #include "llvm/ADT/StringSwitch.h"
 
 #include <algorithm>
+#include <optional>
 
 using namespace alpa;
 
@@ -27,15 +28,38 @@ static llvm::StringRef canonicalDtype(llvm::StringRef dtype) {
       .Default(dtype);
 }
 
-double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dtype) const {
-  const llvm::StringMap<double> &peaks = mesh.device.peakFlopsPerSecond;
-  auto peak = peaks.find(canonicalDtype(dtype));
-  if (peak == peaks.end())
-    peak = peaks.find("float32"); // Integers and types without a rate of their own.
-  double seconds = 0;
-  if (flops > 0 && peak != peaks.end())
-    seconds = flops / peak->second;
-  if (bytes > 0 && mesh.device.memoryBandwidthBytesPerSecond > 0)
-    seconds = std::max(seconds, bytes / mesh.device.memoryBandwidthBytesPerSecond);
+/// The slowest of the mesh's device types, if all were measured.
+template <typename Lookup>
+static std::optional<double> slowest(const LogicalMesh &mesh, double size, Lookup tableOf) {
+  std::optional<double> seconds;
+  for (const std::string &type : mesh.deviceTypes) {
+    const CostTable *table = tableOf(type);
+    if (!table)
+      return std::nullopt;
+    seconds = std::max(seconds.value_or(0), table->at(size));
+  }
   return seconds;
+}
+
+double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dtype,
+                                 bool isMatmul) const {
+  dtype = canonicalDtype(dtype);
+  std::optional<double> arithmetic, memory;
+  if (mesh.profile && isMatmul && flops > 0)
+    arithmetic = slowest(mesh, flops, [&](const std::string &type) {
+      auto it = mesh.profile->matmul.find({type, dtype.str()});
+      return it == mesh.profile->matmul.end() ? nullptr : &it->second;
+    });
+  if (mesh.profile && bytes > 0)
+    memory = slowest(mesh, bytes, [&](const std::string &type) {
+      auto it = mesh.profile->memory.find(type);
+      return it == mesh.profile->memory.end() ? nullptr : &it->second;
+    });
+  double rate = mesh.device.reachableFlopsPerSecond(dtype);
+  if (!arithmetic)
+    arithmetic = flops > 0 && rate > 0 ? flops / rate : 0;
+  rate = mesh.device.reachableBytesPerSecond();
+  if (!memory)
+    memory = bytes > 0 && rate > 0 ? bytes / rate : 0;
+  return std::max(*arithmetic, *memory);
 }

@@ -17,8 +17,10 @@ public:
 
   const LogicalMesh &getMesh() const { return mesh; }
 
-  /// Roofline: the slower of arithmetic and memory traffic, on one device.
-  double computeSeconds(double flops, double bytes, llvm::StringRef dtype) const;
+  /// Roofline: the slower of arithmetic and memory traffic, on one device. What
+  /// was measured for dots and convolutions counts for them alone.
+  double computeSeconds(double flops, double bytes, llvm::StringRef dtype,
+                        bool isMatmul = false) const;
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;
@@ -27,6 +29,9 @@ public:
   double collectivePermuteSeconds(double bytes, unsigned axis) const;
 
 private:
+  /// The measured table for groups along an axis, or null, and what to ask it.
+  const CostTable *measured(Collective collective, unsigned axis, double &bytes) const;
+
   LogicalMesh mesh;
 };
 

@@ -42,23 +42,36 @@ std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster) {
   return shapes;
 }
 
-/// With unequal device types a plan must fit the weakest.
+double DeviceType::reachableFlopsPerSecond(llvm::StringRef dtype) const {
+  auto peak = peakFlopsPerSecond.find(dtype);
+  if (peak == peakFlopsPerSecond.end())
+    peak = peakFlopsPerSecond.find("float32"); // Integers and types without a rate of their own.
+  if (peak == peakFlopsPerSecond.end())
+    return 0;
+  auto part = efficiency.find(peak->getKey());
+  return peak->second * (part == efficiency.end() ? 1 : part->second);
+}
+
+double DeviceType::reachableBytesPerSecond() const {
+  auto part = efficiency.find("memory");
+  return memoryBandwidthBytesPerSecond * (part == efficiency.end() ? 1 : part->second);
+}
+
+/// With unequal device types a plan must fit the weakest. Its rates are those that
+/// are reached, so it has no efficiency of its own.
 static DeviceType weakestDevice(const Cluster &cluster) {
   DeviceType weakest = cluster.deviceTypes[cluster.hosts.front().deviceType];
+  for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
+    entry.second = weakest.reachableFlopsPerSecond(entry.getKey());
+  weakest.memoryBandwidthBytesPerSecond = weakest.reachableBytesPerSecond();
+  weakest.efficiency.clear();
   for (const Host &host : cluster.hosts) {
     const DeviceType &type = cluster.deviceTypes[host.deviceType];
-    if (type.name == weakest.name)
-      continue;
     weakest.memoryBytes = std::min(weakest.memoryBytes, type.memoryBytes);
     weakest.memoryBandwidthBytesPerSecond =
-        std::min(weakest.memoryBandwidthBytesPerSecond, type.memoryBandwidthBytesPerSecond);
-    for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond) {
-      auto other = type.peakFlopsPerSecond.find(entry.getKey());
-      if (other == type.peakFlopsPerSecond.end())
-        other = type.peakFlopsPerSecond.find("float32");
-      if (other != type.peakFlopsPerSecond.end())
-        entry.second = std::min(entry.second, other->second);
-    }
+        std::min(weakest.memoryBandwidthBytesPerSecond, type.reachableBytesPerSecond());
+    for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
+      entry.second = std::min(entry.second, type.reachableFlopsPerSecond(entry.getKey()));
   }
   return weakest;
 }
@@ -129,11 +142,17 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
   LogicalMesh mesh;
   mesh.shape.assign(shape.begin(), shape.end());
   mesh.device = weakestDevice(cluster);
+  mesh.profile = cluster.profile;
+  for (const Host &host : cluster.hosts)
+    if (const std::string &name = cluster.deviceTypes[host.deviceType].name;
+        !llvm::is_contained(mesh.deviceTypes, name))
+      mesh.deviceTypes.push_back(name);
   int64_t stride = submesh.numDevices();
   for (int64_t size : shape) {
     stride /= size;
     Placement placement = placeGroups(submesh, size, stride);
     mesh.devicesOnHost.push_back(placement.onHost);
+    mesh.groupsPerHost.push_back(placement.groupsPerHost);
     if (!placement.spansHosts) {
       mesh.axes.push_back(cluster.intraHost);
       continue;
@@ -152,29 +171,47 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
   return mesh;
 }
 
-std::vector<LogicalMesh> alpa::logicalMeshes(const Cluster &cluster, const Submesh &submesh) {
-  using Axis = std::tuple<int64_t, double, double, int64_t>;
-  std::vector<LogicalMesh> meshes;
-  std::vector<std::vector<Axis>> seen;
-  int64_t devices = submesh.numDevices();
+/// All ways to write `devices` as a product of `axes` numbers, in rising order.
+static std::vector<llvm::SmallVector<int64_t, 3>> factorizations(int64_t devices, unsigned axes) {
+  if (axes == 1)
+    return {{devices}};
+  std::vector<llvm::SmallVector<int64_t, 3>> shapes;
   for (int64_t outer = 1; outer <= devices; ++outer) {
     if (devices % outer != 0)
       continue;
-    llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, {outer, devices / outer});
-    if (!mesh) { // The submesh does not fit; no view does.
-      llvm::consumeError(mesh.takeError());
-      return {};
+    for (llvm::SmallVector<int64_t, 3> &shape : factorizations(devices / outer, axes - 1)) {
+      shape.insert(shape.begin(), outer);
+      shapes.push_back(std::move(shape));
     }
-    std::vector<Axis> axes;
-    for (unsigned axis = 0; axis < 2; ++axis)
-      if (mesh->shape[axis] > 1) // An axis of one device never communicates.
-        axes.emplace_back(mesh->shape[axis], mesh->axes[axis].bandwidthBytesPerSecond,
-                          mesh->axes[axis].latencySeconds, mesh->devicesOnHost[axis]);
-    llvm::sort(axes);
-    if (llvm::is_contained(seen, axes))
-      continue;
-    seen.push_back(std::move(axes));
-    meshes.push_back(std::move(*mesh));
+  }
+  return shapes;
+}
+
+std::vector<LogicalMesh> alpa::logicalMeshes(const Cluster &cluster, const Submesh &submesh,
+                                             unsigned maxAxes) {
+  using Axis = std::tuple<int64_t, double, double, int64_t>;
+  std::vector<LogicalMesh> meshes;
+  std::vector<std::vector<Axis>> seen;
+  for (unsigned numAxes = 2; numAxes <= std::max(2u, maxAxes); ++numAxes) {
+    for (llvm::ArrayRef<int64_t> shape : factorizations(submesh.numDevices(), numAxes)) {
+      if (numAxes > 2 && llvm::is_contained(shape, 1))
+        continue; // A view of fewer axes.
+      llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, shape);
+      if (!mesh) { // The submesh does not fit; no view does.
+        llvm::consumeError(mesh.takeError());
+        return {};
+      }
+      std::vector<Axis> axes;
+      for (unsigned axis = 0; axis < numAxes; ++axis)
+        if (mesh->shape[axis] > 1) // An axis of one device never communicates.
+          axes.emplace_back(mesh->shape[axis], mesh->axes[axis].bandwidthBytesPerSecond,
+                            mesh->axes[axis].latencySeconds, mesh->devicesOnHost[axis]);
+      llvm::sort(axes);
+      if (llvm::is_contained(seen, axes))
+        continue;
+      seen.push_back(std::move(axes));
+      meshes.push_back(std::move(*mesh));
+    }
   }
   return meshes;
 }

@@ -31,7 +31,7 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   if (bytes == 0 && info.fusible && info.flops == 0)
     return 0;
   double seconds = model.computeSeconds(info.flops / projection.numShares(strategy.axes), bytes,
-                                        getComputeType(info.op));
+                                        getComputeType(info.op), info.rule.heavy);
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
                                 projection, model);

@@ -77,6 +77,14 @@ static void testMeshes() {
   CHECK(shapes({1, 4}) == "1x4 2x2 ");
   CHECK(shapes({1, 1}) == "1x1 ");
   CHECK(shapes({3, 4}).empty());
+  // Three axes only where each has devices; equal ones in another order once.
+  std::string three;
+  for (const LogicalMesh &mesh : logicalMeshes(cluster, {2, 4}, 3))
+    if (mesh.shape.size() == 3)
+      three += std::to_string(mesh.shape[0]) + "x" + std::to_string(mesh.shape[1]) + "x" +
+               std::to_string(mesh.shape[2]) + " ";
+  CHECK(three == "2x2x2 ");
+  CHECK(logicalMeshes(cluster, {1, 4}, 3).size() == logicalMeshes(cluster, {1, 4}).size());
 
   // Shape (2, 4): four groups share each host's network along axis 0.
   LogicalMesh mesh = makeMesh(cluster, {2, 4}, {2, 4});
@@ -136,7 +144,35 @@ static void testCosts() {
           CHECK(reduced <= scattered + gathered && reduced >= std::max(scattered, gathered));
         }
       }
+    // More devices on an axis, all on one host, are never faster; more bandwidth
+    // or less latency is never slower, within hosts and between.
     double bytes = uniform(1, 1e9);
+    for (Cost cost : costs)
+      for (int64_t devices = 2; devices < 9; ++devices) {
+        Cluster host = cluster;
+        host.hosts.assign(1, {0, 9});
+        CostModel fewer(makeMesh(host, {1, devices}, {devices})),
+            more(makeMesh(host, {1, devices + 1}, {devices + 1}));
+        CHECK((fewer.*cost)(bytes, 0) <= (more.*cost)(bytes, 0));
+        Cluster pair = cluster, faster = cluster;
+        pair.hosts.assign(2, {0, devices});
+        faster.hosts = pair.hosts;
+        faster.intraHost.bandwidthBytesPerSecond *= uniform(1, 3);
+        faster.interHost.bandwidthBytesPerSecond *= uniform(1, 3);
+        faster.intraHost.latencySeconds *= uniform(0, 1);
+        for (auto shape : {std::vector<int64_t>{2 * devices}, {2, devices}, {devices, 2}}) {
+          CostModel slow(makeMesh(pair, {2, devices}, shape)),
+              fast(makeMesh(faster, {2, devices}, shape));
+          for (unsigned axis = 0; axis < shape.size(); ++axis)
+            CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
+        }
+      }
+    CostModel one(makeMesh(cluster, {1, 1}, {1}));
+    double flops = uniform(1, 1e15);
+    CHECK(one.computeSeconds(flops, bytes, "float32") <=
+          one.computeSeconds(2 * flops, bytes, "float32"));
+    CHECK(one.computeSeconds(flops, bytes, "float32") <=
+          one.computeSeconds(flops, 2 * bytes, "float32"));
     CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, bytes) <
           transferSeconds(cluster, {1, 1}, {1, 1}, 2 * bytes));
     CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, 0) == 0);
@@ -163,9 +199,66 @@ static void testCosts() {
   CHECK(close(model.computeSeconds(1e3, 1e11, "float32"), 1));
   CHECK(close(model.computeSeconds(1e12, 0, "int32"), 1));
   CHECK(model.computeSeconds(0, 0, "float32") == 0);
+  // The part of a peak that is reached.
+  Cluster slower = makeCluster(1, 1);
+  slower.deviceTypes[0].efficiency["float32"] = 0.5;
+  slower.deviceTypes[0].efficiency["memory"] = 0.25;
+  CostModel part(makeMesh(slower, {1, 1}, {1}));
+  CHECK(close(part.computeSeconds(1e12, 0, "float32"), 2));
+  CHECK(close(part.computeSeconds(1e12, 0, "bfloat16"), 0.25));
+  CHECK(close(part.computeSeconds(0, 1e11, "float32"), 4));
   // Hosts of one cluster, then between hosts: the network is slower.
   Cluster two = makeCluster(2, 4);
   CHECK(transferSeconds(two, {1, 2}, {1, 2}, 1e9) < transferSeconds(two, {1, 4}, {1, 4}, 1e9));
+}
+
+static void testProfile() {
+  CostTable table({10, 20, 40}, {1, 3, 2}); // The last is noise: never less than 3.
+  CHECK(table.at(1) == 1 && table.at(10) == 1 && close(table.at(15), 2));
+  CHECK(table.at(20) == 3 && table.at(30) == 3 && table.at(40) == 3);
+  CHECK(close(table.at(80), 6));
+
+  llvm::Expected<Profile> profile = parseProfile(R"(
+device_types:
+  d:
+    matmul: {float32: {flops: [1e9, 1e12], seconds: [1e-3, 2]}}
+    memory: {bytes: [1e6], seconds: [1e-2]}
+collectives:
+  - {collective: all_reduce, link: intra_host, devices: 4, bytes: [1e3, 1e6], seconds: [1, 2]}
+  - {collective: all_gather, link: inter_host, devices: 2, bytes: [1e3, 1e6], seconds: [3, 4]}
+)",
+                                                 "profile");
+  if (!profile) {
+    llvm::errs() << llvm::toString(profile.takeError()) << "\n";
+    ++failures;
+    return;
+  }
+  llvm::Expected<Profile> again = parseProfile(printProfile(*profile), "printed");
+  CHECK(bool(again) && printProfile(*again) == printProfile(*profile));
+  Cluster cluster = makeCluster(2, 4);
+  cluster.profile = std::make_shared<Profile>(std::move(*profile));
+  std::string text = printCluster(cluster);
+  llvm::Expected<Cluster> read = parseCluster(text, "printed");
+  CHECK(bool(read) && printCluster(*read) == text);
+
+  CostModel plain(makeMesh(makeCluster(2, 4), {2, 4}, {2, 4}));
+  CostModel model(makeMesh(cluster, {2, 4}, {2, 4}));
+  CHECK(close(model.allReduceSeconds(5e2, 1), 1));
+  CHECK(close(model.allReduceSeconds(2e6, 1), 4));
+  // Four groups share each host's network.
+  CHECK(close(model.allGatherSeconds(5e5, 0), 8));
+  // Not measured: the other collectives, dtypes and other work than dots.
+  CHECK(model.allGatherSeconds(1e6, 1) == plain.allGatherSeconds(1e6, 1));
+  CHECK(model.allReduceSeconds(1e6, 0) == plain.allReduceSeconds(1e6, 0));
+  CHECK(close(model.computeSeconds(1e12, 0, "f32", /*isMatmul=*/true), 2));
+  CHECK(close(model.computeSeconds(1e12, 0, "bf16", /*isMatmul=*/true), 0.25));
+  CHECK(close(model.computeSeconds(1e12, 0, "f32"), 1));
+  CHECK(close(model.computeSeconds(0, 2e6, "f32"), 2e-2));
+  for (double size = 1; size < 1e13; size *= 1.7) {
+    CHECK(model.allReduceSeconds(size, 1) <= model.allReduceSeconds(1.1 * size, 1));
+    CHECK(model.computeSeconds(size, 1, "f32", true) <=
+          model.computeSeconds(1.1 * size, 1, "f32", true));
+  }
 }
 
 static void testPresets() {
@@ -191,6 +284,11 @@ static void testPresets() {
 /// Damaged text gives an error or a cluster, but never ends the process.
 static void testDamage() {
   Cluster cluster = makeCluster(2, 4);
+  Profile profile;
+  profile.matmul[{"d", "float32"}] = CostTable({1, 2}, {1, 2});
+  profile.memory["d"] = CostTable({1, 2}, {1, 2});
+  profile.collectives[{Collective::AllToAll, 8, 4}] = CostTable({1, 2}, {1, 2});
+  cluster.profile = std::make_shared<Profile>(profile);
   std::string good = printCluster(cluster);
   std::mt19937 random(1);
   for (int trial = 0; trial < 3000; ++trial) {
@@ -227,6 +325,7 @@ int main(int argc, char **argv) {
   testSubmeshes();
   testMeshes();
   testCosts();
+  testProfile();
   testPresets();
   testDamage();
   llvm::outs() << (failures ? "failed" : "all passed") << "\n";

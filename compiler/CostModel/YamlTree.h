@@ -1,0 +1,67 @@
+//===- YamlTree.h - YAML text as a tree with lines ---------------*- C++ -*-===//
+//
+// Cluster descriptions and profiles are read into a small tree first, so that
+// fields may come in any order and each keeps its line.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_COSTMODEL_YAMLTREE_H
+#define ALPA_COMPILER_COSTMODEL_YAMLTREE_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/Twine.h"
+#include "llvm/Support/Error.h"
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace alpa {
+
+struct YamlValue {
+  enum Kind { Null, Scalar, Map, List } kind = Null;
+  unsigned line = 0;
+  std::string text;                                   // Of a scalar.
+  std::vector<std::pair<std::string, YamlValue>> map; // In the order of the file.
+  std::vector<YamlValue> list;
+
+  /// For messages: "nothing", "'text'", "a mapping", "a list".
+  std::string describe() const;
+  /// The field of that name, or null.
+  const YamlValue *find(llvm::StringRef name) const;
+};
+
+/// An error says file and line. `what` is what the text describes, for messages.
+llvm::Expected<YamlValue> readYaml(llvm::StringRef text, llvm::StringRef where,
+                                   llvm::StringRef what);
+
+/// Reads fields; every method returns false (or null) after an error.
+class FieldReader {
+protected:
+  FieldReader(llvm::StringRef where) : where(where) {}
+
+  bool error(const YamlValue &at, const llvm::Twine &field, const llvm::Twine &found,
+             const llvm::Twine &expected);
+  llvm::Error takeError() const;
+  bool checkMap(const YamlValue &value, llvm::StringRef path,
+                llvm::ArrayRef<llvm::StringRef> fields, llvm::StringRef expected);
+  static std::string join(llvm::StringRef path, llvm::StringRef name);
+  /// A child that must be there; null after an error.
+  const YamlValue *child(const YamlValue &map, llvm::StringRef path, llvm::StringRef name,
+                         llvm::StringRef expected);
+  bool readNumber(const YamlValue &map, llvm::StringRef path, llvm::StringRef name,
+                  llvm::StringRef expected, double &result, bool allowZero = false);
+  bool readCount(const YamlValue &map, llvm::StringRef path, llvm::StringRef name, int64_t most,
+                 int64_t &result);
+
+  std::string where;
+  std::string message;
+};
+
+/// The shortest text that reads back as the same number.
+std::string printNumber(double value);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_COSTMODEL_YAMLTREE_H
