@@ -1,6 +1,7 @@
 //===- Graph.cpp - exact reductions ---------------------------------------===//
 
 #include "compiler/Solver/Graph.h"
+#include "compiler/Solver/Collapse.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
@@ -248,7 +249,7 @@ void Variable::keep(llvm::ArrayRef<unsigned> choices) {
 
 void alpa::reduceGraph(Graph &graph) { Reducer(graph).run(); }
 
-Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
+Graph alpa::translate(const Problem &problem, const Moments *moments) {
   Graph graph;
   if (moments)
     graph.baseBytes.assign(moments->times.size(), 0);
@@ -296,6 +297,14 @@ Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
         graph.clipped |= allowed && sum >= kInfinity;
       }
   }
-  reduceGraph(graph);
+  return graph;
+}
+
+Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
+  Graph graph = translate(problem, moments);
+  if (moments)
+    collapseGraph(graph);
+  else
+    reduceGraph(graph);
   return graph;
 }

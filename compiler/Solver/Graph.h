@@ -70,6 +70,9 @@ struct Graph {
 /// A choice is dropped only for one that never uses more memory.
 void reduceGraph(Graph &graph);
 
+/// A problem as it stands, apart from parallel edges, which are added up.
+Graph translate(const Problem &problem, const Moments *moments);
+
 /// The reduced graph of a problem. Memory counts only if there are moments.
 Graph buildGraph(const Problem &problem, const Moments *moments);
 

@@ -8,6 +8,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Solve.h"
+#include "compiler/Solver/Collapse.h"
 #include "compiler/Solver/Prices.h"
 #include "compiler/Solver/Search.h"
 
@@ -48,7 +49,8 @@ public:
       return finish();
     }
     if (solveWithoutMemory() && problem.usageLimitBytes &&
-        evaluate(problem, solution.choices).peakUsageBytes > *problem.usageLimitBytes)
+        (solution.choices.empty() ||
+         evaluate(problem, solution.choices).peakUsageBytes > *problem.usageLimitBytes))
       solveWithMemory();
     return finish();
   }
@@ -207,6 +209,8 @@ private:
     double share = problem.usageLimitBytes ? 0.3 : 1.0;
     bool open = true, exact = false;
     if (buckets->exactWork() > eliminateAtOnce(graph)) {
+      if (problem.usageLimitBytes)
+        return true; // Prices of zero are where the search with memory begins.
       open = tighten(graph, best, lower, share * 0.7);
       buckets = std::make_unique<Buckets>(graph);
     }
@@ -295,12 +299,25 @@ private:
       return;
     }
     int64_t limit = *problem.usageLimitBytes;
+    std::string tightest;
+    {
+      Usage least(graph, limit);
+      std::optional<unsigned> fullest = least.fullest();
+      tightest = fullest ? describe(moments, graph, *fullest) : "";
+      if (fullest && least.at()[*fullest] > limit)
+        return refuse("at least " + std::to_string(least.at()[*fullest]) +
+                      " bytes are needed, the limit is " + std::to_string(limit) + "; " + tightest);
+    }
+    collapseWithin(graph, limit);
+    if (graph.impossibleNode)
+      return refuse("no combination of choices stays within " + std::to_string(limit) + " bytes; " +
+                    tightest);
+    if (graph.variables.empty()) {
+      std::vector<unsigned> choices = expand(graph, {});
+      CostSum cost = *costOf(choices);
+      return accept(std::move(choices), cost);
+    }
     Usage usage(graph, limit);
-    std::optional<unsigned> fullest = usage.fullest();
-    std::string tightest = fullest ? describe(moments, graph, *fullest) : "";
-    if (fullest && usage.at()[*fullest] > limit)
-      return refuse("at least " + std::to_string(usage.at()[*fullest]) +
-                    " bytes are needed, the limit is " + std::to_string(limit) + "; " + tightest);
 
     Buckets quick(graph);
     bool isQuick = quick.exactWork() <= options.quickWork * kPricedShare;
@@ -326,7 +343,7 @@ private:
       lower = std::max(lower, prices.lower + graph.constant);
       proven = prices.proven;
       if (!proven)
-        reduceGraph(left);
+        collapseWithin(left, limit);
       if (!proven && left.impossibleNode)
         proven = true;
       if (!proven)

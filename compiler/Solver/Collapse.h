@@ -1,0 +1,35 @@
+//===- Collapse.h - exact reductions that respect memory ---------*- C++ -*-===//
+//
+// Forbidden pairs often leave a variable no choice of its own once a neighbour
+// has chosen; the two are then merged into one. Every step keeps, of the
+// solutions within the limit, an optimal one.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SOLVER_COLLAPSE_H
+#define ALPA_COMPILER_SOLVER_COLLAPSE_H
+
+#include "compiler/Solver/Graph.h"
+
+namespace alpa {
+
+/// To a fixpoint: drops choices that have no allowed partner at some edge;
+/// merges v into u where each choice of u allows, or makes preferable, exactly
+/// one of v; folds separable edges into their ends; drops choices that cost no
+/// less than another one and use no less at any moment.
+void collapseGraph(Graph &graph);
+
+/// Drops moments at which no choices can use more than the limit, or more than
+/// at a moment next to them. Returns the numbers of those that stay.
+std::vector<unsigned> dropMoments(Graph &graph, int64_t limitBytes);
+
+/// Both in turn, for as long as one gives the other something to do.
+void collapseWithin(Graph &graph, int64_t limitBytes);
+
+/// Adds up uses with equal lives and moves what is used whatever is chosen to
+/// the graph's base.
+void tidyUses(Graph &graph, Variable &variable);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_COLLAPSE_H
