@@ -149,8 +149,10 @@ private:
       return false;
     for (size_t i = 1; i < sizes.size(); ++i)
       if (sizes[i] <= sizes[i - 1])
-        return error(*map.find(sizeName), join(path, sizeName),
-                     printNumber(sizes[i]) + " after " + printNumber(sizes[i - 1]), "rising sizes");
+        return error(map.find(sizeName)->list[i], join(path, sizeName),
+                     map.find(sizeName)->list[i].text + " after " +
+                         map.find(sizeName)->list[i - 1].text,
+                     "rising sizes");
     if (sizes.size() != seconds.size())
       return error(*map.find("seconds"), join(path, "seconds"),
                    llvm::formatv("{0} numbers", seconds.size()).str(),
