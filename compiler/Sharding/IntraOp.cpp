@@ -6,6 +6,7 @@
 #include "compiler/Sharding/ProblemBuilder.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "llvm/Support/FormatVariadic.h"
+#include <chrono>
 
 using namespace alpa;
 using namespace mlir;
@@ -52,6 +53,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
 
 llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const CostModel &model,
                                                  const IntraOpOptions &options) {
+  auto start = std::chrono::steady_clock::now();
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
     return error;
@@ -60,6 +62,8 @@ llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const C
   IntraOpResult result;
   for (const ProblemNode &node : problem.nodes)
     result.choices += node.costs.size();
+  result.buildSeconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   // Memory is left out while the fastest plan fits: the problem is then much
   // easier. Otherwise state, activations and the values of the worst moment are

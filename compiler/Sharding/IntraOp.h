@@ -8,6 +8,7 @@
 #include "compiler/Solver/Solve.h"
 #include "mlir/IR/Value.h"
 #include "llvm/ADT/DenseMap.h"
+#include <functional>
 
 namespace alpa {
 
@@ -17,6 +18,23 @@ struct StageView {
   llvm::SmallVector<mlir::Operation *> ops;
 };
 
+/// A part of all plans, for methods that look at that part only and for what a
+/// user has decided. The solver fills in the rest.
+struct PlanFilter {
+  /// Values (inputs and results of ops) that are held in one given way. An op
+  /// that would make its result otherwise has it moved there at once.
+  llvm::DenseMap<mlir::Value, ShardingSpec> pinned;
+  /// Whether a value may be held so; null for yes. Asked for inputs, for results,
+  /// and for each of their even specs.
+  std::function<bool(mlir::Value, const ShardingSpec &)> allowsSpec;
+  /// Whether an op that leads (see ProblemBuilder.h) may take its operands and make
+  /// its results so; null for yes. All-reduced and scattered results differ in
+  /// `results` alone.
+  std::function<bool(mlir::Operation *, llvm::ArrayRef<ShardingSpec> operands,
+                     llvm::ArrayRef<ShardingSpec> results)>
+      allowsStrategy;
+};
+
 struct IntraOpOptions {
   int64_t numMicroBatches = 1; // Update ops run once, the rest once each.
   double timeLimitSeconds = 60.0;
@@ -24,6 +42,7 @@ struct IntraOpOptions {
   /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
   std::optional<int64_t> memoryLimitBytes;
   int64_t microBatchesInFlight = 1;
+  PlanFilter filter;
 };
 
 struct IntraOpResult {
@@ -40,6 +59,7 @@ struct IntraOpResult {
   int64_t temporaryBytes = 0;  // Per device, largest within one function.
   Solution solution;
   unsigned choices = 0;
+  double buildSeconds = 0; // To state the problem; `solution` has those to solve it.
 };
 
 /// The optimization problem of a stage on a mesh, for tools and tests.

@@ -2,6 +2,8 @@
 
 #include "compiler/Sharding/PackedSpec.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 using namespace alpa;
 
 int64_t PackedSpec::numPieces(llvm::ArrayRef<int64_t> meshShape) const {
@@ -33,6 +35,17 @@ ShardingSpec PackedSpec::unpack(size_t rank, unsigned numAxes) const {
     if (int dim = dimOf(axis); dim >= 0)
       spec.dims[dim].push_back(axis);
   return spec;
+}
+
+std::optional<PackedSpec> PackedSpec::pack(const ShardingSpec &spec) {
+  PackedSpec packed;
+  for (auto [dim, axes] : llvm::enumerate(spec.dims)) {
+    if (!llvm::is_sorted(axes) || (!axes.empty() && axes.back() >= kMaxAxes) || dim >= kMaxRank)
+      return std::nullopt;
+    for (unsigned axis : axes)
+      packed.set(axis, static_cast<int>(dim));
+  }
+  return packed;
 }
 
 llvm::SmallVector<PackedSpec> alpa::allSpecs(llvm::ArrayRef<int64_t> shape,

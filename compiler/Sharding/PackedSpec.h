@@ -10,6 +10,8 @@
 #define ALPA_COMPILER_SHARDING_PACKEDSPEC_H
 
 #include "compiler/Sharding/ShardingSpec.h"
+#include "llvm/ADT/ArrayRef.h"
+#include <optional>
 
 namespace alpa {
 
@@ -35,6 +37,8 @@ struct PackedSpec {
   bool hasMinorAxis(unsigned axis, int dim, unsigned numAxes) const;
 
   ShardingSpec unpack(size_t rank, unsigned numAxes) const;
+  /// The way back; nothing if a dimension lists its axes out of order.
+  static std::optional<PackedSpec> pack(const ShardingSpec &spec);
 };
 
 /// Every spec of a tensor whose pieces are even; axes of size 1 are not used.

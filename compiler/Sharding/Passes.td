@@ -13,7 +13,8 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     on arguments, `alpa.shardings` on ops (one per result), `alpa.use_shardings`
     on ops that want an operand otherwise than it is held, and the predicted
     seconds and bytes of a device as `alpa.predicted` on the module, beside the
-    solver's report as `alpa.solver`.
+    solver's report as `alpa.solver`. Arguments that carry `alpa.sharding`
+    already keep it.
 
     Before:
     ```mlir

@@ -61,6 +61,19 @@ llvm::Error ProblemBuilder::collectOps() {
   return llvm::Error::success();
 }
 
+llvm::Error ProblemBuilder::collectPins() {
+  isFiltered = !options.filter.pinned.empty() || options.filter.allowsSpec;
+  for (const auto &[value, spec] : options.filter.pinned) {
+    std::optional<PackedSpec> packed = PackedSpec::pack(spec);
+    if (!packed || !llvm::is_contained(allSpecs(shapeOf(value), meshShape), *packed))
+      return llvm::createStringError("a value is pinned to %s, which does not split it evenly on "
+                                     "this mesh, or lists its axes out of order",
+                                     spec.str().c_str());
+    pinned[value] = *packed;
+  }
+  return llvm::Error::success();
+}
+
 /// XLA computes a fusible value inside its user if that is the only one.
 static bool isComputedInUser(const OpInfo &info, const std::vector<OpInfo> &ops,
                              const llvm::DenseMap<Operation *, unsigned> &opIndex) {
@@ -81,6 +94,8 @@ llvm::Error ProblemBuilder::build() {
   addTable({0});
   if (llvm::Error error = collectOps())
     return error;
+  if (llvm::Error error = collectPins())
+    return error;
   for (OpInfo &info : ops) {
     for (Value operand : info.op->getOperands())
       info.operands.push_back(valueOf(operand));
@@ -95,6 +110,8 @@ llvm::Error ProblemBuilder::build() {
       pending.push_back({valueOf(value), nullptr, 0, -1, 0, info.phase});
     demand();
     visit(info);
+    if (!failure.empty())
+      return makeError(info.op, failure);
   }
   carryState();
   for (unsigned index = 0; index < values.size(); ++index)
@@ -174,6 +191,12 @@ ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
     for (auto [node, choice] : llvm::zip_equal(nodes, choices))
       totals[phase] += static_cast<double>(node.costs[phase][choice]);
   }
+  for (const ValueInfo &value : values)
+    if (value.isMoved && value.madeNode >= 0 && value.madeNode != value.node)
+      totals[static_cast<size_t>(opPhaseOf(value.value.getDefiningOp()))] +=
+          static_cast<double>(reshards.of(shapeOf(value.value), value.bytes)
+                                  .picoseconds(specOf(value.madeNode, value.madeTable, choices),
+                                               specOf(value, choices)));
   for (const Demand &demand : demands) {
     const ValueInfo &value = values[demand.value];
     if (!demand.charged || demand.node < 0 || demand.node == value.node)

@@ -43,6 +43,10 @@ struct ValueInfo {
   unsigned table = 0;
   unsigned depth = 0;
   double bytes = 0;
+  // How the op makes it, where a filter has it held otherwise at once.
+  int madeNode = -1;
+  unsigned madeTable = 0;
+  bool isMoved = false;
   bool isInput = false;
   bool isAsked = false;     // Some user has said how it wants this Free or View value.
   bool materialized = true; // False if its only user computes it on the fly.
@@ -117,6 +121,7 @@ private:
   };
 
   llvm::Error collectOps();
+  llvm::Error collectPins();
   llvm::Error checkType(mlir::Operation *op, mlir::Type type) const;
   unsigned addValue(mlir::Value value);
   /// A value of the stage, or an input, which gets a node of its own.
@@ -139,6 +144,13 @@ private:
   void demand();
   void charge(const Pending &request);
   void setSettled(unsigned value, int node, unsigned table);
+  void moveAtOnce(const ValueInfo &value);
+  /// Whether the filter lets the value be held so.
+  bool isAllowed(mlir::Value value, PackedSpec spec) const;
+  bool isAllowed(const OpInfo &info, const RuleProjection &projection,
+                 const Strategy &strategy) const;
+  /// The value's specs that are even, keep random keys whole and pass the filter.
+  std::vector<uint32_t> possibleSpecs(mlir::Value value);
   void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
                llvm::ArrayRef<int64_t> matrix, int64_t times);
   /// Cost per spec of one table and of the other; empty if none costs anything.
@@ -176,6 +188,9 @@ private:
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
   llvm::SmallVector<Pending> pending;
+  llvm::DenseMap<mlir::Value, PackedSpec> pinned;
+  bool isFiltered = false;
+  std::string failure; // The first thing that the filter leaves no way for.
 };
 
 } // namespace alpa

@@ -40,15 +40,50 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
 
 void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   bool isFixed = node < 0 || isReplicated(table);
-  values[value].node = isFixed ? -1 : node;
-  values[value].table = isFixed ? 0 : table;
+  node = isFixed ? -1 : node;
+  table = isFixed ? 0 : table;
+  Value whole = values[value].value;
+  if (isFiltered &&
+      !llvm::all_of(tables[table].specs, [&](PackedSpec spec) { return isAllowed(whole, spec); })) {
+    // Held as the filter wants it, which is a choice of its own.
+    setAnySpec(value);
+    values[value].isMoved = true;
+    values[value].madeNode = node;
+    values[value].madeTable = table;
+    moveAtOnce(values[value]);
+    return;
+  }
+  values[value].node = node;
+  values[value].table = table;
+}
+
+/// The cost between how an op makes a value and how it is held.
+void ProblemBuilder::moveAtOnce(const ValueInfo &value) {
+  if (value.madeNode < 0)
+    return; // Made whole: every device keeps its slice.
+  OpPhase phase = opPhaseOf(value.value.getDefiningOp());
+  const std::vector<int64_t> &matrix = reshardCosts(value.madeTable, value.table, value);
+  if (matrix.empty())
+    return;
+  if (value.node < 0)
+    addNodeCosts(value.madeNode, phase, value.madeTable, matrix);
+  else
+    addEdge(value.madeNode, value.madeTable, value.node, value.table, matrix, weight(phase));
 }
 
 void ProblemBuilder::lead(const OpInfo &info) {
   Value result = info.op->getResult(0);
   std::vector<Strategy> strategies = enumerateStrategies(info.rule, shapeOf(result), meshShape);
   RuleProjection projection(info.rule, meshShape);
-  int node = strategies.size() > 1 ? addNode(result, strategies.size()) : -1;
+  llvm::erase_if(strategies,
+                 [&](const Strategy &strategy) { return !isAllowed(info, projection, strategy); });
+  if (strategies.empty()) {
+    failure = "has no strategy that is allowed";
+    return;
+  }
+  // Followers of a single strategy that splits something need a node to follow.
+  bool isWhole = strategies.size() == 1 && strategies[0].axes == Assignment{};
+  int node = !isWhole ? addNode(result, strategies.size()) : -1;
   for (size_t choice = 0; choice < strategies.size(); ++choice) {
     int64_t cost = picoseconds(info, projection, strategies[choice]);
     auto phase = static_cast<size_t>(info.phase);
@@ -102,8 +137,7 @@ void ProblemBuilder::forward(const OpInfo &info) {
   for (auto [i, operand, result] : llvm::enumerate(info.operands, info.results)) {
     values[result].depth = values[operand].depth + 1;
     if (values[operand].kind == ValueKind::Settled) {
-      values[result].node = values[operand].node;
-      values[result].table = values[operand].table;
+      setSettled(result, values[operand].node, values[operand].table);
     } else {
       setAnySpec(result);
     }

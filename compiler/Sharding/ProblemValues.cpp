@@ -136,12 +136,46 @@ static bool splitsRandomKey(Value value, PackedSpec spec) {
   return false;
 }
 
-void ProblemBuilder::setAnySpec(unsigned value) {
+static size_t rankOf(Value value) { return shapeOf(value).size(); }
+
+bool ProblemBuilder::isAllowed(Value value, PackedSpec spec) const {
+  if (auto it = pinned.find(value); it != pinned.end())
+    return it->second == spec;
+  const auto &allows = options.filter.allowsSpec;
+  return !allows || allows(value, spec.unpack(rankOf(value), meshShape.size()));
+}
+
+bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &projection,
+                               const Strategy &strategy) const {
+  if (!options.filter.allowsStrategy)
+    return true;
+  llvm::SmallVector<ShardingSpec> operands, results;
+  for (auto [value, tensor] : llvm::zip_equal(info.op->getOperands(), info.rule.operands))
+    operands.push_back(
+        projection.toSpec(tensor, strategy.axes).unpack(rankOf(value), meshShape.size()));
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule.results)) {
+    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+    results.push_back(
+        (i == 0 ? scatteredSpec(spec, strategy) : spec).unpack(rankOf(value), meshShape.size()));
+  }
+  return options.filter.allowsStrategy(info.op, operands, results);
+}
+
+std::vector<uint32_t> ProblemBuilder::possibleSpecs(Value value) {
   std::vector<uint32_t> codes;
-  for (PackedSpec spec : allSpecs(shapeOf(values[value].value), meshShape))
-    if (!splitsRandomKey(values[value].value, spec))
+  for (PackedSpec spec : allSpecs(shapeOf(value), meshShape))
+    if (!splitsRandomKey(value, spec) && (!isFiltered || isAllowed(value, spec)))
       codes.push_back(spec.code);
-  if (codes.size() <= 1)
+  if (codes.empty()) {
+    failure = "has a value for which no sharding is allowed";
+    codes.push_back(0);
+  }
+  return codes;
+}
+
+void ProblemBuilder::setAnySpec(unsigned value) {
+  std::vector<uint32_t> codes = possibleSpecs(values[value].value);
+  if (codes.size() <= 1 && codes.front() == 0)
     return;
   values[value].table = addTable(codes);
   values[value].node = addNode(values[value].value, codes.size());

@@ -75,6 +75,9 @@ llvm::Error SolveSharding::run() {
   options.numMicroBatches = microBatches;
   options.timeLimitSeconds = timeLimit;
   options.memoryLimitBytes = memoryLimit > 0 ? memoryLimit : mesh->device.memoryBytes;
+  for (BlockArgument argument : main.getArguments())
+    if (auto pin = main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))
+      options.filter.pinned[argument] = pin.getSpec();
   CostModel model(std::move(*mesh));
 
   if (printProblem) {
@@ -153,5 +156,6 @@ void SolveSharding::annotate(func::FuncOp main, const IntraOpResult &result) {
            builder.getNamedAttr("nodes", bytes(solution.nodes)),
            builder.getNamedAttr("choices", bytes(result.choices)),
            builder.getNamedAttr("eliminated", bytes(solution.eliminated)),
+           builder.getNamedAttr("build_seconds", seconds(result.buildSeconds)),
            builder.getNamedAttr("seconds", seconds(solution.seconds))}));
 }
