@@ -2,6 +2,7 @@
 
 #include "compiler/Registration.h"
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Import/Passes.h"
 #include "compiler/Schedule/Passes.h"
@@ -22,6 +23,7 @@ void alpa::registerDialects(mlir::DialectRegistry &registry) {
                   mlir::sdy::SdyDialect, mlir::stablehlo::StablehloDialect>();
   registerInteropDialects(registry);
   mlir::func::registerInlinerExtension(registry);
+  registerShardingRules(registry);
   // A location says where; a note with the whole op, often all of @main, hides the error.
   registry.addExtension(+[](mlir::MLIRContext *context, mlir::func::FuncDialect *) {
     context->printOpOnDiagnostic(false);

@@ -26,41 +26,42 @@ static ShardingRule contraction(mlir::Operation *op, llvm::ArrayRef<int64_t> lhs
       builder.operand(operand, dim, {factor}).result(0, resultDim++, {factor});
     }
   for (auto [left, right] : llvm::zip_equal(lhsContracting, rhsContracting)) {
-    unsigned factor = builder.factor(lhs[left], FactorKind::Reduction);
+    unsigned factor = builder.reduction(lhs[left], sumOf(op->getResult(0)));
     builder.operand(0, left, {factor}).operand(1, right, {factor});
   }
   builder.rule.heavy = true;
   return builder.rule;
 }
 
-static std::optional<ShardingRule> dotGeneral(mlir::Operation *op) {
+static ShardingRule dotGeneral(mlir::Operation *op) {
   auto numbers = llvm::cast<hlo::DotGeneralOp>(op).getDotDimensionNumbers();
   return contraction(op, numbers.getLhsBatchingDimensions(), numbers.getRhsBatchingDimensions(),
                      numbers.getLhsContractingDimensions(), numbers.getRhsContractingDimensions());
 }
 
-/// The last dimension of the left operand with the first of the right.
-static std::optional<ShardingRule> dot(mlir::Operation *op) {
-  return contraction(op, {}, {}, {static_cast<int64_t>(shapeOf(op->getOperand(0)).size()) - 1},
-                     {0});
+/// Entry `i` of an optional attribute of the window, or what its absence means.
+template <typename Attr> static int64_t entry(const Attr &values, size_t i, int64_t absent) {
+  return values ? (*values)[i] : absent;
 }
 
-/// Spatial dimensions are windows. With feature groups, the features of input and
-/// output are groups times features of a group; batch groups stay whole.
-static std::optional<ShardingRule> convolution(mlir::Operation *op) {
+/// Spatial dimensions are windows, split only where windows do not overlap. With
+/// groups, the features of input and output are groups times features of a group:
+/// a part of the groups is a convolution of fewer groups.
+static ShardingRule convolution(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto conv = llvm::cast<hlo::ConvolutionOp>(op);
   auto numbers = conv.getDimensionNumbers();
-  llvm::ArrayRef<int64_t> kernel = shapeOf(op->getOperand(1)), out = shapeOf(op->getResult(0));
+  llvm::ArrayRef<int64_t> image = shapeOf(op->getOperand(0)), kernel = shapeOf(op->getOperand(1)),
+                          out = shapeOf(op->getResult(0));
   int64_t kernelIn = numbers.getKernelInputFeatureDimension();
   int64_t kernelOut = numbers.getKernelOutputFeatureDimension();
   auto groups = static_cast<int64_t>(conv.getFeatureGroupCount());
   auto batchGroups = static_cast<int64_t>(conv.getBatchGroupCount());
 
-  unsigned batchGroup = builder.factor(batchGroups, FactorKind::Sequential);
+  unsigned batchGroup = builder.factor(batchGroups);
   unsigned batch = builder.factor(out[numbers.getOutputBatchDimension()]);
   unsigned group = builder.factor(groups);
-  unsigned input = builder.factor(kernel[kernelIn], FactorKind::Reduction);
+  unsigned input = builder.reduction(kernel[kernelIn], sumOf(op->getResult(0)));
   unsigned output = builder.factor(kernel[kernelOut] / (groups * batchGroups));
 
   builder.operand(0, numbers.getInputBatchDimension(), {batchGroup, batch})
@@ -69,19 +70,32 @@ static std::optional<ShardingRule> convolution(mlir::Operation *op) {
       .operand(1, kernelOut, {batchGroup, group, output})
       .result(0, numbers.getOutputBatchDimension(), {batch})
       .result(0, numbers.getOutputFeatureDimension(), {batchGroup, group, output});
-  for (auto [in, window, result] :
-       llvm::zip_equal(numbers.getInputSpatialDimensions(), numbers.getKernelSpatialDimensions(),
+  llvm::SmallVector<int64_t> padding;
+  if (auto values = conv.getPadding())
+    llvm::append_range(padding, values->getValues<int64_t>());
+  for (auto [i, inDim, kernelDim, outDim] :
+       llvm::enumerate(numbers.getInputSpatialDimensions(), numbers.getKernelSpatialDimensions(),
                        numbers.getOutputSpatialDimensions())) {
-    builder.operand(0, in, {builder.factor(shapeOf(op->getOperand(0))[in], FactorKind::Window)});
-    builder.operand(1, window, {builder.factor(kernel[window], FactorKind::Window)});
-    builder.result(0, result, {builder.factor(out[result], FactorKind::Window)});
+    WindowDim window;
+    window.in = image[inDim];
+    window.out = out[outDim];
+    window.size = kernel[kernelDim];
+    window.stride = entry(conv.getWindowStrides(), i, 1);
+    window.baseDilation = entry(conv.getLhsDilation(), i, 1);
+    window.windowDilation = entry(conv.getRhsDilation(), i, 1);
+    if (!padding.empty()) {
+      window.padLow = padding[2 * i];
+      window.padHigh = padding[2 * i + 1];
+    }
+    auto [inFactors, outFactors] = window.factors(builder);
+    builder.operand(0, inDim, inFactors).result(0, outDim, outFactors);
+    builder.operand(1, kernelDim, {builder.factor(window.size, FactorKind::Window)});
   }
   builder.rule.heavy = true;
   return builder.rule;
 }
 
-void alpa::addContractionRules(RuleTable &table) {
-  table["stablehlo.dot_general"] = dotGeneral;
-  table["stablehlo.dot"] = dot;
-  table["stablehlo.convolution"] = convolution;
+void alpa::attachContractionRules(mlir::MLIRContext &context) {
+  attachRule<dotGeneral, hlo::DotGeneralOp>(context);
+  attachRule<convolution, hlo::ConvolutionOp>(context);
 }

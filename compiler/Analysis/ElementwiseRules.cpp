@@ -1,33 +1,29 @@
 //===- ElementwiseRules.cpp - ops that work element by element ------------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
-
+#include "dialects/Sdy/SdyOps.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 #include "llvm/ADT/StringSet.h"
 
 using namespace alpa;
+using namespace mlir::stablehlo;
 
-/// Operands of the result's shape are split with it; scalars (a predicate, the
-/// bounds of a clamp) are needed whole.
-static std::optional<ShardingRule> elementwise(mlir::Operation *op) {
+ShardingRule alpa::elementwiseRule(mlir::Operation *op) {
   RuleBuilder builder(op);
-  if (op->getNumResults() == 0)
-    return std::nullopt;
   llvm::ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
   for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim) {
     unsigned factor = builder.factor(shape[dim]);
     for (unsigned operand = 0; operand < op->getNumOperands(); ++operand)
       if (shapeOf(op->getOperand(operand)) == shape)
         builder.operand(operand, dim, {factor});
-    for (unsigned result = 0; result < op->getNumResults(); ++result)
-      if (shapeOf(op->getResult(result)) == shape)
-        builder.result(result, dim, {factor});
+    builder.result(0, dim, {factor});
   }
   return builder.rule;
 }
 
 /// Leading dimensions stay; a dimension that holds the parts of one element
 /// (conversion between widths) is not split.
-static std::optional<ShardingRule> bitcastConvert(mlir::Operation *op) {
+static ShardingRule bitcastConvert(mlir::Operation *op) {
   RuleBuilder builder(op);
   llvm::ArrayRef<int64_t> from = shapeOf(op->getOperand(0)), to = shapeOf(op->getResult(0));
   for (int64_t dim = 0, end = std::min(from.size(), to.size()); dim < end; ++dim) {
@@ -38,7 +34,7 @@ static std::optional<ShardingRule> bitcastConvert(mlir::Operation *op) {
 }
 
 /// Every operand passes through on its own.
-static std::optional<ShardingRule> passThrough(mlir::Operation *op) {
+static ShardingRule passThrough(mlir::Operation *op) {
   RuleBuilder builder(op);
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
     for (auto [dim, size] : llvm::enumerate(shapeOf(op->getOperand(i)))) {
@@ -49,84 +45,39 @@ static std::optional<ShardingRule> passThrough(mlir::Operation *op) {
   return builder.rule;
 }
 
-/// What the compiler does not look into runs on whole tensors.
-static std::optional<ShardingRule> opaque(mlir::Operation *op) { return RuleBuilder(op).rule; }
+namespace {
+template <typename... Ops> struct OpList {
+  static void attach(mlir::MLIRContext &context) { attachRule<elementwiseRule, Ops...>(context); }
+  static llvm::StringSet<> names() { return {{Ops::getOperationName()...}}; }
+};
 
-// Of StableHLO, without the dialect's name.
-static constexpr llvm::StringLiteral kElementwise[] = {"abs",
-                                                       "add",
-                                                       "and",
-                                                       "atan2",
-                                                       "cbrt",
-                                                       "ceil",
-                                                       "clamp",
-                                                       "compare",
-                                                       "complex",
-                                                       "convert",
-                                                       "cosine",
-                                                       "count_leading_zeros",
-                                                       "divide",
-                                                       "exponential",
-                                                       "exponential_minus_one",
-                                                       "floor",
-                                                       "imag",
-                                                       "is_finite",
-                                                       "log",
-                                                       "log_plus_one",
-                                                       "logistic",
-                                                       "map",
-                                                       "maximum",
-                                                       "minimum",
-                                                       "multiply",
-                                                       "negate",
-                                                       "not",
-                                                       "or",
-                                                       "popcnt",
-                                                       "power",
-                                                       "real",
-                                                       "reduce_precision",
-                                                       "remainder",
-                                                       "round_nearest_afz",
-                                                       "round_nearest_even",
-                                                       "rsqrt",
-                                                       "select",
-                                                       "shift_left",
-                                                       "shift_right_arithmetic",
-                                                       "shift_right_logical",
-                                                       "sign",
-                                                       "sine",
-                                                       "sqrt",
-                                                       "subtract",
-                                                       "tan",
-                                                       "tanh",
-                                                       "xor",
-                                                       "constant",
-                                                       "iota"};
+using ElementwiseOps =
+    OpList<AbsOp, AddOp, AndOp, Atan2Op, CbrtOp, CeilOp, ClampOp, ClzOp, CompareOp, ComplexOp,
+           ConstantOp, ConvertOp, CosineOp, DivOp, ExpOp, Expm1Op, FloorOp, ImagOp, IotaOp,
+           IsFiniteOp, Log1pOp, LogOp, LogisticOp, MaxOp, MinOp, MulOp, NegOp, NotOp, OrOp,
+           PopulationCountOp, PowOp, RealOp, ReducePrecisionOp, RemOp, RoundNearestEvenOp, RoundOp,
+           RsqrtOp, SelectOp, ShiftLeftOp, ShiftRightArithmeticOp, ShiftRightLogicalOp, SignOp,
+           SineOp, SqrtOp, SubtractOp, TanOp, TanhOp, XorOp>;
+} // namespace
 
 bool alpa::isElementwiseName(llvm::StringRef name) {
-  static const llvm::StringSet<> names = [] {
-    llvm::StringSet<> set;
-    for (llvm::StringRef name : kElementwise)
-      set.insert(name);
-    return set;
-  }();
-  return name.consume_front("stablehlo.") && names.contains(name);
+  static const llvm::StringSet<> names = ElementwiseOps::names();
+  return names.contains(name);
 }
 
-void alpa::addElementwiseRules(RuleTable &table) {
-  for (llvm::StringRef name : kElementwise)
-    table[("stablehlo." + name).str()] = elementwise;
-  for (llvm::StringRef name :
-       {"acos",      "acosh",      "asin",       "asinh",   "asin_acos_kernel",
-        "atan",      "atanh",      "bessel_i1e", "conj",    "constant",
-        "cosh",      "digamma",    "erf",        "erf_inv", "erfc",
-        "is_inf",    "is_neg_inf", "is_pos_inf", "lgamma",  "next_after",
-        "polygamma", "sinh",       "square",     "tan",     "zeta"})
-    table[("chlo." + name).str()] = elementwise;
-  table["sdy.sharding_constraint"] = elementwise;
-  table["stablehlo.bitcast_convert"] = bitcastConvert;
-  table["stablehlo.optimization_barrier"] = passThrough;
-  for (llvm::StringRef name : {"case", "if", "custom_call", "rng_bit_generator", "rng",
-                               "get_dimension_size", "create_token", "after_all"})
-    table[("stablehlo." + name).str()] = opaque;
+void alpa::attachElementwiseRules(mlir::MLIRContext &context) {
+  ElementwiseOps::attach(context);
+  attachRule<bitcastConvert, BitcastConvertOp>(context);
+  attachRule<passThrough, OptimizationBarrierOp>(context);
+  // Not looked into: calls; tuples and tokens, which have no dimensions. Random
+  // numbers that are made in parts would be other numbers. The size of a dimension
+  // is asked of the whole tensor.
+  attachWhole<CustomCallOp, CompositeOp, TupleOp, GetTupleElementOp, CreateTokenOp, AfterAllOp,
+              RngOp, RngBitGeneratorOp, GetDimensionSizeOp>(context);
+  // No rule: collectives, partition_id and replica_id. They speak of devices; on a
+  // mesh they would say something else than in the single-device program.
+}
+
+void alpa::attachSdyRules(mlir::MLIRContext &context) {
+  attachRule<elementwiseRule, mlir::sdy::ShardingConstraintOp, mlir::sdy::ReshardOp>(context);
 }

@@ -19,7 +19,7 @@ static llvm::SmallVector<int64_t> others(int64_t rank, llvm::ArrayRef<int64_t> w
 /// some of which walk through the operand too (batching dimensions); those over a
 /// slice that takes all of a dimension; and the indexed dimensions, where a device
 /// that holds a part contributes only the rows it has, so that results add up.
-static std::optional<ShardingRule> gather(mlir::Operation *op) {
+static ShardingRule gather(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto gatherOp = llvm::cast<hlo::GatherOp>(op);
   auto numbers = gatherOp.getDimensionNumbers();
@@ -46,16 +46,16 @@ static std::optional<ShardingRule> gather(mlir::Operation *op) {
     builder.operand(0, dim, {factor}).result(0, resultDim, {factor});
   }
   for (int64_t dim : numbers.getCollapsedSliceDims())
-    if (llvm::is_contained(numbers.getStartIndexMap(), dim))
-      builder.operand(0, dim, {builder.factor(operand[dim], FactorKind::Reduction)});
+    if (llvm::is_contained(numbers.getStartIndexMap(), dim) && gatherOp.getSliceSizes()[dim] == 1)
+      builder.operand(0, dim, {builder.reduction(operand[dim], sumOf(op->getResult(0)))});
   builder.rule.leads = true;
   return builder.rule;
 }
 
-/// Inputs, indices, updates. The mirror of gather: with an adding body, updates
-/// may be split by index, and the results add up. A part of an indexed dimension
-/// takes only the updates that fall on it.
-static std::optional<ShardingRule> scatter(mlir::Operation *op) {
+/// Inputs, indices, updates. The mirror of gather: with a body that collectives
+/// know, updates may be split by index, and the results are combined. A part of an
+/// indexed dimension takes only the updates that fall on it.
+static ShardingRule scatter(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto scatterOp = llvm::cast<hlo::ScatterOp>(op);
   auto numbers = scatterOp.getScatterDimensionNumbers();
@@ -63,9 +63,9 @@ static std::optional<ShardingRule> scatter(mlir::Operation *op) {
   llvm::ArrayRef<int64_t> input = shapeOf(op->getOperand(0)),
                           indices = shapeOf(op->getOperand(inputs)),
                           update = shapeOf(op->getOperand(inputs + 1));
-  mlir::Block &body = op->getRegion(0).front();
-  bool adds = llvm::range_size(body) == 2 &&
-              body.front().getName().getStringRef() == "stablehlo.add" && inputs == 1;
+  std::optional<Reducer> reducer;
+  if (inputs == 1)
+    reducer = reducerOf(op->getRegion(0));
   auto setInput = [&](int64_t dim, unsigned factor) {
     for (unsigned i = 0; i < inputs; ++i)
       builder.operand(i, dim, {factor}).result(i, dim, {factor});
@@ -85,10 +85,8 @@ static std::optional<ShardingRule> scatter(mlir::Operation *op) {
          llvm::zip_equal(numbers.getInputBatchingDims(), numbers.getScatterIndicesBatchingDims()))
       if (start == indexDim)
         batching = dim;
-    FactorKind kind = batching >= 0 ? FactorKind::Parallel
-                      : adds        ? FactorKind::Reduction
-                                    : FactorKind::Sequential;
-    unsigned factor = builder.factor(indices[indexDim], kind);
+    unsigned factor = batching >= 0 ? builder.factor(indices[indexDim])
+                                    : builder.reduction(indices[indexDim], reducer);
     builder.operand(inputs, indexDim, {factor});
     setUpdate(updateDim, factor);
     if (batching >= 0)
@@ -102,13 +100,19 @@ static std::optional<ShardingRule> scatter(mlir::Operation *op) {
     setInput(dim, factor);
     setUpdate(updateDim, factor);
   }
-  for (int64_t dim : numbers.getInsertedWindowDims())
-    setInput(dim, builder.factor(input[dim]));
+  // A dimension that no index speaks of is written at its first element.
+  for (int64_t dim : numbers.getInsertedWindowDims()) {
+    bool isIndexed = llvm::is_contained(numbers.getScatterDimsToOperandDims(), dim);
+    setInput(dim,
+             builder.factor(input[dim], isIndexed ? FactorKind::Parallel : FactorKind::Sequential));
+  }
+  if (reducer)
+    builder.rule.broughtOnce = {0};
   builder.rule.leads = true;
   return builder.rule;
 }
 
-void alpa::addIndexingRules(RuleTable &table) {
-  table["stablehlo.gather"] = gather;
-  table["stablehlo.scatter"] = scatter;
+void alpa::attachIndexingRules(mlir::MLIRContext &context) {
+  attachRule<gather, hlo::GatherOp>(context);
+  attachRule<scatter, hlo::ScatterOp>(context);
 }

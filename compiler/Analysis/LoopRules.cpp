@@ -8,6 +8,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/STLExtras.h"
@@ -32,7 +33,7 @@ struct BodySum {
 class LoopAnalysis {
 public:
   explicit LoopAnalysis(Operation *loop) : loop(loop) {}
-  std::optional<ShardingRule> run();
+  ShardingRule run();
 
 private:
   bool visit(Operation &op, double times);
@@ -61,6 +62,7 @@ private:
   llvm::SmallVector<int64_t> sizes;
   llvm::SmallVector<bool> whole; // Must not be split.
   std::vector<std::pair<unsigned, unsigned>> joins;
+  std::vector<llvm::SmallVector<unsigned>> apart; // Must be in classes of their own.
   llvm::DenseMap<Value, llvm::SmallVector<unsigned, 4>> valueDims;
   std::vector<BodyWork> work;
   std::vector<BodySum> sums;
@@ -104,6 +106,10 @@ bool LoopAnalysis::visit(Operation &op, double times) {
     connect(operand, tensor, factors);
   for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule->results))
     connect(result, tensor, factors);
+  // One axis cannot split two loops of an op: rows of a table by what they are and
+  // the indices by where they stand would miss what crosses.
+  if (!rule->forwards)
+    apart.push_back(factors);
 
   auto elements = [&](llvm::ArrayRef<unsigned> list) {
     return llvm::map_to_vector(list, [&](unsigned factor) { return factors[factor]; });
@@ -130,7 +136,7 @@ bool LoopAnalysis::visit(Operation &op, double times) {
   return true;
 }
 
-std::optional<ShardingRule> LoopAnalysis::run() {
+ShardingRule LoopAnalysis::run() {
   ShardingRule opaque = RuleBuilder(loop).rule;
   double times = getTripCount(loop);
   for (Region &region : loop->getRegions()) {
@@ -172,12 +178,17 @@ ShardingRule LoopAnalysis::makeRule() {
     classSize[classes[i]] = std::gcd(classSize[classes[i]], sizes[i]);
     isWhole[classes[i]] = isWhole[classes[i]] || whole[i];
   }
-  // One tensor cannot be split twice by the same axes.
-  for (auto &[value, elements] : valueDims)
+  // One tensor or op cannot be split twice by the same axes.
+  auto keepApart = [&](llvm::ArrayRef<unsigned> elements) {
     for (unsigned i = 0; i < elements.size(); ++i)
       for (unsigned j = 0; j < i; ++j)
         if (classes[elements[i]] == classes[elements[j]])
           isWhole[classes[elements[i]]] = true;
+  };
+  for (auto &[value, elements] : valueDims)
+    keepApart(elements);
+  for (const auto &factors : apart)
+    keepApart(factors);
   for (const BodyWork &part : work)
     for (unsigned element : part.elements)
       benefit[classes[element]] += part.flops + part.bytes;
@@ -228,6 +239,9 @@ ShardingRule LoopAnalysis::makeRule() {
   return builder.rule;
 }
 
-static std::optional<ShardingRule> whileLoop(Operation *op) { return LoopAnalysis(op).run(); }
+static ShardingRule whileLoop(Operation *op) { return LoopAnalysis(op).run(); }
 
-void alpa::addLoopRules(RuleTable &table) { table["stablehlo.while"] = whileLoop; }
+void alpa::attachLoopRules(MLIRContext &context) {
+  attachRule<whileLoop, stablehlo::WhileOp>(context);
+  attachWhole<stablehlo::CaseOp>(context);
+}

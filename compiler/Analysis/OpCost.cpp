@@ -1,6 +1,7 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/StringSwitch.h"
 #include <cmath>
@@ -92,13 +93,12 @@ double alpa::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
     return getTripCount(op) * regionFlops(op);
-  if (name == "stablehlo.case" || name == "stablehlo.if")
+  if (name == "stablehlo.case")
     return regionFlops(op); // All branches: which one runs is not known.
   if (op->getNumResults() == 0)
     return 0;
   double results = numElements(op->getResult(0));
-  if (name == "stablehlo.dot_general" || name == "stablehlo.dot" ||
-      name == "stablehlo.convolution") {
+  if (name == "stablehlo.dot_general" || name == "stablehlo.convolution") {
     std::optional<ShardingRule> rule = getShardingRule(op);
     if (!rule)
       return 0;
@@ -112,6 +112,17 @@ double alpa::getFlops(Operation *op) {
         if (dim.size() == 1 && rule->factors[dim[0]].kind == FactorKind::Window)
           flops *= static_cast<double>(rule->factors[dim[0]].size);
     return flops;
+  }
+  if (auto dot = llvm::dyn_cast<chlo::RaggedDotOp>(op)) {
+    auto numbers = dot.getRaggedDotDimensionNumbers();
+    llvm::ArrayRef<int64_t> lhs = shapeOf(dot.getLhs());
+    double flops = 2 * results;
+    for (int64_t dim : numbers.getLhsContractingDimensions())
+      flops *= static_cast<double>(lhs[dim]);
+    // Each group contracts a part of its own.
+    bool isParted = llvm::is_contained(numbers.getLhsContractingDimensions(),
+                                       numbers.getLhsRaggedDimensions()[0]);
+    return isParted ? flops / std::max(1.0, numElements(dot.getGroupSizes())) : flops;
   }
   bool movesOnly = llvm::StringSwitch<bool>(name)
                        .Cases({"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim",

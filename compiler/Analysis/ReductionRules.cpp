@@ -6,31 +6,19 @@
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
 
-/// Whether partial results of parts can be combined by one collective: the body
-/// is a single add, multiply, minimum, maximum, and, or or xor.
-static bool isCollective(mlir::Region &body) {
-  if (!body.hasOneBlock())
-    return false;
-  mlir::Block &block = body.front();
-  if (llvm::range_size(block) != 2 || block.front().getNumOperands() != 2 ||
-      block.front().getOperand(0) == block.front().getOperand(1))
-    return false;
-  return llvm::is_contained({"stablehlo.add", "stablehlo.multiply", "stablehlo.minimum",
-                             "stablehlo.maximum", "stablehlo.and", "stablehlo.or"},
-                            block.front().getName().getStringRef());
-}
-
-/// Inputs, then one initial value each.
-static std::optional<ShardingRule> reduce(mlir::Operation *op) {
+/// Inputs, then one initial value each. Several inputs (an argmax) are combined by
+/// no collective.
+static ShardingRule reduce(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto dimensions = llvm::cast<hlo::ReduceOp>(op).getDimensions();
-  bool isSum = op->getNumResults() == 1 && isCollective(op->getRegion(0));
-  FactorKind kind = isSum ? FactorKind::Reduction : FactorKind::Sequential;
   unsigned inputs = op->getNumResults();
+  std::optional<Reducer> reducer;
+  if (inputs == 1)
+    reducer = reducerOf(op->getRegion(0));
   int64_t resultDim = 0;
   for (auto [dim, size] : llvm::enumerate(shapeOf(op->getOperand(0)))) {
     bool isReduced = llvm::is_contained(dimensions, static_cast<int64_t>(dim));
-    unsigned factor = builder.factor(size, isReduced ? kind : FactorKind::Parallel);
+    unsigned factor = isReduced ? builder.reduction(size, reducer) : builder.factor(size);
     for (unsigned i = 0; i < inputs; ++i) {
       builder.operand(i, dim, {factor});
       if (!isReduced)
@@ -38,59 +26,79 @@ static std::optional<ShardingRule> reduce(mlir::Operation *op) {
     }
     resultDim += !isReduced;
   }
+  if (reducer)
+    builder.rule.broughtOnce = {1};
   return builder.rule;
 }
 
-/// Dimensions of window size 1 that are neither padded nor strided are split.
-template <typename Windowed> static llvm::SmallVector<bool> slidingDims(Windowed op, size_t rank) {
-  llvm::SmallVector<bool> slides(rank, false);
-  auto mark = [&](auto values, int64_t neutral) {
-    if (values)
-      for (auto [dim, value] : llvm::enumerate(*values))
-        slides[dim] |= value != neutral;
-  };
-  mark(std::optional(op.getWindowDimensions()), 1);
-  mark(op.getWindowStrides(), 1);
-  if (auto padding = op.getPadding())
-    for (auto [i, value] : llvm::enumerate(padding->template getValues<int64_t>()))
-      slides[i / 2] |= value != 0;
-  return slides;
+bool WindowDim::isTiled() const {
+  int64_t extent = (size - 1) * windowDilation + 1;
+  return padLow == 0 && padHigh == 0 && baseDilation == 1 && extent <= stride && in == out * stride;
 }
 
-static std::optional<ShardingRule> reduceWindow(mlir::Operation *op) {
+std::pair<DimFactors, DimFactors> WindowDim::factors(RuleBuilder &builder) const {
+  if (isTiled()) {
+    unsigned windows = builder.factor(out);
+    if (stride == 1)
+      return {{windows}, {windows}};
+    return {{windows, builder.factor(stride, FactorKind::Window)}, {windows}};
+  }
+  // One loop, so that analyses see which dimension goes where.
+  unsigned sliding = builder.factor(in, FactorKind::Window);
+  return {{sliding}, {sliding}};
+}
+
+/// The windows of reduce_window and select_and_scatter, dimension by dimension.
+template <typename Windowed>
+static llvm::SmallVector<WindowDim> windowsOf(Windowed op, llvm::ArrayRef<int64_t> in,
+                                              llvm::ArrayRef<int64_t> out) {
+  llvm::SmallVector<WindowDim> windows(in.size());
+  auto set = [&](auto values, int64_t WindowDim::*member) {
+    if (values)
+      for (auto [window, value] : llvm::zip_equal(windows, *values))
+        window.*member = value;
+  };
+  set(std::optional(in), &WindowDim::in);
+  set(std::optional(out), &WindowDim::out);
+  set(std::optional(op.getWindowDimensions()), &WindowDim::size);
+  set(op.getWindowStrides(), &WindowDim::stride);
+  if constexpr (std::is_same_v<Windowed, hlo::ReduceWindowOp>) {
+    set(op.getBaseDilations(), &WindowDim::baseDilation);
+    set(op.getWindowDilations(), &WindowDim::windowDilation);
+  }
+  if (auto padding = op.getPadding())
+    for (auto [i, value] : llvm::enumerate(padding->template getValues<int64_t>()))
+      (i % 2 ? windows[i / 2].padHigh : windows[i / 2].padLow) = value;
+  return windows;
+}
+
+/// Inputs, then one initial value each, which goes into every window.
+static ShardingRule reduceWindow(mlir::Operation *op) {
   RuleBuilder builder(op);
-  auto window = llvm::cast<hlo::ReduceWindowOp>(op);
-  llvm::ArrayRef<int64_t> in = shapeOf(op->getOperand(0)), out = shapeOf(op->getResult(0));
-  llvm::SmallVector<bool> slides = slidingDims(window, in.size());
-  for (unsigned dim = 0; dim < in.size(); ++dim) {
-    bool isWindow = slides[dim] || in[dim] != out[dim];
-    unsigned factor = builder.factor(in[dim], isWindow ? FactorKind::Window : FactorKind::Parallel);
+  auto windows = windowsOf(llvm::cast<hlo::ReduceWindowOp>(op), shapeOf(op->getOperand(0)),
+                           shapeOf(op->getResult(0)));
+  for (auto [dim, window] : llvm::enumerate(windows)) {
+    auto [in, out] = window.factors(builder);
     for (unsigned i = 0; i < op->getNumResults(); ++i)
-      builder.operand(i, dim, {factor}).result(i, dim, {factor});
+      builder.operand(i, dim, in).result(i, dim, out);
   }
   return builder.rule;
 }
 
 /// Operands: operand, source, initial value; the result has the operand's shape.
-static std::optional<ShardingRule> selectAndScatter(mlir::Operation *op) {
+static ShardingRule selectAndScatter(mlir::Operation *op) {
   RuleBuilder builder(op);
-  auto scatter = llvm::cast<hlo::SelectAndScatterOp>(op);
-  llvm::ArrayRef<int64_t> whole = shapeOf(op->getOperand(0)), source = shapeOf(op->getOperand(1));
-  llvm::SmallVector<bool> slides(whole.size(), false);
-  if (auto sizes = scatter.getWindowDimensions())
-    for (auto [dim, size] : llvm::enumerate(*sizes))
-      slides[dim] = size != 1;
-  for (unsigned dim = 0; dim < whole.size(); ++dim) {
-    bool isWindow = slides[dim] || whole[dim] != source[dim];
-    unsigned factor =
-        builder.factor(whole[dim], isWindow ? FactorKind::Window : FactorKind::Parallel);
-    builder.operand(0, dim, {factor}).operand(1, dim, {factor}).result(0, dim, {factor});
+  auto windows = windowsOf(llvm::cast<hlo::SelectAndScatterOp>(op), shapeOf(op->getOperand(0)),
+                           shapeOf(op->getOperand(1)));
+  for (auto [dim, window] : llvm::enumerate(windows)) {
+    auto [in, out] = window.factors(builder);
+    builder.operand(0, dim, in).operand(1, dim, out).result(0, dim, in);
   }
   return builder.rule;
 }
 
-void alpa::addReductionRules(RuleTable &table) {
-  table["stablehlo.reduce"] = reduce;
-  table["stablehlo.reduce_window"] = reduceWindow;
-  table["stablehlo.select_and_scatter"] = selectAndScatter;
+void alpa::attachReductionRules(mlir::MLIRContext &context) {
+  attachRule<reduce, hlo::ReduceOp>(context);
+  attachRule<reduceWindow, hlo::ReduceWindowOp>(context);
+  attachRule<selectAndScatter, hlo::SelectAndScatterOp>(context);
 }

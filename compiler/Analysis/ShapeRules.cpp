@@ -2,11 +2,12 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "dialects/StableHLO/StableHLOOps.h"
+#include <numeric>
 
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
 
-static std::optional<ShardingRule> broadcastInDim(mlir::Operation *op) {
+static ShardingRule broadcastInDim(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto broadcast = llvm::cast<hlo::BroadcastInDimOp>(op);
   llvm::ArrayRef<int64_t> from = shapeOf(op->getOperand(0)), to = shapeOf(op->getResult(0));
@@ -19,7 +20,7 @@ static std::optional<ShardingRule> broadcastInDim(mlir::Operation *op) {
   return builder.rule;
 }
 
-static std::optional<ShardingRule> transpose(mlir::Operation *op) {
+static ShardingRule transpose(mlir::Operation *op) {
   RuleBuilder builder(op);
   for (auto [dim, source] : llvm::enumerate(llvm::cast<hlo::TransposeOp>(op).getPermutation())) {
     unsigned factor = builder.factor(shapeOf(op->getResult(0))[dim]);
@@ -30,8 +31,10 @@ static std::optional<ShardingRule> transpose(mlir::Operation *op) {
 
 /// Both shapes are cut, from the major side, into the coarsest factors that they
 /// share: [6, 4] -> [2, 12] has the factors 2, 3, 4. Where neither of two sizes
-/// divides the other, what is left of both dimensions is one unsplit factor.
-static std::optional<ShardingRule> reshape(mlir::Operation *op) {
+/// divides the other, they share their greatest common divisor, and what is left of
+/// both dimensions and of those behind is one unsplit factor, up to where both
+/// shapes have the same number of elements behind them.
+static ShardingRule reshape(mlir::Operation *op) {
   RuleBuilder builder(op);
   llvm::ArrayRef<int64_t> from = shapeOf(op->getOperand(0)), to = shapeOf(op->getResult(0));
   llvm::SmallVector<DimFactors> fromFactors(from.size()), toFactors(to.size());
@@ -44,30 +47,29 @@ static std::optional<ShardingRule> reshape(mlir::Operation *op) {
       leftTo = to[j++];
     if (leftFrom <= 1 || leftTo <= 1)
       break; // The end, or a tensor without elements.
-    int64_t size = std::min(leftFrom, leftTo);
-    if (leftFrom % size != 0 || leftTo % size != 0) {
-      unsigned whole = builder.factor(leftFrom, FactorKind::Sequential);
-      fromFactors[i - 1].push_back(whole);
-      toFactors[j - 1].push_back(whole);
-      // Go on where both shapes have the same number of elements behind them.
-      int64_t behindFrom = leftFrom, behindTo = leftTo;
-      while (behindFrom != behindTo) {
-        if (behindFrom < behindTo) {
-          behindFrom *= from[i];
-          fromFactors[i++].push_back(whole);
-        } else {
-          behindTo *= to[j];
-          toFactors[j++].push_back(whole);
-        }
-      }
-      leftFrom = leftTo = 1;
-      continue;
+    int64_t size = std::gcd(leftFrom, leftTo);
+    if (size > 1) {
+      unsigned factor = builder.factor(size);
+      fromFactors[i - 1].push_back(factor);
+      toFactors[j - 1].push_back(factor);
+      leftFrom /= size;
+      leftTo /= size;
     }
-    unsigned factor = builder.factor(size);
-    fromFactors[i - 1].push_back(factor);
-    toFactors[j - 1].push_back(factor);
-    leftFrom /= size;
-    leftTo /= size;
+    if (leftFrom == 1 || leftTo == 1)
+      continue;
+    unsigned whole = builder.factor(leftFrom, FactorKind::Sequential);
+    fromFactors[i - 1].push_back(whole);
+    toFactors[j - 1].push_back(whole);
+    while (leftFrom != leftTo) {
+      if (leftFrom < leftTo) {
+        leftFrom *= from[i];
+        fromFactors[i++].push_back(whole);
+      } else {
+        leftTo *= to[j];
+        toFactors[j++].push_back(whole);
+      }
+    }
+    leftFrom = leftTo = 1;
   }
   for (auto [dim, factors] : llvm::enumerate(fromFactors))
     builder.operand(0, dim, factors);
@@ -76,8 +78,8 @@ static std::optional<ShardingRule> reshape(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::addShapeRules(RuleTable &table) {
-  table["stablehlo.broadcast_in_dim"] = broadcastInDim;
-  table["stablehlo.transpose"] = transpose;
-  table["stablehlo.reshape"] = reshape;
+void alpa::attachShapeRules(mlir::MLIRContext &context) {
+  attachRule<broadcastInDim, hlo::BroadcastInDimOp>(context);
+  attachRule<transpose, hlo::TransposeOp>(context);
+  attachRule<reshape, hlo::ReshapeOp>(context);
 }

@@ -3,6 +3,13 @@
 #include "compiler/Analysis/ShardingRule.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Chlo/ChloOps.h"
+#include "dialects/Sdy/SdyOps.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+#include "mlir/IR/TypeUtilities.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+#include "compiler/Analysis/ShardingRuleInterface.cpp.inc"
 
 using namespace alpa;
 
@@ -19,8 +26,15 @@ RuleBuilder::RuleBuilder(mlir::Operation *op) : op(op) {
 }
 
 unsigned RuleBuilder::factor(int64_t size, FactorKind kind) {
-  rule.factors.push_back({size, kind});
+  rule.factors.push_back({size, kind, Reducer::Sum});
   return rule.factors.size() - 1;
+}
+
+unsigned RuleBuilder::reduction(int64_t size, std::optional<Reducer> reducer) {
+  unsigned index = factor(size, reducer ? FactorKind::Reduction : FactorKind::Sequential);
+  if (reducer)
+    rule.factors.back().reducer = *reducer;
+  return index;
 }
 
 /// Factors of size 1 split nothing, and would hide the factor that they precede.
@@ -42,24 +56,78 @@ RuleBuilder &RuleBuilder::result(unsigned index, int64_t dim, DimFactors factors
   return *this;
 }
 
-static const RuleTable &ruleTable() {
-  static const RuleTable table = [] {
-    RuleTable rules;
-    addElementwiseRules(rules);
-    addShapeRules(rules);
-    addSliceRules(rules);
-    addContractionRules(rules);
-    addReductionRules(rules);
-    addIndexingRules(rules);
-    addLoopRules(rules);
-    return rules;
-  }();
-  return table;
+static bool isBoolean(mlir::Type type) { return mlir::getElementTypeOrSelf(type).isInteger(1); }
+
+Reducer alpa::sumOf(mlir::Value value) {
+  return isBoolean(value.getType()) ? Reducer::Or : Reducer::Sum;
+}
+
+std::optional<Reducer> alpa::reducerOf(mlir::Region &body) {
+  if (!body.hasOneBlock() || body.getNumArguments() != 2)
+    return std::nullopt;
+  mlir::Block &block = body.front();
+  mlir::Operation &combine = block.front(), &end = block.back();
+  if (combine.getNextNode() != &end || combine.getNumOperands() != 2 ||
+      combine.getNumResults() != 1 || end.getNumOperands() != 1 ||
+      end.getOperand(0) != combine.getResult(0))
+    return std::nullopt;
+  mlir::Value left = combine.getOperand(0), right = combine.getOperand(1);
+  mlir::Value first = body.getArgument(0), second = body.getArgument(1);
+  if (!(left == first && right == second) && !(left == second && right == first))
+    return std::nullopt;
+  bool isBool = isBoolean(first.getType());
+  namespace hlo = mlir::stablehlo;
+  // Of bits of wider integers no collective makes an and or an or.
+  return llvm::TypeSwitch<mlir::Operation *, std::optional<Reducer>>(&combine)
+      .Case<hlo::AddOp>([&](auto) { return isBool ? Reducer::Or : Reducer::Sum; })
+      .Case<hlo::MulOp>([&](auto) { return isBool ? Reducer::And : Reducer::Product; })
+      .Case<hlo::MaxOp>([&](auto) { return isBool ? Reducer::Or : Reducer::Maximum; })
+      .Case<hlo::MinOp>([&](auto) { return isBool ? Reducer::And : Reducer::Minimum; })
+      .Case<hlo::OrOp>([&](auto) { return isBool ? std::optional(Reducer::Or) : std::nullopt; })
+      .Case<hlo::AndOp>([&](auto) { return isBool ? std::optional(Reducer::And) : std::nullopt; })
+      .Default([](auto) { return std::nullopt; });
+}
+
+ShardingRule alpa::untouchedRule(mlir::Operation *op,
+                                 llvm::function_ref<bool(unsigned)> isTouched) {
+  RuleBuilder builder(op);
+  size_t rank = shapeOf(op->getResult(0)).size();
+  for (unsigned dim = 0; dim < rank; ++dim) {
+    FactorKind kind = isTouched(dim) ? FactorKind::Sequential : FactorKind::Parallel;
+    unsigned factor = builder.factor(shapeOf(op->getResult(0))[dim], kind);
+    for (unsigned i = 0; i < op->getNumOperands(); ++i)
+      if (shapeOf(op->getOperand(i)).size() == rank)
+        builder.operand(i, dim, {factor});
+    for (unsigned i = 0; i < op->getNumResults(); ++i)
+      if (shapeOf(op->getResult(i)).size() == rank)
+        builder.result(i, dim, {factor});
+  }
+  return builder.rule;
+}
+
+ShardingRule alpa::innermostRule(mlir::Operation *op, size_t inner) {
+  size_t rank = shapeOf(op->getResult(0)).size();
+  return untouchedRule(op, [&](unsigned dim) { return dim + inner >= rank; });
 }
 
 std::optional<ShardingRule> alpa::getShardingRule(mlir::Operation *op) {
-  auto it = ruleTable().find(op->getName().getStringRef());
-  if (it == ruleTable().end())
-    return std::nullopt;
-  return it->second(op);
+  if (auto splits = llvm::dyn_cast<ShardingRuleInterface>(op))
+    return splits.getShardingRule();
+  return std::nullopt;
+}
+
+void alpa::registerShardingRules(mlir::DialectRegistry &registry) {
+  registry.addExtension(+[](mlir::MLIRContext *context, mlir::stablehlo::StablehloDialect *) {
+    attachElementwiseRules(*context);
+    attachShapeRules(*context);
+    attachSliceRules(*context);
+    attachContractionRules(*context);
+    attachReductionRules(*context);
+    attachIndexingRules(*context);
+    attachLoopRules(*context);
+  });
+  registry.addExtension(
+      +[](mlir::MLIRContext *context, mlir::chlo::ChloDialect *) { attachChloRules(*context); });
+  registry.addExtension(
+      +[](mlir::MLIRContext *context, mlir::sdy::SdyDialect *) { attachSdyRules(*context); });
 }

@@ -3,6 +3,7 @@
 #ifndef ALPA_COMPILER_ANALYSIS_SHARDINGRULE_H
 #define ALPA_COMPILER_ANALYSIS_SHARDINGRULE_H
 
+#include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/SmallVector.h"
 #include <optional>
@@ -10,16 +11,21 @@
 
 namespace alpa {
 
-enum class FactorKind {
+enum class FactorKind : uint8_t {
   Parallel,   // Splits operands and results alike.
-  Reduction,  // Splits operands only; results are partial sums (see reducer).
+  Reduction,  // Splits operands only; the reducer completes the partial results.
   Window,     // A dimension that a window slides over; not split.
   Sequential, // Must stay whole (sorted, scanned or concatenated dimension).
 };
 
+/// What makes one result of partial ones. Each is a reduction that collectives
+/// know; And and Or are those of booleans only.
+enum class Reducer : uint8_t { Sum, Product, Maximum, Minimum, And, Or };
+
 struct Factor {
   int64_t size = 1;
   FactorKind kind = FactorKind::Parallel;
+  Reducer reducer = Reducer::Sum; // Of reductions.
 };
 
 /// A dimension is the product of its factors, major to minor; a dimension with
@@ -37,6 +43,10 @@ struct ShardingRule {
   bool leads = false; // Worth a choice of its own, though cheap (gather, scatter).
   /// Result i is operand i, whatever the other operands are (optimization_barrier).
   bool forwards = false;
+  /// Operands that go into a result once (initial values, what a scatter adds to).
+  /// Where a reduction is split, one device of each group brings them and the
+  /// others the reducer's neutral element; with Maximum, Minimum, And and Or all may.
+  llvm::SmallVector<unsigned> broughtOnce;
 
   /// For an op with a body of its own (a loop): its work, parted by the factors
   /// that divide it, and the sums that its iterations complete. Empty for other
@@ -56,8 +66,12 @@ struct ShardingRule {
   std::vector<PartialSum> sums;
 };
 
-/// The rule of an op of the StableHLO set, or nothing if it has no rule yet.
+/// The rule of an op, or nothing if ops of its kind have none: the one door to
+/// ShardingRuleInterface.
 std::optional<ShardingRule> getShardingRule(mlir::Operation *op);
+
+/// Gives the ops of StableHLO, CHLO and Shardy their rules.
+void registerShardingRules(mlir::DialectRegistry &registry);
 
 /// Whether the op of that full name is a constant or computes every element of its
 /// result from the elements that stand there in its operands (StableHLO only).

@@ -6,85 +6,72 @@
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
 
-/// Operands and results of the shape of result 0 but for the dimensions that
-/// `isTouched` names, which stay whole. Scalars have no dimensions.
-static ShardingRule untouched(mlir::Operation *op, llvm::function_ref<bool(unsigned)> isTouched) {
-  RuleBuilder builder(op);
-  size_t rank = shapeOf(op->getResult(0)).size();
-  for (unsigned dim = 0; dim < rank; ++dim) {
-    FactorKind kind = isTouched(dim) ? FactorKind::Sequential : FactorKind::Parallel;
-    unsigned factor = builder.factor(shapeOf(op->getResult(0))[dim], kind);
-    for (unsigned i = 0; i < op->getNumOperands(); ++i)
-      if (shapeOf(op->getOperand(i)).size() == rank)
-        builder.operand(i, dim, {factor});
-    for (unsigned i = 0; i < op->getNumResults(); ++i)
-      if (shapeOf(op->getResult(i)).size() == rank)
-        builder.result(i, dim, {factor});
-  }
-  return builder.rule;
-}
-
 /// slice, dynamic_slice, dynamic_update_slice: a slice as long as the dimension
-/// takes all of it (dynamic starts are clamped to 0).
-static std::optional<ShardingRule> slice(mlir::Operation *op) {
+/// takes all of it (dynamic starts are clamped to 0). Start indices are scalars.
+static ShardingRule slice(mlir::Operation *op) {
   llvm::ArrayRef<int64_t> whole = shapeOf(op->getOperand(0));
   bool isUpdate = llvm::isa<hlo::DynamicUpdateSliceOp>(op);
   llvm::ArrayRef<int64_t> part = shapeOf(isUpdate ? op->getOperand(1) : op->getResult(0));
-  ShardingRule rule = untouched(op, [&](unsigned dim) { return whole[dim] != part[dim]; });
-  // A vector of one dimension must not be taken for an index.
-  for (unsigned i = isUpdate ? 2 : 1; i < rule.operands.size(); ++i)
-    for (DimFactors &dim : rule.operands[i])
-      dim.clear();
-  return rule;
+  return untouchedRule(op, [&](unsigned dim) { return whole[dim] != part[dim]; });
 }
 
-static std::optional<ShardingRule> pad(mlir::Operation *op) {
+static ShardingRule pad(mlir::Operation *op) {
   auto padOp = llvm::cast<hlo::PadOp>(op);
-  return untouched(op, [&](unsigned dim) {
+  return untouchedRule(op, [&](unsigned dim) {
     return padOp.getEdgePaddingLow()[dim] != 0 || padOp.getEdgePaddingHigh()[dim] != 0 ||
            padOp.getInteriorPadding()[dim] != 0;
   });
 }
 
-static std::optional<ShardingRule> concatenate(mlir::Operation *op) {
+static ShardingRule concatenate(mlir::Operation *op) {
   auto dimension = static_cast<unsigned>(llvm::cast<hlo::ConcatenateOp>(op).getDimension());
-  return untouched(op, [&](unsigned dim) { return dim == dimension; });
+  return untouchedRule(op, [&](unsigned dim) { return dim == dimension; });
 }
 
-static std::optional<ShardingRule> reverse(mlir::Operation *op) {
+static ShardingRule reverse(mlir::Operation *op) {
   auto dimensions = llvm::cast<hlo::ReverseOp>(op).getDimensions();
-  return untouched(op, [&](unsigned dim) { return llvm::is_contained(dimensions, dim); });
+  return untouchedRule(op, [&](unsigned dim) { return llvm::is_contained(dimensions, dim); });
 }
 
-static std::optional<ShardingRule> sort(mlir::Operation *op) {
+static ShardingRule sort(mlir::Operation *op) {
   auto dimension = static_cast<int64_t>(llvm::cast<hlo::SortOp>(op).getDimension());
   if (dimension < 0)
     dimension += static_cast<int64_t>(shapeOf(op->getResult(0)).size());
-  return untouched(op, [&](unsigned dim) { return dim == dimension; });
+  return untouchedRule(op, [&](unsigned dim) { return dim == dimension; });
 }
 
-/// Works on whole vectors along the last `inner` dimensions.
-static ShardingRule innermost(mlir::Operation *op, size_t inner) {
-  size_t rank = shapeOf(op->getResult(0)).size();
-  return untouched(op, [&](unsigned dim) { return dim + inner >= rank; });
+static ShardingRule cholesky(mlir::Operation *op) { return innermostRule(op, 2); }
+
+static ShardingRule fft(mlir::Operation *op) {
+  return innermostRule(op, llvm::cast<hlo::FftOp>(op).getFftLength().size());
 }
 
-static std::optional<ShardingRule> topK(mlir::Operation *op) { return innermost(op, 1); }
-static std::optional<ShardingRule> matrixSolve(mlir::Operation *op) { return innermost(op, 2); }
-static std::optional<ShardingRule> fft(mlir::Operation *op) {
-  return innermost(op, llvm::cast<hlo::FftOp>(op).getFftLength().size());
+/// Batches and right-hand sides are independent; an equation needs all of a matrix.
+static ShardingRule triangularSolve(mlir::Operation *op) {
+  RuleBuilder builder(op);
+  llvm::ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
+  int64_t rank = shape.size();
+  for (int64_t dim = 0; dim < rank - 2; ++dim) {
+    unsigned factor = builder.factor(shape[dim]);
+    builder.operand(0, dim, {factor}).operand(1, dim, {factor}).result(0, dim, {factor});
+  }
+  bool isLeft = llvm::cast<hlo::TriangularSolveOp>(op).getLeftSide();
+  int64_t unknowns = isLeft ? rank - 2 : rank - 1, systems = isLeft ? rank - 1 : rank - 2;
+  unsigned solved = builder.factor(shape[unknowns], FactorKind::Sequential);
+  unsigned system = builder.factor(shape[systems]);
+  builder.operand(0, rank - 2, {solved}).operand(0, rank - 1, {solved});
+  builder.operand(1, unknowns, {solved}).result(0, unknowns, {solved});
+  builder.operand(1, systems, {system}).result(0, systems, {system});
+  return builder.rule;
 }
 
-void alpa::addSliceRules(RuleTable &table) {
-  table["stablehlo.slice"] = slice;
-  table["stablehlo.dynamic_slice"] = slice;
-  table["stablehlo.dynamic_update_slice"] = slice;
-  table["stablehlo.pad"] = pad;
-  table["stablehlo.concatenate"] = concatenate;
-  table["stablehlo.reverse"] = reverse;
-  table["stablehlo.sort"] = sort;
-  table["stablehlo.fft"] = fft;
-  table["stablehlo.cholesky"] = matrixSolve;
-  table["stablehlo.triangular_solve"] = matrixSolve;
-  table["chlo.top_k"] = topK;
+void alpa::attachSliceRules(mlir::MLIRContext &context) {
+  attachRule<slice, hlo::SliceOp, hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(context);
+  attachRule<pad, hlo::PadOp>(context);
+  attachRule<concatenate, hlo::ConcatenateOp>(context);
+  attachRule<reverse, hlo::ReverseOp>(context);
+  attachRule<sort, hlo::SortOp>(context);
+  attachRule<fft, hlo::FftOp>(context);
+  attachRule<cholesky, hlo::CholeskyOp>(context);
+  attachRule<triangularSolve, hlo::TriangularSolveOp>(context);
 }

@@ -52,10 +52,15 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
 def TestShardingRule : Pass<"alpa-test-sharding-rule", "::mlir::ModuleOp"> {
   let summary = "Print the sharding rule of every op as a remark";
   let description = [{
-    For tests. Factors are letters, capital where they cannot be split by nature:
-    `([a, b], [b, c]) -> [a, c] {a = 8, b = 4 reduction, c = 16}`. A dimension of
-    several factors prints as `a.b`, one without as `-`.
+    For tests. Factors are letters: `([a, b], [b, c]) -> [a, c] {a = 8, b = 4
+    reduction, c = 16}`. A dimension of several factors prints as `a.b`, one without
+    as `-`. A reduction that is no sum names its reducer (`b = 4 reduction maximum`);
+    `once 1` says that operand 1 may be combined into the result once only.
   }];
+  let options = [
+    Option<"coverage", "coverage", "bool", "false",
+           "Print instead, for each op of StableHLO and CHLO, whether it can be split, runs whole, "
+           "is a terminator or has no rule">];
 }
 
 def TestStrategies : Pass<"alpa-test-strategies", "::mlir::ModuleOp"> {

@@ -1,5 +1,6 @@
 //===- TestShardingRule.cpp - print rules and strategies for tests --------===//
 
+#include "compiler/Analysis/ShardingRuleInterface.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/Strategies.h"
 #include "llvm/ADT/StringExtras.h"
@@ -32,16 +33,43 @@ static std::string print(const ShardingRule &rule) {
   };
   std::string text = "(" + tensors(rule.operands) + ") -> " + tensors(rule.results) + " {";
   constexpr const char *kKinds[] = {"", " reduction", " window", " sequential"};
-  for (auto [i, factor] : llvm::enumerate(rule.factors))
+  constexpr const char *kReducers[] = {"", " product", " maximum", " minimum", " and", " or"};
+  for (auto [i, factor] : llvm::enumerate(rule.factors)) {
     text += std::string(i ? ", " : "") + letter(i) + " = " + std::to_string(factor.size) +
             kKinds[static_cast<size_t>(factor.kind)];
-  return text + "}" + (rule.heavy ? " heavy" : "");
+    if (factor.kind == FactorKind::Reduction)
+      text += kReducers[static_cast<size_t>(factor.reducer)];
+  }
+  text += "}";
+  if (!rule.broughtOnce.empty())
+    text += " once " + llvm::join(llvm::map_range(rule.broughtOnce,
+                                                  [](unsigned i) { return std::to_string(i); }),
+                                  ", ");
+  return text + (rule.heavy ? " heavy" : "");
 }
 
 namespace {
 
 struct TestShardingRule : public alpa::impl::TestShardingRuleBase<TestShardingRule> {
+  using TestShardingRuleBase::TestShardingRuleBase;
+
+  /// Prints what each op of the dialects whose rules are kept here has.
+  void printCoverage() {
+    for (RegisteredOperationName name : getContext().getRegisteredOperations()) {
+      if (!llvm::is_contained({"stablehlo", "chlo"}, name.getDialectNamespace()))
+        continue;
+      const char *kind = "none";
+      if (name.hasTrait<OpTrait::IsTerminator>())
+        kind = "terminator";
+      else if (auto *rules = name.getInterface<ShardingRuleInterface>())
+        kind = rules->runsWhole() ? "whole" : "split";
+      llvm::outs() << kind << ' ' << name.getStringRef() << '\n';
+    }
+  }
+
   void runOnOperation() override {
+    if (coverage)
+      return printCoverage();
     getOperation().walk([](Operation *op) {
       if (op->hasTrait<OpTrait::IsTerminator>() || op->getNumResults() == 0 ||
           op->getParentOp()->getName().getStringRef() != "func.func")
