@@ -14,6 +14,17 @@ using namespace alpa;
 namespace {
 
 class Collapser {
+  struct Merge {
+    unsigned from;
+    unsigned into;
+    std::vector<unsigned> map; // Of choices as they were at first.
+  };
+  struct Removal {
+    unsigned variable;
+    unsigned a, b;
+    std::vector<unsigned> choices; // By those of a and b as they were at first.
+  };
+
 public:
   explicit Collapser(Graph &graph)
       : graph(graph), variables(graph.variables), edges(graph.edges), edgesOf(variables.size()),
@@ -219,18 +230,24 @@ private:
 
   size_t originSize(unsigned v) const { return variables[v].members.front().choices.size(); }
 
+  /// The edge of two variables; made if there is none yet.
+  unsigned edgeBetween(unsigned a, unsigned b) {
+    auto [at, isNew] = between.try_emplace(key(a, b), edges.size());
+    unsigned e = at->second;
+    if (isNew) {
+      edges.push_back({a, b, std::vector<int64_t>(size_t(size(a)) * size(b), 0)});
+      dead.push_back(false);
+      queuedEdge.push_back(false);
+      edgesOf[a].push_back(e);
+      edgesOf[b].push_back(e);
+    }
+    return e;
+  }
+
   void moveEdge(unsigned f, unsigned from, unsigned into, llvm::ArrayRef<unsigned> map) {
     unsigned other = otherEnd(edges[f], from);
     size_t columns = size(other);
-    auto [at, isNew] = between.try_emplace(key(into, other), edges.size());
-    unsigned target = at->second;
-    if (isNew) {
-      edges.push_back({into, other, std::vector<int64_t>(map.size() * columns, 0)});
-      dead.push_back(false);
-      queuedEdge.push_back(false);
-      edgesOf[into].push_back(target);
-      edgesOf[other].push_back(target);
-    }
+    unsigned target = edgeBetween(into, other);
     const GraphEdge &old = edges[f];
     GraphEdge &edge = edges[target];
     for (size_t c = 0; c < map.size(); ++c)
@@ -279,8 +296,8 @@ private:
     tidyUses(graph, variables[v]);
     liveEdges(v);
     if (size(v) == 1 || !edgesOf[v].empty() || !variables[v].uses.empty()) {
-      if (size(v) > 1 && !dropDominated(v))
-        mergeByPreference(v);
+      if (size(v) > 1 && !dropDominated(v) && !mergeByPreference(v))
+        eliminate(v);
       return;
     }
     // Alone and free, it takes its cheapest choice.
@@ -355,10 +372,10 @@ private:
 
   /// Merges v into a neighbour if, once that has chosen, one choice of v is
   /// best whatever the others do.
-  void mergeByPreference(unsigned v) {
+  bool mergeByPreference(unsigned v) {
     constexpr size_t kManyEdges = 8;
     if (edgesOf[v].empty() || edgesOf[v].size() > kManyEdges)
-      return;
+      return false;
     const Variable &variable = variables[v];
     Profile profile(variable);
     for (unsigned e : edgesOf[v]) {
@@ -382,9 +399,73 @@ private:
         if (wins)
           map.push_back(best);
       }
-      if (map.size() == size(other))
-        return merge(other, v, e, map);
+      if (map.size() == size(other)) {
+        merge(other, v, e, map);
+        return true;
+      }
     }
+    return false;
+  }
+
+  /// A variable without memory between two others leaves an edge, unless that
+  /// would be much larger than the two edges to it.
+  void eliminate(unsigned v) {
+    constexpr size_t kGrowth = 2;
+    if (edgesOf[v].size() != 2 || !variables[v].uses.empty())
+      return;
+    unsigned e = edgesOf[v][0], f = edgesOf[v][1];
+    unsigned a = otherEnd(edges[e], v), b = otherEnd(edges[f], v);
+    size_t rows = size(a), columns = size(b);
+    if (rows * columns > kGrowth * size(v) * (rows + columns))
+      return;
+    Removal removal{v, a, b, {}};
+    removal.choices.resize(originSize(a) * originSize(b), 0);
+    std::vector<int64_t> costs(rows * columns);
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < columns; ++j) {
+        int64_t least = 2 * kInfinity;
+        unsigned taken = 0;
+        for (unsigned c = 0; c < size(v); ++c) {
+          int64_t sum = variables[v].costs[c];
+          add(sum, cost(edges[e], v, c, i));
+          add(sum, cost(edges[f], v, c, j));
+          if (sum < least) {
+            least = sum;
+            taken = c;
+          }
+        }
+        costs[i * columns + j] = least;
+        removal.choices[origin[a][i] * originSize(b) + origin[b][j]] = taken;
+      }
+    kill(e);
+    kill(f);
+    gone[v] = true;
+    edgesOf[v].clear();
+    removals.push_back(std::move(removal));
+    unsigned g = edgeBetween(a, b);
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < columns; ++j)
+        add(edges[g].a == a ? edges[g].costs[i * columns + j] : edges[g].costs[j * rows + i],
+            costs[i * columns + j]);
+    pushEdge(g);
+    pushVariable(a);
+    pushVariable(b);
+  }
+
+  /// Nodes of the problem tell which choice their variables took.
+  void record(const Removal &removal, llvm::SmallVector<Member, 1> members) {
+    const Member &a = variables[removal.a].members.front();
+    const Member &b = variables[removal.b].members.front();
+    Elimination &elimination = graph.eliminated.emplace_back();
+    elimination.members = std::move(members);
+    elimination.a = a.node;
+    elimination.b = b.node;
+    elimination.columns = *llvm::max_element(b.choices) + 1;
+    elimination.choices.resize(size_t(*llvm::max_element(a.choices) + 1) * elimination.columns, 0);
+    for (size_t i = 0; i < a.choices.size(); ++i)
+      for (size_t j = 0; j < b.choices.size(); ++j)
+        elimination.choices[size_t(a.choices[i]) * elimination.columns + b.choices[j]] =
+            removal.choices[i * b.choices.size() + j];
   }
 
   /// Members take over what their variables became; numbers become dense.
@@ -396,19 +477,29 @@ private:
     for (unsigned v = 0; v < variables.size(); ++v)
       if (!gone[v])
         taken[v] = origin[v];
+    for (const Removal &removal : removals)
+      taken[removal.variable] = origin[removal.variable];
     for (const Merge &record : llvm::reverse(merges)) {
       root[record.from] = root[record.into];
       for (unsigned c : taken[record.into])
         taken[record.from].push_back(record.map[c]);
     }
     std::vector<llvm::SmallVector<Member, 1>> members(variables.size());
-    for (unsigned v = 0; v < variables.size(); ++v)
+    auto moveMembers = [&](unsigned v) {
       for (Member &member : variables[v].members) {
         Member &moved = members[root[v]].emplace_back();
         moved.node = member.node;
         for (unsigned c : taken[v])
           moved.choices.push_back(member.choices[c]);
       }
+    };
+    // A variable's own members come first.
+    for (bool own : {true, false})
+      for (unsigned v = 0; v < variables.size(); ++v)
+        if ((root[v] == v) == own)
+          moveMembers(v);
+    for (Removal &removal : removals)
+      record(removal, std::move(members[removal.variable]));
     std::vector<unsigned> number(variables.size());
     std::vector<Variable> left;
     for (unsigned v = 0; v < variables.size(); ++v) {
@@ -436,12 +527,6 @@ private:
     edges = std::move(kept);
   }
 
-  struct Merge {
-    unsigned from;
-    unsigned into;
-    std::vector<unsigned> map; // Of choices as they were at first.
-  };
-
   Graph &graph;
   std::vector<Variable> &variables;
   std::vector<GraphEdge> &edges;
@@ -452,6 +537,7 @@ private:
   std::vector<unsigned> edgeQueue, variableQueue;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> between;
   std::vector<Merge> merges;
+  std::vector<Removal> removals;
 };
 
 } // namespace

@@ -163,6 +163,7 @@ Graph Dual::shifted() const {
   Graph result;
   result.constant = graph.constant;
   result.fixed = graph.fixed;
+  result.eliminated = graph.eliminated;
   result.baseBytes = graph.baseBytes;
   result.clipped = graph.clipped;
   std::vector<std::vector<unsigned>> kept(graph.variables.size());

@@ -249,6 +249,24 @@ void Variable::keep(llvm::ArrayRef<unsigned> choices) {
 
 void alpa::reduceGraph(Graph &graph) { Reducer(graph).run(); }
 
+std::vector<unsigned> alpa::readOut(const Graph &graph, llvm::ArrayRef<unsigned> values,
+                                    size_t numNodes) {
+  std::vector<unsigned> choices(numNodes, 0);
+  for (auto [node, choice] : graph.fixed)
+    choices[node] = choice;
+  for (unsigned v = 0; v < values.size(); ++v)
+    for (const Member &member : graph.variables[v].members)
+      choices[member.node] = member.choices[values[v]];
+  for (const Elimination &elimination : llvm::reverse(graph.eliminated)) {
+    unsigned taken =
+        elimination
+            .choices[size_t(choices[elimination.a]) * elimination.columns + choices[elimination.b]];
+    for (const Member &member : elimination.members)
+      choices[member.node] = member.choices[taken];
+  }
+  return choices;
+}
+
 Graph alpa::translate(const Problem &problem, const Moments *moments) {
   Graph graph;
   if (moments)

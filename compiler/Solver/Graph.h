@@ -36,6 +36,7 @@ struct Use {
 };
 
 /// The uses of a variable may overlap: they add up.
+/// The first member tells by its choice which one the variable took.
 struct Variable {
   llvm::SmallVector<Member, 1> members;
   std::vector<int64_t> costs;
@@ -53,13 +54,25 @@ struct GraphEdge {
   std::vector<int64_t> costs;
 };
 
+/// A variable without memory whose best choice follows from those of two others.
+struct Elimination {
+  llvm::SmallVector<Member, 1> members;
+  unsigned a = 0; // Nodes of the problem that tell what the two others took.
+  unsigned b = 0;
+  unsigned columns = 0;          // One more than the last choice of b.
+  std::vector<unsigned> choices; // By choices of a and b in the problem, row-major.
+};
+
 struct Graph {
   std::vector<Variable> variables;
   std::vector<GraphEdge> edges;
   CostSum constant = 0;
   /// Nodes that have but one choice left and are no variables.
   std::vector<std::pair<unsigned, unsigned>> fixed;
-  /// What they use at each moment; empty if memory does not count.
+  /// In the order of elimination.
+  std::vector<Elimination> eliminated;
+  /// What the fixed nodes, and all others at the least, use at each moment; empty if memory does
+  /// not count.
   std::vector<int64_t> baseBytes;
   /// A node all of whose choices are ruled out, if there is one.
   std::optional<unsigned> impossibleNode;
@@ -69,6 +82,9 @@ struct Graph {
 /// Drops forbidden and dominated choices, fixed variables and separable edges.
 /// A choice is dropped only for one that never uses more memory.
 void reduceGraph(Graph &graph);
+
+/// Choices of the variables as choices of the problem's nodes.
+std::vector<unsigned> readOut(const Graph &graph, llvm::ArrayRef<unsigned> values, size_t numNodes);
 
 /// A problem as it stands, apart from parallel edges, which are added up.
 Graph translate(const Problem &problem, const Moments *moments);

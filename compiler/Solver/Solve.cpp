@@ -70,13 +70,7 @@ private:
 
   /// Choices of the graph's variables as choices of the problem's nodes.
   std::vector<unsigned> expand(const Graph &graph, llvm::ArrayRef<unsigned> values) const {
-    std::vector<unsigned> choices(problem.nodes.size(), 0);
-    for (auto [node, choice] : graph.fixed)
-      choices[node] = choice;
-    for (unsigned v = 0; v < values.size(); ++v)
-      for (const Member &member : graph.variables[v].members)
-        choices[member.node] = member.choices[values[v]];
-    return choices;
+    return readOut(graph, values, problem.nodes.size());
   }
 
   /// The true cost, or none if something forbidden is taken.
