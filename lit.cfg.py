@@ -3,8 +3,11 @@
 The build folder is `build`, or the environment's ALPA_BUILD.
 """
 
+import contextlib
 import os
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import lit.formats
@@ -27,3 +30,16 @@ config.environment["FILECHECK_OPTS"] = "-enable-var-scope"  # noqa: F821
 config.substitutions.append(("%python", python))  # noqa: F821
 config.substitutions.append(("%root", str(root)))  # noqa: F821
 config.substitutions.append(("%build", str(build)))  # noqa: F821
+
+# Optional back ends of the solver: a test that needs one says so (REQUIRES: highs).
+trivial = (
+    '{"problem": {"nodes": {"intervals": [[]], "costs": [[1, 2]], "usages": [[]]},'
+    ' "edges": {"nodes": [], "costs": []}}}'
+)
+with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    file.write(trivial)
+    file.flush()
+    command = [str(build / "bin" / "alpa-solve"), file.name, "--method", "highs"]
+    with contextlib.suppress(OSError):  # Not built; every test of it will say so.
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            config.available_features.add("highs")  # noqa: F821

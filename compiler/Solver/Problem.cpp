@@ -1,7 +1,8 @@
-//===- Problem.cpp - reading, writing and checking problems ---------------===//
+//===- Problem.cpp - checking and writing problems ------------------------===//
 
 #include "compiler/Solver/Problem.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
@@ -10,197 +11,116 @@ using namespace alpa;
 using llvm::StringRef;
 using llvm::Twine;
 
-static llvm::Error fail(const Twine &message) {
-  return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
-}
-
 static std::string nodeName(const Problem &problem, unsigned index) {
   const std::string &name = problem.nodes[index].name;
   std::string text = "node " + std::to_string(index);
   return name.empty() ? text : text + " (" + name + ")";
 }
 
-static llvm::Error checkCosts(const Twine &where, const std::vector<int64_t> &costs) {
-  for (size_t i = 0; i < costs.size(); ++i)
-    if (costs[i] < 0 || costs[i] > kForbiddenCost)
-      return fail(where + ": found cost " + Twine(costs[i]) + " at position " + Twine(i) +
-                  ", expected 0 to 10^18");
-  return llvm::Error::success();
+/// The first cost or usage out of range.
+static std::optional<size_t> outOfRange(const std::vector<int64_t> &values) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] < 0 || values[i] > kForbiddenCost)
+      return i;
+  return std::nullopt;
+}
+
+static std::optional<ProblemFault> findNodeFault(const Problem &problem) {
+  CostSum most = 0;
+  for (unsigned i = 0; i < problem.nodes.size(); ++i) {
+    const ProblemNode &node = problem.nodes[i];
+    auto fault = [&](ProblemFault::Field field, const Twine &text) {
+      return ProblemFault{field, i, (nodeName(problem, i) + ": " + text).str()};
+    };
+    if (node.costs.empty())
+      return fault(ProblemFault::Costs, "found no choices, expected at least one");
+    if (!node.usagesBytes.empty() && node.usagesBytes.size() != node.costs.size())
+      return fault(ProblemFault::Usages, "found " + Twine(node.usagesBytes.size()) +
+                                             " usages, expected one for each of " +
+                                             Twine(node.costs.size()) + " choices");
+    if (std::optional<size_t> at = outOfRange(node.costs))
+      return fault(ProblemFault::Costs, "found cost " + Twine(node.costs[*at]) + " at position " +
+                                            Twine(*at) + ", expected 0 to 10^18");
+    if (std::optional<size_t> at = outOfRange(node.usagesBytes))
+      return fault(ProblemFault::Usages, "found usage " + Twine(node.usagesBytes[*at]) +
+                                             " at position " + Twine(*at) +
+                                             ", expected 0 to 10^18 bytes");
+    for (const Interval &interval : node.intervals)
+      if (interval.begin > interval.end)
+        return fault(ProblemFault::Intervals, "found interval [" + Twine(interval.begin) + ", " +
+                                                  Twine(interval.end) +
+                                                  "), expected it to end after it begins");
+    if (!node.usagesBytes.empty())
+      most += *llvm::max_element(node.usagesBytes);
+    if (most >= kMaxUsageBytes)
+      return fault(ProblemFault::Usages,
+                   "the largest usages of the nodes up to this one add up to " + toText(most) +
+                       " bytes, expected less than 2^62");
+  }
+  return std::nullopt;
+}
+
+static std::optional<ProblemFault> findEdgeFault(const Problem &problem) {
+  for (unsigned i = 0; i < problem.edges.size(); ++i) {
+    const ProblemEdge &edge = problem.edges[i];
+    auto fault = [&](ProblemFault::Field field, const Twine &text) {
+      return ProblemFault{field, i, ("edge " + Twine(i) + text).str()};
+    };
+    for (unsigned end : {edge.a, edge.b})
+      if (end >= problem.nodes.size())
+        return fault(ProblemFault::EdgeNodes, ": found node " + Twine(end) +
+                                                  ", expected less than " +
+                                                  Twine(problem.nodes.size()));
+    if (edge.a == edge.b)
+      return fault(ProblemFault::EdgeNodes,
+                   ": found both ends at " + nodeName(problem, edge.a) + ", expected two nodes");
+    std::string ends =
+        " between nodes " + std::to_string(edge.a) + " and " + std::to_string(edge.b);
+    size_t wanted = problem.nodes[edge.a].costs.size() * problem.nodes[edge.b].costs.size();
+    if (edge.costs.size() != wanted)
+      return fault(ProblemFault::EdgeCosts, ends + ": found " + Twine(edge.costs.size()) +
+                                                " costs, expected " + Twine(wanted));
+    if (std::optional<size_t> at = outOfRange(edge.costs))
+      return fault(ProblemFault::EdgeCosts, ends + ": found cost " + Twine(edge.costs[*at]) +
+                                                " at position " + Twine(*at) +
+                                                ", expected 0 to 10^18");
+  }
+  return std::nullopt;
+}
+
+std::optional<ProblemFault> alpa::findFault(const Problem &problem) {
+  std::optional<ProblemFault> fault = findNodeFault(problem);
+  if (!fault)
+    fault = findEdgeFault(problem);
+  if (!fault && problem.usageLimitBytes &&
+      (*problem.usageLimitBytes < 0 || *problem.usageLimitBytes > kMaxUsageBytes))
+    fault = ProblemFault{ProblemFault::UsageLimit, 0,
+                         "usage_limit: found " + std::to_string(*problem.usageLimitBytes) +
+                             ", expected 0 to 2^62 bytes"};
+  return fault;
 }
 
 llvm::Error alpa::verifyProblem(const Problem &problem) {
-  for (unsigned i = 0; i < problem.nodes.size(); ++i) {
-    const ProblemNode &node = problem.nodes[i];
-    if (node.costs.empty())
-      return fail(nodeName(problem, i) + ": found no choices, expected at least one");
-    if (!node.usagesBytes.empty() && node.usagesBytes.size() != node.costs.size())
-      return fail(nodeName(problem, i) + ": found " + Twine(node.usagesBytes.size()) +
-                  " usages, expected one for each of " + Twine(node.costs.size()) + " choices");
-    if (llvm::Error error = checkCosts(nodeName(problem, i), node.costs))
-      return error;
-    for (int64_t usage : node.usagesBytes)
-      if (usage < 0 || usage > kForbiddenCost)
-        return fail(nodeName(problem, i) + ": found usage " + Twine(usage) +
-                    ", expected 0 to 10^18 bytes");
-    for (const Interval &interval : node.intervals)
-      if (interval.begin > interval.end)
-        return fail(nodeName(problem, i) + ": found interval [" + Twine(interval.begin) + ", " +
-                    Twine(interval.end) + "), expected it to end after it begins");
-  }
-  for (unsigned i = 0; i < problem.edges.size(); ++i) {
-    const ProblemEdge &edge = problem.edges[i];
-    for (unsigned end : {edge.a, edge.b})
-      if (end >= problem.nodes.size())
-        return fail("edge " + Twine(i) + ": found node " + Twine(end) + ", expected less than " +
-                    Twine(problem.nodes.size()));
-    if (edge.a == edge.b)
-      return fail("edge " + Twine(i) + ": found both ends at " + nodeName(problem, edge.a) +
-                  ", expected two nodes");
-    size_t wanted = problem.nodes[edge.a].costs.size() * problem.nodes[edge.b].costs.size();
-    if (edge.costs.size() != wanted)
-      return fail("edge " + Twine(i) + " between nodes " + Twine(edge.a) + " and " + Twine(edge.b) +
-                  ": found " + Twine(edge.costs.size()) + " costs, expected " + Twine(wanted));
-    if (llvm::Error error = checkCosts("edge " + Twine(i), edge.costs))
-      return error;
-  }
-  if (problem.usageLimitBytes && *problem.usageLimitBytes < 0)
-    return fail("usage_limit: found " + Twine(*problem.usageLimitBytes) + ", expected 0 or more");
+  if (std::optional<ProblemFault> fault = findFault(problem))
+    return llvm::createStringError(fault->message);
   return llvm::Error::success();
 }
 
-namespace {
-
-/// Reads the JSON form; the first error is kept.
-class Reader {
-public:
-  const llvm::json::Array *array(const llvm::json::Object &object, StringRef field) {
-    const llvm::json::Array *result = object.getArray(field);
-    if (!result)
-      note("field '" + Twine(field) + "': found no array, expected one");
-    return result;
-  }
-
-  const llvm::json::Object *object(const llvm::json::Object &parent, StringRef field) {
-    const llvm::json::Object *result = parent.getObject(field);
-    if (!result)
-      note("field '" + Twine(field) + "': found no object, expected one");
-    return result;
-  }
-
-  bool integers(const llvm::json::Value &value, const Twine &where, std::vector<int64_t> &into) {
-    const llvm::json::Array *values = value.getAsArray();
-    if (!values)
-      return note(where + ": expected a list of integers");
-    into.reserve(values->size());
-    for (const llvm::json::Value &entry : *values) {
-      std::optional<int64_t> integer = entry.getAsInteger();
-      if (!integer)
-        return note(where + ": found a value that is not an integer");
-      into.push_back(*integer);
-    }
-    return true;
-  }
-
-  bool intervals(const llvm::json::Value &value, const Twine &where, std::vector<Interval> &into) {
-    const llvm::json::Array *values = value.getAsArray();
-    if (values && !values->empty() && values->front().getAsArray()) {
-      for (const llvm::json::Value &entry : *values)
-        if (!intervals(entry, where, into))
-          return false;
-      return true;
-    }
-    std::vector<int64_t> ends;
-    if (!integers(value, where, ends))
-      return false;
-    if (ends.size() == 2)
-      into.push_back({ends[0], ends[1]});
-    else if (!ends.empty())
-      return note(where + ": expected [begin, end]");
-    return true;
-  }
-
-  bool note(const Twine &text) {
-    if (message.empty())
-      message = text.str();
-    return false;
-  }
-
-  std::string message;
-};
-
-} // namespace
-
-static bool readNodes(Reader &reader, const llvm::json::Object &object, Problem &problem) {
-  const llvm::json::Array *intervals = reader.array(object, "intervals");
-  const llvm::json::Array *costs = reader.array(object, "costs");
-  const llvm::json::Array *usages = reader.array(object, "usages");
-  if (!intervals || !costs || !usages)
-    return false;
-  if (intervals->size() != costs->size() || usages->size() != costs->size())
-    return reader.note("field 'nodes': found " + Twine(intervals->size()) + " intervals, " +
-                       Twine(costs->size()) + " costs and " + Twine(usages->size()) +
-                       " usages, expected as many of each");
-  problem.nodes.resize(costs->size());
-  for (size_t i = 0; i < costs->size(); ++i) {
-    ProblemNode &node = problem.nodes[i];
-    if (!reader.intervals((*intervals)[i], "interval of node " + Twine(i), node.intervals) ||
-        !reader.integers((*costs)[i], "costs of node " + Twine(i), node.costs) ||
-        !reader.integers((*usages)[i], "usages of node " + Twine(i), node.usagesBytes))
-      return false;
-  }
-  return true;
+std::string alpa::toText(CostSum sum) {
+  bool negative = sum < 0;
+  std::string digits;
+  do {
+    int digit = int(sum % 10); // Negative if the sum is.
+    digits.insert(digits.begin(), char('0' + (negative ? -digit : digit)));
+  } while (sum /= 10);
+  return negative ? "-" + digits : digits;
 }
 
-static bool readEdges(Reader &reader, const llvm::json::Object &object, Problem &problem) {
-  const llvm::json::Array *nodes = reader.array(object, "nodes");
-  const llvm::json::Array *costs = reader.array(object, "costs");
-  if (!nodes || !costs)
-    return false;
-  if (nodes->size() != costs->size())
-    return reader.note("field 'edges': found " + Twine(nodes->size()) + " node pairs and " +
-                       Twine(costs->size()) + " costs, expected as many of each");
-  problem.edges.resize(costs->size());
-  for (size_t i = 0; i < costs->size(); ++i) {
-    std::vector<int64_t> ends;
-    if (!reader.integers((*nodes)[i], "nodes of edge " + Twine(i), ends))
-      return false;
-    int64_t count = problem.nodes.size();
-    if (ends.size() != 2 || ends[0] < 0 || ends[1] < 0 || ends[0] >= count || ends[1] >= count)
-      return reader.note("nodes of edge " + Twine(i) + ": expected two numbers less than " +
-                         Twine(count));
-    problem.edges[i].a = ends[0];
-    problem.edges[i].b = ends[1];
-    if (!reader.integers((*costs)[i], "costs of edge " + Twine(i), problem.edges[i].costs))
-      return false;
-  }
-  return true;
-}
-
-llvm::Expected<Problem> alpa::parseProblem(StringRef json) {
-  llvm::Expected<llvm::json::Value> root = llvm::json::parse(json);
-  if (!root)
-    return fail("not valid JSON: " + llvm::toString(root.takeError()));
-  Reader reader;
-  Problem problem;
-  const llvm::json::Object *top = root->getAsObject();
-  if (!top)
-    return fail("expected an object with field 'problem'");
-  const llvm::json::Object *body = reader.object(*top, "problem");
-  const llvm::json::Object *nodes = body ? reader.object(*body, "nodes") : nullptr;
-  const llvm::json::Object *edges = body ? reader.object(*body, "edges") : nullptr;
-  if (!nodes || !edges || !readNodes(reader, *nodes, problem) ||
-      !readEdges(reader, *edges, problem))
-    return fail(reader.message);
-  problem.name = body->getString("name").value_or("").str();
-  if (const llvm::json::Value *limit = body->get("usage_limit");
-      limit && limit->kind() != llvm::json::Value::Null) {
-    problem.usageLimitBytes = limit->getAsInteger();
-    if (!problem.usageLimitBytes)
-      return fail("field 'usage_limit': expected an integer");
-  }
-  if (llvm::Error error = verifyProblem(problem))
-    return error;
-  return problem;
+std::string alpa::printChoices(const std::vector<unsigned> &choices) {
+  std::string text = "[";
+  for (size_t i = 0; i < choices.size(); ++i)
+    text += (i ? "," : "") + std::to_string(choices[i]);
+  return text + "]";
 }
 
 static void printList(llvm::raw_ostream &os, const std::vector<int64_t> &values) {

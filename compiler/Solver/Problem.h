@@ -25,6 +25,10 @@ inline constexpr int64_t kForbiddenCost = 1'000'000'000'000'000'000;
 /// Sums of costs need more than 64 bits.
 using CostSum = __int128;
 
+/// Bytes in use at once, and the limit on them, stay below this, so that sums of
+/// them need no more than 64 bits.
+inline constexpr int64_t kMaxUsageBytes = int64_t(1) << 62;
+
 /// Half-open stretch [begin, end) of the liveness order.
 struct Interval {
   int64_t begin = 0;
@@ -53,10 +57,29 @@ struct Problem {
   std::optional<int64_t> usageLimitBytes;
 };
 
-/// Checks sizes and ranges; the message names the node or edge at fault.
+/// The first mistake of a problem, in the part of its JSON form that `field` and
+/// `index` name. The message names the node or edge and the value at fault.
+struct ProblemFault {
+  enum Field { Intervals, Costs, Usages, EdgeNodes, EdgeCosts, UsageLimit };
+  Field field;
+  size_t index;
+  std::string message;
+};
+
+/// Checks sizes and ranges.
+std::optional<ProblemFault> findFault(const Problem &problem);
 llvm::Error verifyProblem(const Problem &problem);
+
+/// Errors are one line that names the line of the text.
 llvm::Expected<Problem> parseProblem(llvm::StringRef json);
 std::string printProblem(const Problem &problem);
+
+/// A solution is a JSON list of one choice per node.
+llvm::Expected<std::vector<unsigned>> parseChoices(const Problem &problem, llvm::StringRef json);
+std::string printChoices(const std::vector<unsigned> &choices);
+
+/// In decimal digits.
+std::string toText(CostSum sum);
 
 } // namespace alpa
 

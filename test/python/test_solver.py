@@ -29,10 +29,12 @@ def solve(
     time_limit: float = 20.0,
     quick_work: float = 2e6,
     gap: float = 0.0,
+    method: str = "built-in",
 ) -> Json:
-    """Runs alpa-solve on a problem and returns its JSON answer."""
-    file = folder / "problem.json"
+    """Runs alpa-solve on a problem and returns its JSON answer, with the choices."""
+    file, choices = folder / "problem.json", folder / "choices.json"
     file.write_text(json.dumps({"problem": problem}))
+    choices.unlink(missing_ok=True)
     done = subprocess.run(
         [
             PROGRAM,
@@ -41,6 +43,8 @@ def solve(
             f"--time-limit={time_limit}",
             f"--quick-work={quick_work}",
             f"--gap={gap}",
+            f"--method={method}",
+            f"--solution={choices}",
         ],
         capture_output=True,
         text=True,
@@ -50,6 +54,8 @@ def solve(
     assert done.returncode in (0, 2), done.stderr
     answer: Json = json.loads(done.stdout)
     assert (answer["status"] == "infeasible") == (done.returncode == 2)
+    if done.returncode == 0:
+        answer["choices"] = json.loads(choices.read_text())
     return answer
 
 
