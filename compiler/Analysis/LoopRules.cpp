@@ -1,17 +1,20 @@
-//===- LoopRules.cpp - loops split along what every iteration keeps -------===//
+//===- LoopRules.cpp - bodies split along what all their ops keep ----------===//
 //
-// A loop is split by one assignment for all of its iterations. Dimensions of the
-// values in its body are joined into classes wherever an op's rule walks through
-// them by one factor. A class that every op can split, and that reaches a carried
-// value, is a factor of the loop: the batch of a scanned layer, or its features.
+// A loop is split by one assignment for all of its iterations, a case by one for
+// all of its branches. Dimensions of the values in the body are joined into classes
+// wherever an op's rule walks through them by one factor. A class that every op can
+// split, and that reaches a value outside, is a factor: the batch of a scanned
+// layer, or its features.
 //
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "dialects/StableHLO/StableHLOOps.h"
+#include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SetVector.h"
 #include <map>
 #include <numeric>
 
@@ -30,10 +33,13 @@ struct BodySum {
   llvm::SmallVector<unsigned> elements, summed;
 };
 
-class LoopAnalysis {
+class BodyAnalysis {
 public:
-  explicit LoopAnalysis(Operation *loop) : loop(loop) {}
-  ShardingRule run();
+  explicit BodyAnalysis(Operation *owner) : owner(owner) {}
+  /// False if the body has something that cannot be looked into.
+  bool run();
+  ShardingRule getRule() { return makeRule().rule; }
+  BodyFactors getBodyFactors();
 
 private:
   bool visit(Operation &op, double times);
@@ -52,13 +58,24 @@ private:
   }
   void connect(Value value, const TensorFactors &tensor, llvm::ArrayRef<unsigned> factors);
   void joinValues(Value a, Value b);
-  ShardingRule makeRule();
+  /// Joins what the regions' arguments and results stand for.
+  bool joinOutside(Region &region);
+  void joinClasses();
+  RuleBuilder makeRule();
+  TensorFactors factorsOf(Value value);
+  llvm::SmallVector<Value> getOutside() const {
+    llvm::SmallVector<Value> values(owner->getOperands());
+    llvm::append_range(values, owner->getResults());
+    llvm::append_range(values, captures);
+    return values;
+  }
 
   /// More factors would only make the loop's choices many; the ones that divide
   /// the most work are kept.
   static constexpr unsigned kMaxFactors = 8;
 
-  Operation *loop;
+  Operation *owner;
+  llvm::SetVector<Value> captures; // Used by the body from outside.
   llvm::SmallVector<int64_t> sizes;
   llvm::SmallVector<bool> whole; // Must not be split.
   std::vector<std::pair<unsigned, unsigned>> joins;
@@ -67,11 +84,14 @@ private:
   std::vector<BodyWork> work;
   std::vector<BodySum> sums;
   bool heavy = false;
+
+  llvm::IntEqClasses classes;
+  llvm::DenseMap<unsigned, unsigned> factorOf; // Of a class, if it is split.
 };
 
 } // namespace
 
-void LoopAnalysis::connect(Value value, const TensorFactors &tensor,
+void BodyAnalysis::connect(Value value, const TensorFactors &tensor,
                            llvm::ArrayRef<unsigned> factors) {
   // A copy: new elements may move the map.
   llvm::SmallVector<unsigned, 4> elements(dims(value));
@@ -86,13 +106,13 @@ void LoopAnalysis::connect(Value value, const TensorFactors &tensor,
   }
 }
 
-void LoopAnalysis::joinValues(Value a, Value b) {
+void BodyAnalysis::joinValues(Value a, Value b) {
   llvm::SmallVector<unsigned, 4> left(dims(a)), right(dims(b));
   for (auto [x, y] : llvm::zip_equal(left, right))
     join(x, y);
 }
 
-bool LoopAnalysis::visit(Operation &op, double times) {
+bool BodyAnalysis::visit(Operation &op, double times) {
   std::optional<ShardingRule> rule = getShardingRule(&op);
   if (!rule)
     return false;
@@ -104,6 +124,14 @@ bool LoopAnalysis::visit(Operation &op, double times) {
   }
   for (auto [operand, tensor] : llvm::zip_equal(op.getOperands(), rule->operands))
     connect(operand, tensor, factors);
+  llvm::SetVector<Value> used;
+  getUsedValuesDefinedAbove(op.getRegions(), used);
+  for (const auto &[value, tensor] : rule->captures) {
+    connect(value, tensor, factors);
+    used.remove(value);
+  }
+  for (Value value : used) // Needed whole.
+    connect(value, TensorFactors(shapeOf(value).size()), factors);
   for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule->results))
     connect(result, tensor, factors);
   // One axis cannot split two loops of an op: rows of a table by what they are and
@@ -136,40 +164,47 @@ bool LoopAnalysis::visit(Operation &op, double times) {
   return true;
 }
 
-ShardingRule LoopAnalysis::run() {
-  ShardingRule opaque = RuleBuilder(loop).rule;
-  double times = getTripCount(loop);
-  for (Region &region : loop->getRegions()) {
-    if (!region.hasOneBlock() || region.getNumArguments() != loop->getNumOperands())
-      return opaque;
-    for (Operation &op : region.front().without_terminator())
-      if (!visit(op, times))
-        return opaque;
+bool BodyAnalysis::joinOutside(Region &region) {
+  Operation *end = region.front().getTerminator();
+  if (auto loop = llvm::dyn_cast<stablehlo::WhileOp>(owner)) {
+    if (region.getNumArguments() != loop->getNumOperands())
+      return false;
+    for (auto [operand, argument] : llvm::zip_equal(loop->getOperands(), region.getArguments()))
+      joinValues(operand, argument);
+    if (&region == &loop.getCond())
+      return true;
+    for (auto [operand, result] : llvm::zip_equal(loop->getOperands(), loop->getResults()))
+      joinValues(operand, result);
   }
-  Region &body = loop->getRegion(1);
-  Operation *terminator = body.front().getTerminator();
-  for (unsigned i = 0; i < loop->getNumOperands(); ++i) {
-    joinValues(loop->getOperand(i), loop->getResult(i));
-    for (Region &region : loop->getRegions())
-      joinValues(loop->getOperand(i), region.getArgument(i));
-    joinValues(loop->getOperand(i), terminator->getOperand(i));
-  }
-  // Values from outside that are not carried are needed whole.
-  for (auto &[value, elements] : valueDims) {
-    bool isInside = loop->isAncestor(value.getParentRegion()->getParentOp());
-    if (!isInside && value.getDefiningOp() != loop &&
-        !llvm::is_contained(loop->getOperands(), value))
-      for (unsigned element : elements)
-        whole[element] = true;
-  }
-  return makeRule();
+  for (auto [result, value] : llvm::zip_equal(owner->getResults(), end->getOperands()))
+    joinValues(result, value);
+  return true;
 }
 
-ShardingRule LoopAnalysis::makeRule() {
-  llvm::IntEqClasses classes(sizes.size());
+bool BodyAnalysis::run() {
+  getUsedValuesDefinedAbove(owner->getRegions(), captures);
+  double times = llvm::isa<stablehlo::WhileOp>(owner) ? getTripCount(owner) : 1;
+  for (Region &region : owner->getRegions()) {
+    if (!region.hasOneBlock() || !joinOutside(region))
+      return false;
+    for (Operation &op : region.front().without_terminator())
+      if (!visit(op, times))
+        return false;
+  }
+  joinClasses();
+  return true;
+}
+
+void BodyAnalysis::joinClasses() {
+  for (Value value : getOutside())
+    (void)dims(value);
+  classes.grow(sizes.size());
   for (auto [a, b] : joins)
     classes.join(a, b);
   classes.compress();
+}
+
+RuleBuilder BodyAnalysis::makeRule() {
   unsigned numClasses = classes.getNumClasses();
   llvm::SmallVector<int64_t> classSize(numClasses, 0);
   llvm::SmallVector<bool> isWhole(numClasses, false);
@@ -193,10 +228,10 @@ ShardingRule LoopAnalysis::makeRule() {
     for (unsigned element : part.elements)
       benefit[classes[element]] += part.flops + part.bytes;
 
-  RuleBuilder builder(loop);
+  RuleBuilder builder(owner);
   llvm::SmallVector<unsigned> kept;
-  for (Value operand : loop->getOperands())
-    for (unsigned element : dims(operand))
+  for (Value value : getOutside())
+    for (unsigned element : dims(value))
       if (unsigned id = classes[element]; !isWhole[id] && !llvm::is_contained(kept, id))
         kept.push_back(id);
   llvm::sort(kept, [&](unsigned a, unsigned b) {
@@ -204,13 +239,14 @@ ShardingRule LoopAnalysis::makeRule() {
   });
   if (kept.size() > kMaxFactors)
     kept.resize(kMaxFactors);
-  llvm::DenseMap<unsigned, unsigned> factorOf;
   for (unsigned id : kept)
     factorOf[id] = builder.factor(classSize[id]);
-  for (auto [i, operand] : llvm::enumerate(loop->getOperands()))
-    for (auto [dim, element] : llvm::enumerate(dims(operand)))
-      if (auto it = factorOf.find(classes[element]); it != factorOf.end())
-        builder.operand(i, dim, {it->second}).result(i, dim, {it->second});
+  for (auto [operand, tensor] : llvm::zip_equal(owner->getOperands(), builder.rule.operands))
+    tensor = factorsOf(operand);
+  for (auto [result, tensor] : llvm::zip_equal(owner->getResults(), builder.rule.results))
+    tensor = factorsOf(result);
+  for (Value value : captures)
+    builder.rule.captures.push_back({value, factorsOf(value)});
 
   auto factors = [&](llvm::ArrayRef<unsigned> elements) {
     llvm::SmallVector<unsigned> list;
@@ -236,12 +272,37 @@ ShardingRule LoopAnalysis::makeRule() {
       builder.rule.sums.push_back({sum.bytes, sum.times, factors(sum.elements), summed});
   builder.rule.heavy = heavy && !kept.empty();
   builder.rule.leads = true;
-  return builder.rule;
+  return builder;
 }
 
-static ShardingRule whileLoop(Operation *op) { return LoopAnalysis(op).run(); }
+TensorFactors BodyAnalysis::factorsOf(Value value) {
+  TensorFactors tensor;
+  for (unsigned element : dims(value)) {
+    tensor.emplace_back();
+    if (auto it = factorOf.find(classes[element]); it != factorOf.end())
+      tensor.back().push_back(it->second);
+  }
+  return tensor;
+}
+
+BodyFactors BodyAnalysis::getBodyFactors() {
+  makeRule();
+  BodyFactors factors;
+  for (const auto &[value, elements] : valueDims)
+    factors[value] = factorsOf(value);
+  return factors;
+}
+
+static ShardingRule body(Operation *op) {
+  BodyAnalysis analysis(op);
+  return analysis.run() ? analysis.getRule() : RuleBuilder(op).rule;
+}
+
+BodyFactors alpa::getBodyFactors(Operation *op) {
+  BodyAnalysis analysis(op);
+  return analysis.run() ? analysis.getBodyFactors() : BodyFactors();
+}
 
 void alpa::attachLoopRules(MLIRContext &context) {
-  attachRule<whileLoop, stablehlo::WhileOp>(context);
-  attachWhole<stablehlo::CaseOp>(context);
+  attachRule<body, stablehlo::WhileOp, stablehlo::CaseOp>(context);
 }

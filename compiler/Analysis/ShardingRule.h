@@ -5,6 +5,7 @@
 
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/Operation.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/SmallVector.h"
 #include <optional>
 #include <vector>
@@ -48,7 +49,11 @@ struct ShardingRule {
   /// others the reducer's neutral element; with Maximum, Minimum, And and Or all may.
   llvm::SmallVector<unsigned> broughtOnce;
 
-  /// For an op with a body of its own (a loop): its work, parted by the factors
+  /// For an op with a body of its own (while, case): the values from outside that
+  /// the body uses. Others that regions use are needed whole.
+  std::vector<std::pair<mlir::Value, TensorFactors>> captures;
+
+  /// For an op with a body of its own: its work, parted by the factors
   /// that divide it, and the sums that its iterations complete. Empty for other
   /// ops, whose work is divided by all factors.
   struct Work {
@@ -69,6 +74,12 @@ struct ShardingRule {
 /// The rule of an op, or nothing if ops of its kind have none: the one door to
 /// ShardingRuleInterface.
 std::optional<ShardingRule> getShardingRule(mlir::Operation *op);
+
+/// How dimensions of the values that a body (of a while or case) works on are made
+/// of the factors of its op's rule; a value that is missing is whole. Bodies within
+/// the body have factors of their own.
+using BodyFactors = llvm::DenseMap<mlir::Value, TensorFactors>;
+BodyFactors getBodyFactors(mlir::Operation *op);
 
 /// Gives the ops of StableHLO, CHLO and Shardy their rules.
 void registerShardingRules(mlir::DialectRegistry &registry);

@@ -134,15 +134,19 @@ void BatchAnalysis::visit(Operation *op) {
     return;
   }
   llvm::SmallBitVector factors(rule->factors.size());
-  for (auto [operand, tensor] : llvm::zip(op->getOperands(), rule->operands)) {
-    auto it = dims.find(operand);
+  auto setFactors = [&](Value value, const TensorFactors &tensor) {
+    auto it = dims.find(value);
     if (it == dims.end())
-      continue;
+      return;
     for (unsigned dim : it->second.set_bits())
       if (dim < tensor.size())
         for (unsigned factor : tensor[dim])
           factors.set(factor);
-  }
+  };
+  for (auto [operand, tensor] : llvm::zip(op->getOperands(), rule->operands))
+    setFactors(operand, tensor);
+  for (const auto &[value, tensor] : rule->captures)
+    setFactors(value, tensor);
   for (auto [result, tensor] : llvm::zip(op->getResults(), rule->results)) {
     llvm::SmallBitVector bits(rankOf(result));
     for (auto [dim, dimFactors] : llvm::enumerate(tensor))

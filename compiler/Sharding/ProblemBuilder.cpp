@@ -103,9 +103,14 @@ llvm::Error ProblemBuilder::build() {
       info.results.push_back(addValue(result));
     if (isComputedInUser(info, ops, opIndex))
       values[info.results[0]].materialized = false;
-    // What regions use from outside is needed whole.
+    // What a body uses from outside is like an operand; other regions need it whole.
     llvm::SetVector<Value> captured;
     getUsedValuesDefinedAbove(info.op->getRegions(), captured);
+    for (const auto &[value, tensor] : info.rule.captures) {
+      captured.remove(value);
+      info.operands.push_back(valueOf(value));
+      info.rule.operands.push_back(tensor);
+    }
     for (Value value : captured)
       pending.push_back({valueOf(value), nullptr, 0, -1, 0, info.phase});
     demand();

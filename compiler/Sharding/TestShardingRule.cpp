@@ -31,7 +31,12 @@ static std::string print(const ShardingRule &rule) {
     return llvm::join(
         llvm::map_range(list, [](const TensorFactors &tensor) { return print(tensor); }), ", ");
   };
-  std::string text = "(" + tensors(rule.operands) + ") -> " + tensors(rule.results) + " {";
+  std::string text = "(" + tensors(rule.operands) + ")";
+  if (!rule.captures.empty())
+    text +=
+        " captures " +
+        tensors(llvm::map_to_vector(rule.captures, [](const auto &item) { return item.second; }));
+  text += " -> " + tensors(rule.results) + " {";
   constexpr const char *kKinds[] = {"", " reduction", " window", " sequential"};
   constexpr const char *kReducers[] = {"", " product", " maximum", " minimum", " and", " or"};
   for (auto [i, factor] : llvm::enumerate(rule.factors)) {

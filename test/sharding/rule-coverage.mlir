@@ -6,7 +6,7 @@
 // Every op of StableHLO (90) and CHLO (27) has a rule, but for the terminator and for
 // those that speak of devices themselves.
 // COUNT: {{^}}117{{$}}
-// SPLIT: {{^}}98{{$}}
+// SPLIT: {{^}}99{{$}}
 
 // CHECK:      none stablehlo.all_gather
 // CHECK-NEXT: none stablehlo.all_reduce
@@ -18,7 +18,6 @@
 // CHECK-NEXT: none stablehlo.replica_id
 // CHECK-NEXT: terminator stablehlo.return
 // CHECK-NEXT: whole stablehlo.after_all
-// CHECK-NEXT: whole stablehlo.case
 // CHECK-NEXT: whole stablehlo.composite
 // CHECK-NEXT: whole stablehlo.create_token
 // CHECK-NEXT: whole stablehlo.custom_call
