@@ -468,6 +468,17 @@ private:
             removal.choices[i * b.choices.size() + j];
   }
 
+  /// Costs that moved to the ends may have left negative ones; bounds count on
+  /// edges that cost nothing at the least.
+  void makeNonNegative(GraphEdge &edge) {
+    int64_t least = *llvm::min_element(edge.costs);
+    if (least >= 0)
+      return;
+    graph.constant += least;
+    for (int64_t &cost : edge.costs)
+      add(cost, -least);
+  }
+
   /// Members take over what their variables became; numbers become dense.
   void finish() {
     // What each choice of the variable that is left means for one merged into it.
@@ -522,6 +533,7 @@ private:
       if (!dead[e]) {
         edges[e].a = number[edges[e].a];
         edges[e].b = number[edges[e].b];
+        makeNonNegative(edges[e]);
         kept.push_back(std::move(edges[e]));
       }
     edges = std::move(kept);

@@ -47,7 +47,8 @@ struct Variable {
   void keep(llvm::ArrayRef<unsigned> choices);
 };
 
-/// `costs` is row-major, a's choices are rows.
+/// `costs` is row-major, a's choices are rows. None is negative outside of a
+/// reduction.
 struct GraphEdge {
   unsigned a = 0;
   unsigned b = 0;

@@ -78,6 +78,64 @@ static llvm::Expected<Library> loadLibrary(const std::string &path) {
   return library;
 }
 
+namespace {
+
+struct Answer {
+  bool infeasible = false;
+  std::vector<double> values; // By column; empty if nothing was found.
+  double bound = 0;
+};
+
+} // namespace
+
+static llvm::Expected<Answer> run(const Library &highs, const IlpModel &model,
+                                  const SolveOptions &options, double seconds) {
+  void *instance = highs.create();
+  llvm::scope_exit cleanUp([&] { highs.destroy(instance); });
+  if (highs.getSizeofHighsInt(instance) != sizeof(HighsInt))
+    return llvm::createStringError("method 'highs': the library has integers of another size than "
+                                   "its headers; pip install highspy");
+  bool ok = true;
+  auto note = [&](HighsInt status) { ok &= status == kHighsStatusOk; };
+  note(highs.setBoolOptionValue(instance, "output_flag", 0));
+  note(highs.setDoubleOptionValue(instance, "time_limit", std::max(0.0, seconds)));
+  note(highs.setDoubleOptionValue(instance, "mip_rel_gap", options.acceptableGap));
+  // Costs are integers: a difference below one is none.
+  note(highs.setDoubleOptionValue(instance, "mip_abs_gap", std::min(0.5, 0.99 / model.unit)));
+  note(highs.setDoubleOptionValue(instance, "mip_feasibility_tolerance", 1e-9));
+  note(highs.setIntOptionValue(instance, "random_seed", options.seed & 0x7fffffff));
+  // The scheduler is one per process; it must be made anew for another number.
+  highs.resetGlobalScheduler(/*blocking=*/1);
+  note(highs.setIntOptionValue(instance, "threads", std::max(1u, options.threads)));
+  note(highs.setStringOptionValue(instance, "parallel", options.threads > 1 ? "on" : "off"));
+  size_t numColumns = model.costs.size(), numRows = model.rowLower.size();
+  std::vector<double> lower(numColumns, 0.0), upper(numColumns, 1.0);
+  std::vector<HighsInt> integrality(numColumns, kHighsVarTypeContinuous);
+  std::fill_n(integrality.begin(), model.numBinaries, kHighsVarTypeInteger);
+  note(highs.passMip(instance, numColumns, numRows, model.columns.size(), kHighsMatrixFormatRowwise,
+                     kHighsObjSenseMinimize, 0.0, model.costs.data(), lower.data(), upper.data(),
+                     model.rowLower.data(), model.rowUpper.data(), model.rowStarts.data(),
+                     model.columns.data(), model.values.data(), integrality.data()));
+  if (!ok)
+    return llvm::createStringError("HiGHS refuses the problem or an option");
+  if (highs.run(instance) == kHighsStatusError)
+    return llvm::createStringError("HiGHS failed; use method 'built-in'");
+
+  Answer answer;
+  HighsInt status = highs.getModelStatus(instance), found = 0;
+  answer.infeasible = status == kHighsModelStatusInfeasible ||
+                      status == kHighsModelStatusUnboundedOrInfeasible; // Never unbounded.
+  highs.getIntInfoValue(instance, "primal_solution_status", &found);
+  highs.getDoubleInfoValue(instance, "mip_dual_bound", &answer.bound);
+  if (found == kHighsSolutionStatusFeasible && !answer.infeasible) {
+    answer.values.resize(numColumns);
+    std::vector<double> columnDuals(numColumns), rows(numRows), rowDuals(numRows);
+    highs.getSolution(instance, answer.values.data(), columnDuals.data(), rows.data(),
+                      rowDuals.data());
+  }
+  return answer;
+}
+
 llvm::Expected<Solution> alpa::solveByHighs(const Problem &problem, const SolveOptions &options) {
   auto start = std::chrono::steady_clock::now();
   auto seconds = [&] {
@@ -89,64 +147,29 @@ llvm::Expected<Solution> alpa::solveByHighs(const Problem &problem, const SolveO
   llvm::Expected<IlpModel> model = buildIlp(problem);
   if (!model)
     return model.takeError();
-  auto finish = [&](std::vector<unsigned> choices, CostSum bound, bool infeasible) {
-    llvm::Expected<Solution> solution =
-        checkedSolution(problem, "HiGHS", std::move(choices), bound, infeasible);
-    if (solution)
-      solution->seconds = seconds();
-    return solution;
-  };
-  if (model->impossible)
-    return finish({}, 0, /*infeasible=*/true);
-  if (model->costs.empty())
-    return finish(model->choices({}), model->constant, /*infeasible=*/false);
-
-  void *instance = highs->create();
-  llvm::scope_exit cleanUp([&] { highs->destroy(instance); });
-  if (highs->getSizeofHighsInt(instance) != sizeof(HighsInt))
-    return llvm::createStringError("method 'highs': the library has integers of another size than "
-                                   "its headers; pip install highspy");
-  // Costs are integers: a difference below one is none.
-  bool ok = true;
-  auto note = [&](HighsInt status) { ok &= status == kHighsStatusOk; };
-  note(highs->setBoolOptionValue(instance, "output_flag", 0));
-  note(highs->setDoubleOptionValue(instance, "time_limit",
-                                   std::max(0.0, options.timeLimitSeconds - seconds())));
-  note(highs->setDoubleOptionValue(instance, "mip_rel_gap", options.acceptableGap));
-  note(highs->setDoubleOptionValue(instance, "mip_abs_gap", std::min(0.5, 0.99 / model->unit)));
-  note(highs->setIntOptionValue(instance, "random_seed", options.seed & 0x7fffffff));
-  // The scheduler is one per process; it must be made anew for another number.
-  highs->resetGlobalScheduler(/*blocking=*/1);
-  note(highs->setIntOptionValue(instance, "threads", std::max(1u, options.threads)));
-  note(highs->setStringOptionValue(instance, "parallel", options.threads > 1 ? "on" : "off"));
-  size_t numColumns = model->costs.size();
-  std::vector<double> lower(numColumns, 0.0), upper(numColumns, 1.0);
-  std::vector<HighsInt> integrality(numColumns, kHighsVarTypeContinuous);
-  std::fill_n(integrality.begin(), model->numBinaries, kHighsVarTypeInteger);
-  note(highs->passMip(instance, numColumns, model->rowLower.size(), model->columns.size(),
-                      kHighsMatrixFormatRowwise, kHighsObjSenseMinimize, 0.0, model->costs.data(),
-                      lower.data(), upper.data(), model->rowLower.data(), model->rowUpper.data(),
-                      model->rowStarts.data(), model->columns.data(), model->values.data(),
-                      integrality.data()));
-  if (!ok)
-    return llvm::createStringError("HiGHS refuses the problem or an option");
-  if (highs->run(instance) == kHighsStatusError)
-    return llvm::createStringError("HiGHS failed; use method 'built-in'");
-
-  HighsInt status = highs->getModelStatus(instance);
-  if (status == kHighsModelStatusInfeasible || status == kHighsModelStatusUnboundedOrInfeasible)
-    return finish({}, 0, /*infeasible=*/true);
-  HighsInt found = 0;
-  double bound = 0;
-  highs->getIntInfoValue(instance, "primal_solution_status", &found);
-  highs->getDoubleInfoValue(instance, "mip_dual_bound", &bound);
   std::vector<unsigned> choices;
-  if (found == kHighsSolutionStatusFeasible) {
-    std::vector<double> values(numColumns), rows(model->rowLower.size());
-    highs->getSolution(instance, values.data(), nullptr, rows.data(), nullptr);
-    choices = model->choices(values);
+  CostSum bound = model->constant;
+  bool infeasible = model->impossible;
+  if (!infeasible && model->costs.empty())
+    choices = model->choices({});
+  while (!infeasible && !model->costs.empty()) {
+    llvm::Expected<Answer> answer =
+        run(*highs, *model, options, options.timeLimitSeconds - seconds());
+    if (!answer)
+      return answer.takeError();
+    infeasible = answer->infeasible;
+    bound = std::max(bound, model->lowerBound(answer->bound));
+    choices.clear();
+    if (!answer->values.empty())
+      choices = model->choices(answer->values);
+    if (choices.empty() || !model->cutOff(problem, choices))
+      break;
   }
-  return finish(std::move(choices), model->lowerBound(bound), /*infeasible=*/false);
+  llvm::Expected<Solution> solution =
+      checkedSolution(problem, "HiGHS", std::move(choices), bound, infeasible);
+  if (solution)
+    solution->seconds = seconds();
+  return solution;
 }
 
 #endif // ALPA_WITH_HIGHS

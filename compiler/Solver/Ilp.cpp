@@ -2,6 +2,7 @@
 
 #include "compiler/Solver/Ilp.h"
 #include "compiler/Solver/Moments.h"
+#include "compiler/Solver/Solve.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MathExtras.h"
@@ -298,4 +299,27 @@ CostSum IlpModel::lowerBound(double bound) const {
   double doubt = 1e-7 * double(costs.size()) + 1e-9 * std::fabs(bound);
   double safe = std::ceil((bound - doubt) * unit);
   return std::isfinite(safe) && std::fabs(safe) < 1e36 ? constant + CostSum(safe) : 0;
+}
+
+bool IlpModel::cutOff(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
+  Evaluation evaluation = evaluate(problem, choices);
+  if (!problem.usageLimitBytes || evaluation.peakUsageBytes <= *problem.usageLimitBytes)
+    return false;
+  auto isLive = [&](const Interval &interval) {
+    return interval.begin <= evaluation.peakMoment && evaluation.peakMoment < interval.end;
+  };
+  size_t before = columns.size();
+  for (size_t x = 0; x < binary.size(); ++x) {
+    auto [n, choice] = binary[x];
+    const ProblemNode &node = problem.nodes[n];
+    if (choices[n] != choice || node.usagesBytes.empty() || node.usagesBytes[choice] == 0 ||
+        llvm::none_of(node.intervals, isLive))
+      continue;
+    columns.push_back(x);
+    values.push_back(1);
+  }
+  rowLower.push_back(-std::numeric_limits<double>::infinity());
+  rowUpper.push_back(double(columns.size() - before) - 1);
+  rowStarts.push_back(columns.size());
+  return true;
 }

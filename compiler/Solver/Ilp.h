@@ -48,6 +48,10 @@ struct IlpModel {
   /// what the solver's tolerances leave in doubt. Costs are integers, so where the
   /// doubt is less than one the bound of a finished search is still the optimum.
   CostSum lowerBound(double bound) const;
+  /// Excludes choices that break the memory limit by less than a solver's
+  /// tolerances: what they use at the fullest moment must not all be taken. False
+  /// if they do not break it.
+  bool cutOff(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 };
 
 llvm::Expected<IlpModel> buildIlp(const Problem &problem);

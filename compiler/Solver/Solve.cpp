@@ -335,11 +335,9 @@ private:
     if (!proven && !enough) {
       Graph left = prices.remaining(offset);
       lower = std::max(lower, prices.lower + graph.constant);
-      proven = prices.proven;
-      if (!proven)
-        collapseWithin(left, limit);
-      if (!proven && left.impossibleNode)
-        proven = true;
+      // Not collapsed: of two choices, the one that is cheaper with prices and uses
+      // less may be dearer without them.
+      proven = prices.proven || left.impossibleNode;
       if (!proven)
         proven = closeGap(left, offset, prices.upper + graph.constant, choices, lower);
     }
