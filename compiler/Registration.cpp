@@ -7,6 +7,7 @@
 #include "compiler/Import/Passes.h"
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Sharding/Passes.h"
+#include "compiler/Spmd/Passes.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
@@ -37,6 +38,7 @@ void alpa::registerPasses() {
   mlir::registerSymbolDCEPass();
   registerAlpaImportPasses();
   registerShardingPasses();
+  registerSpmdPasses();
   registerAlpaStagePasses();
   registerAlpaSchedulePasses();
   registerAlpaExportPasses();

@@ -94,7 +94,7 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return isInteger(emit, value, 0);
   if (name == attr::shardings)
     return areShardings(emit, value, op->getResultTypes());
-  if (name == attr::operandShardings)
+  if (name == attr::operandShardings || name == attr::useShardings)
     return areShardings(emit, value, op->getOperandTypes());
   if (name == attr::numMicroBatches)
     return isInteger(emit, value, 1);

@@ -15,6 +15,7 @@
 #include "mlir/IR/RegionKindInterface.h"
 #include "mlir/IR/SymbolTable.h"
 #include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/Hashing.h"
 
 namespace alpa {
@@ -29,6 +30,7 @@ inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
 inline constexpr llvm::StringLiteral layer = "alpa.layer";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";
+inline constexpr llvm::StringLiteral useShardings = "alpa.use_shardings";
 inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings";
 inline constexpr llvm::StringLiteral sharding = "alpa.sharding";
 inline constexpr llvm::StringLiteral kind = "alpa.kind";
@@ -39,6 +41,8 @@ inline constexpr llvm::StringLiteral value = "alpa.value";
 inline constexpr llvm::StringLiteral accumulate = "alpa.accumulate";
 inline constexpr llvm::StringLiteral nextOf = "alpa.next_of";
 inline constexpr llvm::StringLiteral mesh = "alpa.mesh";
+inline constexpr llvm::StringLiteral cluster = "alpa.cluster";
+inline constexpr llvm::StringLiteral perDevice = "alpa.per_device";
 inline constexpr llvm::StringLiteral stages = "alpa.stages";
 inline constexpr llvm::StringLiteral numMicroBatches = "alpa.num_micro_batches";
 inline constexpr llvm::StringLiteral schedule = "alpa.schedule";

@@ -44,9 +44,35 @@ LogicalResult ProgramOp::verify() {
   if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
     return failure();
   for (Operation &op : *getBody())
-    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp>(op))
+    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, ReshardOp>(op))
       return op.emitError() << "alpa_program_c2: `" << op.getName()
                             << "` is not an instruction of a program";
+  return success();
+}
+
+llvm::SmallVector<ShardingSpec> ReshardOp::specsAfterFrom() {
+  llvm::SmallVector<ShardingSpec> specs;
+  for (Attribute spec : getThrough())
+    specs.push_back(cast<ShardingAttr>(spec).getSpec());
+  specs.push_back(getTo().getSpec());
+  return specs;
+}
+
+LogicalResult ReshardOp::verify() {
+  for (Attribute item : getThrough())
+    if (!isa<ShardingAttr>(item))
+      return emitOpError("alpa_reshard_c1: expected #alpa.sharding in `through`, got ") << item;
+  if (failed(verifySharding(*this, "alpa_reshard_c1", getFrom(), getType())))
+    return failure();
+  ShardingSpec before = getFrom().getSpec();
+  for (ShardingSpec &spec : specsAfterFrom()) {
+    ShardingAttr attribute = ShardingAttr::get(getContext(), spec);
+    if (failed(verifySharding(*this, "alpa_reshard_c1", attribute, getType())))
+      return failure();
+    if (spec == before)
+      return emitOpError("alpa_reshard_c2: the step to ") << attribute << " changes nothing";
+    before = spec;
+  }
   return success();
 }
 

@@ -8,6 +8,7 @@ include "mlir/IR/BuiltinAttributes.td"
 include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
 
 def Alpa_Buffer : RankedTensorOf<[AnyType]>;
 
@@ -17,6 +18,33 @@ class Alpa_Op<string mnemonic, list<Trait> traits = []> : Op<Alpa_Dialect, mnemo
 
 class Alpa_Instruction<string mnemonic, list<Trait> traits = []>
     : Alpa_Op<mnemonic, !listconcat([HasParent<"::alpa::ProgramOp">], traits)>;
+
+def Alpa_ReshardOp : Alpa_Op<"reshard", [Pure, SameOperandsAndResultType]> {
+  let summary = "The same tensor, held otherwise by the devices of its mesh";
+  let description = [{
+    Stands in functions whose ops have shardings, wherever a value is used
+    otherwise than it is held. `through` lists the specs between `from` and `to`:
+    each spec is one step (slice, all-gather, all-to-all or permute) from the one
+    before it.
+
+    ```mlir
+    %1 = alpa.reshard %0 {from = #alpa.sharding<[S01, R]>, through = [#alpa.sharding<[S0, R]>],
+                          to = #alpa.sharding<[R, R]>} : tensor<8x4xf32>
+    ```
+
+    Constraints:
+    - alpa_reshard_c1: each spec has one entry for each dimension.
+    - alpa_reshard_c2: no spec equals the one before it.
+  }];
+  let arguments = (ins Alpa_Buffer:$operand, Alpa_ShardingAttr:$from,
+                       DefaultValuedOptionalAttr<ArrayAttr, "{}">:$through, Alpa_ShardingAttr:$to);
+  let results = (outs Alpa_Buffer:$result);
+  let assemblyFormat = "$operand attr-dict `:` type($result)";
+  let extraClassDeclaration = [{
+    /// The specs after `from`, `to` included.
+    ::llvm::SmallVector<::alpa::ShardingSpec> specsAfterFrom();
+  }];
+}
 
 def Alpa_ProgramOp
     : Alpa_Op<"program", [IsolatedFromAbove, Symbol, SingleBlock, NoTerminator, NoRegionArguments]> {

@@ -184,3 +184,27 @@ func.func private @f(tensor<8xf32> {alpa.carried_by = 3 : i64})
 
 // expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.reduction`: expected one of "mean", "sum", "concat", got "max"}}
 func.func private @f() -> (tensor<8xf32> {alpa.reduction = "max"})
+
+// -----
+
+func.func @reshard_rank(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error @below {{alpa_reshard_c1: the sharding has 1 entries, but 'tensor<8x4xf32>' has 2 dimensions}}
+  %0 = alpa.reshard %x {from = #alpa.sharding<[S0, R]>, to = #alpa.sharding<[R]>} : tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+func.func @reshard_through(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error @below {{alpa_reshard_c1: expected #alpa.sharding in `through`, got 1 : i64}}
+  %0 = alpa.reshard %x {from = #alpa.sharding<[S0, R]>, through = [1], to = #alpa.sharding<[R, R]>} : tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+func.func @reshard_nothing(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error @below {{alpa_reshard_c2: the step to #alpa.sharding<[S0, R]> changes nothing}}
+  %0 = alpa.reshard %x {from = #alpa.sharding<[S0, R]>, to = #alpa.sharding<[S0, R]>} : tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}

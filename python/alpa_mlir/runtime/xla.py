@@ -238,26 +238,34 @@ def _aval(tensor: TensorSpec) -> Any:
     return _jax.core.ShapedArray(tensor.shape, np.dtype(_jax.numpy.dtype(tensor.dtype)))
 
 
-def _options(client: Any, devices: Sequence[Device]) -> Any:
-    ids: Any = np.array([device.id for device in devices])[None, :]
-    options = _backend.get_compile_options(1, len(devices), device_assignment=ids, backend=client)
-    options.executable_build_options.use_shardy_partitioner = True
+def _options(client: Any, devices: Sequence[Device], per_device: bool) -> Any:
+    ids: Any = np.array([device.id for device in devices])
+    # Explicit collectives: replicas, nothing left to partition.
+    counts, grid = ((len(ids), 1), ids[:, None]) if per_device else ((1, len(ids)), ids[None, :])
+    options = _backend.get_compile_options(*counts, device_assignment=grid, backend=client)
+    options.executable_build_options.use_shardy_partitioner = not per_device
     return options
 
 
-def compile_text(text: str, mesh: Mesh) -> Any:
-    """Compile a module with Shardy annotations for the devices of a mesh."""
+def compile_text(text: str, mesh: Mesh, *, per_device: bool = False) -> Any:
+    """Compile a module for the devices of a mesh.
+
+    Args:
+        per_device: the module says what one device does, with explicit collectives among
+            replicas; otherwise it is the whole program, with Shardy annotations.
+    """
     devices = mesh_devices(mesh)
     client = devices[0].client
-    return client.compile_and_load(text, devices, _options(client, devices))
+    return client.compile_and_load(text, devices, _options(client, devices, per_device))
 
 
-def reload_on(handle: Any, mesh: Mesh) -> Any | None:
+def reload_on(handle: Any, mesh: Mesh, *, per_device: bool = False) -> Any | None:
     """The same program on other devices, without compiling again; None where that fails."""
     devices = mesh_devices(mesh)
     client = devices[0].client
+    options = _options(client, devices, per_device)
     try:
-        return client.deserialize_executable(handle.serialize(), devices, _options(client, devices))
+        return client.deserialize_executable(handle.serialize(), devices, options)
     except (RuntimeError, AttributeError):
         return None
 

@@ -1,0 +1,389 @@
+//===- InsertReshards.cpp - every change of a sharding becomes an op ------===//
+
+#include "compiler/Sharding/Reshard.h"
+#include "compiler/Spmd/OpSplit.h"
+#include "compiler/Spmd/Passes.h"
+#include "compiler/Spmd/ShardedModule.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "mlir/Transforms/RegionUtils.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_INSERTRESHARDS
+#include "compiler/Spmd/Passes.h.inc"
+} // namespace alpa
+
+using namespace alpa;
+using namespace mlir;
+
+namespace {
+
+class ReshardInserter {
+public:
+  ReshardInserter(func::FuncOp function, MeshAttr mesh, ReshardPlanner &planner)
+      : function(function), meshShape(mesh.getShape()), planner(planner),
+        builder(function.getContext()) {}
+
+  LogicalResult run();
+
+  unsigned numReshards = 0, numRemade = 0;
+
+private:
+  LogicalResult visitBlock(Block &block);
+  LogicalResult visit(Operation *op);
+  LogicalResult visitRegions(Operation *op, ArrayRef<ShardingSpec> operands,
+                             ArrayRef<ShardingSpec> results);
+  LogicalResult visitReturn(func::ReturnOp op);
+  LogicalResult useAs(OpOperand &use, const ShardingSpec &spec);
+  FailureOr<Value> valueAs(Value value, const ShardingSpec &spec, Operation *user);
+  FailureOr<Value> remake(Operation *op, const ShardingSpec &spec, Operation *user);
+  FailureOr<Value> reshard(Value value, const ShardingSpec &from, const ShardingSpec &to,
+                           Operation *user);
+  bool isFree(Operation *op);
+  bool isView(Operation *op);
+  FailureOr<SmallVector<ShardingSpec>> specsOf(Operation *op, StringRef name, TypeRange types);
+  FailureOr<ShardingSpec> read(Operation *op, Attribute attribute, Type type);
+  void setResults(Operation *op, ArrayRef<ShardingSpec> specs);
+  ShardingAttr attributeOf(const ShardingSpec &spec) {
+    return ShardingAttr::get(builder.getContext(), spec);
+  }
+
+  func::FuncOp function;
+  ArrayRef<int64_t> meshShape;
+  ReshardPlanner &planner;
+  OpBuilder builder;
+  DenseMap<Value, ShardingSpec> held;
+  DenseMap<std::pair<Value, Attribute>, Value> made; // By value and spec, in the value's block.
+  DenseMap<Operation *, bool> freeOps;
+};
+
+} // namespace
+
+FailureOr<ShardingSpec> ReshardInserter::read(Operation *op, Attribute attribute, Type type) {
+  auto sharding = dyn_cast_or_null<ShardingAttr>(attribute);
+  if (!isa<RankedTensorType>(type))
+    return ShardingSpec{};
+  if (!sharding)
+    return ShardingSpec::replicated(cast<RankedTensorType>(type).getRank());
+  if (failed(verifySpec([&] { return op->emitError(); }, sharding.getSpec(), type, meshShape)))
+    return failure();
+  return withoutOnes(sharding.getSpec(), meshShape);
+}
+
+FailureOr<SmallVector<ShardingSpec>> ReshardInserter::specsOf(Operation *op, StringRef name,
+                                                              TypeRange types) {
+  SmallVector<ShardingSpec> specs;
+  for (auto [item, type] : llvm::zip_equal(op->getAttrOfType<ArrayAttr>(name), types)) {
+    FailureOr<ShardingSpec> spec = read(op, item, type);
+    if (failed(spec))
+      return failure();
+    specs.push_back(std::move(*spec));
+  }
+  return specs;
+}
+
+void ReshardInserter::setResults(Operation *op, ArrayRef<ShardingSpec> specs) {
+  SmallVector<Attribute> attributes;
+  for (auto [result, spec] : llvm::zip_equal(op->getResults(), specs)) {
+    held[result] = spec;
+    attributes.push_back(attributeOf(spec));
+  }
+  op->setAttr(attr::shardings, builder.getArrayAttr(attributes));
+  op->removeAttr(attr::useShardings);
+}
+
+/// Ops whose sums or shapes XLA fuses into their users.
+static bool isFusible(Operation *op) {
+  if (op->getNumRegions() || op->getNumResults() != 1 || !isMemoryEffectFree(op))
+    return false;
+  std::optional<ShardingRule> rule = getShardingRule(op);
+  return rule && !rule->heavy && !rule->leads && !rule->forwards &&
+         llvm::none_of(rule->factors,
+                       [](const Factor &f) { return f.kind == FactorKind::Reduction; });
+}
+
+/// Made of constants alone, as the search's Free values are.
+bool ReshardInserter::isFree(Operation *op) {
+  auto known = freeOps.find(op);
+  if (known != freeOps.end())
+    return known->second;
+  // Operands come first in program order, so they are known by now.
+  bool isFree = isFusible(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+                  Operation *source = operand.getDefiningOp();
+                  return source && source->getBlock() == op->getBlock() && freeOps.lookup(source);
+                });
+  return freeOps[op] = isFree;
+}
+
+bool ReshardInserter::isView(Operation *op) {
+  if (op->getNumOperands() != 1 || !isFusible(op))
+    return false;
+  auto from = dyn_cast<RankedTensorType>(op->getOperand(0).getType());
+  auto to = dyn_cast<RankedTensorType>(op->getResult(0).getType());
+  return from && to && to.getNumElements() > from.getNumElements();
+}
+
+FailureOr<Value> ReshardInserter::reshard(Value value, const ShardingSpec &from,
+                                          const ShardingSpec &to, Operation *user) {
+  if (from == to)
+    return value;
+  auto type = cast<RankedTensorType>(value.getType());
+  auto path = planner.of(type.getShape(), getTensorBytes(type)).path(from, to);
+  if (!path)
+    return user->emitError() << "cannot change " << type << " from " << attributeOf(from) << " to "
+                             << attributeOf(to) << ": pieces are uneven";
+  SmallVector<Attribute> through;
+  for (const ReshardStep &step : llvm::drop_end(*path))
+    through.push_back(attributeOf(step.spec));
+  builder.setInsertionPoint(user);
+  Value result = ReshardOp::create(builder, value.getLoc(), type, value, attributeOf(from),
+                                   builder.getArrayAttr(through), attributeOf(to));
+  held[result] = to;
+  ++numReshards;
+  return result;
+}
+
+/// The op again, with its result split as nearly to `spec` as its rule can.
+FailureOr<Value> ReshardInserter::remake(Operation *op, const ShardingSpec &spec, Operation *user) {
+  ShardingRule rule = *getShardingRule(op);
+  auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
+  for (ShardingSpec &operand : operands) // They are made as the result wants them.
+    operand = ShardingSpec::replicated(operand.dims.size());
+  OpSplit split = nearestSplit(op, rule, operands, ArrayRef(spec), meshShape);
+  Value result = op->getResult(0);
+  if (split.results[0] != held[result]) {
+    Value &known = made[{result, attributeOf(split.results[0])}];
+    if (!known) {
+      IRMapping mapping;
+      for (auto [operand, wanted] : llvm::zip_equal(op->getOperands(), split.operands)) {
+        FailureOr<Value> source = valueAs(operand, wanted, user);
+        if (failed(source))
+          return failure();
+        mapping.map(operand, *source);
+      }
+      builder.setInsertionPoint(user);
+      Operation *clone = builder.clone(*op, mapping);
+      setResults(clone, split.results);
+      freeOps[clone] = freeOps.lookup(op);
+      ++numRemade;
+      made[{result, attributeOf(split.results[0])}] = clone->getResult(0);
+    }
+    result = made[{op->getResult(0), attributeOf(split.results[0])}];
+  }
+  return reshard(result, held[result], spec, user);
+}
+
+FailureOr<Value> ReshardInserter::valueAs(Value value, const ShardingSpec &spec, Operation *user) {
+  if (held[value] == spec)
+    return value;
+  auto key = std::make_pair(value, Attribute(attributeOf(spec)));
+  if (Value known = made.lookup(key))
+    return known;
+  Operation *source = value.getDefiningOp();
+  bool isRemade = source && (isFree(source) || isView(source));
+  FailureOr<Value> result =
+      isRemade ? remake(source, spec, user) : reshard(value, ShardingSpec(held[value]), spec, user);
+  if (succeeded(result))
+    made[key] = *result;
+  return result;
+}
+
+LogicalResult ReshardInserter::useAs(OpOperand &use, const ShardingSpec &spec) {
+  Operation *user = use.getOwner();
+  FailureOr<Value> value = valueAs(use.get(), spec, user);
+  if (failed(value))
+    return failure();
+  use.set(*value);
+  return success();
+}
+
+LogicalResult ReshardInserter::visit(Operation *op) {
+  if (auto reshard = dyn_cast<ReshardOp>(op)) { // There already.
+    held[reshard.getResult()] = withoutOnes(reshard.getTo().getSpec(), meshShape);
+    return useAs(reshard->getOpOperand(0), withoutOnes(reshard.getFrom().getSpec(), meshShape));
+  }
+  std::optional<ShardingRule> rule = getShardingRule(op);
+  if (!rule)
+    return op->emitError("has no sharding rule yet");
+  isFree(op);
+  auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
+  std::optional<SmallVector<ShardingSpec>> results;
+  if (op->hasAttr(attr::shardings)) {
+    auto given = specsOf(op, attr::shardings, op->getResultTypes());
+    if (failed(given))
+      return failure();
+    results = std::move(*given);
+  }
+  SmallVector<ShardingSpec> wanted, madeAs;
+  if (results && op->hasAttr(attr::useShardings)) {
+    auto given = specsOf(op, attr::useShardings, op->getOperandTypes());
+    if (failed(given))
+      return failure();
+    wanted = std::move(*given);
+    madeAs = *results;
+  } else if (OpSplit split; results) {
+    llvm::Expected<OpSplit> exact = readSplit(op, *rule, operands, *results, meshShape);
+    if (exact) {
+      split = std::move(*exact);
+    } else {
+      llvm::consumeError(exact.takeError());
+      split = nearestSplit(op, *rule, operands, ArrayRef<ShardingSpec>(*results), meshShape);
+    }
+    wanted = std::move(split.operands);
+    madeAs = std::move(split.results);
+  } else {
+    split = nearestSplit(op, *rule, operands, std::nullopt, meshShape);
+    wanted = std::move(split.operands);
+    madeAs = std::move(split.results);
+    results = madeAs;
+  }
+  for (auto [use, spec] : llvm::zip_equal(op->getOpOperands(), wanted))
+    if (failed(useAs(use, spec)))
+      return failure();
+  setResults(op, madeAs);
+  if (isControlFlow(op) && failed(visitRegions(op, wanted, madeAs)))
+    return failure();
+  // What the op cannot make as its annotation says is made so behind it.
+  for (auto [result, made, spec] : llvm::zip_equal(op->getResults(), madeAs, *results)) {
+    if (made == spec || result.use_empty())
+      continue;
+    FailureOr<Value> moved = reshard(result, made, spec, op->getNextNode());
+    if (failed(moved))
+      return failure();
+    result.replaceAllUsesExcept(*moved, moved->getDefiningOp());
+  }
+  return success();
+}
+
+/// Values from outside are used whole in regions; values in loops are split as
+/// the loop's operands make them.
+LogicalResult ReshardInserter::visitRegions(Operation *op, ArrayRef<ShardingSpec> operands,
+                                            ArrayRef<ShardingSpec> results) {
+  llvm::SetVector<Value> captured;
+  getUsedValuesDefinedAbove(op->getRegions(), captured);
+  for (Value value : captured) {
+    FailureOr<Value> whole = valueAs(value, ShardingSpec::replicated(specRank(value)), op);
+    if (failed(whole))
+      return failure();
+    if (*whole == value)
+      continue;
+    for (Region &region : op->getRegions())
+      replaceAllUsesInRegionWith(value, *whole, region);
+  }
+  for (auto [index, region] : llvm::enumerate(op->getRegions())) {
+    if (!region.hasOneBlock())
+      return op->emitError("has a region of several blocks");
+    for (auto [argument, spec] : llvm::zip(region.getArguments(), operands))
+      held[argument] = spec;
+    if (failed(visitBlock(region.front())))
+      return failure();
+    bool isCondition = carriesOperands(op) && index == 0;
+    Operation *terminator = region.front().getTerminator();
+    for (OpOperand &use : terminator->getOpOperands()) {
+      ShardingSpec spec = isCondition ? ShardingSpec::replicated(specRank(use.get()))
+                                      : results[use.getOperandNumber()];
+      if (failed(useAs(use, spec)))
+        return failure();
+    }
+  }
+  return success();
+}
+
+LogicalResult ReshardInserter::visitBlock(Block &block) {
+  for (Operation &op : llvm::make_early_inc_range(block.without_terminator()))
+    if (failed(visit(&op)))
+      return failure();
+  return success();
+}
+
+LogicalResult ReshardInserter::visitReturn(func::ReturnOp op) {
+  SmallVector<DictionaryAttr> resultAttrs;
+  DenseMap<int64_t, BlockArgument> carried; // By the result that replaces it.
+  for (BlockArgument argument : function.getArguments())
+    if (auto result =
+            function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::carriedBy))
+      carried.try_emplace(result.getInt(), argument);
+  for (OpOperand &use : op->getOpOperands()) {
+    unsigned index = use.getOperandNumber();
+    Attribute given = function.getResultAttr(index, attr::sharding);
+    BlockArgument argument = carried.lookup(index);
+    ShardingSpec spec = held[use.get()];
+    if (given) {
+      FailureOr<ShardingSpec> read = this->read(op, given, use.get().getType());
+      if (failed(read))
+        return failure();
+      spec = std::move(*read);
+    } else if (argument && argument.getType() == use.get().getType()) {
+      spec = held[argument]; // The next step finds the state as this one did.
+    }
+    if (failed(useAs(use, spec)))
+      return failure();
+    NamedAttrList attributes(function.getResultAttrDict(index));
+    if (isa<RankedTensorType>(use.get().getType()))
+      attributes.set(attr::sharding, attributeOf(spec));
+    resultAttrs.push_back(attributes.getDictionary(builder.getContext()));
+  }
+  function.setAllResultAttrs(resultAttrs);
+  return success();
+}
+
+LogicalResult ReshardInserter::run() {
+  if (!function.getBody().hasOneBlock())
+    return function.emitError("expected a function of one block");
+  SmallVector<DictionaryAttr> argAttrs;
+  for (BlockArgument argument : function.getArguments()) {
+    NamedAttrList attributes(function.getArgAttrDict(argument.getArgNumber()));
+    FailureOr<ShardingSpec> spec =
+        read(function, attributes.get(attr::sharding), argument.getType());
+    if (failed(spec))
+      return failure();
+    held[argument] = *spec;
+    if (isa<RankedTensorType>(argument.getType()))
+      attributes.set(attr::sharding, attributeOf(*spec));
+    argAttrs.push_back(attributes.getDictionary(builder.getContext()));
+  }
+  function.setAllArgAttrs(argAttrs);
+  Block &body = function.getBody().front();
+  auto returned = dyn_cast<func::ReturnOp>(body.getTerminator());
+  if (!returned)
+    return function.emitError("expected `func.return` at the end");
+  if (failed(visitBlock(body)) || failed(visitReturn(returned)))
+    return failure();
+  // What was made anew for every user is not needed itself.
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+  return success();
+}
+
+namespace {
+
+struct InsertReshards : public alpa::impl::InsertReshardsBase<InsertReshards> {
+  void runOnOperation() override {
+    llvm::DenseMap<Attribute, std::unique_ptr<CostModel>> models;
+    llvm::DenseMap<Attribute, std::unique_ptr<ReshardPlanner>> planners;
+    auto visit = [&](func::FuncOp function, MeshAttr mesh) -> LogicalResult {
+      std::unique_ptr<ReshardPlanner> &planner = planners[mesh];
+      if (!planner) {
+        llvm::Expected<LogicalMesh> logical = logicalMeshOf(getOperation(), mesh);
+        if (!logical)
+          return function.emitError(llvm::toString(logical.takeError()));
+        std::unique_ptr<CostModel> &model = models[mesh];
+        model = std::make_unique<CostModel>(std::move(*logical));
+        planner = std::make_unique<ReshardPlanner>(*model);
+      }
+      ReshardInserter inserter(function, mesh, *planner);
+      if (failed(inserter.run()))
+        return failure();
+      numReshards += inserter.numReshards;
+      numRemade += inserter.numRemade;
+      return success();
+    };
+    if (failed(forEachShardedFunction(getOperation(), visit)))
+      signalPassFailure();
+  }
+};
+
+} // namespace

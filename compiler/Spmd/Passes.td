@@ -1,0 +1,80 @@
+//===- Passes.td - from sharded functions to per-device programs ----------===//
+
+#ifndef ALPA_COMPILER_SPMD_PASSES
+#define ALPA_COMPILER_SPMD_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+def InsertReshards : Pass<"alpa-insert-reshards", "::mlir::ModuleOp"> {
+  let summary = "Make every change of a value's sharding an op";
+  let description = [{
+    Works on the functions of every module that has an `alpa.mesh` (stage modules,
+    or the one that alpa-solve-sharding leaves). Wherever an op uses a value
+    otherwise than it is held, an `alpa.reshard` is put before the first such use,
+    one for each value and spec. What costs nothing to make (constants, iotas and
+    what is computed of them element by element) is made anew as it is wanted, and
+    of a broadcast the operand is resharded. Results become as the signature says.
+
+    Afterwards every op has `alpa.shardings`, ops in the bodies of loops included,
+    none has `alpa.use_shardings`, and all arguments and results have
+    `alpa.sharding`. An op without `alpa.use_shardings` takes its operands as they
+    are held if one of its strategies does; otherwise its results say how it is
+    split. Paths are the ones that the search counted with if the module says for
+    which cluster (`alpa.cluster`).
+
+    Before:
+    ```mlir
+    %0 = stablehlo.tanh %x {alpa.shardings = [#alpa.sharding<[S0, R]>]} : tensor<8x4xf32>
+    %1 = stablehlo.dot_general %0, %w, .. {alpa.shardings = [#alpa.sharding<[R, S0]>],
+           alpa.use_shardings = [#alpa.sharding<[R, R]>, #alpa.sharding<[R, S0]>]} ..
+    ```
+    After:
+    ```mlir
+    %0 = stablehlo.tanh %x {alpa.shardings = [#alpa.sharding<[S0, R]>]} : tensor<8x4xf32>
+    %1 = alpa.reshard %0 {from = #alpa.sharding<[S0, R]>, to = #alpa.sharding<[R, R]>} : tensor<8x4xf32>
+    %2 = stablehlo.dot_general %1, %w, .. {alpa.shardings = [#alpa.sharding<[R, S0]>]} ..
+    ```
+  }];
+  let statistics = [Statistic<"numReshards", "reshards", "Reshards made">,
+                    Statistic<"numRemade", "remade", "Ops made anew instead of resharded">];
+  let dependentDialects = ["::alpa::AlpaDialect"];
+}
+
+def VerifySharding : Pass<"alpa-verify-sharding", "::mlir::ModuleOp"> {
+  let summary = "Check that all shardings are strategies of their ops";
+  let description = [{
+    After alpa-insert-reshards: the specs of each op's operands and results are
+    those of one strategy of its sharding rule, pieces are even, mesh axes exist,
+    the steps of reshards are single collectives, and results are as the signature
+    says. An error names the op, what was found and what was expected.
+  }];
+}
+
+def LowerToCollectives : Pass<"alpa-lower-to-collectives", "::mlir::ModuleOp"> {
+  let summary = "Turn sharded functions into programs of one device";
+  let description = [{
+    After alpa-insert-reshards: every tensor gets the shape of the part that a
+    device holds, reshards and sums of partial results become `all_gather`,
+    `all_to_all`, `collective_permute`, `reduce_scatter` and `all_reduce`, and what
+    depends on the place of a part is computed from `replica_id`. Run the functions
+    with as many replicas as the mesh has devices, in its row-major order; no
+    partitioner is needed. The module is marked `alpa.per_device`, and signatures
+    keep `alpa.sharding`.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32> {alpa.sharding = #alpa.sharding<[R, S0]>}, ..
+      %0 = stablehlo.dot_general %x, %w, .. {alpa.shardings = [#alpa.sharding<[R, R]>]} ..
+    ```
+    After, on a mesh of two devices:
+    ```mlir
+    func.func @main(%x: tensor<8x2xf32> {alpa.sharding = #alpa.sharding<[R, S0]>}, ..
+      %0 = stablehlo.dot_general %x, %w, ..
+      %1 = "stablehlo.all_reduce"(%0) <{replica_groups = dense<[[0, 1]]> ..
+    ```
+  }];
+  let statistics = [Statistic<"numCollectives", "collectives", "Collectives made">];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
+}
+
+#endif // ALPA_COMPILER_SPMD_PASSES

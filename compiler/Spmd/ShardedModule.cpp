@@ -1,0 +1,71 @@
+//===- ShardedModule.cpp - functions with shardings, and their mesh -------===//
+
+#include "compiler/Spmd/ShardedModule.h"
+
+#include "llvm/ADT/SmallSet.h"
+
+using namespace alpa;
+using namespace mlir;
+
+LogicalResult
+alpa::forEachShardedFunction(ModuleOp module,
+                             function_ref<LogicalResult(func::FuncOp, MeshAttr)> visit) {
+  SmallVector<ModuleOp> modules{module};
+  llvm::append_range(modules, module.getOps<ModuleOp>());
+  bool found = false;
+  for (ModuleOp stage : modules) {
+    auto mesh = stage->getAttrOfType<MeshAttr>(attr::mesh);
+    if (!mesh)
+      continue;
+    found = true;
+    for (auto function : stage.getOps<func::FuncOp>())
+      if (!function.isExternal() && failed(visit(function, mesh)))
+        return failure();
+  }
+  if (found)
+    return success();
+  return module.emitError() << "no module has an `" << attr::mesh
+                            << "`; run alpa-solve-sharding, or alpa-slice-stages first";
+}
+
+/// How many hosts hold the devices; they are numbered host by host.
+static int64_t numHosts(const Cluster &cluster, llvm::ArrayRef<int64_t> devices) {
+  llvm::SmallSet<int64_t, 8> hosts;
+  for (int64_t device : devices) {
+    int64_t host = 0, first = 0;
+    while (host < static_cast<int64_t>(cluster.hosts.size()) &&
+           device >= first + cluster.hosts[host].devices)
+      first += cluster.hosts[host++].devices;
+    hosts.insert(host);
+  }
+  return static_cast<int64_t>(hosts.size());
+}
+
+llvm::Expected<LogicalMesh> alpa::logicalMeshOf(ModuleOp module, MeshAttr mesh) {
+  if (auto text = module->getAttrOfType<StringAttr>(attr::cluster)) {
+    llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
+    if (!cluster)
+      return cluster.takeError();
+    auto devices = static_cast<int64_t>(mesh.getDevices().size());
+    int64_t hosts = numHosts(*cluster, mesh.getDevices());
+    llvm::Expected<LogicalMesh> found =
+        makeLogicalMesh(*cluster, {hosts, devices / hosts}, mesh.getShape());
+    if (found)
+      return found;
+    llvm::consumeError(found.takeError()); // A mesh that the search does not make.
+  }
+  LogicalMesh even;
+  even.shape.assign(mesh.getShape().begin(), mesh.getShape().end());
+  even.devicesOnHost = even.shape;
+  even.axes.assign(even.shape.size(), {/*bandwidth=*/1e10, /*latency=*/1e-6});
+  return even;
+}
+
+RankedTensorType alpa::localType(RankedTensorType type, const ShardingSpec &spec,
+                                 llvm::ArrayRef<int64_t> meshShape) {
+  SmallVector<int64_t> shape(type.getShape());
+  for (auto [size, axes] : llvm::zip_equal(shape, spec.dims))
+    for (unsigned axis : axes)
+      size /= meshShape[axis];
+  return type.clone(shape);
+}
