@@ -4,6 +4,8 @@
 #include "compiler/Import/Passes.h"
 #include "compiler/Import/Phases.h"
 #include "compiler/Import/Subset.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -32,6 +34,8 @@ public:
     if (failed(alpa::inlineCalls(main, calls)))
       return signalPassFailure();
     inlinedCalls += calls;
+    if (keepShardings && failed(alpa::keepShardingAnnotations(module, main)))
+      return signalPassFailure();
     alpa::dropShardingAnnotations(module, main);
     if (failed(removeOtherFunctions(module, main)) || failed(alpa::verifySubset(main)) ||
         failed(alpa::verifySignature(main)))

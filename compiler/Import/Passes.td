@@ -44,10 +44,25 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
       return %1 : tensor<2x4xf32>
     }
     ```
+    Shardings that the program asks for (`sdy.sharding_constraint`, `sdy.sharding`
+    of an argument) are dropped, because the plan decides about them. With
+    `keep-shardings` they stay, for the method `manual`: mesh axes are counted in
+    the order of the program's mesh, whose shape becomes `alpa.pin_mesh` of the
+    module; an argument gets `alpa.sharding`, and a constraint becomes
+
+    ```mlir
+      %1 = stablehlo.optimization_barrier %0 {alpa.pin = #alpa.sharding<[S0, R]>} : ..
+    ```
+
+    with `alpa.pin_open = array<i64: 1>` where dimension 1 may be split further.
+
     Errors: no `@main`, recursive or undefined callees, ops of programs that are
     already partitioned (collectives, `partition_id`, manual computations),
     dynamic shapes, a forward op that needs a gradient, a bad signature.
   }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let options = [Option<"keepShardings", "keep-shardings", "bool", /*default=*/"false",
+                        "Keep the shardings that the program asks for">];
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,

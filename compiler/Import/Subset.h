@@ -11,6 +11,11 @@ namespace alpa {
 /// random keys): the plan decides about shardings.
 void dropShardingAnnotations(mlir::ModuleOp module, mlir::func::FuncOp main);
 
+/// Keeps what the user asks for, in a form that later passes know: arguments get
+/// `alpa.sharding`, a constraint becomes a barrier with `alpa.pin`, and the module
+/// gets the mesh's shape as `alpa.pin_mesh`.
+mlir::LogicalResult keepShardingAnnotations(mlir::ModuleOp module, mlir::func::FuncOp main);
+
 /// Says where @main holds an op or a type that a single-device step cannot have.
 mlir::LogicalResult verifySubset(mlir::func::FuncOp main);
 

@@ -33,6 +33,9 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     ListOption<"meshShape", "mesh-shape", "int64_t",
                "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
     Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
+    Option<"method", "method", "std::string", "\"auto\"",
+           "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
+           "heuristic or manual">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",

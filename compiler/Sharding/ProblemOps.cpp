@@ -73,10 +73,23 @@ void ProblemBuilder::moveAtOnce(const ValueInfo &value) {
 
 void ProblemBuilder::lead(const OpInfo &info) {
   Value result = info.op->getResult(0);
-  std::vector<Strategy> strategies = enumerateStrategies(info.rule, shapeOf(result), meshShape);
+  // A filter may leave only strategies that use few axes; of those that it allows,
+  // the ones that use the most are taken.
+  bool isRestricted = static_cast<bool>(options.filter.allowsStrategy);
+  std::vector<Strategy> strategies =
+      enumerateStrategies(info.rule, shapeOf(result), meshShape, /*mayIdle=*/isRestricted);
   RuleProjection projection(info.rule, meshShape);
-  llvm::erase_if(strategies,
-                 [&](const Strategy &strategy) { return !isAllowed(info, projection, strategy); });
+  if (isRestricted) {
+    llvm::erase_if(strategies, [&](const Strategy &strategy) {
+      return !isAllowed(info, projection, strategy);
+    });
+    int64_t most = 0;
+    for (const Strategy &strategy : strategies)
+      most = std::max(most, projection.numShares(strategy.axes));
+    llvm::erase_if(strategies, [&](const Strategy &strategy) {
+      return projection.numShares(strategy.axes) < most;
+    });
+  }
   if (strategies.empty()) {
     failure = "has no strategy that is allowed";
     return;

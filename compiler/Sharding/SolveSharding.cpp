@@ -1,6 +1,7 @@
 //===- SolveSharding.cpp - split @main over one mesh ----------------------===//
 
 #include "compiler/Sharding/IntraOp.h"
+#include "compiler/Sharding/Methods.h"
 #include "compiler/Sharding/Passes.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
@@ -75,6 +76,16 @@ llvm::Error SolveSharding::run() {
   options.numMicroBatches = microBatches;
   options.timeLimitSeconds = timeLimit;
   options.memoryLimitBytes = memoryLimit > 0 ? memoryLimit : mesh->device.memoryBytes;
+  if (llvm::Error error = checkMethod(method))
+    return error;
+  std::optional<MethodRoles> roles;
+  if (method != "auto") {
+    roles.emplace(main);
+    llvm::Expected<PlanFilter> filter = makeFilter(method, *roles, *mesh);
+    if (!filter)
+      return filter.takeError();
+    options.filter = std::move(*filter);
+  }
   for (BlockArgument argument : main.getArguments())
     if (auto pin = main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))
       options.filter.pinned[argument] = pin.getSpec();

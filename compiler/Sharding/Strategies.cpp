@@ -68,7 +68,7 @@ int64_t RuleProjection::numShares(const Assignment &axes, llvm::ArrayRef<unsigne
 
 std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
                                                 llvm::ArrayRef<int64_t> resultShape,
-                                                llvm::ArrayRef<int64_t> meshShape) {
+                                                llvm::ArrayRef<int64_t> meshShape, bool mayIdle) {
   RuleProjection projection(rule, meshShape);
   std::vector<Strategy> strategies{Strategy{}};
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
@@ -89,7 +89,7 @@ std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
       }
     }
   }
-  if (rule.heavy) {
+  if (rule.heavy && !mayIdle) {
     int64_t most = 0;
     for (const Strategy &strategy : strategies)
       most = std::max(most, projection.numShares(strategy.axes));

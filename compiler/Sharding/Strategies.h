@@ -47,10 +47,11 @@ private:
 
 /// The strategies of an op. Those of a heavy op use as many axes as any of its
 /// strategies can, and may scatter a sum over one dimension of the result: every
-/// further dimension to choose from would multiply the solver's work. `resultShape` is result 0's.
+/// further dimension to choose from would multiply the solver's work. `resultShape`
+/// is result 0's. With `mayIdle` also those of a heavy op that use fewer axes.
 std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
-                                          llvm::ArrayRef<int64_t> meshShape);
+                                          llvm::ArrayRef<int64_t> meshShape, bool mayIdle = false);
 
 /// Result 0's spec after the scatters of a strategy.
 PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);

@@ -79,6 +79,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "Name of a cluster preset, or a cluster file (YAML)">,
     Option<"numMicroBatches", "num-micro-batches", "int64_t", /*default=*/"1",
            "Micro-batches in a step; the module is one micro-batch">,
+    Option<"method", "method", "std::string", /*default=*/"\"auto\"",
+           "How ops may be split: auto, data-parallel, zero-2, zero-3, megatron, "
+           "expert-parallel, heuristic or manual">,
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
            "`1f1b` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
     ListOption<"submeshes", "submeshes", "std::string",

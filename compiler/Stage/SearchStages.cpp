@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/PlanAttributes.h"
 #include "compiler/Stage/SearchOptions.h"
@@ -74,6 +75,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
                 llvm::join(clusterPresets(), ", ") + ")");
   if (numMicroBatches < 1)
     return fail("num-micro-batches must be 1 or more, got " + llvm::Twine(numMicroBatches));
+  if (llvm::Error error = checkMethod(method))
+    return fail(llvm::toString(std::move(error)));
   if (schedule != "1f1b" && schedule != "gpipe")
     return fail("unknown schedule '" + schedule + "'; expected 1f1b or gpipe");
   if (!(memoryFraction > 0 && memoryFraction <= 1))
@@ -262,8 +265,32 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.memoryBytes = problem.memoryBytes;
   options.mostInFlight = problem.inFlight(problem.numLayers);
   options.timeLimitSeconds = timeLimit;
+  std::optional<MethodRoles> roles;
+  if (method != "auto") {
+    roles.emplace(main);
+    for (const LogicalMesh &mesh : space->meshes) {
+      llvm::Expected<PlanFilter> filter = makeFilter(method, *roles, mesh);
+      if (!filter)
+        return fail(llvm::toString(filter.takeError()));
+      options.filters.push_back(std::move(*filter));
+    }
+    bool looksFurther = method == "heuristic" || method == "manual";
+    options.describe = [&roles, looksFurther](const StageShape &shape,
+                                              std::vector<uintptr_t> &words) {
+      for (Value value : shape.values) {
+        words.push_back(uintptr_t(roles->of(value)));
+        words.push_back(roles->batchDims(value));
+        words.push_back(roles->expertDims(value));
+      }
+      // These depend on all of the step: no two stages are alike.
+      if (looksFurther && !shape.ops.empty()) {
+        words.push_back(uintptr_t(shape.ops.front()));
+        words.push_back(uintptr_t(shape.ops.back()));
+      }
+    };
+  }
   main.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
-  StageCosts costs(opsOfLayer, space->meshes, space->views, options);
+  StageCosts costs(opsOfLayer, space->meshes, space->views, std::move(options));
   Crossings crossings = findCrossings();
   problem.choices = [&](unsigned lo, unsigned hi, unsigned submesh) {
     return costs.choices(lo, hi, submesh);

@@ -19,7 +19,7 @@ StageCosts::StageCosts(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer
                        std::vector<LogicalMesh> meshes,
                        std::vector<llvm::SmallVector<unsigned>> views, StageCostOptions options)
     : opsOfLayer(opsOfLayer.begin(), opsOfLayer.end()), meshes(std::move(meshes)),
-      views(std::move(views)), options(options) {
+      views(std::move(views)), options(std::move(options)) {
   for (llvm::ArrayRef<Operation *> ops : opsOfLayer)
     if (!ops.empty())
       for (Operation &op : *ops.front()->getBlock())
@@ -58,6 +58,8 @@ const StageShape &StageCosts::shapeOf(const Stage &stage) {
     llvm::sort(ops,
                [&](Operation *a, Operation *b) { return position.lookup(a) < position.lookup(b); });
     it->second = describeStage(ops);
+    if (options.describe)
+      options.describe(it->second, it->second.words);
   }
   return it->second;
 }
@@ -93,6 +95,8 @@ llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requ
       intraOp.memoryLimitBytes = options.memoryBytes;
       intraOp.microBatchesInFlight = inFlight;
     }
+    if (!options.filters.empty())
+      intraOp.filter = options.filters[std::get<1>(job.key)];
     StageView view;
     view.ops.assign(job.shape->ops.begin(), job.shape->ops.end());
     llvm::Expected<IntraOpResult> result =

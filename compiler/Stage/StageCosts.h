@@ -25,6 +25,11 @@ struct StageCostOptions {
   int64_t memoryBytes = 0;  // Of one device, for plans.
   int64_t mostInFlight = 1; // Micro-batches whose activations a stage may have to keep.
   double timeLimitSeconds = 60;
+  /// What a method leaves of the plans, for each mesh; empty for everything.
+  std::vector<PlanFilter> filters;
+  /// What a filter may look at beside the ops of a stage, so that stages that it
+  /// treats differently do not share a solution; null if nothing.
+  std::function<void(const StageShape &, std::vector<uintptr_t> &)> describe;
 };
 
 /// Seconds of a micro-batch; an update's share is spread over the micro-batches.

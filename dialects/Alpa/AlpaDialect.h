@@ -47,6 +47,9 @@ inline constexpr llvm::StringLiteral stages = "alpa.stages";
 inline constexpr llvm::StringLiteral numMicroBatches = "alpa.num_micro_batches";
 inline constexpr llvm::StringLiteral schedule = "alpa.schedule";
 inline constexpr llvm::StringLiteral predicted = "alpa.predicted";
+inline constexpr llvm::StringLiteral pin = "alpa.pin";
+inline constexpr llvm::StringLiteral pinOpen = "alpa.pin_open";
+inline constexpr llvm::StringLiteral pinMesh = "alpa.pin_mesh";
 } // namespace attr
 
 } // namespace alpa
