@@ -1,0 +1,68 @@
+//===- PrimalState.h - choices under change ----------------------*- C++ -*-===//
+//
+// A graph in flat arrays, with the choices taken and the memory they use, for
+// search that changes many choices many times.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SOLVER_PRIMALSTATE_H
+#define ALPA_COMPILER_SOLVER_PRIMALSTATE_H
+
+#include "compiler/Solver/LocalTables.h"
+#include "compiler/Solver/Memory.h"
+
+namespace alpa {
+
+/// Costs of a graph as doubles; forbidden ones are `kBlocked`.
+class FlatCosts {
+public:
+  /// An edge as one of its ends sees it: a row for every choice of the other.
+  struct Arc {
+    unsigned other;
+    const double *rows;
+  };
+
+  explicit FlatCosts(const Graph &graph);
+
+  unsigned count() const { return sizes.size(); }
+  unsigned size(unsigned variable) const { return sizes[variable]; }
+  const double *costs(unsigned variable) const { return own.data() + firsts[variable]; }
+  llvm::ArrayRef<Arc> arcs(unsigned variable) const {
+    return llvm::ArrayRef(allArcs).slice(firstArc[variable],
+                                         firstArc[variable + 1] - firstArc[variable]);
+  }
+
+private:
+  std::vector<unsigned> sizes;
+  std::vector<size_t> firsts, firstArc;
+  std::vector<double> own, tables;
+  std::vector<Arc> allArcs;
+};
+
+/// Complete choices, which may break the limit or take forbidden pairs.
+class PrimalState {
+public:
+  PrimalState(const FlatCosts &costs, const Usage &usage);
+
+  void load(llvm::ArrayRef<unsigned> choices);
+  void move(unsigned variable, unsigned choice);
+  /// What each choice of a variable costs beside the others' choices.
+  void costsOf(unsigned variable, double *result) const;
+
+  unsigned at(unsigned variable) const { return choices[variable]; }
+  const std::vector<unsigned> &all() const { return choices; }
+  double cost() const { return total; }
+  /// By how much the limit is exceeded, summed over the moments.
+  double excess() const;
+
+  const FlatCosts &costs;
+  Usage usage;
+
+private:
+  std::vector<unsigned> choices;
+  double total = 0;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_PRIMALSTATE_H
