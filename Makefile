@@ -38,7 +38,7 @@ demo: build ## Train a small GPT, parallelized, on 8 virtual devices
 
 test: build lint lit pytest ## Run every check and every test
 
-test-full: test ## Run the slow tests too: the wheel
+test-full: test ## Run the slow tests too: the wheel, long comparisons and damaged inputs
 	@echo "== slow tests"
 	@$(PY) -m pytest -m slow
 

@@ -16,7 +16,7 @@ from alpa_mlir.api import (
     parallelize,
 )
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import cluster_presets
+from alpa_mlir.compiler import cluster_presets, solver_methods
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -29,10 +29,13 @@ from alpa_mlir.errors import (
     PassError,
     PlanFormatError,
     PlanMismatchError,
+    ProblemFormatError,
+    SolverError,
     TraceError,
     UnsupportedOpError,
 )
 from alpa_mlir.plan import Plan
+from alpa_mlir.problem import ProblemSolution, solve_problem
 from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
 from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
 from alpa_mlir.tagging import grad, value_and_grad
@@ -58,7 +61,10 @@ __all__ = [
     "PlanFormatError",
     "PlanMismatchError",
     "PlannedStep",
+    "ProblemFormatError",
+    "ProblemSolution",
     "ShardParallel",
+    "SolverError",
     "TraceError",
     "TracedStep",
     "UnsupportedOpError",
@@ -66,6 +72,8 @@ __all__ = [
     "compile",
     "grad",
     "parallelize",
+    "solve_problem",
+    "solver_methods",
     "use_virtual_devices",
     "value_and_grad",
 ]

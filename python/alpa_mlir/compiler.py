@@ -15,6 +15,8 @@ from alpa_mlir.errors import (
     MethodError,
     ModuleSyntaxError,
     PassError,
+    ProblemFormatError,
+    SolverError,
     UnsupportedOpError,
 )
 from alpa_mlir.plan import Plan
@@ -86,17 +88,6 @@ def cluster_presets() -> list[str]:
     return list(_native().cluster_presets())
 
 
-@cache
-def sharding_methods() -> dict[str, str]:
-    """What `method` of a search method may be, and what each fixes; `docs/methods.md`.
-
-    Example:
-        >>> "zero-2" in sharding_methods()
-        True
-    """
-    return dict(_native().sharding_methods())
-
-
 def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:
     """MLIR's parser says where an unknown op stands; say which one it is."""
     place = re.search(r":(\d+):(\d+)$", error.where)
@@ -157,3 +148,53 @@ class Module:
         """The plan of a module that has gone through every pass."""
         text, modules = _call(PassError, self._handle.export_plan)
         return Plan.from_json(text, modules)
+
+
+class Problem:
+    """An intra-op optimization problem inside the compiler."""
+
+    def __init__(self, text: str, name: str = "<problem>") -> None:
+        """Parse a problem in the JSON form of the IOPDDL contest.
+
+        Raises:
+            ProblemFormatError: malformed text, or a size or number out of range; says the line.
+        """
+        self.name = name
+        try:
+            self._handle = _native().parse_problem(text)
+        except _native().CompilerError as error:
+            raise ProblemFormatError(str(error), where=name) from None
+
+    def solve(
+        self,
+        method: str,
+        *,
+        time_limit_seconds: float,
+        gap: float,
+        threads: int,
+        seed: int,
+        library: str,
+    ) -> dict[str, Any]:
+        """The answer of a solver as named values; costs as decimal digits.
+
+        Raises:
+            SolverError: the solver is missing or failed.
+        """
+        try:
+            return _native().solve_problem(
+                self._handle, method, time_limit_seconds, gap, threads, seed, library
+            )
+        except _native().CompilerError as error:
+            raise SolverError(str(error), where=self.name) from None
+
+    def as_ilp(self) -> Any:
+        """The problem as an integer linear program (compiler/Solver/Ilp.h)."""
+        try:
+            return _native().Ilp(self._handle)
+        except _native().CompilerError as error:
+            raise SolverError(str(error), where=self.name) from None
+
+
+def solver_methods() -> dict[str, str]:
+    """Names of the solvers and what they are; the default comes first."""
+    return dict(_native().solver_methods())

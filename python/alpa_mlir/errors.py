@@ -74,3 +74,11 @@ class DevicesError(AlpaError):
 
 class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
+
+
+class ProblemFormatError(AlpaError):
+    """An intra-op problem file is malformed or has a number out of range; names the line."""
+
+
+class SolverError(AlpaError):
+    """A solver is not installed, has no licence for the problem's size, or failed."""

@@ -6,11 +6,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Bindings.h"
 #include "compiler/CostModel/Cluster.h"
 #include "compiler/Export/PlanJson.h"
 #include "compiler/Import/Signature.h"
+#include "compiler/Nesting.h"
 #include "compiler/Registration.h"
-#include "compiler/Sharding/Methods.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"
@@ -29,10 +30,6 @@
 namespace nb = nanobind;
 
 namespace {
-
-struct CompilerError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// The most telling part of a location: a file position, else a JAX name.
 std::string describe(mlir::Location location) {
@@ -87,6 +84,8 @@ private:
 class Module {
 public:
   static std::unique_ptr<Module> parse(const std::string &text, const std::string &fileName) {
+    if (llvm::Error error = alpa::checkNesting(text, fileName))
+      throw CompilerError(llvm::toString(std::move(error)));
     mlir::DialectRegistry registry;
     alpa::registerDialects(registry);
     auto result = std::make_unique<Module>();
@@ -155,13 +154,6 @@ std::vector<std::string> clusterPresets() {
   return names;
 }
 
-std::vector<std::pair<std::string, std::string>> shardingMethods() {
-  std::vector<std::pair<std::string, std::string>> methods;
-  for (const alpa::MethodInfo &info : alpa::methodTable())
-    methods.emplace_back(info.name.str(), info.description.str());
-  return methods;
-}
-
 } // namespace
 
 NB_MODULE(_native, m) {
@@ -176,6 +168,6 @@ NB_MODULE(_native, m) {
   m.def("check_cluster", &checkCluster, nb::arg("name_or_path"), nb::arg("yaml") = "",
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);
-  m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
+  bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
 }

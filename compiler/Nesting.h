@@ -1,0 +1,18 @@
+//===- Nesting.h - texts that would use up the parser's stack ----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_NESTING_H
+#define ALPA_COMPILER_NESTING_H
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+
+namespace alpa {
+
+/// MLIR's parser calls itself for every bracket within a bracket, without a limit.
+/// An error if a module's text, whose name is `file`, goes deeper than any program
+/// does. To be called before the text is parsed.
+llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_NESTING_H
