@@ -19,12 +19,13 @@ namespace alpa {
 /// less than another one and use no less at any moment.
 void collapseGraph(Graph &graph);
 
-/// Drops moments at which no choices can use more than the limit, or more than
-/// at a moment next to them. Returns the numbers of those that stay.
-std::vector<unsigned> dropMoments(Graph &graph, int64_t limitBytes);
+/// Drops choices that cannot fit, and moments at which no choices can use more
+/// than the limit, or more than at a moment next to them. Returns for each moment
+/// the number of the one that now stands for it, or -1.
+std::vector<int> dropMoments(Graph &graph, int64_t limitBytes);
 
 /// Both in turn, for as long as one gives the other something to do.
-void collapseWithin(Graph &graph, int64_t limitBytes);
+std::vector<int> collapseWithin(Graph &graph, int64_t limitBytes);
 
 /// Adds up uses with equal lives and moves what is used whatever is chosen to
 /// the graph's base.

@@ -6,6 +6,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <numeric>
 
 using namespace alpa;
 
@@ -57,8 +58,9 @@ struct Change {
 class MomentList {
 public:
   MomentList(Graph &graph, llvm::ArrayRef<unsigned> kept);
-  /// Removes what a moment beside it makes redundant; returns what is left.
-  std::vector<unsigned> reduce();
+  /// Removes what a moment beside it makes redundant; returns what is left, and
+  /// enters in `standIn` by which moment each that goes is implied.
+  std::vector<unsigned> reduce(std::vector<int> &standIn);
 
 private:
   bool implies(size_t strong, size_t weak, bool forward) const;
@@ -148,15 +150,17 @@ void MomentList::remove(size_t at) {
   }
 }
 
-std::vector<unsigned> MomentList::reduce() {
+std::vector<unsigned> MomentList::reduce(std::vector<int> &standIn) {
   // Everything before `at` is settled.
   for (size_t at = 0; at < moments.size();) {
     size_t after = next[at], before = previous[at];
     if (after >= moments.size())
       break;
     if (implies(at, after, /*forward=*/true)) {
+      standIn[moments[after]] = int(moments[at]);
       remove(after);
     } else if (implies(after, at, /*forward=*/false)) {
+      standIn[moments[at]] = int(moments[after]);
       remove(at);
       at = before < moments.size() ? before : after;
     } else {
@@ -205,7 +209,7 @@ static unsigned someNode(const Graph &graph) {
                                  : graph.variables.front().members.front().node;
 }
 
-std::vector<unsigned> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
+std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
   size_t count = graph.baseBytes.size();
   // The most and the least that choices can use.
   std::vector<int64_t> most(count + 1, 0), least(count + 1, 0);
@@ -242,21 +246,34 @@ std::vector<unsigned> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
           variable.costs[c] = kInfinity;
     }
   }
-  kept = MomentList(graph, kept).reduce();
+  std::vector<int> standIn(count, -1), result(count, -1);
+  kept = MomentList(graph, kept).reduce(standIn);
   renumber(graph, kept);
-  return kept;
+  for (size_t k = 0; k < kept.size(); ++k)
+    result[kept[k]] = int(k);
+  for (size_t t = 0; t < count; ++t) {
+    int last = int(t);
+    while (standIn[last] >= 0)
+      last = standIn[last];
+    result[t] = result[last];
+  }
+  return result;
 }
 
-void alpa::collapseWithin(Graph &graph, int64_t limitBytes) {
+std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes) {
   constexpr unsigned kMaxRounds = 8;
+  std::vector<int> standIn(graph.baseBytes.size());
+  std::iota(standIn.begin(), standIn.end(), 0);
   size_t before = 0;
-  for (unsigned round = 0; round < kMaxRounds && !graph.impossibleNode; ++round) {
+  for (unsigned round = 0; round < kMaxRounds; ++round) {
     collapseGraph(graph);
     if (graph.impossibleNode)
-      return;
-    dropMoments(graph, limitBytes);
+      return standIn;
+    std::vector<int> latest = dropMoments(graph, limitBytes);
+    for (int &moment : standIn)
+      moment = moment < 0 ? -1 : latest[moment];
     if (graph.impossibleNode)
-      return;
+      return standIn;
     size_t left = graph.baseBytes.size();
     bool forbids = false;
     for (const Variable &variable : graph.variables) {
@@ -264,8 +281,9 @@ void alpa::collapseWithin(Graph &graph, int64_t limitBytes) {
       forbids |= llvm::is_contained(variable.costs, kInfinity);
     }
     if (round && left == before && !forbids)
-      return;
+      return standIn;
     before = left;
   }
   collapseGraph(graph); // Nothing that is forbidden may be left.
+  return standIn;
 }

@@ -25,7 +25,7 @@ public:
   /// it had before.
   void setPrices(unsigned variable, llvm::ArrayRef<int64_t> prices);
 
-  /// One sweep back and one forth. Choices of which no solution cheaper than
+  /// One sweep forth and one back. Choices of which no solution cheaper than
   /// `upper` (with prices, without the graph's constant) can make use are
   /// removed. False if a variable has none left: `upper` cannot be beaten.
   bool sweep(CostSum upper);
@@ -37,29 +37,40 @@ public:
   size_t numRemoved() const { return removedChoices; }
   /// The graph with costs as shifted, prices included, without removed choices.
   Graph shifted() const;
+  /// The same with prices left out, so that costs of solutions are as in the
+  /// graph, and with pairs forbidden of which no solution cheaper than `upper`
+  /// (with prices) can make use.
+  Graph restricted(CostSum upper) const;
 
 private:
   struct Link {
-    unsigned edge;
     unsigned other;
-    bool isA; // Whether the variable is the edge's a.
+    unsigned edge;
+    bool isA;       // Whether the variable is the edge's a.
+    size_t own;     // Where the edge's shifts to the variable are,
+    size_t theirs;  // and those to the other end.
+    size_t columns; // Where the table with the variable's choices as columns is.
   };
 
   bool visit(unsigned variable, bool forward, CostSum upper);
   void pull(unsigned variable, const Link &link);
   void remove(unsigned variable, unsigned choice);
-  std::vector<int64_t> &message(const Link &link) {
-    return link.isA ? toA[link.edge] : toB[link.edge];
-  }
+  unsigned size(unsigned variable) const { return first[variable + 1] - first[variable]; }
+  /// What an edge still costs, for choices of its a and b.
+  int64_t left(unsigned edge, unsigned choiceA, unsigned choiceB) const;
+  Graph leftOver(std::optional<CostSum> upper) const;
 
   const Graph &graph;
+  std::vector<size_t> first; // Of each variable's choices in all arrays of choices.
   std::vector<std::vector<Link>> links;
-  std::vector<std::vector<int64_t>> theta; // Costs of choices after shifts.
-  std::vector<std::vector<int64_t>> prices;
-  /// Shifted from each edge to its ends.
-  std::vector<std::vector<int64_t>> toA, toB;
-  std::vector<std::vector<char>> removed;
-  std::vector<int64_t> least; // Of theta.
+  std::vector<int64_t> theta; // Costs of choices after shifts.
+  std::vector<int64_t> prices;
+  std::vector<char> removed;
+  std::vector<int64_t> shifts; // From each edge to its ends.
+  std::vector<size_t> shiftsA; // By edge.
+  std::vector<size_t> shiftsB; // By edge.
+  std::vector<int64_t> tables; // Of each edge, once for either end.
+  std::vector<int64_t> least;  // Of theta, by variable.
   std::vector<int64_t> scratch;
   CostSum total = 0;
   size_t removedChoices = 0;

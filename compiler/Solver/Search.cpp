@@ -15,34 +15,22 @@ struct Level {
   std::vector<unsigned> order; // Choices by regret.
   size_t next = 0;
   CostSum bound = 0; // Before this level's choice.
-  bool placed = false;
 };
 
 } // namespace
 
-SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum bound,
-                                  CostSum upper,
+SearchResult alpa::branchAndBound(const Buckets &buckets, CostSum bound, CostSum upper,
                                   llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
                                   llvm::function_ref<bool()> outOfTime) {
   SearchResult result;
   llvm::ArrayRef<unsigned> order = buckets.assignmentOrder();
   size_t depth = order.size();
   std::vector<unsigned> values(depth, 0);
-  // A choice that has not been taken yet uses at least the least.
-  if (usage) {
-    usage->clear();
-    std::optional<unsigned> fullest = usage->fullest();
-    if (fullest && usage->at()[*fullest] > usage->limit()) {
-      result.complete = true;
-      return result;
-    }
-  }
   std::vector<Level> levels(depth + 1);
   auto enter = [&](size_t at, CostSum lower) {
     Level &level = levels[at];
     level.bound = lower;
     level.next = 0;
-    level.placed = false;
     if (at == depth)
       return;
     buckets.regrets(order[at], values, level.regrets);
@@ -59,18 +47,12 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
       return result;
     Level &level = levels[at];
     if (at == depth) {
-      // With prices, the cost of a complete assignment is not its bound.
       CostSum cost = objective(values);
       if (cost < upper) {
         upper = cost;
         result.objective = cost;
         result.choices = values;
       }
-    }
-    if (level.placed && at < depth) {
-      if (usage)
-        usage->remove(order[at], values[order[at]]);
-      level.placed = false;
     }
     bool descended = false;
     while (at < depth && level.next < level.order.size()) {
@@ -80,12 +62,6 @@ SearchResult alpa::branchAndBound(const Buckets &buckets, Usage *usage, CostSum 
         break;
       }
       values[v] = choice;
-      if (usage) {
-        if (!usage->fits(v, choice))
-          continue;
-        usage->place(v, choice);
-      }
-      level.placed = true;
       enter(at + 1, level.bound + level.regrets[choice]);
       ++at;
       descended = true;

@@ -4,7 +4,10 @@
 #define ALPA_COMPILER_SOLVER_SEARCH_H
 
 #include "compiler/Solver/Buckets.h"
-#include "compiler/Solver/Memory.h"
+
+#include "llvm/ADT/STLFunctionalExtras.h"
+
+#include <optional>
 
 namespace alpa {
 
@@ -15,11 +18,10 @@ struct SearchResult {
 };
 
 /// Depth first in the buckets' order of assignment, least regret first. `bound`
-/// is what `Buckets::eliminate` found, less the prices of the whole limit and
-/// with all constants, so that it bounds what `objective` says about complete
-/// assignments. Finds only solutions cheaper than `upper`. `usage` may be null
-/// when memory does not count.
-SearchResult branchAndBound(const Buckets &buckets, Usage *usage, CostSum bound, CostSum upper,
+/// is what `Buckets::eliminate` found, with all constants, so that it bounds what
+/// `objective` says about complete assignments. Finds only solutions cheaper than
+/// `upper`.
+SearchResult branchAndBound(const Buckets &buckets, CostSum bound, CostSum upper,
                             llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
                             llvm::function_ref<bool()> outOfTime);
 

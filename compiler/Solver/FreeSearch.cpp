@@ -1,0 +1,147 @@
+//===- FreeSearch.cpp - solving without a memory limit --------------------===//
+
+#include "compiler/Solver/FreeSearch.h"
+#include "compiler/Solver/Dual.h"
+#include "compiler/Solver/Memory.h"
+#include "compiler/Solver/Search.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+
+using namespace alpa;
+
+static constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
+static constexpr double kWorkPerSecond = 6e8;  // Combinations; a cautious figure.
+
+std::optional<CostSum> alpa::allowedCost(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
+  CostSum sum = 0;
+  bool allowed = true;
+  auto add = [&](int64_t cost) {
+    sum += cost;
+    allowed &= cost < kForbiddenCost;
+  };
+  for (unsigned i = 0; i < choices.size(); ++i)
+    add(problem.nodes[i].costs[choices[i]]);
+  for (const ProblemEdge &edge : problem.edges)
+    add(edge.costs[choices[edge.a] * problem.nodes[edge.b].costs.size() + choices[edge.b]]);
+  return allowed ? std::optional<CostSum>(sum) : std::nullopt;
+}
+
+FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, const Clock &clock)
+    : problem(problem), options(options), clock(clock),
+      graph(buildGraph(problem, /*moments=*/nullptr)) {
+  impossibleNode = graph.impossibleNode;
+  clipped = graph.clipped;
+  if (impossibleNode)
+    return;
+  // Shifting costs takes many passes over all edges; tables that cost less than
+  // some of them are better eliminated at once.
+  constexpr double kPasses = 64;
+  double entries = 0;
+  for (const GraphEdge &edge : graph.edges)
+    entries += double(edge.costs.size());
+  atOnce = std::max(options.quickWork, std::min(kPasses * entries, 1e3 * options.quickWork));
+  Buckets buckets(graph);
+  quick = buckets.exactWork() <= atOnce;
+  eliminated = problem.nodes.size() - graph.variables.size() + buckets.numSimple();
+  upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
+}
+
+std::vector<unsigned> FreeSearch::expand(llvm::ArrayRef<unsigned> values) const {
+  return readOut(graph, values, problem.nodes.size());
+}
+
+void FreeSearch::offer(std::vector<unsigned> other) {
+  std::optional<CostSum> cost = allowedCost(problem, other);
+  if (cost && (*cost < upper || choices.empty())) {
+    upper = *cost;
+    choices = std::move(other);
+  }
+}
+
+/// Rules out choices by a bound; false if the answer is good enough.
+bool FreeSearch::tighten() {
+  constexpr unsigned kMaxSweeps = 500;
+  constexpr unsigned kCheckEvery = 8;
+  constexpr double kShare = 0.7; // Of the time.
+  Usage none(graph, 0);
+  LocalSearch local(graph, none);
+  Dual dual(graph);
+  CostSum lastBound = dual.bound();
+  size_t lastRemoved = 0, triedAt = 0;
+  std::optional<Graph> next;
+  auto late = [&] { return clock.isLate(kShare); };
+  for (unsigned sweep = 0; sweep < kMaxSweeps; ++sweep) {
+    // The first answer is awaited.
+    if (sweep >= kCheckEvery && late())
+      break;
+    if (!dual.sweep(upper - graph.constant)) {
+      proven = true;
+      return false;
+    }
+    lower = std::max(lower, dual.bound() + graph.constant);
+    if (sweep % kCheckEvery != kCheckEvery - 1)
+      continue;
+    std::vector<unsigned> values = dual.decode();
+    local.polish(values, late);
+    offer(expand(values));
+    proven = lower >= upper;
+    if (proven || double(upper - lower) <= options.acceptableGap * double(upper))
+      return false;
+    double gain = double(dual.bound() - lastBound);
+    double gap = double(upper - lower);
+    bool removes = dual.numRemoved() > lastRemoved;
+    if (gain < 2e-3 * gap && !removes)
+      break;
+    lastBound = dual.bound();
+    lastRemoved = dual.numRemoved();
+    // What is left may already be easy.
+    if (lastRemoved > 1.25 * double(triedAt)) {
+      triedAt = lastRemoved;
+      Graph left = dual.shifted();
+      reduceGraph(left);
+      if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork) {
+        next = std::move(left);
+        break;
+      }
+    }
+  }
+  if (!next) {
+    next = dual.shifted();
+    reduceGraph(*next);
+  }
+  graph = std::move(*next);
+  proven = graph.impossibleNode.has_value();
+  return !proven;
+}
+
+void FreeSearch::run() {
+  if (impossibleNode) {
+    proven = true;
+    return;
+  }
+  if (quick || tighten()) {
+    Buckets buckets(graph);
+    constexpr double kShare = 0.7;
+    buckets.plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
+                 kMaxEntries);
+    CostSum bound = buckets.eliminate({}) + graph.constant;
+    offer(expand(buckets.decode()));
+    // After an elimination the evaluator must agree with its bound.
+    lower = std::max(lower, choices.empty() ? bound : std::min(bound, upper));
+    proven = buckets.isExact() && (choices.empty() || lower == upper);
+    if (!buckets.isExact()) {
+      auto objective = [&](llvm::ArrayRef<unsigned> values) {
+        return allowedCost(problem, expand(values)).value_or(upper);
+      };
+      SearchResult result =
+          branchAndBound(buckets, bound, upper, objective, [&] { return clock.isLate(); });
+      if (result.choices)
+        offer(expand(*result.choices));
+      proven = result.complete;
+    }
+  }
+  if (proven && !choices.empty())
+    lower = upper;
+}

@@ -1,0 +1,64 @@
+//===- LimitSearch.h - answers and bounds under a memory limit ---*- C++ -*-===//
+//
+// Prices on memory bound the cost from below and suggest answers; what no better
+// answer can make use of is dropped and the rest collapsed again, until prices
+// no longer help and branch and bound takes over.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SOLVER_LIMITSEARCH_H
+#define ALPA_COMPILER_SOLVER_LIMITSEARCH_H
+
+#include "compiler/Solver/Branch.h"
+#include "compiler/Solver/Clock.h"
+#include "compiler/Solver/PricedBound.h"
+#include "compiler/Solver/Solve.h"
+
+namespace alpa {
+
+class LimitSearch {
+public:
+  /// `graph` is collapsed and has variables; `lower` is a bound known before.
+  LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
+              const Clock &clock, CostSum lower);
+
+  void run();
+
+  /// Of the graph's variables; empty if nothing was found.
+  const std::vector<unsigned> &choices() const { return best; }
+  CostSum lower() const { return lowest; }
+  /// Nothing is cheaper than the choices; or there are none at all.
+  bool isProven() const { return proven; }
+
+private:
+  bool isEnough() const;
+  bool outOfTime() const;
+  void offer(std::vector<unsigned> values);
+  void offerRepaired(llvm::ArrayRef<unsigned> coreValues);
+  std::vector<unsigned> inCore() const;
+  void boundRound();
+  void branchRound();
+  void shrink();
+  void setCore(Graph graph, llvm::ArrayRef<double> prices);
+
+  const Graph &graph;
+  int64_t limit;
+  const SolveOptions &options;
+  const Clock &clock;
+  std::vector<unsigned> best;
+  CostSum upper = 0;
+  CostSum lowest;
+  bool proven = false;
+
+  // What is left of the graph; its nodes are the graph's variables.
+  std::unique_ptr<Graph> core;
+  std::unique_ptr<PricedBound> bound;
+  std::unique_ptr<Branching> branching;
+  size_t numChoices = 0;
+  CostSum shrunkAt = 0; // The upper bound of the last attempt to shrink.
+  size_t removedAt = 0;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_LIMITSEARCH_H

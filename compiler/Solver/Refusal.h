@@ -1,0 +1,27 @@
+//===- Refusal.h - why a problem has no answer -------------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SOLVER_REFUSAL_H
+#define ALPA_COMPILER_SOLVER_REFUSAL_H
+
+#include "compiler/Solver/Graph.h"
+
+namespace alpa {
+
+/// For people: the node's name, or its number.
+std::string nameOfNode(const Problem &problem, unsigned node);
+
+/// The moment at which most memory is needed even if every node takes the least
+/// of the choices that are left to it.
+struct Tightest {
+  int64_t bytes = 0;
+  std::string live; // Names the largest nodes live then.
+};
+
+/// `graph` is reduced, with the moments of `moments`. Nothing if no memory is
+/// used at all.
+std::optional<Tightest> findTightest(const Problem &problem, const Moments &moments,
+                                     const Graph &graph);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_REFUSAL_H
