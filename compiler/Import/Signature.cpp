@@ -2,6 +2,8 @@
 
 #include "compiler/Import/Signature.h"
 
+#include "dialects/Alpa/AlpaDialect.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/Support/JSON.h"
@@ -10,6 +12,31 @@ using namespace mlir;
 
 static llvm::Error fail(const llvm::Twine &message) {
   return llvm::createStringError("bad signature: " + message);
+}
+
+/// Mesh axes of each dimension, as far as the user has decided.
+static llvm::Error pinInput(func::FuncOp main, unsigned index, const llvm::json::Array &dims) {
+  alpa::ShardingSpec spec;
+  auto type = dyn_cast<RankedTensorType>(main.getArgumentTypes()[index]);
+  if (!type || type.getRank() != static_cast<int64_t>(dims.size()))
+    return fail("input " + llvm::Twine(index) + " has a sharding of " + llvm::Twine(dims.size()) +
+                " dimensions, which are not the tensor's");
+  for (const llvm::json::Value &dim : dims) {
+    const llvm::json::Array *axes = dim.getAsArray();
+    auto &known = spec.dims.emplace_back();
+    for (const llvm::json::Value &axis : axes ? *axes : llvm::json::Array()) {
+      std::optional<int64_t> number = axis.getAsInteger();
+      if (!number || *number < 0 || *number > 255)
+        return fail("input " + llvm::Twine(index) + " has a sharding by something that is no axis");
+      known.push_back(*number);
+    }
+    if (!axes)
+      return fail("input " + llvm::Twine(index) + " has a sharding that is not a list of lists");
+  }
+  MLIRContext *context = main.getContext();
+  context->getOrLoadDialect<alpa::AlpaDialect>();
+  main.setArgAttr(index, alpa::attr::sharding, alpa::ShardingAttr::get(context, spec));
+  return llvm::Error::success();
 }
 
 llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
@@ -38,6 +65,9 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
     main.setArgAttr(index, "alpa.kind", builder.getStringAttr(*kind));
     if (std::optional<llvm::StringRef> name = input->getString("name"))
       main.setArgAttr(index, "alpa.name", builder.getStringAttr(*name));
+    if (const llvm::json::Array *dims = input->getArray("sharding"))
+      if (llvm::Error error = pinInput(main, index, *dims))
+        return error;
     if (std::optional<int64_t> result = input->getInteger("carried_by")) {
       if (*result < 0 || *result >= int64_t(main.getNumResults()))
         return fail("input " + llvm::Twine(index) + " is carried by result " +

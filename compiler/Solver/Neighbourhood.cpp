@@ -21,6 +21,10 @@ PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed
       if (size >= costs.count())
         break;
     }
+  for (unsigned size : {1, 2, 4}) {
+    arms.push_back({Fuse, size});
+    arms.back().work = 100.0 * costs.count();
+  }
 }
 
 bool PrimalSearch::fits() const {
@@ -43,6 +47,14 @@ void PrimalSearch::offer(llvm::ArrayRef<unsigned> choices) {
   if (!better)
     state.load(before);
   keep();
+}
+
+void PrimalSearch::propose(llvm::ArrayRef<unsigned> choices) {
+  constexpr size_t kMostProposals = 16;
+  if (proposals.size() < kMostProposals)
+    proposals.emplace_back();
+  proposals[nextProposal].assign(choices.begin(), choices.end());
+  nextProposal = (nextProposal + 1) % kMostProposals;
 }
 
 void PrimalSearch::setPrices(llvm::ArrayRef<double> given) {
@@ -103,12 +115,19 @@ void PrimalSearch::freeAll() {
 }
 
 void PrimalSearch::chooseFreed(Shape shape, unsigned size) {
-  if (size >= costs.count())
+  if (size >= costs.count() && shape != Fuse)
     return freeAll();
   for (unsigned v : freed)
     isFreed[v] = false;
   freed.clear();
   switch (shape) {
+  case Fuse:
+    for (unsigned i = 0; i < size && !proposals.empty(); ++i)
+      sub.pool.push_back(&proposals[random.below(proposals.size())]);
+    for (unsigned v = 0; v < costs.count(); ++v)
+      if (llvm::any_of(sub.pool, [&](auto *choices) { return (*choices)[v] != state.at(v); }))
+        free(v);
+    return;
   case Tight:
     if (!state.usage.at().empty()) {
       unsigned t = tightMoment();
@@ -211,8 +230,9 @@ void PrimalSearch::improve() {
   chooseFreed(arm.shape, arm.size);
   double before = state.cost(), worked = sub.work();
   SubProblem::Outcome outcome = SubProblem::Outcome::Same;
-  if (sub.build(freed, 3000, random))
+  if (sub.build(freed, arm.shape == Fuse ? 20000 : 3000, random))
     outcome = sub.solve(SubProblem::Effort());
+  sub.pool.clear();
   constexpr double kForget = 0.9;
   double gain = before - state.cost(), work = sub.work() - worked;
   arm.gain = kForget * arm.gain + gain;

@@ -25,6 +25,8 @@ public:
 
   /// Goes on from these choices if they are better than the best.
   void offer(llvm::ArrayRef<unsigned> choices);
+  /// Choices to take parts from, whether they fit or not.
+  void propose(llvm::ArrayRef<unsigned> choices);
   /// What a byte is worth at each moment, as a guide.
   void setPrices(llvm::ArrayRef<double> prices);
   /// Goes through about `work` combinations.
@@ -37,8 +39,8 @@ public:
 
 private:
   /// How variables are chosen: what is connected, what is live at a tight moment,
-  /// or begins about the same time.
-  enum Shape { Ball, Tight, Window };
+  /// or begins about the same time; or where proposals differ.
+  enum Shape { Ball, Tight, Window, Fuse };
   struct Arm {
     Shape shape;
     unsigned size;
@@ -67,6 +69,8 @@ private:
   double penalty = 0;
   std::vector<unsigned> freed;
   std::vector<char> isFreed;
+  std::vector<std::vector<unsigned>> proposals;
+  size_t nextProposal = 0;
   std::vector<Arm> arms;
 };
 

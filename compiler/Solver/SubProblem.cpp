@@ -34,8 +34,13 @@ void SubProblem::gatherCosts(llvm::ArrayRef<unsigned> candidates) {
         sum[c] += row[c];
     }
     size_t before = allowed.size();
+    auto isWanted = [&](unsigned c) {
+      return pool.empty() || llvm::any_of(pool, [&](const std::vector<unsigned> *taken) {
+               return (*taken)[v] == c;
+             });
+    };
     for (unsigned c = 0; c < size; ++c)
-      if (sum[c] < kBlocked / 2 || c == state.at(v)) {
+      if (c == state.at(v) || (sum[c] < kBlocked / 2 && isWanted(c))) {
         allowed.push_back(c);
         costs.push_back(sum[c]);
       }

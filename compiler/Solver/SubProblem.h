@@ -24,6 +24,9 @@ public:
   /// Prices of a byte, summed over the moments before each, or empty.
   std::vector<double> priceSums;
 
+  /// Where there are any, only choices that one of these takes are looked at.
+  std::vector<const std::vector<unsigned> *> pool;
+
   /// Frees `variables`, but for some that are frozen so that no table has more
   /// than `maxTable` entries. False if there is nothing to choose.
   bool build(llvm::ArrayRef<unsigned> variables, double maxTable, Random &random);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import jax
 from alpa_mlir import trace as tracing
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module
-from alpa_mlir.errors import InfeasiblePlanError
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan, load
 from alpa_mlir.search import AutoParallel, Method
@@ -89,7 +90,7 @@ class TracedStep:
         if count != traced.signature.num_micro_batches:
             traced = _trace(self.fn, self.examples, self.options, count)
         module = Module(traced.text, traced.signature.name)
-        module.annotate(traced.signature.to_json())
+        module.annotate(_signature_json(traced, method))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cluster.yaml"
             cluster.save(path)
@@ -329,6 +330,23 @@ def progress_bar(title: str) -> Progress:
             bar.close()
 
     return show
+
+
+def _signature_json(traced: Traced, method: Method) -> str:
+    """The signature with the shardings that the method's user has decided."""
+    fields: dict[str, Any] = json.loads(traced.signature.to_json())
+    for item, pin in zip(fields["inputs"], method.pins(traced.in_tree), strict=True):
+        if pin is None:
+            continue
+        rank = len(item["shape"])
+        if len(pin) > rank:
+            raise MethodError(
+                f"a sharding of {len(pin)} dimensions for {rank}",
+                where=item["name"],
+                fix="give at most one entry for each dimension",
+            )
+        item["sharding"] = pin + [[]] * (rank - len(pin))
+    return json.dumps(fields)
 
 
 def _trace(fn: Callable[..., Any], args: Sequence[Any], options: Options, count: int) -> Traced:

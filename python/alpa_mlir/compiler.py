@@ -88,6 +88,17 @@ def cluster_presets() -> list[str]:
     return list(_native().cluster_presets())
 
 
+@cache
+def sharding_methods() -> dict[str, str]:
+    """What `method` of a search method may be, and what each fixes; `docs/methods.md`.
+
+    Example:
+        >>> "zero-2" in sharding_methods()
+        True
+    """
+    return dict(_native().sharding_methods())
+
+
 def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:
     """MLIR's parser says where an unknown op stands; say which one it is."""
     place = re.search(r":(\d+):(\d+)$", error.where)

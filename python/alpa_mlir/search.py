@@ -6,9 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import final
+from typing import Any, final
 
+from jax.sharding import PartitionSpec
+
+from alpa_mlir import trees
 from alpa_mlir.cluster import Cluster
+from alpa_mlir.compiler import sharding_methods
 from alpa_mlir.errors import MethodError
 
 SCHEDULES = ("1f1b", "gpipe")
@@ -25,6 +29,11 @@ class Method(ABC):
         layers: how many layers stages are made from; 0 lets the compiler choose.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
+        method: what shardings may be chosen: `"auto"` for all, or a name of
+            `docs/methods.md` such as `"data-parallel"`, `"zero-3"` or `"manual"`.
+        in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
+            over the function's dynamic arguments, or its beginning; None pins nothing.
+        mesh_axes: names of the mesh's axes in `in_shardings`.
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
@@ -32,9 +41,22 @@ class Method(ABC):
     layers: int = 0
     memory_fraction: float = 0.9
     time_limit_seconds: float = 60.0
+    method: str = "auto"
+    in_shardings: Any = None
+    mesh_axes: Sequence[str] = ("x", "y", "z")
 
     def __post_init__(self) -> None:
         where = type(self).__name__
+        if self.method not in sharding_methods():
+            raise MethodError(
+                f"unknown method {self.method!r}",
+                where=where,
+                fix=f"use one of {', '.join(sharding_methods())}",
+            )
+        if self.in_shardings is not None and self.method != "manual":
+            raise MethodError(
+                f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
+            )
         if self.schedule not in SCHEDULES:
             raise MethodError(
                 f"schedule {self.schedule!r}",
@@ -68,6 +90,45 @@ class Method(ABC):
             MethodError: the choice does not fit the cluster.
         """
 
+    def pins(self, structure: Any) -> list[list[list[int]] | None]:
+        """Mesh axes of each dimension of each flattened argument; None where nothing is pinned.
+
+        Args:
+            structure: the tree of the tuple of dynamic arguments.
+
+        Raises:
+            MethodError: `in_shardings` is no beginning of that tree, or names an unknown axis.
+        """
+        if self.in_shardings is None:
+            return [None] * structure.num_leaves
+        where = "in_shardings"
+        try:
+            specs = trees.broadcast(self.in_shardings, structure, _is_spec)
+        except ValueError as error:
+            raise MethodError(str(error), where=where, fix="follow the arguments' tree") from None
+        return [None if spec is None else self._axes_of(spec) for spec in specs]
+
+    def _axes_of(self, spec: Any) -> list[list[int]]:
+        if not isinstance(spec, PartitionSpec):
+            raise MethodError(
+                f"{spec!r} is no sharding", where="in_shardings", fix="use PartitionSpec or None"
+            )
+        dims: list[list[int]] = []
+        entries: tuple[Any, ...] = tuple(spec)
+        for entry in entries:
+            names: tuple[Any, ...] = (
+                entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+            )
+            unknown = [name for name in names if name not in self.mesh_axes]
+            if unknown:
+                raise MethodError(
+                    f"{spec} names the axis {unknown[0]!r}",
+                    where="in_shardings",
+                    fix=f"use axes of mesh_axes: {', '.join(self.mesh_axes)}",
+                )
+            dims.append([list(self.mesh_axes).index(name) for name in names])
+        return dims
+
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
         """The counts to plan for; of several, the plan with the fewest seconds is taken."""
         counts = self.num_micro_batches
@@ -90,11 +151,12 @@ class Method(ABC):
             "schedule": self.schedule,
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(self.time_limit_seconds),
+            "method": self.method,
             **self.stage_options(cluster),
         }
         return ",".join(
             (
-                "alpa-import",
+                "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
                 _with_options("alpa-cluster-layers", {"layers": str(self.layers)}),
                 _with_options("alpa-search-stages", search),
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
@@ -127,7 +189,7 @@ class AutoParallel(Method):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ShardParallel(Method):
-    """One mesh and no pipeline; the shardings are searched.
+    """One mesh and no pipeline; the shardings are searched, or follow a named method.
 
     Attributes:
         mesh_shape: sizes of the mesh's axes, such as `(2, 4)`; by default every view of the
@@ -136,6 +198,8 @@ class ShardParallel(Method):
     Example:
         >>> ShardParallel(mesh_shape=(2, 2)).mesh_shape
         (2, 2)
+        >>> ShardParallel(method="zero-2").method
+        'zero-2'
     """
 
     mesh_shape: tuple[int, ...] | None = None
@@ -203,6 +267,10 @@ class PipeshardParallel(Method):
         if self.layer_ranges is not None:
             options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
         return options
+
+
+def _is_spec(value: Any) -> bool:
+    return value is None or isinstance(value, PartitionSpec)
 
 
 def _with_options(name: str, options: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+_jax: Any = jax
 _util: Any = jax.tree_util
 
 Path = tuple[Any, ...]
@@ -48,6 +49,16 @@ def map_leaves(fun: Callable[[Any], Any], tree: Any) -> Any:
 def map_with_path(fun: Callable[[Path, Any], Any], tree: Any) -> Any:
     """The tree with `fun` applied to each key path and leaf."""
     return _util.tree_map_with_path(fun, tree)
+
+
+def broadcast(prefix: Any, structure: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
+    """The prefix's leaf for each leaf of the structure.
+
+    Raises:
+        ValueError: the prefix is no beginning of such a tree.
+    """
+    full = _util.tree_unflatten(structure, range(structure.num_leaves))
+    return _util.tree_leaves(_jax.tree.broadcast(prefix, full, is_leaf=is_leaf), is_leaf=is_leaf)
 
 
 def text(path: Path) -> str:

@@ -12,6 +12,7 @@
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
+#include "compiler/Sharding/Methods.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"
@@ -154,6 +155,13 @@ std::vector<std::string> clusterPresets() {
   return names;
 }
 
+std::vector<std::pair<std::string, std::string>> shardingMethods() {
+  std::vector<std::pair<std::string, std::string>> methods;
+  for (const alpa::MethodInfo &info : alpa::methodTable())
+    methods.emplace_back(info.name.str(), info.description.str());
+  return methods;
+}
+
 } // namespace
 
 NB_MODULE(_native, m) {
@@ -168,6 +176,7 @@ NB_MODULE(_native, m) {
   m.def("check_cluster", &checkCluster, nb::arg("name_or_path"), nb::arg("yaml") = "",
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);
+  m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
 }

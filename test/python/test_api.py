@@ -138,7 +138,7 @@ def test_clusters():
     [
         ("hosts: 3", "field 'device_types': found nothing"),
         ("a: [", "c.yaml:1"),
-        ("", "found nothing, expected fields name, device_types, hosts and links"),
+        ("", "found nothing, expected fields name, device_types, hosts, links and profile"),
     ],
 )
 def test_bad_clusters(text, message):

@@ -1,0 +1,162 @@
+"""Every named method runs, with the numbers of plain `jax.jit` and the shardings it promises."""
+
+from __future__ import annotations
+
+import functools
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import zoo
+from alpa_mlir import ShardParallel
+from alpa_mlir.compiler import sharding_methods
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from test_equality import CLUSTER, relative_difference, run
+
+MODELS = {
+    "gpt": lambda: zoo.make_gpt(zoo.GPTConfig(layers=1, optimizer="sgd", learning_rate=0.1)),
+    "moe": lambda: zoo.get("moe"),
+}
+
+
+@functools.cache
+def model_and_reference(name):
+    model = MODELS[name]()
+    return model, run(jax.jit(model.step), *model.init())
+
+
+def state_specs(plan):
+    """Specs of parameters by name; one stage."""
+    (stage,) = plan.stages
+    return {item.name: [list(dim) for dim in item.spec] for item in stage.weights}
+
+
+def axes_used(spec):
+    return sorted(axis for dim in spec for axis in dim)
+
+
+CASES = [("gpt", m) for m in sharding_methods() if m not in ("auto", "manual")]
+CASES += [("moe", "zero-3"), ("moe", "expert-parallel"), ("moe", "heuristic")]
+
+
+@pytest.mark.parametrize(("model", "name"), CASES)
+def test_numbers(model, name):
+    made, expected = model_and_reference(model)
+    state, batch = made.init()
+    step = alpa_mlir.compile(
+        made.step,
+        state,
+        batch,
+        cluster=CLUSTER,
+        method=ShardParallel(mesh_shape=(2, 2), method=name),
+    )
+    found = run(step, state, batch)
+    assert relative_difference(found, expected) < 2e-4
+    specs = state_specs(step.plan)
+    assert specs
+    if name in ("data-parallel", "zero-2"):
+        assert all(axes_used(spec) == [] for spec in specs.values())
+    if name == "zero-3":
+        assert all(axes_used(spec) == ["x", "y"] for spec in specs.values())
+    if name == "megatron":
+        assert all(axes_used(spec) in ([], ["y"]) for spec in specs.values())
+        assert any(axes_used(spec) for spec in specs.values())
+    if name == "expert-parallel":
+        for path, spec in specs.items():
+            is_expert = "'up'" in path or "'down'" in path
+            assert spec[0] == (["x", "y"] if is_expert and model == "moe" else []), path
+
+
+def test_two_micro_batches_and_zero():
+    model, expected = model_and_reference("gpt")
+    state, batch = model.init()
+    method = ShardParallel(mesh_shape=(4,), method="zero-2", num_micro_batches=2)
+    step = alpa_mlir.compile(model.step, state, batch, cluster=CLUSTER, method=method)
+    assert relative_difference(run(step, state, batch), expected) < 2e-4
+
+
+MESH = AbstractMesh((2, 4), ("data", "model"))
+
+
+def pinned_step(state, batch):
+    def loss(params):
+        hidden = jnp.tanh(batch["x"] @ params["up"])
+        hidden = jax.lax.with_sharding_constraint(
+            hidden, NamedSharding(MESH, P(P.UNCONSTRAINED, "model"))
+        )
+        return jnp.mean((hidden @ params["down"] - batch["y"]) ** 2)
+
+    value, grads = jax.value_and_grad(loss)(state)
+    return optax.apply_updates(state, jax.tree.map(lambda g: -0.1 * g, grads)), {"loss": value}
+
+
+def pinned_example():
+    key = jax.random.PRNGKey(0)
+    state = {"up": jax.random.normal(key, (32, 64)), "down": jax.random.normal(key, (64, 32))}
+    return state, {"x": jnp.ones((8, 32)), "y": jnp.zeros((8, 32))}
+
+
+def test_manual_keeps_what_is_pinned():
+    expected = run(jax.jit(pinned_step), *pinned_example())
+    method = ShardParallel(
+        method="manual",
+        mesh_shape=(2, 4),
+        mesh_axes=("data", "model"),
+        in_shardings=({"up": P(None, "model"), "down": P(("data", "model"))}, P("data")),
+    )
+    state, batch = pinned_example()
+    step = alpa_mlir.compile(pinned_step, state, batch, cluster=CLUSTER, method=method)
+    assert relative_difference(run(step, state, batch), expected) < 1e-5
+    specs = {name.rsplit("'")[1]: spec for name, spec in state_specs(step.plan).items()}
+    assert specs == {"up": [[], ["y"]], "down": [["x", "y"], []]}
+    text = "".join(step.plan.modules.values())
+    assert "optimization_barrier" in text
+    assert "alpa.pin" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "zero-4"}, "unknown method 'zero-4'; fix: use one of auto, data-parallel,"),
+        ({"in_shardings": P("x")}, "in_shardings with method 'auto'"),
+    ],
+)
+def test_bad_methods(options, message):
+    with pytest.raises(MethodError, match=message):
+        ShardParallel(**options)
+
+
+@pytest.mark.parametrize(
+    ("shardings", "mesh_shape", "message"),
+    [
+        ((P("z"), None), (2, 4), "names the axis 'z'; fix: use axes of mesh_axes: x, y"),
+        (({"up": P()}, None), (2, 4), "fix: follow the arguments' tree"),
+        ((P("x", None, None), None), (2, 4), "a sharding of 3 dimensions for 2"),
+        (("x", None), (2, 4), "'x' is no sharding"),
+        ((P("y", "x"), None), (4, 2), "are for a mesh of .2, 4., but this one is .4, 2."),
+    ],
+)
+def test_bad_pins(shardings, mesh_shape, message):
+    method = ShardParallel(
+        method="manual", mesh_shape=mesh_shape, in_shardings=shardings, mesh_axes=("x", "y")
+    )
+    with pytest.raises(MethodError, match=message):
+        alpa_mlir.compile(pinned_step, *pinned_example(), cluster=CLUSTER, method=method)
+
+
+def test_a_method_that_does_not_fit_says_so():
+    small = {**CLUSTER, "device_types": {"small": {**CLUSTER["device_types"]["small"]}}}
+    small["device_types"]["small"]["memory_bytes"] = 500_000
+    model, _ = model_and_reference("gpt")
+
+    def plan(method):
+        fn = alpa_mlir.parallelize(model.step, cluster=small, method=method)
+        return fn.plan(*model.init())
+
+    plan(ShardParallel(mesh_shape=(2, 4), method="zero-3"))
+    with pytest.raises(InfeasiblePlanError, match="no plan fits into memory"):
+        plan(ShardParallel(mesh_shape=(2, 4), method="data-parallel"))
