@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 import per_device
+import pytest
 from alpa_mlir.compiler import Module
 from alpa_mlir.runtime.xla import compile_text, split_functions
 
