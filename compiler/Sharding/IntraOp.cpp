@@ -38,9 +38,6 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   std::vector<PackedSpec> specs;
   for (const ValueInfo &info : builder.getValues())
     specs.push_back(builder.specOf(info, choices));
-  // The next step finds the state as this step found it.
-  for (const CarriedValue &carried : builder.getCarried())
-    specs[carried.value] = specs[carried.argument];
   for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs))
     result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
   for (const Demand &demand : builder.getDemands()) {

@@ -48,7 +48,8 @@ struct IntraOpOptions {
 struct IntraOpResult {
   /// Every result of every op of the stage, and every input.
   llvm::DenseMap<mlir::Value, ShardingSpec> specs;
-  /// Operands (op, number) that the op wants otherwise than `specs` has them.
+  /// Operands (op, number) that the op wants otherwise than `specs` has them. What a
+  /// body uses from outside is numbered on, in the order of ShardingRule::captures.
   llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
   /// With status infeasible only `solution` and `choices` are set.
   double forwardSeconds = 0;   // One micro-batch.

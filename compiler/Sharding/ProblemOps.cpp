@@ -236,5 +236,8 @@ void ProblemBuilder::demand() {
     }
     if (kind == ValueKind::Settled || kind == ValueKind::Lazy)
       charge(request);
+    else if (request.user) // Costs nothing, but is wanted so.
+      demands.push_back({request.value, request.user, request.operand, request.node, request.table,
+                         request.phase, false});
   }
 }

@@ -1,5 +1,6 @@
 //===- SolveSharding.cpp - split @main over one mesh ----------------------===//
 
+#include "compiler/Sharding/CaptureShardings.h"
 #include "compiler/Sharding/IntraOp.h"
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Sharding/Passes.h"
@@ -27,20 +28,23 @@ struct SolveSharding : public alpa::impl::SolveShardingBase<SolveSharding> {
   }
 
 private:
-  llvm::Expected<LogicalMesh> makeMesh() const;
+  llvm::Expected<LogicalMesh> makeMesh();
   llvm::Error run();
   void annotate(func::FuncOp main, const IntraOpResult &result);
+
+  std::string clusterText;
 };
 
 } // namespace
 
-llvm::Expected<LogicalMesh> SolveSharding::makeMesh() const {
+llvm::Expected<LogicalMesh> SolveSharding::makeMesh() {
   if (cluster.empty())
     return llvm::createStringError("option 'cluster' is missing; give a preset (" +
                                    llvm::join(clusterPresets(), ", ") + ") or a YAML file");
   llvm::Expected<Cluster> described = loadCluster(cluster);
   if (!described)
     return described.takeError();
+  clusterText = printCluster(*described);
   llvm::SmallVector<int64_t> shape(meshShape.begin(), meshShape.end());
   if (shape.empty())
     shape = {1, described->numDevices()};
@@ -115,6 +119,12 @@ llvm::Error SolveSharding::run() {
   boundNanoseconds = static_cast<uint64_t>(solution.lowerBound / 1000);
   objectiveNanoseconds = static_cast<uint64_t>(solution.objective / 1000);
   solveMicroseconds = static_cast<uint64_t>(solution.seconds * 1e6);
+  // Alpa meshes have three axes at most; more are for studying problems.
+  if (llvm::ArrayRef<int64_t> shape = model.getMesh().shape; shape.size() <= 3) {
+    auto devices = llvm::to_vector(llvm::seq<int64_t>(0, model.getMesh().numDevices()));
+    getOperation()->setAttr(attr::mesh, MeshAttr::get(&getContext(), shape, devices));
+    getOperation()->setAttr(attr::cluster, StringAttr::get(&getContext(), clusterText));
+  }
   annotate(main, *result);
   return llvm::Error::success();
 }
@@ -124,9 +134,15 @@ void SolveSharding::annotate(func::FuncOp main, const IntraOpResult &result) {
   auto attrOf = [&](Value value) -> Attribute {
     return ShardingAttr::get(&getContext(), result.specs.lookup(value));
   };
-  for (BlockArgument argument : main.getArguments())
-    if (result.specs.count(argument))
-      main.setArgAttr(argument.getArgNumber(), attr::sharding, attrOf(argument));
+  for (BlockArgument argument : main.getArguments()) {
+    if (!result.specs.count(argument))
+      continue;
+    main.setArgAttr(argument.getArgNumber(), attr::sharding, attrOf(argument));
+    // The next step finds the state as this step found it.
+    auto next = main.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::carriedBy);
+    if (next && argument.getType() == main.getResultTypes()[next.getInt()])
+      main.setResultAttr(next.getInt(), attr::sharding, attrOf(argument));
+  }
   for (Operation &op : main.getBody().front().without_terminator()) {
     llvm::SmallVector<Attribute> shardings, uses;
     bool isMoved = false;
@@ -141,7 +157,9 @@ void SolveSharding::annotate(func::FuncOp main, const IntraOpResult &result) {
                          : Attribute(ShardingAttr::get(&getContext(), it->second)));
     }
     if (isMoved)
-      op.setAttr("alpa.use_shardings", builder.getArrayAttr(uses));
+      op.setAttr(attr::useShardings, builder.getArrayAttr(uses));
+    if (Attribute captured = captureShardings(&op, result.useSpecs, attrOf))
+      op.setAttr(attr::captureShardings, captured);
   }
   auto seconds = [&](double value) { return builder.getF64FloatAttr(value); };
   auto bytes = [&](int64_t value) { return builder.getI64IntegerAttr(value); };

@@ -101,11 +101,6 @@ Value DeviceBuilder::pieceOffset(ArrayRef<unsigned> axes, int64_t size, Location
   return binary("stablehlo.multiply", index, scalar(size, builder.getI32Type(), loc));
 }
 
-Value DeviceBuilder::isFirstOn(ArrayRef<unsigned> axes, Location loc) {
-  return compare(hlo::ComparisonDirection::EQ, pieceIndex(axes, loc),
-                 scalar(0, builder.getI32Type(), loc));
-}
-
 RankedTensorType DeviceBuilder::withDim(Value value, int64_t dim, int64_t size) {
   SmallVector<int64_t> shape(typeOf(value).getShape());
   shape[dim] = size;
@@ -181,30 +176,31 @@ Value DeviceBuilder::apply(const ReshardStep &step, const ShardingSpec &from, Va
   return builder.create(state)->getResult(0);
 }
 
-void DeviceBuilder::fillReducer(Region &region, StringRef name, Type element, Location loc) {
+void DeviceBuilder::fillReducer(Region &region, StringRef name, Value like) {
   OpBuilder::InsertionGuard guard(builder);
-  auto type = RankedTensorType::get({}, element);
+  Location loc = like.getLoc();
+  auto type = RankedTensorType::get({}, typeOf(like).getElementType());
   Block *block = builder.createBlock(&region, region.end(), {type, type}, {loc, loc});
   Value combined = binary(name, block->getArgument(0), block->getArgument(1));
   hlo::ReturnOp::create(builder, loc, combined);
 }
 
-Value DeviceBuilder::allReduce(Value value, unsigned axis, Region &reducer) {
+Value DeviceBuilder::allReduce(Value value, unsigned axis, StringRef reducer) {
   ++numCollectives;
   OperationState state(value.getLoc(), hlo::AllReduceOp::getOperationName(), value,
                        value.getType());
   state.addAttribute("replica_groups", groupsAlong(axis));
-  state.addRegion()->takeBody(reducer);
+  fillReducer(*state.addRegion(), reducer, value);
   return builder.create(state)->getResult(0);
 }
 
-Value DeviceBuilder::reduceScatter(Value value, unsigned axis, int64_t dim, Region &reducer) {
+Value DeviceBuilder::reduceScatter(Value value, unsigned axis, int64_t dim, StringRef reducer) {
   ++numCollectives;
   int64_t size = typeOf(value).getDimSize(dim) / meshShape[axis];
   OperationState state(value.getLoc(), hlo::ReduceScatterOp::getOperationName(), value,
                        withDim(value, dim, size));
   state.addAttribute("scatter_dimension", builder.getI64IntegerAttr(dim));
   state.addAttribute("replica_groups", groupsAlong(axis));
-  state.addRegion()->takeBody(reducer);
+  fillReducer(*state.addRegion(), reducer, value);
   return builder.create(state)->getResult(0);
 }

@@ -25,18 +25,14 @@ public:
   mlir::Value pieceIndex(llvm::ArrayRef<unsigned> axes, mlir::Location loc);
   /// First element of that part, if parts have `size` elements.
   mlir::Value pieceOffset(llvm::ArrayRef<unsigned> axes, int64_t size, mlir::Location loc);
-  /// Whether this device's coordinates on the axes are all 0, as an i1 scalar.
-  mlir::Value isFirstOn(llvm::ArrayRef<unsigned> axes, mlir::Location loc);
 
   /// This device's part of a whole tensor.
   mlir::Value partOf(mlir::Value whole, const ShardingSpec &spec, mlir::Location loc);
   /// `value` is a part under `from`; the result is one under the step's spec.
   mlir::Value apply(const ReshardStep &step, const ShardingSpec &from, mlir::Value value);
-  mlir::Value allReduce(mlir::Value value, unsigned axis, mlir::Region &reducer);
-  mlir::Value reduceScatter(mlir::Value value, unsigned axis, int64_t dim, mlir::Region &reducer);
-  /// Fills a region with one op on two scalars: `stablehlo.add`.
-  void fillReducer(mlir::Region &region, llvm::StringRef name, mlir::Type element,
-                   mlir::Location loc);
+  /// `reducer` is an op of two scalars: `stablehlo.add`.
+  mlir::Value allReduce(mlir::Value value, unsigned axis, llvm::StringRef reducer);
+  mlir::Value reduceScatter(mlir::Value value, unsigned axis, int64_t dim, llvm::StringRef reducer);
 
   /// The number in any element type.
   static mlir::DenseElementsAttr number(int64_t value, mlir::RankedTensorType type);
@@ -48,6 +44,7 @@ public:
   mlir::Value select(mlir::Value predicate, mlir::Value onTrue, mlir::Value onFalse);
 
 private:
+  void fillReducer(mlir::Region &region, llvm::StringRef name, mlir::Value like);
   mlir::Value coordinate(unsigned axis, mlir::Location loc);
   mlir::DenseIntElementsAttr groupsAlong(unsigned axis);
   mlir::RankedTensorType withDim(mlir::Value value, int64_t dim, int64_t size);

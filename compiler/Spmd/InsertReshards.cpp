@@ -33,8 +33,10 @@ public:
 private:
   LogicalResult visitBlock(Block &block);
   LogicalResult visit(Operation *op);
-  LogicalResult visitRegions(Operation *op, ArrayRef<ShardingSpec> operands,
-                             ArrayRef<ShardingSpec> results);
+  LogicalResult visitRegions(Operation *op, const ShardingRule &rule, const OpSplit &split);
+  LogicalResult bringCaptures(Operation *op, const ShardingRule &rule, const OpSplit &split);
+  FailureOr<OpSplit> chooseSplit(Operation *op, const ShardingRule &rule,
+                                 std::optional<SmallVector<ShardingSpec>> &results);
   LogicalResult visitReturn(func::ReturnOp op);
   LogicalResult useAs(OpOperand &use, const ShardingSpec &spec);
   FailureOr<Value> valueAs(Value value, const ShardingSpec &spec, Operation *user);
@@ -151,7 +153,7 @@ FailureOr<Value> ReshardInserter::remake(Operation *op, const ShardingSpec &spec
   auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
   for (ShardingSpec &operand : operands) // They are made as the result wants them.
     operand = ShardingSpec::replicated(operand.dims.size());
-  OpSplit split = nearestSplit(op, rule, operands, ArrayRef(spec), meshShape);
+  OpSplit split = nearestSplit(op, rule, operands, ArrayRef(spec), {}, meshShape);
   Value result = op->getResult(0);
   if (split.results[0] != held[result]) {
     Value &known = made[{result, attributeOf(split.results[0])}];
@@ -199,6 +201,44 @@ LogicalResult ReshardInserter::useAs(OpOperand &use, const ShardingSpec &spec) {
   return success();
 }
 
+/// `results` are what the annotation says, if there is one.
+FailureOr<OpSplit> ReshardInserter::chooseSplit(Operation *op, const ShardingRule &rule,
+                                                std::optional<SmallVector<ShardingSpec>> &results) {
+  auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
+  auto captures =
+      llvm::map_to_vector(rule.captures, [&](const auto &item) { return held[item.first]; });
+  if (auto wanted = op->getAttrOfType<ArrayAttr>(attr::captureShardings);
+      wanted && wanted.size() == captures.size())
+    for (auto [spec, item, capture] : llvm::zip_equal(captures, wanted, rule.captures)) {
+      FailureOr<ShardingSpec> read = this->read(op, item, capture.first.getType());
+      if (failed(read))
+        return failure();
+      spec = std::move(*read);
+    }
+  if (op->hasAttr(attr::shardings)) {
+    auto given = specsOf(op, attr::shardings, op->getResultTypes());
+    if (failed(given))
+      return failure();
+    results = std::move(*given);
+  }
+  if (!results)
+    return nearestSplit(op, rule, operands, std::nullopt, captures, meshShape);
+  bool isExact = op->hasAttr(attr::useShardings);
+  if (isExact) {
+    auto given = specsOf(op, attr::useShardings, op->getOperandTypes());
+    if (failed(given))
+      return failure();
+    operands = std::move(*given);
+  }
+  llvm::Expected<OpSplit> split = readSplit(rule, operands, *results, captures, meshShape);
+  if (split)
+    return std::move(*split);
+  std::string why = llvm::toString(split.takeError());
+  if (isExact)
+    return op->emitError("no strategy of the op has these shardings: ") << why;
+  return nearestSplit(op, rule, operands, ArrayRef<ShardingSpec>(*results), captures, meshShape);
+}
+
 LogicalResult ReshardInserter::visit(Operation *op) {
   if (auto reshard = dyn_cast<ReshardOp>(op)) { // There already.
     held[reshard.getResult()] = withoutOnes(reshard.getTo().getSpec(), meshShape);
@@ -208,45 +248,20 @@ LogicalResult ReshardInserter::visit(Operation *op) {
   if (!rule)
     return op->emitError("has no sharding rule yet");
   isFree(op);
-  auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
   std::optional<SmallVector<ShardingSpec>> results;
-  if (op->hasAttr(attr::shardings)) {
-    auto given = specsOf(op, attr::shardings, op->getResultTypes());
-    if (failed(given))
-      return failure();
-    results = std::move(*given);
-  }
-  SmallVector<ShardingSpec> wanted, madeAs;
-  if (results && op->hasAttr(attr::useShardings)) {
-    auto given = specsOf(op, attr::useShardings, op->getOperandTypes());
-    if (failed(given))
-      return failure();
-    wanted = std::move(*given);
-    madeAs = *results;
-  } else if (OpSplit split; results) {
-    llvm::Expected<OpSplit> exact = readSplit(op, *rule, operands, *results, meshShape);
-    if (exact) {
-      split = std::move(*exact);
-    } else {
-      llvm::consumeError(exact.takeError());
-      split = nearestSplit(op, *rule, operands, ArrayRef<ShardingSpec>(*results), meshShape);
-    }
-    wanted = std::move(split.operands);
-    madeAs = std::move(split.results);
-  } else {
-    split = nearestSplit(op, *rule, operands, std::nullopt, meshShape);
-    wanted = std::move(split.operands);
-    madeAs = std::move(split.results);
-    results = madeAs;
-  }
-  for (auto [use, spec] : llvm::zip_equal(op->getOpOperands(), wanted))
+  FailureOr<OpSplit> split = chooseSplit(op, *rule, results);
+  if (failed(split))
+    return failure();
+  for (auto [use, spec] : llvm::zip_equal(op->getOpOperands(), split->operands))
     if (failed(useAs(use, spec)))
       return failure();
-  setResults(op, madeAs);
-  if (isControlFlow(op) && failed(visitRegions(op, wanted, madeAs)))
+  setResults(op, split->results);
+  if (isControlFlow(op) && failed(visitRegions(op, *rule, *split)))
     return failure();
+  if (!results)
+    return success();
   // What the op cannot make as its annotation says is made so behind it.
-  for (auto [result, made, spec] : llvm::zip_equal(op->getResults(), madeAs, *results)) {
+  for (auto [result, made, spec] : llvm::zip_equal(op->getResults(), split->results, *results)) {
     if (made == spec || result.use_empty())
       continue;
     FailureOr<Value> moved = reshard(result, made, spec, op->getNextNode());
@@ -257,33 +272,54 @@ LogicalResult ReshardInserter::visit(Operation *op) {
   return success();
 }
 
-/// Values from outside are used whole in regions; values in loops are split as
-/// the loop's operands make them.
-LogicalResult ReshardInserter::visitRegions(Operation *op, ArrayRef<ShardingSpec> operands,
-                                            ArrayRef<ShardingSpec> results) {
+/// What the body uses from outside is held as the op's factors say.
+LogicalResult ReshardInserter::bringCaptures(Operation *op, const ShardingRule &rule,
+                                             const OpSplit &split) {
   llvm::SetVector<Value> captured;
   getUsedValuesDefinedAbove(op->getRegions(), captured);
   for (Value value : captured) {
-    FailureOr<Value> whole = valueAs(value, ShardingSpec::replicated(specRank(value)), op);
-    if (failed(whole))
+    ShardingSpec wanted = ShardingSpec::replicated(specRank(value));
+    for (auto [capture, spec] : llvm::zip_equal(rule.captures, split.captures))
+      if (capture.first == value)
+        wanted = spec;
+    FailureOr<Value> brought = valueAs(value, wanted, op);
+    if (failed(brought))
       return failure();
-    if (*whole == value)
-      continue;
-    for (Region &region : op->getRegions())
-      replaceAllUsesInRegionWith(value, *whole, region);
+    if (*brought != value)
+      for (Region &region : op->getRegions())
+        replaceAllUsesInRegionWith(value, *brought, region);
   }
+  return success();
+}
+
+/// Values in the body are split by the factors of its op, too.
+LogicalResult ReshardInserter::visitRegions(Operation *op, const ShardingRule &rule,
+                                            const OpSplit &split) {
+  if (failed(bringCaptures(op, rule, split)))
+    return failure();
+  op->removeAttr(attr::captureShardings);
+  BodyFactors factors = getBodyFactors(op);
   for (auto [index, region] : llvm::enumerate(op->getRegions())) {
     if (!region.hasOneBlock())
       return op->emitError("has a region of several blocks");
-    for (auto [argument, spec] : llvm::zip(region.getArguments(), operands))
+    for (auto [argument, spec] : llvm::zip(region.getArguments(), split.operands))
       held[argument] = spec;
+    for (Operation &inner : region.front().without_terminator()) {
+      SmallVector<Attribute> specs;
+      for (Value result : inner.getResults()) {
+        auto it = factors.find(result);
+        specs.push_back(attributeOf(it == factors.end() ? ShardingSpec::replicated(specRank(result))
+                                                        : specInBody(it->second, split)));
+      }
+      inner.setAttr(attr::shardings, builder.getArrayAttr(specs));
+    }
     if (failed(visitBlock(region.front())))
       return failure();
     bool isCondition = carriesOperands(op) && index == 0;
     Operation *terminator = region.front().getTerminator();
     for (OpOperand &use : terminator->getOpOperands()) {
       ShardingSpec spec = isCondition ? ShardingSpec::replicated(specRank(use.get()))
-                                      : results[use.getOperandNumber()];
+                                      : split.results[use.getOperandNumber()];
       if (failed(useAs(use, spec)))
         return failure();
     }

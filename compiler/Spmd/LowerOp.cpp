@@ -199,7 +199,7 @@ LogicalResult OpLowering::gather(ValueRange operands, SmallVectorImpl<Value> &re
 }
 
 /// Updates that fall on another device's part fall outside of this one's, where
-/// scatter drops them. What sums start from is added once.
+/// scatter drops them.
 LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   auto numbers = cast<hlo::ScatterOp>(op).getScatterDimensionNumbers();
   unsigned inputs = op->getNumResults();
@@ -217,26 +217,31 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
                                     typeOf(op->getOperand(0)).getDimSize(dim), axes, false)
                            .indices;
   }
-  if (split.summedAxes.empty())
-    return success();
-  Location loc = op->getLoc();
-  Value isFirst = devices.isFirstOn(split.summedAxes, loc);
-  for (unsigned i = 0; i < inputs; ++i) {
-    if (matchPattern(op->getOperand(i), m_AnyZeroFloat()) ||
-        matchPattern(op->getOperand(i), m_Zero()))
-      continue;
-    RankedTensorType type = typeOf(operands[i]);
-    Value zeros =
-        devices.splat(devices.scalar(0, type.getElementType(), loc), type.getShape(), loc);
-    operands[i] = devices.select(isFirst, operands[i], zeros);
-  }
   return success();
 }
 
+static StringRef nameOf(Reducer reducer, Type element) {
+  switch (reducer) {
+  case Reducer::Sum: // Of truth values, of which one at most is true, or which are added.
+    return element.isInteger(1) ? "stablehlo.or" : "stablehlo.add";
+  case Reducer::Product:
+    return element.isInteger(1) ? "stablehlo.and" : "stablehlo.multiply";
+  case Reducer::Maximum:
+    return "stablehlo.maximum";
+  case Reducer::Minimum:
+    return "stablehlo.minimum";
+  case Reducer::And:
+    return "stablehlo.and";
+  case Reducer::Or:
+    break;
+  }
+  return "stablehlo.or";
+}
+
 /// What the reducer leaves everything as it is with, as a scalar.
-static DenseElementsAttr neutralOf(StringRef reducer, Type element) {
+static DenseElementsAttr neutralOf(Reducer reducer, Type element) {
   auto type = RankedTensorType::get({}, element);
-  bool isLeast = reducer == "stablehlo.maximum", isMost = reducer == "stablehlo.minimum";
+  bool isLeast = reducer == Reducer::Maximum, isMost = reducer == Reducer::Minimum;
   if (auto real = dyn_cast<FloatType>(element); real && (isLeast || isMost)) {
     const llvm::fltSemantics &semantics = real.getFloatSemantics();
     return DenseElementsAttr::get(type, APFloat::semanticsHasInf(semantics)
@@ -244,9 +249,9 @@ static DenseElementsAttr neutralOf(StringRef reducer, Type element) {
                                             : APFloat::getLargest(semantics, isLeast));
   }
   auto integer = dyn_cast<IntegerType>(element);
-  if (!integer || reducer == "stablehlo.add" || reducer == "stablehlo.multiply" ||
-      reducer == "stablehlo.or" || reducer == "stablehlo.xor")
-    return DeviceBuilder::number(reducer == "stablehlo.multiply", type);
+  bool isOne = reducer == Reducer::Product;
+  if (!integer || isOne || reducer == Reducer::Sum || reducer == Reducer::Or)
+    return DeviceBuilder::number(isOne, type);
   unsigned width = integer.getWidth();
   bool isSigned = !integer.isUnsigned() && width > 1;
   if (isLeast)
@@ -254,32 +259,48 @@ static DenseElementsAttr neutralOf(StringRef reducer, Type element) {
                                                  : APInt::getZero(width));
   if (isMost && isSigned)
     return DenseElementsAttr::get(type, APInt::getSignedMaxValue(width));
-  return DenseElementsAttr::get(type, APInt::getAllOnes(width)); // Also of `and`.
+  return DenseElementsAttr::get(type, APInt::getAllOnes(width)); // Also of And.
 }
 
-/// The initial value counts once: it is left out of the partial results and put to
-/// the whole one. (XLA drops it where the part of a dimension has one element.)
-Value OpLowering::reduce(SmallVectorImpl<Value> &operands) {
+/// What goes into a result once is left out of the partial results, and put to the
+/// whole one. (XLA drops a reduction's initial value where the part of a dimension has
+/// one element, so it cannot be left to one of the devices.)
+void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   if (split.summedAxes.empty())
-    return {};
-  StringRef name = op->getRegion(0).front().front().getName().getStringRef();
-  Value initial = operands.back();
-  DenseElementsAttr neutral = neutralOf(name, typeOf(initial).getElementType()), known;
-  if (matchPattern(op->getOperands().back(), m_Constant(&known)) && known == neutral)
-    return {};
-  operands.back() = hlo::ConstantOp::create(builder, op->getLoc(), cast<ElementsAttr>(neutral));
-  return initial;
+    return;
+  Reducer reducer = split.summedAxes[0].reducer;
+  for (unsigned index : rule.broughtOnce) {
+    RankedTensorType type = typeOf(operands[index]);
+    DenseElementsAttr neutral = neutralOf(reducer, type.getElementType()), known;
+    if (matchPattern(op->getOperand(index), m_Constant(&known)) && known.isSplat() &&
+        known.resizeSplat(neutral.getType()) == neutral)
+      continue;
+    takenOut.push_back({index, operands[index]});
+    operands[index] =
+        devices.splat(hlo::ConstantOp::create(builder, op->getLoc(), cast<ElementsAttr>(neutral)),
+                      type.getShape(), op->getLoc());
+  }
 }
 
-void OpLowering::fill(Region &reducer, Type element) {
-  if (isa<hlo::ReduceOp>(op)) {
-    IRMapping mapping;
-    op->getRegion(0).cloneInto(&reducer, mapping);
-    return;
+/// Result i is brought operand broughtOnce[i], held as the partial result is.
+void OpLowering::putBack(SmallVectorImpl<Value> &results) {
+  for (auto [index, value] : takenOut) {
+    auto result = llvm::find(rule.broughtOnce, index) - rule.broughtOnce.begin();
+    RankedTensorType type = typeOf(results[result]);
+    if (typeOf(value).getRank() != type.getRank()) {
+      value = devices.splat(value, type.getShape(), op->getLoc());
+    } else if (type.getRank() > 0) {
+      // What the sum was scattered over splits the operand now, too.
+      ShardingSpec part = ShardingSpec::replicated(type.getRank());
+      for (auto [axes, whole, partial] :
+           llvm::zip_equal(part.dims, split.results[result].dims, split.partials[result].dims))
+        axes.append(whole.begin() + partial.size(), whole.end());
+      value = devices.partOf(value, part, op->getLoc());
+    }
+    Reducer reducer = split.summedAxes[0].reducer;
+    results[result] =
+        devices.binary(nameOf(reducer, type.getElementType()), results[result], value);
   }
-  // Sums of truth values, of which one at most is true.
-  StringRef name = element.isInteger(1) ? "stablehlo.or" : "stablehlo.add";
-  devices.fillReducer(reducer, name, element, op->getLoc());
 }
 
 /// As the search counts: scatters first, then the rest of the axes.
@@ -294,18 +315,16 @@ Value OpLowering::complete(Value partial, unsigned result) {
                             [&](ArrayRef<unsigned> axes) { return llvm::is_sorted(axes); });
   if (rises)
     llvm::sort(scatters);
-  for (auto [axis, dim] : scatters) {
-    Region reducer;
-    fill(reducer, element);
-    partial = devices.reduceScatter(partial, axis, dim, reducer);
-  }
-  for (unsigned axis : split.summedAxes) {
-    if (llvm::is_contained(llvm::make_first_range(scatters), axis))
-      continue;
-    Region reducer;
-    fill(reducer, element);
-    partial = devices.allReduce(partial, axis, reducer);
-  }
+  auto isScattered = [&](unsigned axis) {
+    return llvm::is_contained(llvm::make_first_range(scatters), axis);
+  };
+  for (auto [axis, dim] : scatters)
+    for (OpSplit::SummedAxis summed : split.summedAxes)
+      if (summed.axis == axis)
+        partial = devices.reduceScatter(partial, axis, dim, nameOf(summed.reducer, element));
+  for (OpSplit::SummedAxis summed : split.summedAxes)
+    if (!isScattered(summed.axis))
+      partial = devices.allReduce(partial, summed.axis, nameOf(summed.reducer, element));
   return partial;
 }
 
@@ -332,17 +351,12 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
   }
   if (isa<hlo::ScatterOp>(op) && failed(scatter(operands)))
     return failure();
-  Value initial;
-  if (isa<hlo::ReduceOp>(op))
-    initial = reduce(operands);
+  takeOut(operands);
   llvm::append_range(results, clone(operands)->getResults());
   if (split.summedAxes.empty())
     return success();
   for (auto [i, result] : llvm::enumerate(results))
     result = complete(result, i);
-  if (initial)
-    results[0] =
-        devices.binary(op->getRegion(0).front().front().getName().getStringRef(), results[0],
-                       devices.splat(initial, typeOf(results[0]).getShape(), op->getLoc()));
+  putBack(results);
   return success();
 }

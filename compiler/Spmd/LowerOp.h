@@ -12,8 +12,9 @@ namespace alpa {
 /// then the collectives that complete partial sums.
 class OpLowering {
 public:
-  OpLowering(mlir::Operation *op, const OpSplit &split, DeviceBuilder &devices)
-      : op(op), split(split), devices(devices), builder(devices.builder) {}
+  OpLowering(mlir::Operation *op, const ShardingRule &rule, const OpSplit &split,
+             DeviceBuilder &devices)
+      : op(op), rule(rule), split(split), devices(devices), builder(devices.builder) {}
 
   /// `operands` are parts; fills in the parts of the results.
   mlir::LogicalResult lower(mlir::ValueRange operands, llvm::SmallVectorImpl<mlir::Value> &results);
@@ -26,8 +27,8 @@ private:
   mlir::LogicalResult gather(mlir::ValueRange operands,
                              llvm::SmallVectorImpl<mlir::Value> &results);
   mlir::LogicalResult scatter(mlir::SmallVectorImpl<mlir::Value> &operands);
-  /// The initial value if it is not in the partial results.
-  mlir::Value reduce(mlir::SmallVectorImpl<mlir::Value> &operands);
+  void takeOut(mlir::SmallVectorImpl<mlir::Value> &operands);
+  void putBack(mlir::SmallVectorImpl<mlir::Value> &results);
   void setSizes(mlir::Operation *made);
   /// Axes that split dimension `dim` of operand `operand`.
   llvm::ArrayRef<unsigned> axesOf(unsigned operand, int64_t dim) const {
@@ -42,12 +43,13 @@ private:
                             llvm::ArrayRef<unsigned> axes, bool clamps);
   mlir::Value withSafeType(mlir::Value indices);
   mlir::Value complete(mlir::Value partial, unsigned result);
-  void fill(mlir::Region &reducer, mlir::Type element);
 
   mlir::Operation *op;
+  const ShardingRule &rule;
   const OpSplit &split;
   DeviceBuilder &devices;
   mlir::OpBuilder &builder;
+  llvm::SmallVector<std::pair<unsigned, mlir::Value>> takenOut; // By number of operand.
 };
 
 } // namespace alpa

@@ -97,7 +97,9 @@ LogicalResult FunctionLowering::lower(Operation *op) {
     results.push_back(spec);
     held[result] = spec;
   }
-  llvm::Expected<OpSplit> split = readSplit(op, *rule, operands, results, meshShape);
+  auto captures =
+      llvm::map_to_vector(rule->captures, [&](const auto &item) { return held[item.first]; });
+  llvm::Expected<OpSplit> split = readSplit(*rule, operands, results, captures, meshShape);
   if (!split)
     return op->emitError("no strategy of the op has these shardings: ")
            << llvm::toString(split.takeError());
@@ -106,7 +108,7 @@ LogicalResult FunctionLowering::lower(Operation *op) {
   SmallVector<Value> given, made;
   for (Value operand : op->getOperands())
     given.push_back(parts.lookup(operand));
-  if (failed(OpLowering(op, *split, devices).lower(given, made)))
+  if (failed(OpLowering(op, *rule, *split, devices).lower(given, made)))
     return failure();
   parts.map(op->getResults(), made);
   return success();

@@ -28,9 +28,15 @@ ShardingSpec alpa::withoutOnes(const ShardingSpec &spec, llvm::ArrayRef<int64_t>
   return kept;
 }
 
-namespace {
+ShardingSpec alpa::specInBody(const TensorFactors &tensor, const OpSplit &split) {
+  ShardingSpec spec = ShardingSpec::replicated(tensor.size());
+  for (auto [axes, dim] : llvm::zip_equal(spec.dims, tensor))
+    if (!dim.empty())
+      axes = split.factorAxes[dim[0]];
+  return spec;
+}
 
-using Axes = llvm::SmallVector<unsigned, 2>;
+namespace {
 
 class SplitBuilder {
 public:
@@ -60,23 +66,28 @@ public:
     }
   }
 
-  ShardingSpec specOf(const TensorFactors &tensor) const {
-    ShardingSpec spec = ShardingSpec::replicated(tensor.size());
-    for (auto [axes, dim] : llvm::zip_equal(spec.dims, tensor))
-      if (!dim.empty())
-        axes = split.factorAxes[dim[0]];
-    return spec;
+  void take(llvm::ArrayRef<TensorFactors> tensors, llvm::ArrayRef<ShardingSpec> specs) {
+    for (auto [tensor, spec] : llvm::zip_equal(tensors, specs))
+      take(tensor, spec);
+  }
+
+  void takeCaptures(llvm::ArrayRef<ShardingSpec> specs) {
+    for (auto [capture, spec] : llvm::zip(rule.captures, specs))
+      take(capture.second, spec);
   }
 
   OpSplit finish() {
     for (const TensorFactors &tensor : rule.operands)
-      split.operands.push_back(specOf(tensor));
+      split.operands.push_back(specInBody(tensor, split));
     for (const TensorFactors &tensor : rule.results)
-      split.partials.push_back(specOf(tensor));
+      split.partials.push_back(specInBody(tensor, split));
+    for (const auto &capture : rule.captures)
+      split.captures.push_back(specInBody(capture.second, split));
     split.results = split.partials;
     for (auto [factor, axes] : llvm::zip_equal(rule.factors, split.factorAxes))
       if (factor.kind == FactorKind::Reduction)
-        llvm::append_range(split.summedAxes, axes);
+        for (unsigned axis : axes)
+          split.summedAxes.push_back({axis, factor.reducer});
     llvm::sort(split.summedAxes);
     return std::move(split);
   }
@@ -106,12 +117,12 @@ llvm::Error mismatch(const char *what, size_t index, const ShardingSpec &got,
 
 /// Whether `spec` is `partial` with some of the summed axes behind it.
 bool isScattered(const ShardingSpec &spec, const ShardingSpec &partial,
-                 llvm::ArrayRef<unsigned> summedAxes) {
+                 llvm::ArrayRef<OpSplit::SummedAxis> summedAxes) {
   for (auto [axes, before] : llvm::zip_equal(spec.dims, partial.dims)) {
     if (axes.size() < before.size() || !std::equal(before.begin(), before.end(), axes.begin()))
       return false;
     for (unsigned axis : llvm::drop_begin(axes, before.size()))
-      if (!llvm::is_contained(summedAxes, axis))
+      if (llvm::none_of(summedAxes, [&](auto summed) { return summed.axis == axis; }))
         return false;
   }
   return true;
@@ -119,9 +130,10 @@ bool isScattered(const ShardingSpec &spec, const ShardingSpec &partial,
 
 } // namespace
 
-llvm::Expected<OpSplit> alpa::readSplit(Operation *op, const ShardingRule &rule,
+llvm::Expected<OpSplit> alpa::readSplit(const ShardingRule &rule,
                                         llvm::ArrayRef<ShardingSpec> operands,
                                         llvm::ArrayRef<ShardingSpec> results,
+                                        llvm::ArrayRef<ShardingSpec> captures,
                                         llvm::ArrayRef<int64_t> meshShape) {
   if (rule.forwards) {
     for (auto [i, operand, result] : llvm::enumerate(operands, results))
@@ -130,10 +142,9 @@ llvm::Expected<OpSplit> alpa::readSplit(Operation *op, const ShardingRule &rule,
     return forwarded(results);
   }
   SplitBuilder builder(rule, meshShape);
-  for (auto [tensor, spec] : llvm::zip_equal(rule.operands, operands))
-    builder.take(tensor, spec);
-  for (auto [tensor, spec] : llvm::zip_equal(rule.results, results))
-    builder.take(tensor, spec);
+  builder.take(rule.operands, operands);
+  builder.take(rule.results, results);
+  builder.takeCaptures(captures);
   OpSplit split = builder.finish();
   for (auto [i, got, expected] : llvm::enumerate(operands, split.operands))
     if (got != expected)
@@ -149,13 +160,13 @@ llvm::Expected<OpSplit> alpa::readSplit(Operation *op, const ShardingRule &rule,
 OpSplit alpa::nearestSplit(Operation *op, const ShardingRule &rule,
                            llvm::ArrayRef<ShardingSpec> operands,
                            std::optional<llvm::ArrayRef<ShardingSpec>> results,
+                           llvm::ArrayRef<ShardingSpec> captures,
                            llvm::ArrayRef<int64_t> meshShape) {
   if (rule.forwards)
     return forwarded(results ? *results : operands);
   SplitBuilder builder(rule, meshShape);
   if (results)
-    for (auto [tensor, spec] : llvm::zip_equal(rule.results, *results))
-      builder.take(tensor, spec);
+    builder.take(rule.results, *results);
   auto elements = [&](unsigned operand) {
     auto type = dyn_cast<RankedTensorType>(op->getOperand(operand).getType());
     return type && type.hasStaticShape() ? type.getNumElements() : int64_t(0);
@@ -166,5 +177,6 @@ OpSplit alpa::nearestSplit(Operation *op, const ShardingRule &rule,
   });
   for (unsigned operand : order)
     builder.take(rule.operands[operand], operands[operand], results.has_value());
+  builder.takeCaptures(captures);
   return builder.finish();
 }

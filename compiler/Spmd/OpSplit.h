@@ -16,8 +16,14 @@ namespace alpa {
 struct OpSplit {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> factorAxes;
   llvm::SmallVector<ShardingSpec> operands, results, partials;
-  /// Axes of split reductions, rising: every result is a partial sum over them.
-  llvm::SmallVector<unsigned> summedAxes;
+  llvm::SmallVector<ShardingSpec> captures; // Of the rule's, in its order.
+  /// Axes of split reductions, rising: every result is partial over them.
+  struct SummedAxis {
+    unsigned axis = 0;
+    Reducer reducer = Reducer::Sum;
+    bool operator<(const SummedAxis &other) const { return axis < other.axis; }
+  };
+  llvm::SmallVector<SummedAxis, 2> summedAxes;
 };
 
 /// Every axis of more than one device, in the order of a spec without the others.
@@ -27,10 +33,11 @@ size_t specRank(mlir::Value value);
 
 /// The one strategy that has exactly these specs. Axes of a split reduction may
 /// end a dimension of a result: its sum is scattered there. The error names the
-/// first operand or result that differs, with both specs.
-llvm::Expected<OpSplit> readSplit(mlir::Operation *op, const ShardingRule &rule,
-                                  llvm::ArrayRef<ShardingSpec> operands,
+/// first operand or result that differs, with both specs. `captures` only say how
+/// factors are split that nothing else has; the split has what follows for them.
+llvm::Expected<OpSplit> readSplit(const ShardingRule &rule, llvm::ArrayRef<ShardingSpec> operands,
                                   llvm::ArrayRef<ShardingSpec> results,
+                                  llvm::ArrayRef<ShardingSpec> captures,
                                   llvm::ArrayRef<int64_t> meshShape);
 
 /// A strategy that makes the results (if given) as nearly as the rule can; the
@@ -39,7 +46,10 @@ llvm::Expected<OpSplit> readSplit(mlir::Operation *op, const ShardingRule &rule,
 OpSplit nearestSplit(mlir::Operation *op, const ShardingRule &rule,
                      llvm::ArrayRef<ShardingSpec> operands,
                      std::optional<llvm::ArrayRef<ShardingSpec>> results,
-                     llvm::ArrayRef<int64_t> meshShape);
+                     llvm::ArrayRef<ShardingSpec> captures, llvm::ArrayRef<int64_t> meshShape);
+
+/// A value in a body whose op is split so.
+ShardingSpec specInBody(const TensorFactors &tensor, const OpSplit &split);
 
 /// Holds whole computations in its regions: while, case, if.
 bool isControlFlow(mlir::Operation *op);

@@ -81,12 +81,18 @@ LogicalResult ShardingVerifier::verify(Operation *op) {
     }
     results.push_back(std::move(spec));
   }
-  llvm::Expected<OpSplit> split = readSplit(op, *rule, operands, results, meshShape);
+  auto captures =
+      llvm::map_to_vector(rule->captures, [&](const auto &item) { return held[item.first]; });
+  llvm::Expected<OpSplit> split = readSplit(*rule, operands, results, captures, meshShape);
   if (!split)
     return op->emitError("alpa_verify_sharding_c3: no strategy of the op has these shardings: ")
            << llvm::toString(split.takeError());
   for (auto [result, spec] : llvm::zip_equal(op->getResults(), results))
     held[result] = spec;
+  for (auto [i, got, expected] : llvm::enumerate(captures, split->captures))
+    if (got != expected)
+      return op->emitError("alpa_verify_sharding_c3: the body uses a value from outside that is ")
+             << got.str() << ", expected " << expected.str();
   if (!isControlFlow(op))
     return success();
   for (auto [index, region] : llvm::enumerate(op->getRegions())) {

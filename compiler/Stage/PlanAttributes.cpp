@@ -3,6 +3,7 @@
 #include "compiler/Stage/PlanAttributes.h"
 
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Sharding/CaptureShardings.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/Builders.h"
@@ -68,7 +69,10 @@ private:
     if (foreign)
       op->setAttr(attr::operandShardings, builder.getArrayAttr(operands));
     if (moved)
-      op->setAttr("alpa.use_shardings", builder.getArrayAttr(uses));
+      op->setAttr(attr::useShardings, builder.getArrayAttr(uses));
+    auto heldAs = [&](Value value) { return specOf(value, stage); };
+    if (Attribute captured = captureShardings(op, useSpecs, heldAs))
+      op->setAttr(attr::captureShardings, captured);
   }
 
   /// State lives where its next value is made, other arguments where they are
@@ -91,6 +95,8 @@ private:
         read |= owner && *owner == stage;
       }
     unsigned stage = owner ? *owner : first.value_or(0);
+    // The search asks how the owner holds the state even if only the next is made there.
+    read |= plan.stages[stage].result->specs.count(arg);
     main.setArgAttr(index, attr::stage, integer(stage));
     main.setArgAttr(index, attr::sharding, specOf(owner && !read ? next : Value(arg), stage));
   }

@@ -136,7 +136,10 @@ void PieceBuilder::cloneOp(Operation *op) {
     clone->removeAttr(name);
   if (stageOf(op) == piece.stage)
     return;
-  // Repeated on a mesh that the search did not place it on.
+  // Repeated on a mesh that the search did not place it on: how the op wants its
+  // operands there follows from how its result is held.
+  clone->removeAttr(attr::useShardings);
+  clone->removeAttr(attr::captureShardings);
   if (op->getNumResults() == 1 && plan.hasSpecOn(op->getResult(0), piece.stage))
     clone->setAttr(attr::shardings,
                    builder.getArrayAttr(shardingAttr(plan.specOn(op->getResult(0), piece.stage))));

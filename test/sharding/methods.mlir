@@ -40,12 +40,13 @@
 // ZERO2-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[MW:[^>]*S0[^>]*]]>
 // ZERO2-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[ME:[^>]*S0[^>]*]]>
 // ZERO2-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S01, R]>
+// ZERO2-SAME: -> (tensor<256x512xf32> {alpa.sharding = #alpa.sharding<[R, R]>}
 // ZERO2: stablehlo.dot_general {{.*}}alpa.phase = "forward", alpa.shardings = [#alpa.sharding<[S01, R]>]
 // ZERO2: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[ME]]>]
 // ZERO2: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S01, R]>]
 // ZERO2: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[MW]]>]
 // ZERO2: stablehlo.add {{.*}}alpa.phase = "update", alpa.shardings = [#alpa.sharding<[[MW]]>]
-// ZERO2: stablehlo.subtract {{.*}}alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R]>]
+// ZERO2: stablehlo.subtract {{.*}}alpa.phase = "update", alpa.shardings = [#alpa.sharding<[[MW]]>]
 
 // Parameters split too, and gathered for use; the batch is split all the same.
 // ZERO3-LABEL: func.func @main
