@@ -5,26 +5,48 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
-#include <numeric>
 
 using namespace alpa;
 
+static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+void Pool::add(llvm::ArrayRef<unsigned> choices) {
+  constexpr size_t kMost = 12;
+  if (next == kept.size())
+    kept.emplace_back();
+  kept[next].assign(choices.begin(), choices.end());
+  next = (next + 1) % kMost;
+  isNew = true;
+}
+
+const std::vector<unsigned> *Pool::takeNewest() {
+  if (!isNew)
+    return nullptr;
+  isNew = false;
+  return &kept[(next + kept.size() - 1) % kept.size()];
+}
+
 PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed)
     : costs(graph), state(costs, Usage(graph, limitBytes)), sub(state), random(seed),
-      lowest(std::numeric_limits<double>::infinity()), isFreed(costs.count(), false) {
+      selection(state, random), lowest(kNoLimit) {
+  auto addArm = [&](Shape shape, double size, double work) {
+    arms.push_back({shape, unsigned(size)});
+    arms.back().work = work;
+  };
   // The largest is the whole problem, whatever the shape.
-  for (double size = 12; size < 1.5 * costs.count(); size *= 2.5)
-    for (Shape shape : {Ball, Tight, Window}) {
-      arms.push_back({shape, unsigned(size)});
-      arms.back().work = 1e3 * size;
-      if (size >= costs.count())
-        break;
-    }
-  for (unsigned size : {1, 2, 4}) {
-    arms.push_back({Fuse, size});
-    arms.back().work = 100.0 * costs.count();
+  double count = costs.count();
+  for (double size = 12; size < 2.5 * count; size *= 2.5) {
+    addArm(Ball, size, 1e3 * size);
+    if (size >= count)
+      break;
+    addArm(Tight, size, 1e3 * size);
+    addArm(Window, size, 1e3 * size);
   }
+  for (unsigned size : {1, 2, 4})
+    addArm(Fuse, size, 1e2 * count);
+  addArm(Restart, 1, 1e4 * count);
 }
 
 bool PrimalSearch::fits() const {
@@ -43,18 +65,10 @@ void PrimalSearch::keep() {
 void PrimalSearch::offer(llvm::ArrayRef<unsigned> choices) {
   std::vector<unsigned> before = state.all();
   state.load(choices);
-  bool better = bestChoices.empty() || (fits() && state.cost() < lowest);
-  if (!better)
+  penalty = 0;
+  if (!bestChoices.empty() && !(fits() && state.cost() < lowest))
     state.load(before);
   keep();
-}
-
-void PrimalSearch::propose(llvm::ArrayRef<unsigned> choices) {
-  constexpr size_t kMostProposals = 16;
-  if (proposals.size() < kMostProposals)
-    proposals.emplace_back();
-  proposals[nextProposal].assign(choices.begin(), choices.end());
-  nextProposal = (nextProposal + 1) % kMostProposals;
 }
 
 void PrimalSearch::setPrices(llvm::ArrayRef<double> given) {
@@ -64,151 +78,70 @@ void PrimalSearch::setPrices(llvm::ArrayRef<double> given) {
     sub.priceSums.push_back(sub.priceSums.back() + price);
 }
 
-void PrimalSearch::free(unsigned variable) {
-  if (!isFreed[variable]) {
-    isFreed[variable] = true;
-    freed.push_back(variable);
-  }
+/// More than a byte is worth anywhere, as far as is known.
+double PrimalSearch::firstPenalty() const {
+  double most = prices.empty() ? 0 : *llvm::max_element(prices);
+  if (most > 0)
+    return 2 * most;
+  double cost = state.cost() < kBlocked / 2 ? std::abs(state.cost()) : 0;
+  return 1e-3 * std::max(1.0, cost) / double(std::max<int64_t>(1, state.usage.limit()));
 }
 
-void PrimalSearch::addBall(unsigned seed, size_t size) {
-  size_t next = freed.size();
-  free(seed);
-  for (; next < freed.size() && freed.size() < size; ++next) {
-    llvm::ArrayRef<FlatCosts::Arc> arcs = costs.arcs(freed[next]);
-    unsigned start = arcs.empty() ? 0 : random.below(arcs.size());
-    for (size_t i = 0; i < arcs.size() && freed.size() < size; ++i)
-      free(arcs[(start + i) % arcs.size()].other);
-  }
-}
-
-void PrimalSearch::addLiveAt(unsigned begin, unsigned end, size_t size) {
-  std::vector<unsigned> live;
-  for (unsigned v = 0; v < costs.count(); ++v)
-    for (const Usage::Segment &segment : state.usage.segments(v))
-      if (segment.begin < end && begin < segment.end) {
-        live.push_back(v);
-        break;
-      }
-  for (size_t i = 0; i < live.size() && freed.size() < size; ++i) {
-    std::swap(live[i], live[i + random.below(live.size() - i)]);
-    free(live[i]);
-  }
-}
-
-/// One of those that are nearly full, or the one of some that has least room.
-unsigned PrimalSearch::tightMoment() {
-  llvm::ArrayRef<int64_t> at = state.usage.at();
-  unsigned best = random.below(at.size());
-  for (unsigned i = 0; i < 4; ++i) {
-    unsigned other = random.below(at.size());
-    if (at[other] > at[best])
-      best = other;
-  }
-  return best;
-}
-
-void PrimalSearch::freeAll() {
-  freed.resize(costs.count());
-  std::iota(freed.begin(), freed.end(), 0);
-  isFreed.assign(costs.count(), true);
-}
-
-void PrimalSearch::chooseFreed(Shape shape, unsigned size) {
-  if (size >= costs.count() && shape != Fuse)
-    return freeAll();
-  for (unsigned v : freed)
-    isFreed[v] = false;
-  freed.clear();
-  switch (shape) {
-  case Fuse:
-    for (unsigned i = 0; i < size && !proposals.empty(); ++i)
-      sub.pool.push_back(&proposals[random.below(proposals.size())]);
-    for (unsigned v = 0; v < costs.count(); ++v)
-      if (llvm::any_of(sub.pool, [&](auto *choices) { return (*choices)[v] != state.at(v); }))
-        free(v);
-    return;
-  case Tight:
-    if (!state.usage.at().empty()) {
-      unsigned t = tightMoment();
-      addLiveAt(t, t + 1, size / 3 + 1);
-      break;
-    }
-    [[fallthrough]];
-  case Ball:
-    addBall(random.below(costs.count()), size);
-    return;
-  case Window: {
-    unsigned v = random.below(costs.count());
-    llvm::ArrayRef<Usage::Segment> segments = state.usage.segments(v);
-    if (segments.empty()) {
-      addBall(v, size);
-      return;
-    }
-    const Usage::Segment &segment = segments[random.below(segments.size())];
-    unsigned length = 1 + random.below(8);
-    addLiveAt(segment.begin, segment.begin + length, size / 2 + 1);
-    break;
-  }
-  }
-  // Room is worth nothing without neighbours that can make use of it.
-  for (size_t next = 0; next < freed.size() && freed.size() < size; ++next)
-    for (const FlatCosts::Arc &arc : costs.arcs(freed[next]))
-      if (freed.size() < size)
-        free(arc.other);
-}
-
-bool PrimalSearch::solveFreed(double maxTable, const SubProblem::Effort &effort) {
-  sub.penalty = penalty;
-  if (!sub.build(freed, maxTable, random))
-    return false;
-  return sub.solve(effort) == SubProblem::Outcome::Better;
-}
-
-/// Makes what is above the limit dearer until nothing is.
-void PrimalSearch::settle(llvm::function_ref<bool()> done) {
-  constexpr double kMostPenalty = 1e12;
+/// Makes what is above the limit dearer until nothing is: by all variables at
+/// once, or where that does not help, by parts at the moments concerned.
+void PrimalSearch::settle(Done done) {
+  constexpr double kMostPenalty = 1e12, kLeastHelp = 0.05;
+  constexpr unsigned kParts = 24;
   std::vector<double> given = prices;
-  state.load(state.all());
-  double scale = 0;
-  for (double price : prices)
-    scale = std::max(scale, price);
-  if (scale == 0)
-    scale = 1e-3 * std::abs(state.cost()) / double(std::max<int64_t>(1, state.usage.limit()));
-  if (state.cost() >= kBlocked / 2)
-    scale = 0;
-  penalty = scale;
   while (!done() && !fits()) {
-    freeAll();
-    double before = state.excess();
+    if (penalty == 0)
+      penalty = firstPenalty();
+    double before = valued(), above = penalty * state.excess();
+    sub.penalty = penalty;
     SubProblem::Effort effort;
-    effort.rounds = 4;
+    effort.rounds = inParts ? 8 : 4;
     effort.nodes = 0;
-    solveFreed(2000, effort);
-    sub.exportPrices(prices);
-    setPrices(std::vector<double>(prices));
-    if (state.excess() > 0.5 * before || state.excess() == 0) {
-      if (penalty == 0)
-        penalty = 1e-3 * std::abs(state.cost()) / double(std::max<int64_t>(1, state.usage.limit()));
-      penalty = std::min(2 * penalty, kMostPenalty);
+    for (unsigned part = 0; part < (inParts ? kParts : 1) && !done(); ++part) {
+      selection.clear();
+      if (!inParts) {
+        selection.addAll();
+      } else if (std::optional<unsigned> moment = selection.exceededMoment()) {
+        double size = std::pow(2, 4 + 5 * random.unit());
+        selection.addLive(*moment, *moment + 1, size / 3 + 1);
+        selection.spread(size);
+      } else {
+        selection.addBall(random.below(costs.count()), 50);
+      }
+      if (sub.build(selection.variables(), 2000, random))
+        sub.solve(effort);
     }
-    if (state.cost() >= kBlocked / 2)
-      state.load(state.all());
+    if (!inParts) {
+      sub.exportPrices(prices);
+      setPrices(std::vector<double>(prices));
+    }
+    if (state.cost() >= kBlocked / 2 || before >= kBlocked / 2)
+      state.load(state.all()); // Sums with forbidden pairs are inexact.
+    if (valued() > before - kLeastHelp * above) {
+      if (inParts)
+        penalty = std::min(2 * penalty, kMostPenalty);
+      inParts = !inParts;
+    }
   }
-  state.load(state.all());
   if (!given.empty())
     setPrices(given);
+  if (fits())
+    penalty = 0;
   keep();
 }
 
 /// Mostly what gained most for its work of late.
-PrimalSearch::Arm &PrimalSearch::chooseArm() {
+PrimalSearch::Arm &PrimalSearch::chooseArm(bool evenly) {
   constexpr double kExplore = 0.5; // Share of the work, by arms alike.
   constexpr double kLeastGain = 1e-9;
   std::vector<double> weight;
   double sum = 0, plain = 0;
   for (const Arm &arm : arms) {
-    bool matters = arm.gain > kLeastGain * std::abs(lowest);
+    bool matters = !evenly && arm.gain > kLeastGain * std::abs(lowest);
     weight.push_back(matters ? arm.gain / std::max(1.0, arm.work * arm.work) : 0);
     sum += weight.back();
     plain += 1 / std::max(1.0, arm.work);
@@ -224,32 +157,92 @@ PrimalSearch::Arm &PrimalSearch::chooseArm() {
   return arms[taken];
 }
 
-void PrimalSearch::improve() {
-  penalty = sub.penalty = std::numeric_limits<double>::infinity();
-  Arm &arm = chooseArm();
-  chooseFreed(arm.shape, arm.size);
-  double before = state.cost(), worked = sub.work();
-  SubProblem::Outcome outcome = SubProblem::Outcome::Same;
-  if (sub.build(freed, arm.shape == Fuse ? 20000 : 3000, random))
-    outcome = sub.solve(SubProblem::Effort());
+void PrimalSearch::select(Shape shape, unsigned size) {
+  selection.clear();
   sub.pool.clear();
-  constexpr double kForget = 0.9;
-  double gain = before - state.cost(), work = sub.work() - worked;
-  arm.gain = kForget * arm.gain + gain;
-  arm.work = kForget * arm.work + (1 - kForget) * work;
-  if (outcome == SubProblem::Outcome::Better)
-    keep();
+  if (size >= costs.count() && shape != Fuse)
+    return selection.addAll();
+  bool isTight = shape == Tight && !state.usage.at().empty();
+  unsigned variable = random.below(costs.count());
+  llvm::ArrayRef<Usage::Segment> segments = state.usage.segments(variable);
+  if (shape == Fuse) {
+    for (unsigned i = 0; i < size && proposals.size() + optima.size() > 0; ++i) {
+      unsigned at = random.below(proposals.size() + optima.size());
+      sub.pool.push_back(at < proposals.size() ? &proposals[at] : &optima[at - proposals.size()]);
+    }
+    selection.addDifferent(sub.pool);
+  } else if (isTight) {
+    unsigned moment = selection.tightMoment();
+    selection.addLive(moment, moment + 1, size / 3 + 1);
+    selection.spread(size); // Room is worth nothing without someone to use it.
+  } else if (shape == Window && !segments.empty()) {
+    constexpr unsigned kLongest = 8;
+    const Usage::Segment &segment = segments[random.below(segments.size())];
+    selection.addLive(segment.begin, segment.begin + 1 + random.below(kLongest), size / 2 + 1);
+    selection.spread(size);
+  } else {
+    selection.addBall(variable, size);
+  }
 }
 
-void PrimalSearch::run(double work, llvm::function_ref<bool()> stop) {
-  if (costs.count() == 0) {
-    keep();
+void PrimalSearch::improveBy(const Arm &arm) {
+  constexpr double kMaxTable = 3000, kMaxFusedTable = 20000;
+  select(arm.shape, arm.size);
+  sub.penalty = kNoLimit;
+  if (sub.build(selection.variables(), arm.shape == Fuse ? kMaxFusedTable : kMaxTable, random))
+    sub.solve(SubProblem::Effort());
+  sub.pool.clear();
+}
+
+/// Goes on from a proposal for a while, and back if that does not pay.
+void PrimalSearch::restart(Done stop) {
+  const std::vector<unsigned> *start = proposals.takeNewest();
+  if (!start)
     return;
+  const double settling = sub.work() + 2e4 * costs.count();
+  const double improving = 1e4 * costs.count();
+  state.load(*start);
+  penalty = 0;
+  inParts = false;
+  settle([&] { return stop() || sub.work() > settling; });
+  double end = sub.work() + improving;
+  while (fits() && sub.work() < end && !stop()) {
+    const Arm &arm = chooseArm(/*evenly=*/true);
+    if (arm.shape != Restart)
+      improveBy(arm);
   }
+  keep();
+  if (state.cost() > lowest) {
+    if (fits())
+      optima.add(state.all());
+    state.load(bestChoices);
+  }
+  penalty = 0;
+}
+
+void PrimalSearch::improve(Done stop) {
+  constexpr double kForget = 0.9;
+  Arm &arm = chooseArm(/*evenly=*/false);
+  double before = state.cost(), worked = sub.work();
+  if (arm.shape == Restart)
+    restart(stop);
+  else
+    improveBy(arm);
+  keep();
+  double gain = before - state.cost(), work = sub.work() - worked;
+  if (arm.shape == Restart && work == 0)
+    return;
+  arm.gain = kForget * arm.gain + gain;
+  arm.work = kForget * arm.work + (1 - kForget) * work;
+}
+
+void PrimalSearch::run(double work, Done stop) {
+  if (costs.count() == 0)
+    return keep();
   double end = sub.work() + work;
   auto done = [&] { return stop() || sub.work() >= end; };
   if (!fits())
     settle(done);
   while (!done() && fits())
-    improve();
+    improve(stop);
 }

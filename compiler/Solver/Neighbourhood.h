@@ -2,20 +2,39 @@
 //
 // Large-neighbourhood search: some variables at a time are freed and solved
 // again beside the rest, first for choices that fit, then for cheaper ones.
+// Where best choices and proposals differ, their parts are recombined.
 //
-// Source: Shaw, "Using constraint programming and local search methods to solve
-// vehicle routing problems" (1998).
+// Sources: Shaw, "Using constraint programming and local search methods to solve
+// vehicle routing problems" (1998); Lempitsky, Rother, Roth and Blake, "Fusion
+// moves for Markov random field optimization" (2010).
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef ALPA_COMPILER_SOLVER_NEIGHBOURHOOD_H
 #define ALPA_COMPILER_SOLVER_NEIGHBOURHOOD_H
 
+#include "compiler/Solver/Selection.h"
 #include "compiler/Solver/SubProblem.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 
 namespace alpa {
+
+/// Complete choices; the oldest go when there are too many.
+class Pool {
+public:
+  void add(llvm::ArrayRef<unsigned> choices);
+  bool empty() const { return kept.empty(); }
+  size_t size() const { return kept.size(); }
+  const std::vector<unsigned> &operator[](size_t i) const { return kept[i]; }
+  /// The newest that was not taken before, or none.
+  const std::vector<unsigned> *takeNewest();
+
+private:
+  std::vector<std::vector<unsigned>> kept;
+  size_t next = 0;
+  bool isNew = false;
+};
 
 /// The same for the same seed and the same calls. Holds copies of what it needs,
 /// so that it may run beside other users of the graph.
@@ -25,8 +44,8 @@ public:
 
   /// Goes on from these choices if they are better than the best.
   void offer(llvm::ArrayRef<unsigned> choices);
-  /// Choices to take parts from, whether they fit or not.
-  void propose(llvm::ArrayRef<unsigned> choices);
+  /// Choices to take parts from, or to begin with again, whether they fit or not.
+  void propose(llvm::ArrayRef<unsigned> choices) { proposals.add(choices); }
   /// What a byte is worth at each moment, as a guide.
   void setPrices(llvm::ArrayRef<double> prices);
   /// Goes through about `work` combinations.
@@ -38,39 +57,38 @@ public:
   double work() const { return sub.work(); }
 
 private:
-  /// How variables are chosen: what is connected, what is live at a tight moment,
-  /// or begins about the same time; or where proposals differ.
-  enum Shape { Ball, Tight, Window, Fuse };
+  /// How variables are chosen: what is connected; what is live at a tight moment,
+  /// or begins about the same time; where others differ. Or all, from a proposal.
+  enum Shape { Ball, Tight, Window, Fuse, Restart };
   struct Arm {
     Shape shape;
     unsigned size;
     double gain = 0, work = 0; // Of late.
   };
+  using Done = llvm::function_ref<bool()>;
+
   bool fits() const;
   void keep();
-  void settle(llvm::function_ref<bool()> done);
-  void improve();
-  bool solveFreed(double maxTable, const SubProblem::Effort &effort);
-  void freeAll();
-  Arm &chooseArm();
-  void chooseFreed(Shape shape, unsigned size);
-  void addBall(unsigned seed, size_t size);
-  void addLiveAt(unsigned begin, unsigned end, size_t size);
-  unsigned tightMoment();
-  void free(unsigned variable);
+  double valued() const { return state.cost() + penalty * state.excess(); }
+  double firstPenalty() const;
+  void settle(Done done);
+  Arm &chooseArm(bool evenly);
+  void improve(Done stop);
+  void improveBy(const Arm &arm);
+  void restart(Done stop);
+  void select(Shape shape, unsigned size);
 
   const FlatCosts costs;
   PrimalState state;
   SubProblem sub;
   Random random;
+  Selection selection;
   std::vector<unsigned> bestChoices;
   double lowest = 0;
   std::vector<double> prices;
   double penalty = 0;
-  std::vector<unsigned> freed;
-  std::vector<char> isFreed;
-  std::vector<std::vector<unsigned>> proposals;
-  size_t nextProposal = 0;
+  bool inParts = false; // Whether parts rather than all is led below the limit.
+  Pool proposals, optima;
   std::vector<Arm> arms;
 };
 
