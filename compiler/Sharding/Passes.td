@@ -76,4 +76,30 @@ def TestStrategies : Pass<"alpa-test-strategies", "::mlir::ModuleOp"> {
   let options = [ListOption<"meshShape", "mesh-shape", "int64_t", "Devices along each mesh axis">];
 }
 
+def TestApplyStrategies : Pass<"alpa-test-apply-strategies", "::mlir::ModuleOp"> {
+  let summary = "Copy @main once for every strategy of its last op";
+  let description = [{
+    For tests. Leaves a nested module for each assignment of mesh axes to the op's
+    factors, and for each scattered sum that the search may choose: the module has
+    the mesh, its `@main` has arguments held as the op wants them and results as it
+    makes them. Other ops run whole.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+      %0 = stablehlo.tanh %x : tensor<8x4xf32>
+    ```
+    After, on a mesh of two devices, the second of three strategies:
+    ```mlir
+    module @strategy_1 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
+      func.func @main(%x: tensor<8x4xf32> {alpa.sharding = #alpa.sharding<[S0, R]>})
+          -> (tensor<8x4xf32> {alpa.sharding = #alpa.sharding<[S0, R]>}) {
+        %0 = stablehlo.tanh %x {alpa.shardings = [#alpa.sharding<[S0, R]>],
+                                alpa.use_shardings = [#alpa.sharding<[S0, R]>]} : tensor<8x4xf32>
+    ```
+  }];
+  let options = [ListOption<"meshShape", "mesh-shape", "int64_t", "Devices along each mesh axis">];
+  let dependentDialects = ["::alpa::AlpaDialect"];
+}
+
 #endif // ALPA_COMPILER_SHARDING_PASSES

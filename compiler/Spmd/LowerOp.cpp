@@ -61,6 +61,11 @@ void OpLowering::setSizes(Operation *made) {
             typeOf(convolution.getRhs()).getDimSize(numbers.getKernelInputFeatureDimension());
         if (ofGroup > 0)
           convolution.setFeatureGroupCount(features / ofGroup);
+        int64_t batch = typeOf(convolution.getLhs()).getDimSize(numbers.getInputBatchDimension());
+        int64_t ofBatchGroup =
+            typeOf(convolution.getResult()).getDimSize(numbers.getOutputBatchDimension());
+        if (ofBatchGroup > 0)
+          convolution.setBatchGroupCount(batch / ofBatchGroup);
       });
 }
 
