@@ -2,14 +2,17 @@
 
 #include "compiler/Sharding/IntraOp.h"
 
-#include "compiler/Sharding/Memory.h"
+#include "compiler/Sharding/LeastMemory.h"
 #include "compiler/Sharding/ProblemBuilder.h"
 #include "mlir/IR/BuiltinTypes.h"
-#include "llvm/Support/FormatVariadic.h"
 #include <chrono>
 
 using namespace alpa;
 using namespace mlir;
+
+static double secondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 static size_t rankOf(Value value) {
   auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
@@ -23,11 +26,7 @@ llvm::Expected<Problem> alpa::buildIntraOpProblem(const StageView &stage, const 
     return error;
   Problem problem = builder.takeProblem();
   if (options.memoryLimitBytes)
-    addMemory(problem, builder, valueLifetimes(builder), {}, options.microBatchesInFlight,
-              *options.memoryLimitBytes);
-  if (problem.usageLimitBytes && *problem.usageLimitBytes < 0)
-    return llvm::createStringError(
-        "values that no strategy splits need more than the memory limit");
+    addMemory(problem, builder, computeLiveness(builder, options), *options.memoryLimitBytes);
   return problem;
 }
 
@@ -48,80 +47,171 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   }
 }
 
-llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const CostModel &model,
-                                                 const IntraOpOptions &options) {
-  auto start = std::chrono::steady_clock::now();
-  ProblemBuilder builder(stage, model, options);
-  if (llvm::Error error = builder.build())
-    return error;
-  Problem problem = builder.takeProblem();
-  std::vector<Lifetime> lifetimes = valueLifetimes(builder);
-  IntraOpResult result;
-  for (const ProblemNode &node : problem.nodes)
-    result.choices += node.costs.size();
-  result.buildSeconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  // Memory is left out while the fastest plan fits: the problem is then much
-  // easier. Otherwise state, activations and the values of the worst moment are
-  // limited, until the worst moment of the answer fits as well.
-  MemoryUse use;
-  std::vector<unsigned> peakValues;
-  double seconds = 0;
-  constexpr unsigned kMaxRounds = 4;
-  for (unsigned round = 0; round <= kMaxRounds; ++round) {
-    SolveOptions solveOptions;
-    solveOptions.timeLimitSeconds = std::max(0.1, options.timeLimitSeconds - seconds);
-    llvm::Expected<Solution> solution = solve(problem, solveOptions);
-    if (!solution)
-      return solution.takeError();
-    seconds += solution->seconds;
-    result.solution = std::move(*solution);
-    result.solution.seconds = seconds;
-    if (result.solution.status == SolveStatus::Infeasible)
-      return result;
-    use = measureMemory(builder, lifetimes, result.solution.choices);
-    if (!options.memoryLimitBytes ||
-        use.total(options.microBatchesInFlight) <= *options.memoryLimitBytes)
-      break;
-    if (round == kMaxRounds) {
-      result.solution.status = SolveStatus::Infeasible;
-      result.solution.choices.clear();
-      result.solution.infeasibleReason =
-          llvm::formatv("the stage needs {0} bytes a device of {1}: {2} of state, {3} of "
-                        "activations in each of {4} micro-batches in flight, {5} of temporaries",
-                        use.total(options.microBatchesInFlight), *options.memoryLimitBytes,
-                        use.stateBytes, use.activationBytes, options.microBatchesInFlight,
-                        use.temporaryBytes)
-              .str();
-      return result;
-    }
-    // Every moment seen so far stays limited.
-    for (unsigned value : use.peakValues)
-      if (!llvm::is_contained(peakValues, value))
-        peakValues.push_back(value);
-    problem = builder.takeProblem();
-    addMemory(problem, builder, lifetimes, round == 0 ? use.peakValues : peakValues,
-              options.microBatchesInFlight, *options.memoryLimitBytes);
-    if (*problem.usageLimitBytes < 0) {
-      result.solution.status = SolveStatus::Infeasible;
-      result.solution.choices.clear();
-      result.solution.infeasibleReason =
-          llvm::formatv("values that no strategy splits need {0} bytes a device more than the {1} "
-                        "that are allowed",
-                        -*problem.usageLimitBytes, *options.memoryLimitBytes)
-              .str();
-      return result;
-    }
-  }
-
+static void report(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result) {
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices);
   result.forwardSeconds = phases[0];
   result.backwardSeconds = phases[1];
   result.updateSeconds = phases[2];
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
-  result.temporaryBytes = use.temporaryBytes;
+  result.temporaryBytes = use.temporaryBytes();
   readSpecs(builder, result);
+}
+
+/// Two ways to count the same bytes: values and when they live, and the problem.
+static llvm::Error checkAgreement(const MemoryUse &use, int64_t peakUsageBytes) {
+  if (use.peakBytes == peakUsageBytes)
+    return llvm::Error::success();
+  return llvm::createStringError("internal error: the problem counts %lld bytes a device, its "
+                                 "values add up to %lld",
+                                 static_cast<long long>(peakUsageBytes),
+                                 static_cast<long long>(use.peakBytes));
+}
+
+static unsigned countChoices(const Problem &problem) {
+  unsigned choices = 0;
+  for (const ProblemNode &node : problem.nodes)
+    choices += node.costs.size();
+  return choices;
+}
+
+namespace {
+
+class IntraOpSolver {
+public:
+  IntraOpSolver(const StageView &stage, const CostModel &model, const IntraOpOptions &options)
+      : builder(stage, model, options), options(options) {}
+
+  llvm::Expected<IntraOpResult> run() {
+    auto start = std::chrono::steady_clock::now();
+    if (llvm::Error error = builder.build())
+      return error;
+    Problem problem = builder.takeProblem();
+    result.choices = countChoices(problem);
+    result.buildSeconds = secondsSince(start);
+
+    // Memory is left out while the fastest plan fits: the problem is then much
+    // smaller.
+    SolveOptions solveOptions;
+    solveOptions.timeLimitSeconds = options.timeLimitSeconds;
+    llvm::Expected<Solution> solution = solve(problem, solveOptions);
+    if (!solution)
+      return solution.takeError();
+    result.solution = std::move(*solution);
+    if (result.solution.choices.empty() && !problem.nodes.empty())
+      return std::move(result);
+    liveness = computeLiveness(builder, options);
+    use = measureMemory(builder, liveness, result.solution.choices);
+    if (options.memoryLimitBytes && use.peakBytes > *options.memoryLimitBytes)
+      if (llvm::Error error = solveWithin(*options.memoryLimitBytes))
+        return error;
+    if (result.solution.status == SolveStatus::Infeasible)
+      return std::move(result);
+    report(builder, use, result);
+    return std::move(result);
+  }
+
+private:
+  llvm::Error solveWithin(int64_t limitBytes) {
+    auto start = std::chrono::steady_clock::now();
+    Problem problem = builder.takeProblem();
+    addMemory(problem, builder, liveness, limitBytes);
+    result.buildSeconds += secondsSince(start);
+    CostSum lowerBound = result.solution.lowerBound;
+    double seconds = result.solution.seconds;
+    SolveOptions solveOptions;
+    solveOptions.timeLimitSeconds = std::max(0.1, options.timeLimitSeconds - seconds);
+    solveOptions.acceptableGap = options.acceptableGap;
+    llvm::Expected<Solution> solution = solve(problem, solveOptions);
+    if (!solution)
+      return solution.takeError();
+    result.solution = std::move(*solution);
+    result.solution.seconds += seconds;
+    result.solution.lowerBound = std::max(result.solution.lowerBound, lowerBound);
+    if (result.solution.choices.empty())
+      return takeLeast(limitBytes);
+    int64_t peakBytes = result.solution.peakUsageBytes;
+    result.solution.choices.resize(builder.getNodes().size());
+    use = measureMemory(builder, liveness, result.solution.choices);
+    return checkAgreement(use, peakBytes);
+  }
+
+  /// Where no plan was found: the one that needs least, if it fits. Else says why.
+  llvm::Error takeLeast(int64_t limitBytes) {
+    Solution &solution = result.solution;
+    if (!solution.isUnknown && !options.explainsInfeasible)
+      return llvm::Error::success();
+    LeastMemory least = findLeastMemory(builder, liveness);
+    if (least.choices.empty() || least.upperBytes > limitBytes) {
+      if (options.explainsInfeasible)
+        solution.infeasibleReason =
+            explainInfeasible(builder, liveness, least, limitBytes, !solution.isUnknown);
+      return llvm::Error::success();
+    }
+    solution.status = SolveStatus::Feasible;
+    solution.isUnknown = false;
+    solution.infeasibleReason.clear();
+    solution.choices = std::move(least.choices);
+    solution.objective = evaluate(builder.takeProblem(), solution.choices).objective;
+    solution.peakUsageBytes = least.upperBytes;
+    solution.gap = double(solution.objective - solution.lowerBound) / double(solution.objective);
+    use = measureMemory(builder, liveness, solution.choices);
+    return llvm::Error::success();
+  }
+
+  ProblemBuilder builder;
+  const IntraOpOptions &options;
+  Liveness liveness;
+  MemoryUse use;
+  IntraOpResult result;
+};
+
+} // namespace
+
+llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const CostModel &model,
+                                                 const IntraOpOptions &options) {
+  return IntraOpSolver(stage, model, options).run();
+}
+
+llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const CostModel &model,
+                                                 const IntraOpOptions &options,
+                                                 llvm::ArrayRef<unsigned> choices) {
+  auto start = std::chrono::steady_clock::now();
+  ProblemBuilder builder(stage, model, options);
+  if (llvm::Error error = builder.build())
+    return error;
+  Problem problem = builder.takeProblem();
+  Liveness liveness = computeLiveness(builder, options);
+  IntraOpResult result;
+  result.choices = countChoices(problem);
+  if (options.memoryLimitBytes)
+    addMemory(problem, builder, liveness, *options.memoryLimitBytes);
+  result.buildSeconds = secondsSince(start);
+  if (choices.size() != problem.nodes.size())
+    return llvm::createStringError("the solution has %zu choices, but the problem has %zu nodes",
+                                   choices.size(), problem.nodes.size());
+  for (auto [node, choice] : llvm::zip_equal(problem.nodes, choices))
+    if (choice >= node.costs.size())
+      return llvm::createStringError("the solution takes choice %u of '%s', which has %zu", choice,
+                                     node.name.c_str(), node.costs.size());
+  Evaluation evaluation = evaluate(problem, choices);
+  if (problem.usageLimitBytes && evaluation.peakUsageBytes > *problem.usageLimitBytes)
+    return llvm::createStringError("the solution needs %lld bytes a device; %lld are allowed",
+                                   static_cast<long long>(evaluation.peakUsageBytes),
+                                   static_cast<long long>(*problem.usageLimitBytes));
+  if (!evaluation.feasible)
+    return llvm::createStringError("the solution takes a pair of choices that is forbidden");
+  Solution &solution = result.solution;
+  solution.status = SolveStatus::Feasible;
+  solution.choices.assign(choices.begin(), choices.begin() + builder.getNodes().size());
+  solution.objective = evaluation.objective;
+  solution.gap = evaluation.objective > 0 ? 1 : 0;
+  solution.peakUsageBytes = evaluation.peakUsageBytes;
+  solution.nodes = problem.nodes.size();
+  MemoryUse use = measureMemory(builder, liveness, solution.choices);
+  if (options.memoryLimitBytes)
+    if (llvm::Error error = checkAgreement(use, evaluation.peakUsageBytes))
+      return error;
+  report(builder, use, result);
   return result;
 }

@@ -42,6 +42,11 @@ struct IntraOpOptions {
   /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
   std::optional<int64_t> memoryLimitBytes;
   int64_t microBatchesInFlight = 1;
+  /// Where memory is a limit: how far the cost may be above the bound, as a part
+  /// of it. Without, plans are proven best.
+  double acceptableGap = 9e-3;
+  /// Whether to find out, where nothing fits, what would and what takes the room.
+  bool explainsInfeasible = false;
   PlanFilter filter;
 };
 
@@ -52,12 +57,15 @@ struct IntraOpResult {
   /// body uses from outside is numbered on, in the order of ShardingRule::captures.
   llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
   /// With status infeasible only `solution` and `choices` are set.
-  double forwardSeconds = 0;   // One micro-batch.
-  double backwardSeconds = 0;  // One micro-batch.
-  double updateSeconds = 0;    // Once a step.
-  int64_t stateBytes = 0;      // Per device: parameters, optimizer state, gradients.
-  int64_t activationBytes = 0; // Per device and micro-batch in flight.
-  int64_t temporaryBytes = 0;  // Per device, largest within one function.
+  double forwardSeconds = 0;  // One micro-batch.
+  double backwardSeconds = 0; // One micro-batch.
+  double updateSeconds = 0;   // Once a step.
+  /// Per device: what is always held (parameters, optimizer state, gradients that
+  /// are summed over micro-batches), what each micro-batch in flight keeps for the
+  /// backward pass, and what else the fullest moment holds.
+  int64_t stateBytes = 0;
+  int64_t activationBytes = 0;
+  int64_t temporaryBytes = 0;
   Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.
@@ -70,6 +78,12 @@ llvm::Expected<Problem> buildIntraOpProblem(const StageView &stage, const CostMo
 /// that names the op and its location.
 llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const CostModel &model,
                                            const IntraOpOptions &options);
+
+/// Reads choices of the problem of buildIntraOpProblem back. An error if they are
+/// none of its solutions.
+llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const CostModel &model,
+                                           const IntraOpOptions &options,
+                                           llvm::ArrayRef<unsigned> choices);
 
 } // namespace alpa
 

@@ -3,37 +3,41 @@
 #ifndef ALPA_COMPILER_SHARDING_MEMORY_H
 #define ALPA_COMPILER_SHARDING_MEMORY_H
 
-#include "compiler/Sharding/ProblemBuilder.h"
+#include "compiler/Sharding/Liveness.h"
 
 namespace alpa {
 
 /// What one device of the stage's mesh holds.
 struct MemoryUse {
-  int64_t stateBytes = 0;      // Parameters, optimizer state, accumulated gradients.
+  int64_t stateBytes = 0;      // Always.
   int64_t activationBytes = 0; // From forward to backward, of one micro-batch.
-  int64_t temporaryBytes = 0;  // Most at one moment within one phase.
-  /// Values behind temporaryBytes.
-  std::vector<unsigned> peakValues;
+  int64_t peakBytes = 0;       // Of everything, with the micro-batches in flight.
+  int64_t peakTime = 0;        // First time of the peak, in the liveness order.
+  int64_t microBatchesInFlight = 1;
+  std::vector<int64_t> bytesAt; // Of each time.
 
-  int64_t total(int64_t microBatchesInFlight) const {
-    return stateBytes + microBatchesInFlight * activationBytes + temporaryBytes;
+  /// What the peak holds besides state and activations.
+  int64_t temporaryBytes() const {
+    return peakBytes - stateBytes - microBatchesInFlight * activationBytes;
   }
 };
 
-/// Whether a value lives across steps (or micro-batches), or between the phases
-/// of a micro-batch.
-enum class Lifetime : uint8_t { Temporary, Activation, State };
-std::vector<Lifetime> valueLifetimes(const ProblemBuilder &builder);
-
-MemoryUse measureMemory(const ProblemBuilder &builder, llvm::ArrayRef<Lifetime> lifetimes,
+/// Recomputed from the specs of values alone; agrees with the evaluator of the
+/// problem that `addMemory` makes.
+MemoryUse measureMemory(const ProblemBuilder &builder, const Liveness &liveness,
                         llvm::ArrayRef<unsigned> choices);
+int64_t itemBytes(const ProblemBuilder &builder, const LiveItem &item,
+                  llvm::ArrayRef<unsigned> choices);
 
-/// Adds to the problem one moment at which all state, the activations in flight
-/// and `peakValues` are held, under the limit. Bytes that do not depend on a
-/// choice are taken from the limit.
-void addMemory(Problem &problem, const ProblemBuilder &builder, llvm::ArrayRef<Lifetime> lifetimes,
-               llvm::ArrayRef<unsigned> peakValues, int64_t microBatchesInFlight,
-               int64_t limitBytes);
+/// Adds the bytes of all values to the problem, at the given times of the liveness
+/// order, or at all that can need more than every other whatever is chosen. The
+/// problem's time m is the liveness order's time `result[m]`. A node carries the
+/// bytes of its values with the longest common life; for each other life a node is
+/// added that must follow it (one choice for each number of bytes, and an edge that
+/// allows one of them for each of the node's choices).
+std::vector<int64_t> addMemory(Problem &problem, const ProblemBuilder &builder,
+                               const Liveness &liveness, int64_t limitBytes,
+                               llvm::ArrayRef<int64_t> times = {});
 
 } // namespace alpa
 

@@ -39,9 +39,9 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
-           "Bytes one device may use; 0 for what the device has">,
-    Option<"printProblem", "print-problem", "bool", "false",
-           "Print the problem in the contest's JSON form to standard output instead of solving it">];
+           "Bytes one device may use; 0 for what the device has, -1 for no limit">,
+    Option<"gap", "gap", "double", "0.009",
+           "Where memory is a limit: how far the cost may be above its bound, as a part of it">];
   let statistics = [
     Statistic<"numNodes", "nodes", "Nodes of the problem">,
     Statistic<"numChoices", "choices", "Choices of all nodes">,
@@ -49,6 +49,62 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     Statistic<"boundNanoseconds", "bound-ns", "Lower bound of the step's time in nanoseconds">,
     Statistic<"objectiveNanoseconds", "objective-ns", "Predicted time of the step in nanoseconds">,
     Statistic<"solveMicroseconds", "solve-us", "Microseconds the solver took">];
+  let dependentDialects = ["::alpa::AlpaDialect"];
+}
+
+def BuildShardingProblem : Pass<"alpa-build-sharding-problem", "::mlir::ModuleOp"> {
+  let summary = "Write the optimization problem of @main on one mesh to a file";
+  let description = [{
+    The problem that `alpa-solve-sharding` solves, in the JSON form of the IOPDDL
+    contest, for `alpa-solve` or any other solver; the module stays as it is. Unless
+    memory is no limit, the bytes of all values at all moments that can bind are part
+    of it. Its answer comes back by `alpa-apply-sharding-solution`:
+
+    ```
+    alpa-opt step.mlir -alpa-build-sharding-problem="cluster=dgx-a100 output=p.json"
+    alpa-solve p.json --solution s.json
+    alpa-opt step.mlir -alpa-apply-sharding-solution="cluster=dgx-a100 solution=s.json"
+    ```
+  }];
+  let options = [
+    Option<"output", "output", "std::string", "\"\"", "File for the problem; - for standard output">,
+    Option<"cluster", "cluster", "std::string", "\"\"",
+           "Cluster: the name of a preset, or a YAML file">,
+    ListOption<"meshShape", "mesh-shape", "int64_t",
+               "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
+    Option<"method", "method", "std::string", "\"auto\"",
+           "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
+           "heuristic or manual">,
+    Option<"microBatches", "micro-batches", "int64_t", "1",
+           "How often forward and backward run for one update">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "Bytes one device may use; 0 for what the device has, -1 for no limit">];
+  let statistics = [
+    Statistic<"numNodes", "nodes", "Nodes of the problem">,
+    Statistic<"numEdges", "edges", "Edges of the problem">];
+}
+
+def ApplyShardingSolution : Pass<"alpa-apply-sharding-solution", "::mlir::ModuleOp"> {
+  let summary = "Write the choices of a solved problem down on @main";
+  let description = [{
+    Reads a JSON list with a choice for each node of the problem that
+    `alpa-build-sharding-problem` makes with the same options, and leaves what
+    `alpa-solve-sharding` leaves. An error if the choices break the memory limit or
+    take a forbidden pair. `alpa.solver` then says nothing of a bound.
+  }];
+  let options = [
+    Option<"solution", "solution", "std::string", "\"\"", "File with the choices">,
+    Option<"cluster", "cluster", "std::string", "\"\"",
+           "Cluster: the name of a preset, or a YAML file">,
+    ListOption<"meshShape", "mesh-shape", "int64_t",
+               "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
+    Option<"method", "method", "std::string", "\"auto\"",
+           "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
+           "heuristic or manual">,
+    Option<"microBatches", "micro-batches", "int64_t", "1",
+           "How often forward and backward run for one update">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "Bytes one device may use; 0 for what the device has, -1 for no limit">];
   let dependentDialects = ["::alpa::AlpaDialect"];
 }
 

@@ -150,7 +150,7 @@ bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &project
   if (!options.filter.allowsStrategy)
     return true;
   llvm::SmallVector<ShardingSpec> operands, results;
-  for (auto [value, tensor] : llvm::zip_equal(info.op->getOperands(), info.rule.operands))
+  for (auto [value, tensor] : llvm::zip(info.op->getOperands(), info.rule.operands))
     operands.push_back(
         projection.toSpec(tensor, strategy.axes).unpack(rankOf(value), meshShape.size()));
   for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule.results)) {

@@ -1,7 +1,7 @@
-// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 micro-batches=4 print-problem" -o /dev/null > %t.json
+// RUN: alpa-opt %s -alpa-build-sharding-problem="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 micro-batches=4 memory-limit=-1 output=%t.json" -o /dev/null
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 micro-batches=4" -o %t.solved
 // RUN: %python %S/Inputs/brute_force.py %t.json %t.solved 4 | FileCheck %s
-// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 print-problem" -o /dev/null > %t.square.json
+// RUN: alpa-opt %s -alpa-build-sharding-problem="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 memory-limit=-1 output=%t.square.json" -o /dev/null
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2" -o %t.square.solved
 // RUN: %python %S/Inputs/brute_force.py %t.square.json %t.square.solved | FileCheck %s
 

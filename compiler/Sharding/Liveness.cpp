@@ -1,0 +1,176 @@
+//===- Liveness.cpp - when a stage's values take up memory ----------------===//
+
+#include "compiler/Sharding/Liveness.h"
+
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+
+using namespace alpa;
+using namespace mlir;
+
+namespace {
+
+class LivenessBuilder {
+public:
+  LivenessBuilder(const ProblemBuilder &builder, const IntraOpOptions &options)
+      : builder(builder), ops(builder.getOps()), values(builder.getValues()), options(options) {}
+
+  Liveness run() {
+    for (unsigned phase = 0; phase < kNumPhases; ++phase) {
+      for (unsigned op = 0; op < ops.size(); ++op)
+        if (ops[op].phase == static_cast<OpPhase>(phase))
+          live.order.push_back(op);
+      phaseEnd[phase] = live.order.size();
+    }
+    live.microBatchesInFlight = options.microBatchesInFlight;
+    findUses();
+    for (const CarriedValue &carried : builder.getCarried())
+      replaced[carried.value] = carried.argument;
+    for (unsigned index = 0; index < values.size(); ++index) {
+      if (values[index].kind == ValueKind::Free)
+        continue;
+      if (values[index].isInput)
+        addInput(index);
+      else
+        addResult(index);
+    }
+    return std::move(live);
+  }
+
+private:
+  /// What reads a value.
+  struct Uses {
+    int64_t first[kNumPhases] = {-1, -1, -1}, last[kNumPhases] = {-1, -1, -1};
+    bool outside = false; // By another stage, or as a result of the step.
+  };
+
+  void findUses() {
+    uses.resize(values.size());
+    birth.assign(values.size(), -1);
+    for (auto [time, op] : llvm::enumerate(live.order)) {
+      unsigned phase = static_cast<unsigned>(ops[op].phase);
+      for (unsigned operand : ops[op].operands) {
+        int64_t &first = uses[operand].first[phase];
+        first = first < 0 ? time : first;
+        uses[operand].last[phase] = time;
+      }
+      for (unsigned result : ops[op].results)
+        birth[result] = time;
+    }
+    for (unsigned index = 0; index < values.size(); ++index) {
+      Value value = values[index].value;
+      Block *block = value.getParentBlock();
+      for (Operation *user : value.getUsers()) {
+        Operation *top = block->findAncestorOpInBlock(*user);
+        if (!top || !builder.isInStage(top)) {
+          bool ends = top && top->hasTrait<OpTrait::IsTerminator>();
+          if (!values[index].isInput && !ends && top && opPhaseOf(top) == OpPhase::Update)
+            updated.insert(index);
+          uses[index].outside = true;
+        } else if (user != top) { // Captured by a region.
+          int64_t time = timeOf(top);
+          unsigned phase = static_cast<unsigned>(opPhaseOf(top));
+          int64_t &first = uses[index].first[phase];
+          first = first < 0 ? time : std::min(first, time);
+          uses[index].last[phase] = std::max(uses[index].last[phase], time);
+        }
+      }
+    }
+  }
+
+  int64_t timeOf(Operation *op) {
+    if (times.empty())
+      for (auto [time, index] : llvm::enumerate(live.order))
+        times[ops[index].op] = time;
+    return times.lookup(op);
+  }
+
+  void add(unsigned value, Lifetime lifetime, int64_t copies, int64_t begin, int64_t end,
+           int replaces = -1) {
+    if (copies > 0 && begin < end && values[value].bytes > 0)
+      live.items.push_back({value, lifetime, copies, {begin, end}, replaces});
+  }
+
+  bool isStateArgument(Value value) const {
+    auto argument = llvm::dyn_cast<BlockArgument>(value);
+    if (!argument)
+      return false;
+    auto function = llvm::dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
+    auto kind = function
+                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.kind")
+                    : StringAttr();
+    return !kind || kind.getValue() != "batch";
+  }
+
+  int64_t backwardEnd() const { return phaseEnd[1]; }
+
+  void addInput(unsigned index) {
+    const Uses &use = uses[index];
+    if (isStateArgument(values[index].value))
+      return add(index, Lifetime::State, 1, 0, live.end());
+    bool isForward = use.last[0] >= 0, isBackward = use.last[1] >= 0;
+    // All micro-batches of a batch argument are there from the start; a value of
+    // another stage comes when it is needed.
+    if (llvm::isa<BlockArgument>(values[index].value) || (isForward && isBackward))
+      add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
+    else if (isForward)
+      add(index, Lifetime::Temporary, 1, 0, phaseEnd[0]);
+    else if (isBackward)
+      add(index, Lifetime::Temporary, 1, phaseEnd[0], phaseEnd[1]);
+    if (use.last[2] >= 0)
+      add(index, Lifetime::Temporary, 1, phaseEnd[1], phaseEnd[2]);
+  }
+
+  void addResult(unsigned index) {
+    const Uses &use = uses[index];
+    unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
+    int64_t begin = birth[index], last = std::max(begin, use.last[phase]);
+    bool isUpdated = phase < 2 && (use.last[2] >= 0 || updated.contains(index));
+    bool isSummed = isUpdated && options.numMicroBatches > 1;
+    if (isSummed)
+      add(index, Lifetime::State, 1, 0, live.end());
+    if (phase == 0 && use.last[1] >= 0) {
+      add(index, Lifetime::Activation, options.microBatchesInFlight - 1, 0, backwardEnd());
+      return add(index, Lifetime::Activation, 1, begin,
+                 isUpdated && !isSummed ? live.end() : backwardEnd());
+    }
+    // This micro-batch's share of a sum, until it is added.
+    if (isUpdated)
+      return add(index, Lifetime::Temporary, 1, begin, isSummed ? phaseEnd[phase] : live.end());
+    if (auto it = replaced.find(index); it != replaced.end())
+      return addNextState(index, it->second);
+    if (use.outside)
+      return add(index, Lifetime::Temporary, 1, begin, phaseEnd[phase]);
+    if (values[index].materialized)
+      add(index, Lifetime::Temporary, 1, begin, last + 1);
+  }
+
+  void addNextState(unsigned index, unsigned argument) {
+    unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
+    int64_t begin = birth[index], lastRead = -1;
+    for (int64_t last : uses[argument].last)
+      lastRead = std::max(lastRead, last);
+    // An elementwise op may overwrite what it reads.
+    bool inPlace = lastRead < begin || (lastRead == begin && ops[live.order[begin]].fusible);
+    int64_t end = std::max({begin, lastRead, uses[index].last[phase]}) + 1;
+    add(index, Lifetime::Temporary, 1, begin, end, inPlace ? static_cast<int>(argument) : -1);
+  }
+
+  const ProblemBuilder &builder;
+  const std::vector<OpInfo> &ops;
+  const std::vector<ValueInfo> &values;
+  const IntraOpOptions &options;
+  Liveness live;
+  int64_t phaseEnd[kNumPhases] = {};
+  std::vector<Uses> uses;
+  std::vector<int64_t> birth;
+  llvm::DenseSet<unsigned> updated; // By an update of another stage.
+  llvm::DenseMap<unsigned, unsigned> replaced;
+  llvm::DenseMap<Operation *, int64_t> times;
+};
+
+} // namespace
+
+Liveness alpa::computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options) {
+  return LivenessBuilder(builder, options).run();
+}

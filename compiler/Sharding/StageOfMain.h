@@ -1,0 +1,42 @@
+//===- StageOfMain.h - all of @main as one stage -----------------*- C++ -*-===//
+//
+// What the passes that build, solve and apply @main's problem share.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
+#define ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
+
+#include "compiler/Sharding/IntraOp.h"
+#include "compiler/Sharding/MethodRoles.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace alpa {
+
+/// The options of those passes, as they are written.
+struct StageOfMainOptions {
+  std::string cluster;
+  llvm::SmallVector<int64_t> meshShape;
+  std::string method;
+  int64_t microBatches = 1;
+  int64_t memoryLimit = 0; // 0 for what the device has, negative for no limit.
+};
+
+struct StageOfMain {
+  mlir::func::FuncOp main;
+  StageView view;
+  std::unique_ptr<CostModel> model;
+  std::unique_ptr<MethodRoles> roles; // That the filter looks at.
+  IntraOpOptions options;
+  std::string clusterText;
+};
+
+llvm::Expected<StageOfMain> readStageOfMain(mlir::ModuleOp module,
+                                            const StageOfMainOptions &options);
+
+/// Writes the answer down on ops, arguments and the module.
+void annotateMain(const StageOfMain &stage, const IntraOpResult &result);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
