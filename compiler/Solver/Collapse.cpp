@@ -26,10 +26,11 @@ class Collapser {
   };
 
 public:
-  explicit Collapser(Graph &graph)
-      : graph(graph), variables(graph.variables), edges(graph.edges), edgesOf(variables.size()),
-        gone(variables.size(), false), queuedVariable(variables.size(), false),
-        dead(edges.size(), false), queuedEdge(edges.size(), false) {
+  Collapser(Graph &graph, std::vector<unsigned> *followed)
+      : graph(graph), followed(followed), variables(graph.variables), edges(graph.edges),
+        edgesOf(variables.size()), gone(variables.size(), false),
+        queuedVariable(variables.size(), false), dead(edges.size(), false),
+        queuedEdge(edges.size(), false) {
     for (const Variable &variable : variables) {
       origin.emplace_back(variable.numChoices());
       std::iota(origin.back().begin(), origin.back().end(), 0);
@@ -141,6 +142,10 @@ private:
         values[k] = values[kept[k]];
       values.resize(kept.size());
     };
+    if (followed) {
+      auto *at = llvm::find(kept, (*followed)[v]);
+      (*followed)[v] = at == kept.end() ? 0 : at - kept.begin();
+    }
     // Members keep all choices until the end; `origin` says which are left.
     select(variables[v].costs);
     select(origin[v]);
@@ -301,7 +306,10 @@ private:
       return;
     }
     // Alone and free, it takes its cheapest choice.
-    keep(v, {unsigned(llvm::min_element(variables[v].costs) - variables[v].costs.begin())});
+    unsigned best = llvm::min_element(variables[v].costs) - variables[v].costs.begin();
+    if (followed)
+      (*followed)[v] = best;
+    keep(v, {best});
   }
 
   /// By how much `choice` costs more at an edge than `better`, at the least.
@@ -362,6 +370,8 @@ private:
         if (costsNoMore(v, better, choice, variable.costs[choice] - variable.costs[better], -1)) {
           wanted[choice] = false;
           changed = true;
+          if (followed && (*followed)[v] == choice)
+            (*followed)[v] = better;
           break;
         }
       }
@@ -525,9 +535,13 @@ private:
         continue;
       }
       variables[v].members = std::move(members[v]);
+      if (followed)
+        (*followed)[number[v]] = (*followed)[v];
       left.push_back(std::move(variables[v]));
     }
     variables = std::move(left);
+    if (followed)
+      followed->resize(variables.size());
     std::vector<GraphEdge> kept;
     for (unsigned e = 0; e < edges.size(); ++e)
       if (!dead[e]) {
@@ -540,6 +554,7 @@ private:
   }
 
   Graph &graph;
+  std::vector<unsigned> *followed;
   std::vector<Variable> &variables;
   std::vector<GraphEdge> &edges;
   std::vector<std::vector<unsigned>> edgesOf;
@@ -554,4 +569,6 @@ private:
 
 } // namespace
 
-void alpa::collapseGraph(Graph &graph) { Collapser(graph).run(); }
+void alpa::collapseGraph(Graph &graph, std::vector<unsigned> *followed) {
+  Collapser(graph, followed).run();
+}

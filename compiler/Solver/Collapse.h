@@ -17,7 +17,9 @@ namespace alpa {
 /// merges v into u where each choice of u allows, or makes preferable, exactly
 /// one of v; folds separable edges into their ends; drops choices that cost no
 /// less than another one and use no less at any moment.
-void collapseGraph(Graph &graph);
+/// `followed`, if there are any, are choices that become others which are
+/// allowed where they were, cost no more and use no more.
+void collapseGraph(Graph &graph, std::vector<unsigned> *followed = nullptr);
 
 /// Drops choices that cannot fit, and moments at which no choices can use more
 /// than the limit, or more than at a moment next to them. Returns for each moment
@@ -25,7 +27,8 @@ void collapseGraph(Graph &graph);
 std::vector<int> dropMoments(Graph &graph, int64_t limitBytes);
 
 /// Both in turn, for as long as one gives the other something to do.
-std::vector<int> collapseWithin(Graph &graph, int64_t limitBytes);
+std::vector<int> collapseWithin(Graph &graph, int64_t limitBytes,
+                                std::vector<unsigned> *followed = nullptr);
 
 /// Adds up uses with equal lives and moves what is used whatever is chosen to
 /// the graph's base.

@@ -260,13 +260,14 @@ std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
   return result;
 }
 
-std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes) {
+std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes,
+                                      std::vector<unsigned> *followed) {
   constexpr unsigned kMaxRounds = 8;
   std::vector<int> standIn(graph.baseBytes.size());
   std::iota(standIn.begin(), standIn.end(), 0);
   size_t before = 0;
   for (unsigned round = 0; round < kMaxRounds; ++round) {
-    collapseGraph(graph);
+    collapseGraph(graph, followed);
     if (graph.impossibleNode)
       return standIn;
     std::vector<int> latest = dropMoments(graph, limitBytes);
@@ -284,6 +285,6 @@ std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes) {
       return standIn;
     before = left;
   }
-  collapseGraph(graph); // Nothing that is forbidden may be left.
+  collapseGraph(graph, followed); // Nothing that is forbidden may be left.
   return standIn;
 }

@@ -206,11 +206,13 @@ std::vector<unsigned> Dual::decode() const {
   return values;
 }
 
-Graph Dual::shifted() const { return leftOver(/*upper=*/std::nullopt); }
+Graph Dual::shifted() const { return leftOver(/*upper=*/std::nullopt, /*followed=*/nullptr); }
 
-Graph Dual::restricted(CostSum upper) const { return leftOver(upper); }
+Graph Dual::restricted(CostSum upper, std::vector<unsigned> *followed) const {
+  return leftOver(upper, followed);
+}
 
-Graph Dual::leftOver(std::optional<CostSum> upper) const {
+Graph Dual::leftOver(std::optional<CostSum> upper, std::vector<unsigned> *followed) const {
   Graph result;
   result.constant = graph.constant;
   result.fixed = graph.fixed;
@@ -223,6 +225,10 @@ Graph Dual::leftOver(std::optional<CostSum> upper) const {
     for (unsigned c = 0; c < size(v); ++c)
       if (!removed[first[v] + c])
         kept[v].push_back(c);
+    if (followed) {
+      auto at = llvm::find(kept[v], (*followed)[v]);
+      (*followed)[v] = at == kept[v].end() ? 0 : at - kept[v].begin();
+    }
     result.variables[v].keep(kept[v]);
     for (size_t c = 0; c < kept[v].size(); ++c) {
       size_t at = first[v] + kept[v][c];

@@ -39,8 +39,8 @@ public:
   Graph shifted() const;
   /// The same with prices left out, so that costs of solutions are as in the
   /// graph, and with pairs forbidden of which no solution cheaper than `upper`
-  /// (with prices) can make use.
-  Graph restricted(CostSum upper) const;
+  /// (with prices) can make use. `followed` is renumbered.
+  Graph restricted(CostSum upper, std::vector<unsigned> *followed = nullptr) const;
 
 private:
   struct Link {
@@ -58,7 +58,7 @@ private:
   unsigned size(unsigned variable) const { return first[variable + 1] - first[variable]; }
   /// What an edge still costs, for choices of its a and b.
   int64_t left(unsigned edge, unsigned choiceA, unsigned choiceB) const;
-  Graph leftOver(std::optional<CostSum> upper) const;
+  Graph leftOver(std::optional<CostSum> upper, std::vector<unsigned> *followed) const;
 
   const Graph &graph;
   std::vector<size_t> first; // Of each variable's choices in all arrays of choices.

@@ -7,12 +7,17 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
-#include <numeric>
+#include <atomic>
+#include <thread>
 
 using namespace alpa;
 
-/// Combinations that one thread goes through before it looks at the other's news.
-static constexpr double kRoundWork = 5e7;
+/// Table entries that bounds go through before they look at the search's news;
+/// it begins with little, so that what is easy is over soon.
+static constexpr double kFirstWork = 1e6;
+static constexpr double kMostWork = 2e8;
+/// What the search goes through meanwhile, by entry.
+static constexpr double kPrimalShare = 0.1;
 /// A search that has no answer yet may take this much longer.
 static constexpr double kGraceSeconds = 2.0;
 
@@ -33,6 +38,9 @@ void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
   for (const Variable &variable : core->variables)
     numChoices += variable.numChoices();
   removedAt = 0;
+  primal = std::make_unique<PrimalSearch>(*core, limit, options.seed);
+  if (!bestInCore.empty())
+    primal->offer(bestInCore);
 }
 
 bool LimitSearch::outOfTime() const {
@@ -45,33 +53,36 @@ bool LimitSearch::isEnough() const {
           (lowest >= upper || double(upper - lowest) <= options.acceptableGap * double(upper)));
 }
 
-/// Keeps choices of the graph's variables that are the best yet.
+/// Keeps choices of the core's variables that are the best yet.
 void LimitSearch::offer(std::vector<unsigned> values) {
+  std::vector<unsigned> choices = readOut(*core, values, graph.variables.size());
   Usage usage(graph, limit);
-  CostSum cost = LocalSearch(graph, usage).objective(values);
+  CostSum cost = LocalSearch(graph, usage).objective(choices);
   if (!best.empty() && cost >= upper)
     return;
   upper = cost;
-  best = std::move(values);
+  best = std::move(choices);
+  bestInCore = std::move(values);
 }
 
-void LimitSearch::offerRepaired(llvm::ArrayRef<unsigned> coreValues) {
+/// Makes what prices suggest fit.
+void LimitSearch::offerRepaired(std::vector<unsigned> values) {
   Usage usage(*core, limit);
   LocalSearch local(*core, usage);
-  std::vector<unsigned> values(coreValues.begin(), coreValues.end());
   if (!local.repair(values))
     return;
   // Polishing is worth while for what is nearly the best.
   if (best.empty() || local.objective(values) - lowest < 2 * (upper - lowest))
     local.polish(values, [&] { return clock.isLate(); });
-  offer(readOut(*core, values, graph.variables.size()));
+  offer(std::move(values));
 }
 
-void LimitSearch::boundRound() {
+void LimitSearch::boundRound(double most) {
   // At least a few steps, so that there is something to go on.
   constexpr unsigned kFewest = 10;
+  constexpr size_t kFew = 4000; // Choices; with more, the search is better at it.
   double work = 0;
-  for (unsigned step = 0; step < kFewest || work < kRoundWork; ++step) {
+  for (unsigned step = 0; step < kFewest || work < most; ++step) {
     if (outOfTime() || bound->isStuck())
       break;
     if (!bound->step(upper + !best.empty())) {
@@ -80,22 +91,25 @@ void LimitSearch::boundRound() {
     }
     lowest = std::max(lowest, std::min(bound->lower(), upper));
     work += bound->stepWork();
-    if (step % kFewest == 0)
-      offerRepaired(bound->values());
+    if (step % kFewest == 0 && (best.empty() || numChoices < kFew))
+      offerRepaired(bound->values().vec());
     if (isEnough())
       return;
   }
 }
 
-/// Drops what no answer as good as the best can make use of.
+/// Drops what no answer as good as the best can make use of, once that promises
+/// to be much.
 void LimitSearch::shrink() {
   constexpr double kWorthwhile = 0.1;
-  bool lower = upper < shrunkAt || shrunkAt == 0;
+  double gap = double(upper - lowest);
   bool more = double(bound->numRemoved() - removedAt) > kWorthwhile * double(numChoices);
-  if (best.empty() || !(more || (lower && bound->isStuck())))
+  bool closer = gap < (1 - kWorthwhile) * shrunkGap;
+  if (best.empty() || !(more || ((closer || shrunkGap == 0) && (branching || bound->isStuck()))))
     return;
-  shrunkAt = upper;
-  std::optional<Graph> left = bound->restricted(upper + 1);
+  shrunkGap = gap;
+  std::vector<unsigned> followed = bestInCore;
+  std::optional<Graph> left = bound->restricted(upper + 1, &followed);
   lowest = std::max(lowest, std::min(bound->lower(), upper));
   removedAt = bound->numRemoved();
   if (!left) {
@@ -103,13 +117,8 @@ void LimitSearch::shrink() {
     return;
   }
   std::vector<double> prices = bound->pricePerByte();
-  std::vector<int> standIn = collapseWithin(*left, limit);
+  std::vector<int> standIn = collapseWithin(*left, limit, &followed);
   if (left->impossibleNode) {
-    proven = true;
-    return;
-  }
-  if (left->variables.empty()) {
-    offer(readOut(*left, {}, graph.variables.size()));
     proven = true;
     return;
   }
@@ -117,16 +126,26 @@ void LimitSearch::shrink() {
   for (size_t t = 0; t < standIn.size(); ++t)
     if (standIn[t] >= 0)
       moved[standIn[t]] += prices[t];
+  bestInCore = std::move(followed);
+  branching.reset();
+  restarts = 0;
+  bool solved = left->variables.empty();
+  if (solved) {
+    core = std::make_unique<Graph>(std::move(*left));
+    offer({});
+    proven = true;
+    return;
+  }
   setCore(std::move(*left), moved);
 }
 
-void LimitSearch::branchRound() {
+void LimitSearch::branchRound(double work) {
   if (!branching)
     branching = std::make_unique<Branching>(*core, limit, bound->pricePerByte(), lowest);
   branching->run(
-      kRoundWork, upper,
+      work, upper,
       [&](const std::vector<unsigned> &values, CostSum) {
-        offer(readOut(*core, values, graph.variables.size()));
+        offer(values);
         return upper;
       },
       [&] { return outOfTime(); });
@@ -134,15 +153,52 @@ void LimitSearch::branchRound() {
   proven = branching->isDone();
 }
 
+void LimitSearch::round(double work) {
+  std::atomic<bool> over = false;
+  auto search = [&] { primal->run(kPrimalShare * work, [&] { return over || outOfTime(); }); };
+  double before = primal->bestCost();
+  bool had = !primal->best().empty();
+  std::thread thread;
+  if (options.threads > 1)
+    thread = std::thread(search);
+  // Branching is no use while there is much left.
+  constexpr size_t kFew = 4000;
+  constexpr unsigned kRestarts = 2;
+  if (bound->isStuck() && !branching && (numChoices > kFew || restarts < kRestarts)) {
+    bound->restart();
+    ++restarts;
+  }
+  if (branching || bound->isStuck())
+    branchRound(work);
+  else
+    boundRound(work);
+  over = isEnough();
+  if (thread.joinable())
+    thread.join();
+  else
+    search();
+  if (over)
+    return;
+  if (!primal->best().empty() && (!had || primal->bestCost() < before))
+    offer(primal->best());
+}
+
 void LimitSearch::run() {
+  double work = kFirstWork;
   while (!isEnough() && !outOfTime()) {
-    if (branching || bound->isStuck()) {
-      branchRound();
-      continue;
+    round(work);
+    work = std::min(2 * work, kMostWork);
+    if (isEnough())
+      break;
+    shrink();
+    if (isEnough())
+      break;
+    if (!best.empty())
+      primal->offer(bestInCore);
+    if (!bound->values().empty()) {
+      primal->propose(bound->values());
+      primal->setPrices(bound->pricePerByte());
     }
-    boundRound();
-    if (!isEnough())
-      shrink();
   }
   if (proven && !best.empty())
     lowest = upper;

@@ -2,7 +2,10 @@
 //
 // Prices on memory bound the cost from below and suggest answers; what no better
 // answer can make use of is dropped and the rest collapsed again, until prices
-// no longer help and branch and bound takes over.
+// no longer help and branch and bound takes over. Beside all that, in a thread of
+// its own if there are two, large neighbourhoods are searched for answers. The
+// two sides tell each other their news after fixed amounts of work, so that an
+// answer depends on the seed, and on time only where time cuts it short.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,6 +14,7 @@
 
 #include "compiler/Solver/Branch.h"
 #include "compiler/Solver/Clock.h"
+#include "compiler/Solver/Neighbourhood.h"
 #include "compiler/Solver/PricedBound.h"
 #include "compiler/Solver/Solve.h"
 
@@ -34,10 +38,10 @@ private:
   bool isEnough() const;
   bool outOfTime() const;
   void offer(std::vector<unsigned> values);
-  void offerRepaired(llvm::ArrayRef<unsigned> coreValues);
-  std::vector<unsigned> inCore() const;
-  void boundRound();
-  void branchRound();
+  void offerRepaired(std::vector<unsigned> values);
+  void round(double work);
+  void boundRound(double work);
+  void branchRound(double work);
   void shrink();
   void setCore(Graph graph, llvm::ArrayRef<double> prices);
 
@@ -52,11 +56,14 @@ private:
 
   // What is left of the graph; its nodes are the graph's variables.
   std::unique_ptr<Graph> core;
+  std::vector<unsigned> bestInCore; // Empty if `best` is.
   std::unique_ptr<PricedBound> bound;
   std::unique_ptr<Branching> branching;
+  std::unique_ptr<PrimalSearch> primal;
   size_t numChoices = 0;
-  CostSum shrunkAt = 0; // The upper bound of the last attempt to shrink.
+  double shrunkGap = 0; // When something was last dropped.
   size_t removedAt = 0;
+  unsigned restarts = 0;
 };
 
 } // namespace alpa

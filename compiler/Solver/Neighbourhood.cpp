@@ -195,18 +195,25 @@ void PrimalSearch::improveBy(const Arm &arm) {
 }
 
 /// Goes on from a proposal for a while, and back if that does not pay.
+/// Looking around costs something too, or searches of next to nothing would
+/// never end.
+double PrimalSearch::spent() {
+  constexpr double kLook = 200;
+  return sub.work() + (looks += kLook);
+}
+
 void PrimalSearch::restart(Done stop) {
   const std::vector<unsigned> *start = proposals.takeNewest();
   if (!start)
     return;
-  const double settling = sub.work() + 2e4 * costs.count();
+  const double settling = spent() + 2e4 * costs.count();
   const double improving = 1e4 * costs.count();
   state.load(*start);
   penalty = 0;
   inParts = false;
-  settle([&] { return stop() || sub.work() > settling; });
-  double end = sub.work() + improving;
-  while (fits() && sub.work() < end && !stop()) {
+  settle([&] { return stop() || spent() > settling; });
+  double end = spent() + improving;
+  while (fits() && spent() < end && !stop()) {
     const Arm &arm = chooseArm(/*evenly=*/true);
     if (arm.shape != Restart)
       improveBy(arm);
@@ -239,8 +246,8 @@ void PrimalSearch::improve(Done stop) {
 void PrimalSearch::run(double work, Done stop) {
   if (costs.count() == 0)
     return keep();
-  double end = sub.work() + work;
-  auto done = [&] { return stop() || sub.work() >= end; };
+  double end = spent() + work;
+  auto done = [&] { return stop() || spent() >= end; };
   if (!fits())
     settle(done);
   while (!done() && fits())

@@ -75,6 +75,7 @@ private:
   Arm &chooseArm(bool evenly);
   void improve(Done stop);
   void improveBy(const Arm &arm);
+  double spent();
   void restart(Done stop);
   void select(Shape shape, unsigned size);
 
@@ -87,6 +88,7 @@ private:
   double lowest = 0;
   std::vector<double> prices;
   double penalty = 0;
+  double looks = 0;
   bool inParts = false; // Whether parts rather than all is led below the limit.
   Pool proposals, optima;
   std::vector<Arm> arms;

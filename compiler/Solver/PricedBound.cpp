@@ -10,6 +10,7 @@ using namespace alpa;
 static constexpr double kMostPrice = 0x1p60;
 static constexpr double kMemory = 0.1;  // Weight of the latest answer in averages.
 static constexpr unsigned kWarmUp = 10; // Sweeps before prices move at all.
+static constexpr double kRestartPace = 0.1;
 static constexpr double kSmallWork = 3e5;
 
 PricedBound::PricedBound(const Graph &graph, int64_t limitBytes)
@@ -40,7 +41,12 @@ void PricedBound::startFrom(llvm::ArrayRef<double> start) {
   for (size_t t = 0; t < prices.size(); ++t)
     prices[t] = int64_t(std::clamp(std::ldexp(start[t], int(shift)), 0.0, kMostPrice));
   bestPrices = prices;
-  pace = 0.1;
+  pace = kRestartPace;
+}
+
+void PricedBound::restart() {
+  pace = kRestartPace;
+  failures = 0;
 }
 
 std::vector<double> PricedBound::pricePerByte() const {
@@ -181,7 +187,7 @@ bool PricedBound::step(CostSum upper) {
   return true;
 }
 
-std::optional<Graph> PricedBound::restricted(CostSum upper) {
+std::optional<Graph> PricedBound::restricted(CostSum upper, std::vector<unsigned> *followed) {
   constexpr unsigned kSweeps = 20;
   prices = bestPrices;
   pay();
@@ -193,5 +199,5 @@ std::optional<Graph> PricedBound::restricted(CostSum upper) {
     if (!dual.sweep(upper + offset))
       return std::nullopt;
   best = std::max(best, dual.bound() - offset);
-  return dual.restricted(upper + offset);
+  return dual.restricted(upper + offset, followed);
 }

@@ -42,14 +42,16 @@ public:
   std::vector<double> pricePerByte() const;
   /// Whether steps have become too small to promise much.
   bool isStuck() const { return pace < kLeastPace; }
+  /// Makes steps large again, if not as large as at first.
+  void restart();
   size_t numRemoved() const { return dual.numRemoved(); }
   /// Combinations or table entries that one step goes through.
   double stepWork() const { return work; }
 
   /// What may still be part of a solution below `upper`, seen from the best
   /// prices. Costs are shifted, those of solutions are as in the graph. Empty if
-  /// no such solution is left.
-  std::optional<Graph> restricted(CostSum upper);
+  /// no such solution is left. `followed` are choices that are renumbered.
+  std::optional<Graph> restricted(CostSum upper, std::vector<unsigned> *followed = nullptr);
 
 private:
   static constexpr double kLeastPace = 2e-3;
