@@ -126,8 +126,8 @@ def TestStrategies : Pass<"alpa-test-strategies", "::mlir::ModuleOp"> {
   let summary = "Print every strategy of dots, convolutions, gathers and scatters as a remark";
   let description = [{
     For tests. One line per strategy: specs of operands and results, and the sums
-    that complete the result: `([S0, R], [R, R]) -> [S0, R]`, or
-    `([R, S0], [S0, R]) -> [R, R] all-reduce 0`.
+    that complete the result, with the mesh axis and the bytes that each device brings:
+    `([S0, R], [R, R]) -> [S0, R]`, or `([R, S0], [S0, R]) -> [R, R] all-reduce 0 of 512`.
   }];
   let options = [ListOption<"meshShape", "mesh-shape", "int64_t", "Devices along each mesh axis">];
 }
@@ -138,7 +138,7 @@ def TestApplyStrategies : Pass<"alpa-test-apply-strategies", "::mlir::ModuleOp">
     For tests. Leaves a nested module for each assignment of mesh axes to the op's
     factors, and for each scattered sum that the search may choose: the module has
     the mesh, its `@main` has arguments held as the op wants them and results as it
-    makes them. Other ops run whole.
+    makes them. Constants are made as the op wants them.
 
     Before:
     ```mlir

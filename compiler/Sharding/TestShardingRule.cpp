@@ -107,12 +107,18 @@ struct TestStrategies : public alpa::impl::TestStrategiesBase<TestStrategies> {
         std::string text =
             "(" + llvm::join(operands, ", ") + ") -> " +
             scatteredSpec(spec, strategy).unpack(result.getRank(), shape.size()).str();
-        for (unsigned axis = 0; axis < shape.size(); ++axis) {
-          int16_t factor = strategy.axes.factor[axis];
-          if (factor >= 0 && rule->factors[factor].kind == FactorKind::Reduction)
-            text += std::string(strategy.scatter[axis] < 0 ? " all-reduce " : " reduce-scatter ") +
-                    std::to_string(axis);
-        }
+        double bytes = getTensorBytes(result) / static_cast<double>(spec.numPieces(shape));
+        for (bool scatters : {true, false})
+          for (unsigned axis = 0; axis < shape.size(); ++axis) {
+            int16_t factor = strategy.axes.factor[axis];
+            if (factor < 0 || rule->factors[factor].kind != FactorKind::Reduction ||
+                scatters != (strategy.scatter[axis] >= 0))
+              continue;
+            text += std::string(scatters ? " reduce-scatter " : " all-reduce ") +
+                    std::to_string(axis) + " of " + std::to_string(static_cast<int64_t>(bytes));
+            if (scatters)
+              bytes /= static_cast<double>(shape[axis]);
+          }
         op->emitRemark(text);
       }
     });

@@ -8,16 +8,16 @@
 // ONE: ([S0, R, R], [S0, R, R]) -> [S0, R, R]{{$}}
 // ONE: ([R, S0, R], [R, R, R]) -> [R, S0, R]{{$}}
 // ONE: ([R, R, R], [R, R, S0]) -> [R, R, S0]{{$}}
-// ONE: ([R, R, S0], [R, S0, R]) -> [R, R, R] all-reduce 0{{$}}
-// ONE: ([R, R, S0], [R, S0, R]) -> [S0, R, R] reduce-scatter 0{{$}}
+// ONE: ([R, R, S0], [R, S0, R]) -> [R, R, R] all-reduce 0 of 4096{{$}}
+// ONE: ([R, R, S0], [R, S0, R]) -> [S0, R, R] reduce-scatter 0 of 4096{{$}}
 // ONE-NOT: remark
 
 // TWO-DAG: ([S0, S1, R], [S0, R, R]) -> [S0, S1, R]{{$}}
 // TWO-DAG: ([S1, S0, R], [S1, R, R]) -> [S1, S0, R]{{$}}
 // TWO-DAG: ([S01, R, R], [S01, R, R]) -> [S01, R, R]{{$}}
-// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, R, R] all-reduce 1{{$}}
-// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, S1, R] reduce-scatter 1{{$}}
-// TWO-DAG: ([R, R, S01], [R, S01, R]) -> [R, R, R] all-reduce 0 all-reduce 1{{$}}
+// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, R, R] all-reduce 1 of 2048{{$}}
+// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, S1, R] reduce-scatter 1 of 2048{{$}}
+// TWO-DAG: ([R, R, S01], [R, S01, R]) -> [R, R, R] all-reduce 0 of 4096 all-reduce 1 of 4096{{$}}
 
 // An axis of size 1 is not used.
 // LINE-NOT: S0

@@ -495,3 +495,9 @@ func.func @main(%arg0: tensor<8x4xf32>, %arg1: tensor<16xi32>) -> (tensor<8x4xf3
   %0:2 = stablehlo.optimization_barrier %arg0, %arg1 : tensor<8x4xf32>, tensor<16xi32>
   return %0#0, %0#1 : tensor<8x4xf32>, tensor<16xi32>
 }
+
+// CASE chlo._asin_acos_kernel
+func.func @main(%arg0: tensor<8x8xcomplex<f32>>) -> tensor<8x8xcomplex<f32>> {
+  %0 = chlo._asin_acos_kernel %arg0 : tensor<8x8xcomplex<f32>> -> tensor<8x8xcomplex<f32>>
+  return %0 : tensor<8x8xcomplex<f32>>
+}
