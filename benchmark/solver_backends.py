@@ -3,10 +3,10 @@
 Problems: training steps of the test zoo and a GPT of 4 layers, as the compiler states them for a
 mesh of 8 devices, without and with a memory limit (half of what the fastest plan needs beyond the
 least that any plan needs, found by bisection where that is infeasible); random chains with
-residual connections and grids; and instance G of the IOPDDL contest where it is at hand. One
-thread each, the same time limit, the file read included.
+residual connections and grids; and instance G of the IOPDDL contest where it is at hand. Problem
+files can be given too. One thread each, the same time limit, reading the file included.
 
-Run: python benchmark/solver_backends.py [problem ...] [--time-limit S] [--json]
+Run: python benchmark/solver_backends.py [problem or FILE ...] [--time-limit S] [--json]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = Path(os.environ.get("ALPA_BUILD", ROOT / "build"), "bin", "alpa-opt")
-CONTEST = ROOT.parent / "shared" / "reference" / "iopddl" / "asplos-2025-iopddl-G.json.gz"
+CONTEST_G = ROOT.parent / "shared" / "reference" / "iopddl" / "asplos-2025-iopddl-G.json.gz"
 ZOO = ("mlp", "moe", "wide_resnet", "unet", "vit", "lstm")
 
 
@@ -148,7 +148,7 @@ def compare(name: str, problem: Json | Path, time_limit: float) -> Json:
     else:
         path = Path(tempfile.mkdtemp(), "problem.json")
         path.write_text(json.dumps(problem))
-    row: Json = {"problem": name}
+    row: Json = {"problem": Path(name).name.split(".")[0]}
     for method in ("built-in", "highs"):
         found = solve_problem(path, method=method, time_limit_seconds=time_limit)
         row["nodes"] = len(found.choices)
@@ -182,16 +182,19 @@ def show(row: Json) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare the wanted problems and print the table, or JSON."""
-    names = [*PROBLEMS, "contest-G"]
+    names = [*PROBLEMS, *([str(CONTEST_G)] if CONTEST_G.exists() else [])]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("problems", nargs="*", default=names, help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "problems", nargs="*", default=names, help=f"of {', '.join(PROBLEMS)}, or a file"
+    )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds; default: 60")
     parser.add_argument("--json", action="store_true", help="one object a row, for machines")
     options = parser.parse_args(arguments)
-    if unknown := set(options.problems) - set(names):
-        parser.error(f"unknown problem {unknown.pop()!r}; known: {', '.join(names)}")
+    for name in options.problems:
+        if name not in PROBLEMS and not Path(name).exists():
+            parser.error(f"no problem or file {name!r}; problems: {', '.join(PROBLEMS)}")
     alpa_mlir.use_virtual_devices(8)
 
     def emit(row: Json) -> None:
@@ -207,10 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     rows: list[Json] = []
     for name in options.problems:
-        if name == "contest-G":
-            if CONTEST.exists():
-                rows.append(compare(name, CONTEST, options.time_limit))
-                emit(rows[-1])
+        if name not in PROBLEMS:
+            rows.append(compare(name, Path(name), options.time_limit))
+            emit(rows[-1])
             continue
         problem = PROBLEMS[name]()
         rows.append(compare(name, problem, options.time_limit))

@@ -8,9 +8,9 @@
 
 namespace alpa {
 
-/// MLIR's parser calls itself for every bracket within a bracket, without a limit.
-/// An error if a module's text, whose name is `file`, goes deeper than any program
-/// does. To be called before the text is parsed.
+/// MLIR's parser, and LLVM's of JSON, call themselves for every bracket within a
+/// bracket, without a limit. An error if a text, whose name is `file`, goes deeper
+/// than any program does. To be called before the text is parsed.
 llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file);
 
 } // namespace alpa

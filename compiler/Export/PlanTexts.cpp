@@ -1,6 +1,7 @@
 //===- PlanTexts.cpp - MLIR attributes and types as JSON ------------------===//
 
 #include "compiler/Export/PlanTexts.h"
+#include "compiler/Nesting.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -63,7 +64,9 @@ llvm::json::Value alpa::toJson(Attribute attribute) {
 llvm::json::Value alpa::clusterJson(ModuleOp module) {
   Attribute cluster = module->getAttr("alpa.cluster");
   if (auto text = dyn_cast_or_null<StringAttr>(cluster)) {
-    if (llvm::Expected<llvm::json::Value> value = llvm::json::parse(text.getValue()))
+    if (llvm::Error error = checkNesting(text.getValue(), "alpa.cluster"))
+      llvm::consumeError(std::move(error));
+    else if (llvm::Expected<llvm::json::Value> value = llvm::json::parse(text.getValue()))
       return *value;
     else
       llvm::consumeError(value.takeError());

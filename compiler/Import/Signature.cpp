@@ -1,6 +1,7 @@
 //===- Signature.cpp - what the tracer knows about @main ------------------===//
 
 #include "compiler/Import/Signature.h"
+#include "compiler/Nesting.h"
 
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -43,6 +44,8 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   if (!main)
     return fail("the module has no function @main");
+  if (llvm::Error error = checkNesting(json, "<signature>"))
+    return error;
   llvm::Expected<llvm::json::Value> value = llvm::json::parse(json);
   if (!value)
     return value.takeError();

@@ -9,6 +9,7 @@
 
 #include "Mutate.h"
 #include "compiler/CostModel/Cluster.h"
+#include "compiler/CostModel/Profile.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
 #include "compiler/Solver/Solve.h"
@@ -39,7 +40,7 @@ using namespace alpa;
 namespace cl = llvm::cl;
 
 namespace {
-enum class Kind { Problem, Solution, Cluster, Module };
+enum class Kind { Problem, Solution, Cluster, Profile, Module };
 } // namespace
 
 static cl::opt<Kind>
@@ -47,6 +48,7 @@ static cl::opt<Kind>
          cl::values(clEnumValN(Kind::Problem, "problem", "problems for alpa-solve"),
                     clEnumValN(Kind::Solution, "solution", "a problem, whose answer is damaged"),
                     clEnumValN(Kind::Cluster, "cluster", "cluster files"),
+                    clEnumValN(Kind::Profile, "profile", "measured costs of a cluster"),
                     clEnumValN(Kind::Module, "module", "modules; RUN lines say which passes")));
 static cl::list<std::string> files(cl::Positional, cl::desc("FILE..."), cl::OneOrMore);
 static cl::opt<unsigned> runs("runs", cl::desc("How many inputs"), cl::init(1000));
@@ -180,6 +182,17 @@ static std::string runCluster(const std::string &text, bool &accepted) {
   return "";
 }
 
+static std::string runProfile(const std::string &text, bool &accepted) {
+  llvm::Expected<Profile> profile = parseProfile(text, "damaged.yaml");
+  if (!profile)
+    return checkError(profile.takeError(), "damaged.yaml:");
+  accepted = true;
+  llvm::Expected<Profile> again = parseProfile(printProfile(*profile), "printed.yaml");
+  if (!again)
+    return "cannot be read back: " + llvm::toString(again.takeError());
+  return "";
+}
+
 static std::string runModule(const Input &input, const std::string &pipeline, bool &accepted) {
   static const mlir::DialectRegistry registry = [] {
     mlir::DialectRegistry result;
@@ -240,6 +253,8 @@ static std::string runOne(unsigned run, bool &accepted) {
   }
   case Kind::Cluster:
     return runCluster(input.text, accepted);
+  case Kind::Profile:
+    return runProfile(input.text, accepted);
   case Kind::Module:
     return runModule(input, pipeline, accepted);
   }
