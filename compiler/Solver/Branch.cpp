@@ -35,17 +35,25 @@ struct Branching::Node {
   std::shared_ptr<const Graph> parent;
   std::shared_ptr<const std::vector<double>> prices;
   CostSum lower = 0;
-  int variable = -1; // None at the root.
-  unsigned choice = 0;
-  bool takes = false; // The choice, or all others.
+  int variable = -1;         // None at the root.
+  std::vector<char> allowed; // Which of its choices.
+};
+
+/// Choices of a variable in two parts.
+struct Branching::Split {
+  unsigned variable = 0;
+  std::vector<char> first;
+  double score = -1;
 };
 
 Branching::Branching(const Graph &graph, int64_t limitBytes, llvm::ArrayRef<double> prices,
                      CostSum lower)
     : numVariables(graph.variables.size()), limit(limitBytes) {
   open.push_back({std::make_shared<const Graph>(lighten(graph)),
-                  std::make_shared<const std::vector<double>>(prices.begin(), prices.end()), lower,
-                  -1, 0, false});
+                  std::make_shared<const std::vector<double>>(prices.begin(), prices.end()),
+                  lower,
+                  -1,
+                  {}});
 }
 
 Branching::~Branching() = default;
@@ -84,6 +92,49 @@ void Branching::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values) {
     upper = (*offer)(readOut(graph, choices, numVariables), cost);
 }
 
+/// Where priced answers take turns between choices that pay much and little, no
+/// price is right: these two parts are kept apart. Without such a variable, the
+/// choice that is taken most is, where answers agree least. The part that answers
+/// take more often comes first.
+Branching::Split Branching::chooseSplit(const Graph &graph, const PricedBound &bound) {
+  Branching::Split best;
+  llvm::ArrayRef<float> shares = bound.shares();
+  size_t at = 0;
+  for (unsigned v = 0; v < graph.variables.size(); ++v) {
+    unsigned count = graph.variables[v].numChoices();
+    llvm::ArrayRef<float> share = shares.slice(at, count);
+    llvm::ArrayRef<int64_t> paid = bound.paid(v);
+    at += count;
+    double mean = 0, sum = 0, spread = 0;
+    for (unsigned c = 0; c < count; ++c) {
+      mean += share[c] * (paid.empty() ? 0.0 : double(paid[c]));
+      sum += share[c];
+    }
+    for (unsigned c = 0; c < count && !paid.empty(); ++c)
+      spread += share[c] * std::abs(double(paid[c]) - mean / sum);
+    unsigned most = llvm::max_element(share) - share.begin();
+    double score = spread + 1e-6 * (1 - share[most]);
+    if (score <= best.score)
+      continue;
+    best.score = score;
+    best.variable = v;
+    best.first.assign(count, false);
+    double taken = 0;
+    for (unsigned c = 0; c < count; ++c) {
+      best.first[c] = spread > 0 ? double(paid[c]) <= mean / sum : c == most;
+      taken += best.first[c] ? share[c] : 0;
+    }
+    if (!llvm::is_contained(best.first, false) || !llvm::is_contained(best.first, true)) {
+      best.first.assign(count, false);
+      best.first[most] = true;
+    } else if (taken < 0.5 * sum) {
+      for (char &isFirst : best.first)
+        isFirst = !isFirst;
+    }
+  }
+  return best;
+}
+
 void Branching::expand(Node &&node) {
   constexpr unsigned kSteps = 40, kAnswerEvery = 20;
   constexpr unsigned kMaxRounds = 6;
@@ -94,7 +145,7 @@ void Branching::expand(Node &&node) {
   if (node.variable >= 0) {
     std::vector<int64_t> &costs = graph.variables[node.variable].costs;
     for (unsigned c = 0; c < costs.size(); ++c)
-      if ((c == node.choice) != node.takes)
+      if (!node.allowed[c])
         costs[c] = kInfinity;
   }
   auto collapse = [&] {
@@ -116,7 +167,7 @@ void Branching::expand(Node &&node) {
   };
   if (!collapse())
     return;
-  std::vector<float> shares;
+  std::optional<Split> split;
   for (unsigned round = 0; round < kMaxRounds; ++round) {
     if (graph.variables.empty()) {
       if (graph.constant < upper)
@@ -140,43 +191,20 @@ void Branching::expand(Node &&node) {
     node.lower = std::max(node.lower, bound.lower());
     prices = bound.pricePerByte();
     size_t before = numChoices(), removed = bound.numRemoved();
-    shares.assign(bound.shares().begin(), bound.shares().end());
-    if (double(removed) < (1 - kWorthwhile) * double(before))
+    bool more = double(removed) >= (1 - kWorthwhile) * double(before);
+    if (!more || round + 1 == kMaxRounds) {
+      split = chooseSplit(graph, bound);
       break;
+    }
     graph = std::move(*left);
     if (!collapse())
       return;
-    shares.clear();
-  }
-  if (graph.variables.empty()) {
-    open.push_back({std::make_shared<const Graph>(std::move(graph)),
-                    std::make_shared<const std::vector<double>>(std::move(prices)), node.lower, -1,
-                    0, false});
-    return;
-  }
-  // Branch where the priced answers agree least, on the choice they take most.
-  unsigned variable = 0, choice = 0;
-  float score = -1;
-  size_t at = 0;
-  for (unsigned v = 0; v < graph.variables.size(); ++v) {
-    unsigned count = graph.variables[v].numChoices();
-    if (shares.empty()) {
-      variable = 0;
-      break;
-    }
-    auto most = std::max_element(shares.begin() + at, shares.begin() + at + count);
-    float doubt = 1 - *most;
-    if (graph.variables[v].uses.empty())
-      doubt *= 0.5f;
-    if (doubt > score) {
-      score = doubt;
-      variable = v;
-      choice = unsigned(most - (shares.begin() + at));
-    }
-    at += count;
   }
   auto shared = std::make_shared<const Graph>(std::move(graph));
   auto sharedPrices = std::make_shared<const std::vector<double>>(std::move(prices));
-  for (bool takes : {false, true})
-    open.push_back({shared, sharedPrices, node.lower, int(variable), choice, takes});
+  std::vector<char> second;
+  for (char isFirst : split->first)
+    second.push_back(!isFirst);
+  for (std::vector<char> *part : {&second, &split->first})
+    open.push_back({shared, sharedPrices, node.lower, int(split->variable), std::move(*part)});
 }

@@ -16,6 +16,8 @@
 
 namespace alpa {
 
+class PricedBound;
+
 /// Depth first; can be stopped and gone on with.
 class Branching {
 public:
@@ -37,6 +39,8 @@ public:
 
 private:
   struct Node;
+  struct Split;
+  static Split chooseSplit(const Graph &graph, const PricedBound &bound);
   void expand(Node &&node);
   void tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values);
 

@@ -39,6 +39,9 @@ public:
   llvm::ArrayRef<unsigned> values() const { return taken; }
   /// How often each choice was taken lately, variable by variable.
   llvm::ArrayRef<float> shares() const { return average; }
+  /// What each choice of a variable pays at the prices of the last step; none if
+  /// it uses no memory.
+  llvm::ArrayRef<int64_t> paid(unsigned variable) const { return payments[variable]; }
   std::vector<double> pricePerByte() const;
   /// Whether steps have become too small to promise much.
   bool isStuck() const { return pace < kLeastPace; }
