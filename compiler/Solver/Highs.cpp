@@ -67,7 +67,7 @@ static llvm::Expected<Library> loadLibrary(const std::string &path) {
   }
   if (!library.handle)
     return llvm::createStringError("method 'highs' cannot load HiGHS (" + why +
-                                   "); pip install highspy");
+                                   "); pip install highspy, or name its libhighs.so.1 (--library)");
 #define ALPA_LOAD(name)                                                                            \
   library.name = reinterpret_cast<decltype(library.name)>(dlsym(library.handle, "Highs_" #name));  \
   if (!library.name)                                                                               \

@@ -100,6 +100,14 @@ def test_all_methods_agree(method):
     assert found.cost == solve_problem(question).cost
 
 
+def test_nothing_found_in_time_is_no_proof():
+    pytest.importorskip("highspy")
+    found = solve_problem(grid(12, 6), method="highs", time_limit_seconds=1e-3)
+    assert found.status == "unknown"
+    assert found.cost is None
+    assert "not proven" in found.reason
+
+
 def test_files(tmp_path):
     plain, packed = tmp_path / "p.json", tmp_path / "p.json.gz"
     plain.write_text(json.dumps(small()))

@@ -1,4 +1,4 @@
-"""The wheel holds all that a user needs: the native module and `alpa-opt`."""
+"""The wheel holds all that a user needs: the native module and the programs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def test_wheel_works_by_itself(tmp_path):
         names = archive.namelist()
         archive.extractall(folder)
     assert sum(name.startswith("alpa_mlir/_native") for name in names) == 1
-    (program,) = (name for name in names if name.endswith("scripts/alpa-opt"))
-    (folder / program).chmod(0o755)
-    subprocess.run([folder / program, "--version"], check=True, capture_output=True)
+    for tool in ("alpa-opt", "alpa-solve"):
+        (program,) = (name for name in names if name.endswith(f"scripts/{tool}"))
+        (folder / program).chmod(0o755)
+        subprocess.run([folder / program, "--version"], check=True, capture_output=True)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     for name in ("XLA_FLAGS", "NPROC"):
         environment.pop(name, None)
