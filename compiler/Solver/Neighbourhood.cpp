@@ -37,7 +37,7 @@ PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed
   };
   // The largest is the whole problem, whatever the shape.
   double count = costs.count();
-  for (double size = 12; size < 2.5 * count; size *= 2.5) {
+  for (double size = 12;; size *= 2.5) {
     addArm(Ball, size, 1e3 * size);
     if (size >= count)
       break;
@@ -83,8 +83,8 @@ double PrimalSearch::firstPenalty() const {
   double most = prices.empty() ? 0 : *llvm::max_element(prices);
   if (most > 0)
     return 2 * most;
-  double cost = state.cost() < kBlocked / 2 ? std::abs(state.cost()) : 0;
-  return 1e-3 * std::max(1.0, cost) / double(std::max<int64_t>(1, state.usage.limit()));
+  double cost = state.cost() < kBlocked / 2 ? std::abs(state.cost()) : costs.typical();
+  return 0.1 * std::max(1.0, cost) / double(std::max<int64_t>(1, state.usage.limit()));
 }
 
 /// Makes what is above the limit dearer until nothing is: by all variables at
@@ -119,11 +119,9 @@ void PrimalSearch::settle(Done done) {
       sub.exportPrices(prices);
       setPrices(std::vector<double>(prices));
     }
-    if (state.cost() >= kBlocked / 2 || before >= kBlocked / 2)
-      state.load(state.all()); // Sums with forbidden pairs are inexact.
     if (valued() > before - kLeastHelp * above) {
       if (inParts)
-        penalty = std::min(2 * penalty, kMostPenalty);
+        penalty = std::min(4 * penalty, kMostPenalty);
       inParts = !inParts;
     }
   }
@@ -194,7 +192,6 @@ void PrimalSearch::improveBy(const Arm &arm) {
   sub.pool.clear();
 }
 
-/// Goes on from a proposal for a while, and back if that does not pay.
 /// Looking around costs something too, or searches of next to nothing would
 /// never end.
 double PrimalSearch::spent() {
@@ -202,6 +199,7 @@ double PrimalSearch::spent() {
   return sub.work() + (looks += kLook);
 }
 
+/// Goes on from a proposal for a while, and back if that does not pay.
 void PrimalSearch::restart(Done stop) {
   const std::vector<unsigned> *start = proposals.takeNewest();
   if (!start)
@@ -238,7 +236,7 @@ void PrimalSearch::improve(Done stop) {
   keep();
   double gain = before - state.cost(), work = sub.work() - worked;
   if (arm.shape == Restart && work == 0)
-    return;
+    return; // There was nothing new to begin with.
   arm.gain = kForget * arm.gain + gain;
   arm.work = kForget * arm.work + (1 - kForget) * work;
 }

@@ -3,10 +3,22 @@
 #include "compiler/Solver/PrimalState.h"
 
 #include <algorithm>
+#include <cmath>
 
 using namespace alpa;
 
 static double toDouble(int64_t cost) { return cost >= kInfinity ? kBlocked : double(cost); }
+
+/// The mean of the size of those that are allowed.
+static double meanOf(llvm::ArrayRef<int64_t> costs) {
+  double sum = 0, count = 0;
+  for (int64_t cost : costs)
+    if (cost < kInfinity) {
+      sum += std::abs(double(cost));
+      ++count;
+    }
+  return sum / std::max(1.0, count);
+}
 
 FlatCosts::FlatCosts(const Graph &graph) {
   unsigned count = graph.variables.size();
@@ -21,6 +33,7 @@ FlatCosts::FlatCosts(const Graph &graph) {
   for (unsigned v = 0; v < count; ++v) {
     sizes.push_back(graph.variables[v].numChoices());
     firsts.push_back(own.size());
+    typicalCost += meanOf(graph.variables[v].costs);
     for (int64_t cost : graph.variables[v].costs)
       own.push_back(toDouble(cost));
     firstArc.push_back(firstArc.back() + degree[v]);
@@ -30,6 +43,7 @@ FlatCosts::FlatCosts(const Graph &graph) {
   std::vector<size_t> next(firstArc.begin(), firstArc.end() - 1);
   double *to = tables.data();
   for (const GraphEdge &edge : graph.edges) {
+    typicalCost += meanOf(edge.costs);
     unsigned sizeA = sizes[edge.a], sizeB = sizes[edge.b];
     allArcs[next[edge.b]++] = {edge.a, to};
     for (int64_t cost : edge.costs)
@@ -58,25 +72,8 @@ void PrimalState::load(llvm::ArrayRef<unsigned> taken) {
 }
 
 void PrimalState::move(unsigned variable, unsigned choice) {
-  unsigned from = choices[variable], size = costs.size(variable);
-  double change = costs.costs(variable)[choice] - costs.costs(variable)[from];
-  for (const FlatCosts::Arc &arc : costs.arcs(variable)) {
-    const double *row = arc.rows + size_t(choices[arc.other]) * size;
-    change += row[choice] - row[from];
-  }
-  total += change;
-  usage.move(variable, from, choice);
+  usage.move(variable, choices[variable], choice);
   choices[variable] = choice;
-}
-
-void PrimalState::costsOf(unsigned variable, double *result) const {
-  unsigned size = costs.size(variable);
-  std::copy_n(costs.costs(variable), size, result);
-  for (const FlatCosts::Arc &arc : costs.arcs(variable)) {
-    const double *row = arc.rows + size_t(choices[arc.other]) * size;
-    for (unsigned c = 0; c < size; ++c)
-      result[c] += row[c];
-  }
 }
 
 double PrimalState::excess() const {

@@ -25,6 +25,8 @@ public:
   explicit FlatCosts(const Graph &graph);
 
   unsigned count() const { return sizes.size(); }
+  /// What choices cost that are allowed but not chosen well.
+  double typical() const { return typicalCost; }
   unsigned size(unsigned variable) const { return sizes[variable]; }
   const double *costs(unsigned variable) const { return own.data() + firsts[variable]; }
   llvm::ArrayRef<Arc> arcs(unsigned variable) const {
@@ -37,6 +39,7 @@ private:
   std::vector<size_t> firsts, firstArc;
   std::vector<double> own, tables;
   std::vector<Arc> allArcs;
+  double typicalCost = 0;
 };
 
 /// Complete choices, which may break the limit or take forbidden pairs.
@@ -45,10 +48,10 @@ public:
   PrimalState(const FlatCosts &costs, const Usage &usage);
 
   void load(llvm::ArrayRef<unsigned> choices);
+  /// Changes one of several choices; all together change the cost by what is
+  /// then told (step by step, forbidden pairs would spoil the sum).
   void move(unsigned variable, unsigned choice);
-  /// What each choice of a variable costs beside the others' choices.
-  void costsOf(unsigned variable, double *result) const;
-
+  void addToCost(double change) { total += change; }
   unsigned at(unsigned variable) const { return choices[variable]; }
   const std::vector<unsigned> &all() const { return choices; }
   double cost() const { return total; }

@@ -63,7 +63,7 @@ bool SubProblem::build(llvm::ArrayRef<unsigned> variables, double maxTable, Rand
   for (unsigned v : variables)
     localOf[v] = 0;
   constexpr double kWorkPerVariable = 100; // To gather all there is.
-  totalWork += kWorkPerVariable * double(variables.size());
+  totalWork += kWorkPerVariable * double(1 + variables.size());
   gatherCosts(variables);
   std::vector<unsigned> open, sizes;
   for (unsigned i = 0; i < variables.size(); ++i) {
@@ -415,6 +415,9 @@ SubProblem::Outcome SubProblem::solve(const Effort &effort) {
   if (!bestValues.empty()) {
     for (unsigned i = 0; i < free.size(); ++i)
       state.move(free[i], allowed[tables.first(i) + bestValues[i]]);
+    state.addToCost(evaluate(bestValues) - evaluate(current));
+    if (state.cost() >= kBlocked / 2 || evaluate(current) >= kBlocked / 2)
+      state.load(std::vector<unsigned>(state.all()));
     return Outcome::Better;
   }
   return proven ? Outcome::Proven : Outcome::Same;
