@@ -108,6 +108,38 @@ def ApplyShardingSolution : Pass<"alpa-apply-sharding-solution", "::mlir::Module
   let dependentDialects = ["::alpa::AlpaDialect"];
 }
 
+def ExplainSharding : Pass<"alpa-explain-sharding", "::mlir::ModuleOp"> {
+  let summary = "Say why @main is split as it is, and what it costs";
+  let description = [{
+    Solves what `alpa-solve-sharding` solves with the same options, and prints to
+    standard output: the step's time as computation and communication, the latter by
+    collective and mesh axis with bytes and seconds; the dearest ops; and the
+    dearest decisions, each with the runner-up. A runner-up is the best plan found
+    in which that decision falls otherwise: the decisions that share a cost with it
+    are re-optimized one after another, all others stay, and memory is left out.
+
+    The same as data is `alpa.explanation` of the module. The parts add up:
+    computation, communication and the price of held bytes are the objective plus
+    what no choice can change.
+  }];
+  let options = [
+    Option<"op", "op", "std::string", "\"\"",
+           "Only ops and decisions with this in their name or in JAX's name for them">,
+    Option<"most", "most", "unsigned", "20", "How many ops and decisions to print">,
+    Option<"cluster", "cluster", "std::string", "\"\"",
+           "Cluster: the name of a preset, or a YAML file">,
+    ListOption<"meshShape", "mesh-shape", "int64_t",
+               "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
+    Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
+    Option<"method", "method", "std::string", "\"auto\"",
+           "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
+           "heuristic or manual">,
+    Option<"microBatches", "micro-batches", "int64_t", "1",
+           "How often forward and backward run for one update">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "Bytes one device may use; 0 for what the device has, -1 for no limit">];
+}
+
 def TestShardingRule : Pass<"alpa-test-sharding-rule", "::mlir::ModuleOp"> {
   let summary = "Print the sharding rule of every op as a remark";
   let description = [{

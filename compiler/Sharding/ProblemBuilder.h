@@ -65,6 +65,8 @@ struct NodeInfo {
   std::string name;
   mlir::Value value;                                  // Result 0 of the leading op, or the input.
   std::array<std::vector<int64_t>, kNumPhases> costs; // Picoseconds, once.
+  std::vector<Strategy> strategies;                   // Of a leading op, one per choice.
+  std::vector<int64_t> heldPrices;                    // Nominal; part of the costs.
   size_t numChoices() const { return costs[0].size(); }
 };
 
@@ -77,6 +79,16 @@ struct Demand {
   unsigned table = 0;
   OpPhase phase = OpPhase::Forward;
   bool charged = false; // A second demand like it costs nothing more.
+};
+
+/// How an op that costs anything follows a node: `tensor`, an operand or result of
+/// its rule, has the specs of `table`. A leading op has its node's strategies.
+struct OpPart {
+  unsigned op = 0;
+  int node = -1;
+  unsigned table = 0;
+  bool leads = false;
+  TensorFactors tensor;
 };
 
 /// A state argument and the value of the stage that replaces it.
@@ -109,6 +121,19 @@ public:
   const std::vector<Demand> &getDemands() const { return demands; }
   const std::vector<CarriedValue> &getCarried() const { return carried; }
   bool isInStage(mlir::Operation *op) const { return opIndex.count(op); }
+
+  /// For explanations: the parts of the costs above.
+  const std::vector<OpPart> &getParts() const { return parts; }
+  Strategy strategyOf(const OpPart &part, const RuleProjection &projection,
+                      llvm::ArrayRef<unsigned> choices) const;
+  int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
+                      const Strategy &strategy) const;
+  TensorReshards &reshardsOf(const ValueInfo &value) const;
+  /// How often the ops of a phase run in a step.
+  int64_t weight(OpPhase phase) const {
+    return phase == OpPhase::Update ? 1 : options.numMicroBatches;
+  }
+  int64_t fixedPicoseconds() const;
 
 private:
   struct Pending {
@@ -156,15 +181,10 @@ private:
   /// Cost per spec of one table and of the other; empty if none costs anything.
   const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
   void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
-  int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
-                      const Strategy &strategy) const;
   void carryState();
   void requireEqual(unsigned a, unsigned b);
   bool isReplicated(unsigned table) const {
     return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};
-  }
-  int64_t weight(OpPhase phase) const {
-    return phase == OpPhase::Update ? 1 : options.numMicroBatches;
   }
 
   const StageView &stage;
@@ -183,6 +203,7 @@ private:
   std::vector<ProblemEdge> edges;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<Demand> demands;
+  std::vector<OpPart> parts;
   mutable ReshardPlanner reshards{model};
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;

@@ -102,6 +102,9 @@ void ProblemBuilder::lead(const OpInfo &info) {
     auto phase = static_cast<size_t>(info.phase);
     (node < 0 ? fixedCosts[phase] : nodes[node].costs[phase][choice]) += cost;
   }
+  parts.push_back({static_cast<unsigned>(&info - ops.data()), node, 0, /*leads=*/true, {}});
+  if (node >= 0)
+    nodes[node].strategies = strategies;
   std::vector<uint32_t> codes(strategies.size());
   for (auto [i, index] : llvm::enumerate(info.results)) {
     for (size_t choice = 0; choice < strategies.size(); ++choice) {
@@ -136,6 +139,7 @@ void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int
     return deriveTable(table, specs);
   };
   if (isFirst) {
+    parts.push_back({static_cast<unsigned>(&info - ops.data()), node, table, false, tensor});
     addNodeCosts(node, info.phase, table, costs);
     for (auto [index, result] : llvm::zip_equal(info.results, info.rule.results))
       setSettled(index, node, derive(result));

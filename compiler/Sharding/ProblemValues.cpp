@@ -186,6 +186,7 @@ void ProblemBuilder::setAnySpec(unsigned value) {
   for (size_t choice = 0; choice < codes.size(); ++choice)
     costs[choice] = static_cast<int64_t>(
         values[value].bytes / PackedSpec{codes[choice]}.numPieces(meshShape) / kBytesPerPicosecond);
+  nodes.back().heldPrices = costs;
 }
 
 /// Layers are alike, so most matrices are asked for again.

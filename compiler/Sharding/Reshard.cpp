@@ -271,7 +271,8 @@ std::optional<std::vector<ReshardStep>> TensorReshards::path(const ShardingSpec 
   std::vector<ReshardStep> steps;
   for (unsigned spec = target->second; spec != source->second;) {
     const ReshardGraph::Edge &edge = graph->edges[tree.edges[spec]];
-    steps.push_back({edge.kind, edge.axis, edge.fromDim, edge.toDim, graph->specs[spec]});
+    steps.push_back({edge.kind, edge.axis, edge.fromDim, edge.toDim, graph->specs[spec],
+                     edgeCosts[tree.edges[spec]]});
     auto next = llvm::upper_bound(graph->firstEdge, tree.edges[spec]);
     spec = static_cast<unsigned>(next - graph->firstEdge.begin()) - 1;
   }

@@ -35,10 +35,11 @@ enum class ReshardKind : uint8_t { Slice, AllGather, AllToAll, Permute };
 
 struct ReshardStep {
   ReshardKind kind = ReshardKind::Slice;
-  unsigned axis = 0; // That moves; not for permutes.
-  int fromDim = -1;  // Dimension that the axis leaves, or -1.
-  int toDim = -1;    // Dimension that it splits then, or -1.
-  ShardingSpec spec; // After the step.
+  unsigned axis = 0;       // That moves; not for permutes.
+  int fromDim = -1;        // Dimension that the axis leaves, or -1.
+  int toDim = -1;          // Dimension that it splits then, or -1.
+  ShardingSpec spec;       // After the step.
+  int64_t picoseconds = 0; // Of a path's step.
 };
 
 /// The one step that leads from one spec to the other, or nothing.

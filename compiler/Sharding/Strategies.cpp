@@ -140,13 +140,14 @@ PackedSpec alpa::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
   return spec;
 }
 
-double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
-                              double fullBytes, const RuleProjection &projection,
-                              const CostModel &model) {
+llvm::SmallVector<CollectiveUse> alpa::reductionUses(const ShardingRule &rule, unsigned result,
+                                                     const Strategy &strategy, double fullBytes,
+                                                     const RuleProjection &projection,
+                                                     const CostModel &model) {
   llvm::ArrayRef<int64_t> meshShape = model.getMesh().shape;
   PackedSpec spec = projection.toSpec(rule.results[result], strategy.axes);
   double localBytes = fullBytes / spec.numPieces(meshShape);
-  double seconds = 0;
+  llvm::SmallVector<CollectiveUse> uses;
   auto isPartial = [&](unsigned axis) {
     int16_t factor = strategy.axes.factor[axis];
     return factor >= 0 && rule.factors[factor].kind == FactorKind::Reduction &&
@@ -155,13 +156,43 @@ double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const S
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     if (!isPartial(axis) || result != 0 || strategy.scatter[axis] < 0)
       continue;
-    seconds += model.reduceScatterSeconds(localBytes, axis);
+    uses.push_back({Collective::ReduceScatter, axis, localBytes, 1,
+                    model.reduceScatterSeconds(localBytes, axis)});
     localBytes /= meshShape[axis];
   }
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
     if (isPartial(axis) && (result != 0 || strategy.scatter[axis] < 0))
-      seconds += model.allReduceSeconds(localBytes, axis);
+      uses.push_back(
+          {Collective::AllReduce, axis, localBytes, 1, model.allReduceSeconds(localBytes, axis)});
+  return uses;
+}
+
+static double secondsOf(llvm::ArrayRef<CollectiveUse> uses) {
+  double seconds = 0;
+  for (const CollectiveUse &use : uses)
+    seconds += use.seconds;
   return seconds;
+}
+
+double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
+                              double fullBytes, const RuleProjection &projection,
+                              const CostModel &model) {
+  return secondsOf(reductionUses(rule, result, strategy, fullBytes, projection, model));
+}
+
+llvm::SmallVector<CollectiveUse> alpa::bodyUses(const ShardingRule &rule, const Assignment &axes,
+                                                const RuleProjection &projection,
+                                                const CostModel &model) {
+  llvm::SmallVector<CollectiveUse> uses;
+  for (const ShardingRule::PartialSum &sum : rule.sums) {
+    double bytes = sum.bytes / static_cast<double>(projection.numShares(axes, sum.factors));
+    for (unsigned axis = 0; axis < model.getMesh().shape.size(); ++axis)
+      if (axes.factor[axis] >= 0 &&
+          llvm::is_contained(sum.summed, static_cast<unsigned>(axes.factor[axis])))
+        uses.push_back({Collective::AllReduce, axis, bytes, sum.times,
+                        sum.times * model.allReduceSeconds(bytes, axis)});
+  }
+  return uses;
 }
 
 double alpa::bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
@@ -171,12 +202,5 @@ double alpa::bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm:
     double shares = static_cast<double>(projection.numShares(axes, work.factors));
     seconds += model.computeSeconds(work.flops / shares, work.bytes / shares, dtype);
   }
-  for (const ShardingRule::PartialSum &sum : rule.sums) {
-    double bytes = sum.bytes / static_cast<double>(projection.numShares(axes, sum.factors));
-    for (unsigned axis = 0; axis < model.getMesh().shape.size(); ++axis)
-      if (axes.factor[axis] >= 0 &&
-          llvm::is_contained(sum.summed, static_cast<unsigned>(axes.factor[axis])))
-        seconds += sum.times * model.allReduceSeconds(bytes, axis);
-  }
-  return seconds;
+  return seconds + secondsOf(bodyUses(rule, axes, projection, model));
 }

@@ -56,10 +56,26 @@ std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
 /// Result 0's spec after the scatters of a strategy.
 PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
 
-/// Seconds to complete the partial sums of one result of `fullBytes`.
+/// Runs of one collective on one mesh axis; `bytes` as CostModel counts them.
+struct CollectiveUse {
+  Collective collective = Collective::AllReduce;
+  unsigned axis = 0;
+  double bytes = 0;
+  double times = 1;
+  double seconds = 0; // All runs.
+};
+
+/// What completes the partial sums of one result of `fullBytes`, and its seconds.
+llvm::SmallVector<CollectiveUse> reductionUses(const ShardingRule &rule, unsigned result,
+                                               const Strategy &strategy, double fullBytes,
+                                               const RuleProjection &projection,
+                                               const CostModel &model);
 double reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
                         double fullBytes, const RuleProjection &projection, const CostModel &model);
 
+/// The sums that a loop's iterations complete.
+llvm::SmallVector<CollectiveUse> bodyUses(const ShardingRule &rule, const Assignment &axes,
+                                          const RuleProjection &projection, const CostModel &model);
 /// Seconds of the body of a loop, all iterations, with their sums.
 double bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
                    const RuleProjection &projection, const CostModel &model);

@@ -90,6 +90,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
                "With submeshes: the logical shape of each, such as 1x2,2x1">,
     ListOption<"layerRanges", "layer-ranges", "std::string",
                "With submeshes: first layer and layer after the last of each, such as 0-3,3-4">,
+    Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
+           "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
     Option<"memoryFraction", "memory-fraction", "double", /*default=*/"0.9",
            "Part of a device's memory that a plan may use">,
     Option<"epsilon", "epsilon", "double", /*default=*/"1e-6",

@@ -126,6 +126,7 @@ private:
         named("nodes", integer(solution.nodes)),
         named("choices", integer(result.choices)),
         named("seconds", seconds(solution.seconds)),
+        named("explanation", stage.explanation),
     });
     MeshAttr mesh = MeshAttr::get(context, stage.meshShape, stage.devices);
     return StageAttr::get(context, mesh, stage.firstLayer, stage.endLayer, predicted, solver);

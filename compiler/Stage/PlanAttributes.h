@@ -16,7 +16,8 @@ struct StageOutcome {
   llvm::SmallVector<int64_t, 3> meshShape;
   std::vector<int64_t> devices;
   const IntraOpResult *result = nullptr;
-  int64_t inFlight = 1; // Micro-batches whose activations it keeps.
+  int64_t inFlight = 1;             // Micro-batches whose activations it keeps.
+  mlir::DictionaryAttr explanation; // Where the time goes, and what else was close.
 };
 
 struct PlanOutcome {

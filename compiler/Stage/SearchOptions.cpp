@@ -25,12 +25,12 @@ static bool readNumbers(llvm::StringRef text, char separator, int64_t least,
   return true;
 }
 
-SearchSpace alpa::wholeSearchSpace(const Cluster &cluster) {
+SearchSpace alpa::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
   SearchSpace space;
   space.submeshes = submeshShapes(cluster);
   for (const Submesh &submesh : space.submeshes) {
     auto &views = space.views.emplace_back();
-    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh)) {
+    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes)) {
       views.push_back(space.meshes.size());
       space.meshes.push_back(std::move(mesh));
     }
@@ -39,6 +39,7 @@ SearchSpace alpa::wholeSearchSpace(const Cluster &cluster) {
 }
 
 llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
+                                                    unsigned meshAxes,
                                                     llvm::ArrayRef<std::string> submeshes,
                                                     llvm::ArrayRef<std::string> meshShapes,
                                                     llvm::ArrayRef<std::string> layerRanges) {
@@ -77,7 +78,7 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
     if (same == known.end()) {
       auto &views = knownViews.emplace_back();
       if (meshShapes.empty()) {
-        for (LogicalMesh &mesh : logicalMeshes(cluster, submesh)) {
+        for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes)) {
           views.push_back(space.meshes.size());
           space.meshes.push_back(std::move(mesh));
         }

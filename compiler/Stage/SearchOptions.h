@@ -19,12 +19,13 @@ struct SearchSpace {
   std::vector<std::pair<unsigned, unsigned>> layerRanges; // Empty or one for each stage.
 };
 
-/// All submeshes of the cluster and their views.
-SearchSpace wholeSearchSpace(const Cluster &cluster);
+/// All submeshes of the cluster and their views of up to so many axes.
+SearchSpace wholeSearchSpace(const Cluster &cluster, unsigned meshAxes);
 
 /// Reads `submeshes` ("1x2"), `meshShapes` ("2x1") and `layerRanges` ("0-2"); the
 /// latter two are empty or have one entry for each submesh. Errors name the entry.
 llvm::Expected<SearchSpace> manualSearchSpace(const Cluster &cluster, unsigned numLayers,
+                                              unsigned meshAxes,
                                               llvm::ArrayRef<std::string> submeshes,
                                               llvm::ArrayRef<std::string> meshShapes,
                                               llvm::ArrayRef<std::string> layerRanges);

@@ -77,6 +77,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("num-micro-batches must be 1 or more, got " + llvm::Twine(numMicroBatches));
   if (llvm::Error error = checkMethod(method))
     return fail(llvm::toString(std::move(error)));
+  if (meshAxes != 2 && meshAxes != 3)
+    return fail("mesh-axes must be 2 or 3, got " + llvm::Twine(meshAxes));
   if (schedule != "1f1b" && schedule != "gpipe")
     return fail("unknown schedule '" + schedule + "'; expected 1f1b or gpipe");
   if (!(memoryFraction > 0 && memoryFraction <= 1))
@@ -238,9 +240,9 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!described)
     return described.takeError();
   llvm::Expected<SearchSpace> space =
-      submeshes.empty()
-          ? llvm::Expected<SearchSpace>(wholeSearchSpace(*described))
-          : manualSearchSpace(*described, opsOfLayer.size(), submeshes, meshShapes, layerRanges);
+      submeshes.empty() ? llvm::Expected<SearchSpace>(wholeSearchSpace(*described, meshAxes))
+                        : manualSearchSpace(*described, opsOfLayer.size(), meshAxes, submeshes,
+                                            meshShapes, layerRanges);
   if (!space)
     return space.takeError();
 
@@ -326,9 +328,12 @@ llvm::Error AlpaSearchStagesPass::run() {
     outcome.transferSeconds += x;
     outcome.slowestStageSeconds = std::max({outcome.slowestStageSeconds, t, x});
     outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
-    outcome.stages.push_back({stage.lo, stage.hi, costs.mesh(stage.choice.id).shape,
-                              (*devices)[index], result,
-                              problem.inFlight(plan->stages.size() - index)});
+    llvm::Expected<Explanation> explanation = costs.explain(stage.choice.id);
+    if (!explanation)
+      return explanation.takeError();
+    outcome.stages.push_back(
+        {stage.lo, stage.hi, costs.mesh(stage.choice.id).shape, (*devices)[index], result,
+         problem.inFlight(plan->stages.size() - index), explanation->toAttribute(&getContext())});
   }
   outcome.stepSeconds +=
       (numMicroBatches - 1) * outcome.slowestStageSeconds + outcome.updateSeconds;

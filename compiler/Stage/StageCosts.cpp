@@ -127,6 +127,18 @@ llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requ
   return llvm::Error::success();
 }
 
+llvm::Expected<Explanation> StageCosts::explain(unsigned id) {
+  const Stage &stage = stages[id / kSlots];
+  IntraOpOptions intraOp;
+  intraOp.numMicroBatches = options.numMicroBatches;
+  if (!options.filters.empty())
+    intraOp.filter = options.filters[stage.mesh];
+  const StageShape &shape = shapeOf(stage);
+  StageView view;
+  view.ops.assign(shape.ops.begin(), shape.ops.end());
+  return explainIntraOp(view, CostModel(meshes[stage.mesh]), intraOp, result(id)->solution.choices);
+}
+
 StageChoice StageCosts::choiceOf(const IntraOpResult &result, unsigned id) const {
   return {microBatchSeconds(result, options.numMicroBatches), result.stateBytes,
           result.activationBytes, result.temporaryBytes, id};

@@ -10,6 +10,7 @@
 #ifndef ALPA_COMPILER_STAGE_STAGECOSTS_H
 #define ALPA_COMPILER_STAGE_STAGECOSTS_H
 
+#include "compiler/Sharding/Explain.h"
 #include "compiler/Sharding/IntraOp.h"
 #include "compiler/Stage/StageDp.h"
 #include "compiler/Stage/StageShape.h"
@@ -59,6 +60,9 @@ public:
   /// Solves the requests, several at a time. The error is an op that cannot be
   /// planned.
   llvm::Error solve(mlir::MLIRContext *context, llvm::ArrayRef<Request> requests);
+
+  /// Takes the solution behind a choice apart.
+  llvm::Expected<Explanation> explain(unsigned id);
 
   /// Bounds and choices after what was solved; with `onlySolved`, without
   /// anything that is only a bound.

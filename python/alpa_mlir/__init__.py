@@ -34,6 +34,7 @@ from alpa_mlir.errors import (
     TraceError,
     UnsupportedOpError,
 )
+from alpa_mlir.explain import explain
 from alpa_mlir.plan import Plan
 from alpa_mlir.problem import ProblemSolution, solve_problem
 from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
@@ -70,6 +71,7 @@ __all__ = [
     "UnsupportedOpError",
     "cluster_presets",
     "compile",
+    "explain",
     "grad",
     "parallelize",
     "solve_problem",

@@ -34,6 +34,7 @@ class Method(ABC):
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
+        num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
@@ -44,6 +45,7 @@ class Method(ABC):
     method: str = "auto"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
+    num_mesh_axes: int = 2
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -71,6 +73,8 @@ class Method(ABC):
             raise MethodError(
                 f"num_micro_batches is {counts!r}", where=where, fix="give one number"
             )
+        if self.num_mesh_axes not in (2, 3):
+            raise MethodError(f"{self.num_mesh_axes} mesh axes", where=where, fix="use 2 or 3")
         if not 0 < self.memory_fraction <= 1:
             raise MethodError(
                 f"memory_fraction {self.memory_fraction}", where=where, fix="use (0, 1]"
@@ -116,9 +120,7 @@ class Method(ABC):
         dims: list[list[int]] = []
         entries: tuple[Any, ...] = tuple(spec)
         for entry in entries:
-            names: tuple[Any, ...] = (
-                entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-            )
+            names = _axis_names(entry)
             unknown = [name for name in names if name not in self.mesh_axes]
             if unknown:
                 raise MethodError(
@@ -152,6 +154,7 @@ class Method(ABC):
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(self.time_limit_seconds),
             "method": self.method,
+            "mesh-axes": str(self.num_mesh_axes),
             **self.stage_options(cluster),
         }
         return ",".join(
@@ -267,6 +270,12 @@ class PipeshardParallel(Method):
         if self.layer_ranges is not None:
             options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
         return options
+
+
+def _axis_names(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def _is_spec(value: Any) -> bool:

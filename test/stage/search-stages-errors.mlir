@@ -1,4 +1,8 @@
 // RUN: not alpa-opt %s -alpa-search-stages 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test method=zero" 2>&1 | FileCheck %s --check-prefix=METHOD
+// METHOD: error: alpa-search-stages: unknown method 'zero', expected one of auto, data-parallel, zero-2
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test mesh-axes=4" 2>&1 | FileCheck %s --check-prefix=AXES
+// AXES: error: alpa-search-stages: mesh-axes must be 2 or 3, got 4
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=fifo" 2>&1 | FileCheck %s --check-prefix=SCHEDULE
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=0" 2>&1 | FileCheck %s --check-prefix=COUNT
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1xa" 2>&1 | FileCheck %s --check-prefix=FORM

@@ -1,0 +1,51 @@
+//===- ExplainSharding.cpp - say why @main is split as it is --------------===//
+
+#include "compiler/Sharding/Explain.h"
+#include "compiler/Sharding/Passes.h"
+#include "compiler/Sharding/StageOfMain.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_EXPLAINSHARDING
+#include "compiler/Sharding/Passes.h.inc"
+} // namespace alpa
+
+using namespace alpa;
+using namespace mlir;
+
+namespace {
+
+struct ExplainSharding : public alpa::impl::ExplainShardingBase<ExplainSharding> {
+  using ExplainShardingBase::ExplainShardingBase;
+
+  void runOnOperation() override {
+    if (llvm::Error error = run()) {
+      getOperation().emitError(llvm::toString(std::move(error)));
+      signalPassFailure();
+    }
+  }
+
+private:
+  llvm::Error run() {
+    llvm::Expected<StageOfMain> stage = readStageOfMain(
+        getOperation(),
+        {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
+    if (!stage)
+      return stage.takeError();
+    stage->options.timeLimitSeconds = timeLimit;
+    llvm::Expected<IntraOpResult> result = solveIntraOp(stage->view, *stage->model, stage->options);
+    if (!result)
+      return result.takeError();
+    if (result->solution.choices.empty() && result->solution.status == SolveStatus::Infeasible)
+      return llvm::createStringError("nothing to explain: no sharding of @main fits in memory: %s",
+                                     result->solution.infeasibleReason.c_str());
+    llvm::Expected<Explanation> explanation =
+        explainIntraOp(stage->view, *stage->model, stage->options, result->solution.choices);
+    if (!explanation)
+      return explanation.takeError();
+    explanation->print(llvm::outs(), op, most);
+    getOperation()->setAttr("alpa.explanation", explanation->toAttribute(&getContext()));
+    return llvm::Error::success();
+  }
+};
+
+} // namespace
