@@ -66,6 +66,31 @@ int64_t RuleProjection::numShares(const Assignment &axes, llvm::ArrayRef<unsigne
   return shares;
 }
 
+/// Dimensions of the result over which the sum along `axis` can be scattered: all,
+/// or the one that is split least.
+static llvm::SmallVector<int> scatterDims(const ShardingRule &rule,
+                                          const RuleProjection &projection,
+                                          const Strategy &strategy, unsigned axis,
+                                          llvm::ArrayRef<int64_t> resultShape,
+                                          llvm::ArrayRef<int64_t> meshShape, bool everyDim) {
+  llvm::SmallVector<int> dims;
+  int16_t factor = strategy.axes.factor[axis];
+  if (factor < 0 || rule.factors[factor].kind != FactorKind::Reduction)
+    return dims;
+  PackedSpec spec = scatteredSpec(projection.toSpec(rule.results[0], strategy.axes), strategy);
+  for (int dim = 0; dim < static_cast<int>(resultShape.size()); ++dim) {
+    int64_t pieces = spec.numPieces(dim, meshShape);
+    if (resultShape[dim] % (pieces * meshShape[axis]) != 0 ||
+        spec.hasMinorAxis(axis, dim, meshShape.size()))
+      continue;
+    if (everyDim || dims.empty())
+      dims.push_back(dim);
+    else if (pieces < spec.numPieces(dims.front(), meshShape))
+      dims.front() = dim;
+  }
+  return dims;
+}
+
 std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
                                                 llvm::ArrayRef<int64_t> resultShape,
                                                 llvm::ArrayRef<int64_t> meshShape, bool mayIdle) {
@@ -100,37 +125,27 @@ std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
   if (!rule.heavy || rule.results.empty())
     return strategies;
 
-  // Sums scattered over a dimension instead of repeated, where pieces stay even
-  // and neighbours stay neighbours. On three axes they could be thousands; then
-  // the later axes repeat their sums.
-  constexpr size_t kMaxStrategies = 256;
-  unsigned numAxes = meshShape.size();
-  for (unsigned axis = 0; axis < numAxes; ++axis) {
-    size_t known = strategies.size();
-    for (size_t i = 0; i < known && strategies.size() < kMaxStrategies; ++i) {
-      int16_t factor = strategies[i].axes.factor[axis];
-      if (factor < 0 || rule.factors[factor].kind != FactorKind::Reduction)
-        continue;
-      PackedSpec spec =
-          scatteredSpec(projection.toSpec(rule.results[0], strategies[i].axes), strategies[i]);
-      // One dimension will do: a whole one before one that is split further.
-      int best = -1;
-      for (int dim = 0; dim < static_cast<int>(resultShape.size()); ++dim) {
-        int64_t pieces = spec.numPieces(dim, meshShape);
-        if (resultShape[dim] % (pieces * meshShape[axis]) != 0 ||
-            spec.hasMinorAxis(axis, dim, numAxes))
-          continue;
-        if (best < 0 || pieces < spec.numPieces(best, meshShape))
-          best = dim;
-      }
-      if (best < 0)
-        continue;
-      Strategy next = strategies[i];
-      next.scatter[axis] = static_cast<int16_t>(best);
-      strategies.push_back(next);
+  // Sums scattered over dimensions instead of repeated, where pieces stay even and
+  // neighbours stay neighbours: over any dimension while that leaves few strategies,
+  // else over the best one of each sum. On three axes even those could be hundreds;
+  // then the later axes repeat their sums.
+  constexpr size_t kFewStrategies = 64, kMaxStrategies = 256;
+  auto scatter = [&](size_t limit, bool everyDim) {
+    std::vector<Strategy> all = strategies;
+    for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+      size_t known = all.size();
+      for (size_t i = 0; i < known && all.size() < limit; ++i)
+        for (int dim :
+             scatterDims(rule, projection, all[i], axis, resultShape, meshShape, everyDim)) {
+          Strategy next = all[i];
+          next.scatter[axis] = static_cast<int16_t>(dim);
+          all.push_back(next);
+        }
     }
-  }
-  return strategies;
+    return all;
+  };
+  std::vector<Strategy> all = scatter(kFewStrategies + 1, /*everyDim=*/true);
+  return all.size() <= kFewStrategies ? all : scatter(kMaxStrategies, /*everyDim=*/false);
 }
 
 PackedSpec alpa::scatteredSpec(PackedSpec spec, const Strategy &strategy) {

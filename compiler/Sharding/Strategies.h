@@ -46,9 +46,10 @@ private:
 };
 
 /// The strategies of an op. Those of a heavy op use as many axes as any of its
-/// strategies can, and may scatter a sum over one dimension of the result: every
-/// further dimension to choose from would multiply the solver's work. `resultShape`
-/// is result 0's. With `mayIdle` also those of a heavy op that use fewer axes.
+/// strategies can, and may scatter a sum over a dimension of the result: over any,
+/// also one that other axes split, or, where those would be many strategies and so
+/// much more work for the solver, over the one that is split least. `resultShape` is
+/// result 0's. With `mayIdle` also those of a heavy op that use fewer axes.
 std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
                                           llvm::ArrayRef<int64_t> meshShape, bool mayIdle = false);

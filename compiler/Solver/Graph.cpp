@@ -95,13 +95,24 @@ private:
   }
 
   /// Whether taking `better` for `choice` never costs more, whatever the
-  /// neighbours take.
-  bool dominates(unsigned i, unsigned better, unsigned choice) const {
+  /// neighbours take. `cheapest` are the choices of the neighbours, edge by edge,
+  /// with which `choice` costs least.
+  bool dominates(unsigned i, unsigned better, unsigned choice,
+                 llvm::ArrayRef<unsigned> cheapest) const {
     const Variable &variable = graph.variables[i];
     for (const Use &use : variable.uses)
       if (use.bytes[better] > use.bytes[choice])
         return false;
     int64_t slack = variable.costs[choice] - variable.costs[better];
+    // One column of each edge says no for most pairs.
+    CostSum most = slack;
+    for (auto [e, d] : llvm::zip_equal(edgesOf[i], cheapest))
+      if (int64_t with = cost(graph.edges[e], i, choice, d); with < kInfinity)
+        most += with - cost(graph.edges[e], i, better, d);
+      else
+        most += kInfinity;
+    if (most < 0)
+      return false;
     for (unsigned e : edgesOf[i]) {
       const GraphEdge &edge = graph.edges[e];
       unsigned other = edge.a == i ? edge.b : edge.a;
@@ -124,17 +135,22 @@ private:
     // Only the choices that look cheapest are tried as the better one.
     constexpr unsigned kCandidates = 6;
     std::vector<std::pair<int64_t, unsigned>> order;
+    size_t numEdges = edgesOf[i].size();
+    std::vector<unsigned> cheapest(alive[i].size() * numEdges, 0);
     for (unsigned c = 0; c < alive[i].size(); ++c) {
       if (!alive[i][c])
         continue;
       int64_t least = graph.variables[i].costs[c];
-      for (unsigned e : edgesOf[i]) {
-        const GraphEdge &edge = graph.edges[e];
+      for (size_t at = 0; at < numEdges; ++at) {
+        const GraphEdge &edge = graph.edges[edgesOf[i][at]];
         unsigned other = edge.a == i ? edge.b : edge.a;
         int64_t best = kInfinity;
         for (unsigned d = 0; d < alive[other].size(); ++d)
           if (alive[other][d])
-            best = std::min(best, cost(edge, i, c, d));
+            if (int64_t with = cost(edge, i, c, d); with < best) {
+              best = with;
+              cheapest[c * numEdges + at] = d;
+            }
         least = clip(least + best);
       }
       order.emplace_back(least, c);
@@ -147,8 +163,10 @@ private:
         if (!alive[i][order[better].second])
           continue;
         ++tried;
-        if (dominates(i, order[better].second, order[worse].second)) {
-          changed = drop(i, order[worse].second);
+        unsigned choice = order[worse].second;
+        if (dominates(i, order[better].second, choice,
+                      llvm::ArrayRef(cheapest).slice(choice * numEdges, numEdges))) {
+          changed = drop(i, choice);
           break;
         }
       }

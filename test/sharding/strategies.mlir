@@ -3,13 +3,15 @@
 // RUN: alpa-opt %s -alpa-test-strategies=mesh-shape=1,4 -o /dev/null 2>&1 | FileCheck %s --check-prefix=LINE
 
 // On one axis: by batch, rows, columns, or the contracted dimension, whose sums are
-// repeated on all devices or scattered over the result's first whole dimension. Never
+// repeated on all devices or scattered over any of the result's dimensions. Never
 // replicated.
 // ONE: ([S0, R, R], [S0, R, R]) -> [S0, R, R]{{$}}
 // ONE: ([R, S0, R], [R, R, R]) -> [R, S0, R]{{$}}
 // ONE: ([R, R, R], [R, R, S0]) -> [R, R, S0]{{$}}
 // ONE: ([R, R, S0], [R, S0, R]) -> [R, R, R] all-reduce 0 of 4096{{$}}
 // ONE: ([R, R, S0], [R, S0, R]) -> [S0, R, R] reduce-scatter 0 of 4096{{$}}
+// ONE: ([R, R, S0], [R, S0, R]) -> [R, S0, R] reduce-scatter 0 of 4096{{$}}
+// ONE: ([R, R, S0], [R, S0, R]) -> [R, R, S0] reduce-scatter 0 of 4096{{$}}
 // ONE-NOT: remark
 
 // TWO-DAG: ([S0, S1, R], [S0, R, R]) -> [S0, S1, R]{{$}}
@@ -17,6 +19,8 @@
 // TWO-DAG: ([S01, R, R], [S01, R, R]) -> [S01, R, R]{{$}}
 // TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, R, R] all-reduce 1 of 2048{{$}}
 // TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S0, S1, R] reduce-scatter 1 of 2048{{$}}
+// TWO-DAG: ([S0, R, S1], [S0, S1, R]) -> [S01, R, R] reduce-scatter 1 of 2048{{$}}
+// TWO-DAG: ([R, R, S01], [R, S01, R]) -> [R, S01, R] reduce-scatter 0 of 4096 reduce-scatter 1 of 2048{{$}}
 // TWO-DAG: ([R, R, S01], [R, S01, R]) -> [R, R, R] all-reduce 0 of 4096 all-reduce 1 of 4096{{$}}
 
 // An axis of size 1 is not used.
