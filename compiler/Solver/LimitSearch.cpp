@@ -22,13 +22,74 @@ static constexpr double kPrimalShare = 0.1;
 static constexpr double kGraceSeconds = 2.0;
 
 LimitSearch::LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-                         const Clock &clock, CostSum lower)
+                         const Clock &clock, CostSum lower, std::vector<unsigned> start)
     : graph(graph), limit(limitBytes), options(options), clock(clock),
       upper(CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size())), lowest(lower) {
+  bestInCore = best = std::move(start);
+  if (!best.empty()) {
+    Usage usage(graph, limit);
+    upper = LocalSearch(graph, usage).objective(best);
+  }
   setCore(lighten(graph), {});
 }
 
+LimitSearch::~LimitSearch() = default;
+
+/// The core without choices that priced answers have not taken lately, searched
+/// for better answers by itself: small enough to be solved to the end.
+struct LimitSearch::Part {
+  SolveOptions options;
+  Graph graph;
+  std::unique_ptr<LimitSearch> search;
+  double work = 0;
+};
+
+void LimitSearch::startPart() {
+  constexpr float kLately = 1e-3f;
+  part = std::make_unique<Part>();
+  part->options = options;
+  part->options.threads = 1;
+  part->options.acceptableGap = 0;
+  part->graph = lighten(*core);
+  size_t at = 0;
+  for (unsigned v = 0; v < part->graph.variables.size(); ++v) {
+    std::vector<int64_t> &costs = part->graph.variables[v].costs;
+    for (unsigned c = 0; c < costs.size(); ++c)
+      if (bound->shares()[at + c] < kLately && c != bestInCore[v])
+        costs[c] = kInfinity;
+    at += costs.size();
+  }
+  std::vector<unsigned> followed = bestInCore;
+  collapseWithin(part->graph, limit, &followed);
+  // The best choices are in it, so it is not impossible.
+  if (part->graph.variables.empty())
+    offer(readOut(part->graph, {}, core->variables.size()));
+  else
+    part->search = std::make_unique<LimitSearch>(part->graph, limit, part->options, clock, lowest,
+                                                 std::move(followed));
+  if (part->search)
+    part->search->isPart = true;
+}
+
+void LimitSearch::partRound(double work) {
+  constexpr double kMost = 40 * kMostWork;
+  if (!part)
+    startPart();
+  if (part->search) {
+    part->search->round(work);
+    part->search->exchange();
+    part->work += work;
+    if (part->search->upper < upper)
+      offer(readOut(part->graph, part->search->best, core->variables.size()));
+  }
+  if (!part->search || part->search->isEnough() || part->work > kMost) {
+    part.reset();
+    bound->restart();
+  }
+}
+
 void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
+  part.reset();
   bound.reset();
   core = std::make_unique<Graph>(std::move(next));
   bound = std::make_unique<PricedBound>(*core, limit);
@@ -69,7 +130,8 @@ void LimitSearch::offer(std::vector<unsigned> values) {
 void LimitSearch::offerRepaired(std::vector<unsigned> values) {
   Usage usage(*core, limit);
   LocalSearch local(*core, usage);
-  if (!local.repair(values))
+  constexpr double kMostWork = 5e7; // A few seconds.
+  if (!local.repair(values, kMostWork))
     return;
   // Polishing is worth while for what is nearly the best.
   if (best.empty() || local.objective(values) - lowest < 2 * (upper - lowest))
@@ -91,7 +153,7 @@ void LimitSearch::boundRound(double most) {
     }
     lowest = std::max(lowest, std::min(bound->lower(), upper));
     work += bound->stepWork();
-    if (step % kFewest == 0 && (best.empty() || numChoices < kFew))
+    if (numChoices < kFew ? step % kFewest == 0 : best.empty() && step == 0)
       offerRepaired(bound->values().vec());
     if (isEnough())
       return;
@@ -164,11 +226,15 @@ void LimitSearch::round(double work) {
   // Branching is no use while there is much left.
   constexpr size_t kFew = 4000;
   constexpr unsigned kRestarts = 2;
-  if (bound->isStuck() && !branching && (numChoices > kFew || restarts < kRestarts)) {
+  bool large = numChoices > kFew;
+  bool mayPart = !isPart && !bestInCore.empty();
+  if (!branching && !part && bound->isStuck() && (restarts < kRestarts || (large && !mayPart))) {
     bound->restart();
     ++restarts;
   }
-  if (branching || bound->isStuck())
+  if (part || (bound->isStuck() && large && mayPart))
+    partRound(work);
+  else if (branching || bound->isStuck())
     branchRound(work);
   else
     boundRound(work);
@@ -183,22 +249,26 @@ void LimitSearch::round(double work) {
     offer(primal->best());
 }
 
+/// Tells either side the other's news.
+void LimitSearch::exchange() {
+  if (!isEnough())
+    shrink();
+  if (isEnough())
+    return;
+  if (!best.empty())
+    primal->offer(bestInCore);
+  if (!bound->values().empty()) {
+    primal->propose(bound->values());
+    primal->setPrices(bound->pricePerByte());
+  }
+}
+
 void LimitSearch::run() {
   double work = kFirstWork;
   while (!isEnough() && !outOfTime()) {
     round(work);
     work = std::min(2 * work, kMostWork);
-    if (isEnough())
-      break;
-    shrink();
-    if (isEnough())
-      break;
-    if (!best.empty())
-      primal->offer(bestInCore);
-    if (!bound->values().empty()) {
-      primal->propose(bound->values());
-      primal->setPrices(bound->pricePerByte());
-    }
+    exchange();
   }
   if (proven && !best.empty())
     lowest = upper;

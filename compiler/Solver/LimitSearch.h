@@ -22,9 +22,11 @@ namespace alpa {
 
 class LimitSearch {
 public:
-  /// `graph` is collapsed and has variables; `lower` is a bound known before.
+  /// `graph` is collapsed and has variables; `lower` is a bound known before, and
+  /// `start` are choices within the limit, or empty.
   LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-              const Clock &clock, CostSum lower);
+              const Clock &clock, CostSum lower, std::vector<unsigned> start = {});
+  ~LimitSearch();
 
   void run();
 
@@ -35,14 +37,19 @@ public:
   bool isProven() const { return proven; }
 
 private:
+  struct Part;
+
   bool isEnough() const;
   bool outOfTime() const;
   void offer(std::vector<unsigned> values);
   void offerRepaired(std::vector<unsigned> values);
   void round(double work);
+  void exchange();
   void boundRound(double work);
   void branchRound(double work);
   void shrink();
+  void partRound(double work);
+  void startPart();
   void setCore(Graph graph, llvm::ArrayRef<double> prices);
 
   const Graph &graph;
@@ -53,6 +60,7 @@ private:
   CostSum upper = 0;
   CostSum lowest;
   bool proven = false;
+  bool isPart = false; // Of another search.
 
   // What is left of the graph; its nodes are the graph's variables.
   std::unique_ptr<Graph> core;
@@ -61,6 +69,7 @@ private:
   std::unique_ptr<Branching> branching;
   std::unique_ptr<PrimalSearch> primal;
   size_t numChoices = 0;
+  std::unique_ptr<Part> part;
   double shrunkGap = 0; // When something was last dropped.
   size_t removedAt = 0;
   unsigned restarts = 0;

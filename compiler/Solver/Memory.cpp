@@ -174,7 +174,7 @@ bool LocalSearch::usesLess(unsigned variable, unsigned from, unsigned to) const 
   });
 }
 
-bool LocalSearch::repair(std::vector<unsigned> &choices) {
+bool LocalSearch::repair(std::vector<unsigned> &choices, double maxWork) {
   usage.load(choices);
   // Every move uses less, so this ends.
   for (;;) {
@@ -184,6 +184,7 @@ bool LocalSearch::repair(std::vector<unsigned> &choices) {
     int64_t over = usage.at()[*moment] - usage.limit();
     double best = 0;
     std::optional<std::pair<unsigned, unsigned>> taken;
+    maxWork -= double(choices.size());
     for (unsigned v = 0; v < choices.size(); ++v) {
       const auto *here = llvm::find_if(usage.segments(v), [&](const Usage::Segment &segment) {
         return segment.begin <= *moment && *moment < segment.end;
@@ -191,6 +192,7 @@ bool LocalSearch::repair(std::vector<unsigned> &choices) {
       if (here == usage.segments(v).end())
         continue;
       int64_t now = costOf(v, choices[v], choices);
+      maxWork -= double(graph.variables[v].numChoices());
       for (unsigned c = 0; c < graph.variables[v].numChoices(); ++c) {
         int64_t gain = std::min(over, usage.bytes(*here, choices[v]) - usage.bytes(*here, c));
         if (gain <= 0 || !usesLess(v, choices[v], c))
@@ -206,7 +208,7 @@ bool LocalSearch::repair(std::vector<unsigned> &choices) {
         }
       }
     }
-    if (!taken)
+    if (!taken || maxWork < 0)
       return false;
     move(taken->first, taken->second, choices);
   }

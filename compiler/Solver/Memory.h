@@ -67,8 +67,8 @@ public:
   LocalSearch(const Graph &graph, Usage &usage);
 
   /// Moves to choices that use less until the limit holds, at least cost.
-  /// False if it gets stuck.
-  bool repair(std::vector<unsigned> &choices);
+  /// False if it gets stuck, or after looking at `maxWork` choices.
+  bool repair(std::vector<unsigned> &choices, double maxWork = 1e18);
   /// Makes `choices`, which respect the limit, cheaper.
   void polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime);
   CostSum objective(llvm::ArrayRef<unsigned> choices) const;
