@@ -159,21 +159,37 @@ private:
     return success();
   }
 
+  /// Without axes of one device, so that equal splits are equal attributes.
+  static ShardingAttr normal(ShardingAttr sharding, MeshAttr mesh) {
+    ShardingSpec spec = sharding.getSpec();
+    for (auto &axes : spec.dims)
+      llvm::erase_if(axes, [&](unsigned axis) {
+        return axis < mesh.getShape().size() && mesh.getShape()[axis] == 1;
+      });
+    return ShardingAttr::get(sharding.getContext(), spec);
+  }
+
   LogicalResult constrainBody(func::FuncOp function, MeshAttr mesh, Annotations &annotations) {
     if (function.isExternal())
       return success();
     llvm::DenseMap<Value, ShardingAttr> known;
     for (BlockArgument arg : function.getArguments())
-      known[arg] = function.getArgAttrOfType<ShardingAttr>(arg.getArgNumber(), attr::sharding);
+      known[arg] =
+          normal(function.getArgAttrOfType<ShardingAttr>(arg.getArgNumber(), attr::sharding), mesh);
+    SmallVector<ReshardOp> reshards;
+    function.walk([&](ReshardOp op) { reshards.push_back(op); });
+    for (ReshardOp op : reshards)
+      if (failed(exportReshard(op, mesh, annotations, known)))
+        return failure();
     for (Operation &op : llvm::make_early_inc_range(function.front())) {
       auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
       if (!shardings)
         continue;
       for (auto [result, item] : llvm::zip_equal(op.getResults(), shardings)) {
-        auto sharding = cast<ShardingAttr>(item);
         auto type = dyn_cast<RankedTensorType>(result.getType());
         if (!type || type.getRank() == 0 || op.getNumOperands() == 0)
           continue;
+        ShardingAttr sharding = normal(cast<ShardingAttr>(item), mesh);
         auto emit = [&] { return op.emitError(); };
         if (failed(verifySpec(emit, sharding.getSpec(), type, mesh.getShape())))
           return failure();
@@ -186,6 +202,27 @@ private:
         known[held] = sharding;
       }
     }
+    return success();
+  }
+
+  /// A constraint on the operand; what the partitioner does between the two is the
+  /// path that the op lists, or as good.
+  LogicalResult exportReshard(ReshardOp op, MeshAttr mesh, Annotations &annotations,
+                              llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto emit = [&] { return op.emitError(); };
+    if (failed(verifySpec(emit, op.getTo().getSpec(), op.getType(), mesh.getShape())))
+      return failure();
+    FailureOr<Attribute> made = annotations.sharding(op.getTo());
+    if (failed(made))
+      return failure();
+    OpBuilder builder(op);
+    OperationState state(op.getLoc(), "sdy.sharding_constraint", op.getOperand(), op.getType());
+    state.addAttribute("sharding", *made);
+    Value constrained = builder.create(state)->getResult(0);
+    known[constrained] = normal(op.getTo(), mesh);
+    op.getResult().replaceAllUsesWith(constrained);
+    op.erase();
+    ++numConstraints;
     return success();
   }
 

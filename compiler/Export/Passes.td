@@ -11,8 +11,10 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
     Each stage module of more than one device gets an `sdy.mesh`, its functions'
     arguments and results get `sdy.sharding`, and ops' results an
     `sdy.sharding_constraint` (the partitioner does not read `sdy.sharding` on
-    ops). Constants, scalars, and elementwise results that are split like all
-    their operands are left to propagation. Axes of size 1 are dropped.
+    ops). An `alpa.reshard` becomes a constraint of its own, so that a value is
+    changed once, and then used as the plan says. Constants, scalars, and
+    elementwise results that are split like all their operands are left to
+    propagation. Axes of size 1 are dropped.
 
     Before:
     ```mlir
@@ -37,7 +39,7 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
 def AlpaWritePlan : Pass<"alpa-write-plan", "mlir::ModuleOp"> {
   let summary = "Write plan.json and the stage modules into a folder";
   let description = [{
-    Reads the module after `alpa-export-shardy`; docs/architecture.md has the
+    Reads the module after `alpa-export-shardy` or `alpa-lower-to-collectives`; docs/architecture.md has the
     form of the plan. The module is not changed.
   }];
   let options = [

@@ -163,6 +163,7 @@ void PlanWriter::writeStages() {
         json.attribute("layers", info ? shapeJson({info.getFirstLayer(), info.getEndLayer()})
                                       : shapeJson({0, 0}));
         json.attribute("module", "stage_" + std::to_string(index) + ".mlir");
+        json.attribute("export", stage.module->hasAttr(attr::perDevice) ? "collectives" : "shardy");
         json.attributeObject("functions", [&] {
           if (stage.forward)
             writeFunction("forward", *stage.forward, stage.mesh);
@@ -297,9 +298,11 @@ static LogicalResult check(const SlicedModule &sliced) {
         return main.emitError() << "NumPy has no name for " << type;
     }
   for (const Stage &stage : sliced.stages)
-    if (stage.mesh.getDevices().size() > 1 && !SymbolTable::lookupSymbolIn(stage.module, "mesh"))
+    if (stage.mesh.getDevices().size() > 1 && !stage.module->hasAttr(attr::perDevice) &&
+        !SymbolTable::lookupSymbolIn(stage.module, "mesh"))
       return ModuleOp(stage.module)
-          .emitError("has no sdy.mesh; run alpa-export-shardy before the plan is written");
+          .emitError("has no sdy.mesh; run alpa-export-shardy or alpa-lower-to-collectives before "
+                     "the plan is written");
   return success();
 }
 

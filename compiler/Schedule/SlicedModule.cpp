@@ -18,7 +18,7 @@ static FailureOr<Port> readPort(func::FuncOp function, Type type, DictionaryAttr
   if (!attributes)
     attributes = DictionaryAttr::get(function.getContext());
   Port port;
-  port.type = type;
+  port.type = wholeType(function, type, attributes);
   FailureOr<int64_t> id = readId(function, attributes.get(attr::value), what, index);
   if (failed(id))
     return failure();

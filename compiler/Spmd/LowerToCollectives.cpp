@@ -70,7 +70,8 @@ LogicalResult FunctionLowering::lowerControlFlow(Operation *op) {
   for (auto [region, local] : llvm::zip_equal(op->getRegions(), made->getRegions())) {
     Block *block = builder.createBlock(&local);
     for (auto [argument, operand] : llvm::zip(region.getArguments(), op->getOperands())) {
-      held[argument] = held[operand];
+      ShardingSpec spec = held[operand]; // A copy: the map may grow.
+      held[argument] = std::move(spec);
       parts.map(argument, block->addArgument(localTypeOf(argument), argument.getLoc()));
     }
     if (failed(lower(region.front())))

@@ -63,6 +63,11 @@ inline constexpr llvm::StringLiteral pinMesh = "alpa.pin_mesh";
 
 namespace alpa {
 
+/// Type of the whole tensor of which a function takes or gives parts: in a module
+/// that is marked `alpa.per_device` sizes are those of a device's part, split as
+/// `attributes` (of the argument or result) say; elsewhere of the whole.
+mlir::Type wholeType(mlir::Operation *function, mlir::Type type, mlir::DictionaryAttr attributes);
+
 /// Whether `spec` fits a value of `type` on a mesh of that shape: one entry for
 /// each dimension and no axis beyond the mesh. An empty shape skips the latter.
 ///

@@ -87,14 +87,34 @@ LogicalResult RunOp::verify() {
   return notNegative(*this, "alpa_run_c3", "the micro-batch", getMicroBatch());
 }
 
+Type alpa::wholeType(Operation *function, Type type, DictionaryAttr attributes) {
+  auto module = function->getParentOfType<ModuleOp>();
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  auto sharding = attributes ? attributes.getAs<ShardingAttr>(attr::sharding) : ShardingAttr();
+  auto mesh = module ? module->getAttrOfType<MeshAttr>(attr::mesh) : MeshAttr();
+  if (!tensor || !sharding || !mesh || !module->hasAttr(attr::perDevice) ||
+      tensor.getRank() != int64_t(sharding.getSpec().dims.size()))
+    return type;
+  SmallVector<int64_t> shape(tensor.getShape());
+  for (auto [size, axes] : llvm::zip_equal(shape, sharding.getSpec().dims))
+    for (unsigned axis : axes)
+      if (axis < mesh.getShape().size())
+        size *= mesh.getShape()[axis];
+  return tensor.clone(shape);
+}
+
 LogicalResult RunOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
   auto callee = symbolTable.lookupNearestSymbolFrom<func::FuncOp>(*this, getCallee());
   if (!callee)
     return emitOpError() << "alpa_run_c1: " << getCallee()
                          << " is not a function of a stage's module";
-  FunctionType type = callee.getFunctionType();
-  if (TypeRange(type.getInputs()) == getInputs().getTypes() &&
-      TypeRange(type.getResults()) == getOutputs().getTypes())
+  SmallVector<Type> inputs, results;
+  for (auto [i, type] : llvm::enumerate(callee.getArgumentTypes()))
+    inputs.push_back(wholeType(callee, type, callee.getArgAttrDict(i)));
+  for (auto [i, type] : llvm::enumerate(callee.getResultTypes()))
+    results.push_back(wholeType(callee, type, callee.getResultAttrDict(i)));
+  auto type = FunctionType::get(getContext(), inputs, results);
+  if (TypeRange(inputs) == getInputs().getTypes() && TypeRange(results) == getOutputs().getTypes())
     return success();
   InFlightDiagnostic diagnostic = emitOpError()
                                   << "alpa_run_c2: expected " << type << ", got "

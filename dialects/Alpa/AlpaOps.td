@@ -85,7 +85,8 @@ def Alpa_RunOp : Alpa_Instruction<"run", [DeclareOpInterfaceMethods<SymbolUserOp
   let description = [{
     Constraints:
     - alpa_run_c1: the callee is a function in a stage's module.
-    - alpa_run_c2: operand and result types are the function's.
+    - alpa_run_c2: operand and result types are the function's (of whole tensors,
+      if the function works on parts).
     - alpa_run_c3: `micro_batch` is not negative.
   }];
   let arguments = (ins SymbolRefAttr:$callee, Variadic<Alpa_Buffer>:$inputs,

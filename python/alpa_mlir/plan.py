@@ -158,13 +158,21 @@ class WeightInfo:
         return cls(node.get("name").string(), node.get("shape").dims(), spec)
 
 
+EXPORTS = ("shardy", "collectives")
+
+
 @dataclass(frozen=True)
 class StageInfo:
-    """One stage: its mesh, layer range [lo, hi), module and what the search foresaw."""
+    """One stage: its mesh, layer range [lo, hi), module and what the search foresaw.
+
+    `export` says what the module is: the whole program with Shardy annotations (`"shardy"`), or
+    the program of one device with explicit collectives (`"collectives"`).
+    """
 
     mesh: int
     layers: tuple[int, int]
     module: str
+    export: str
     functions: Mapping[str, FunctionInfo]
     predicted: Mapping[str, float]
     solver: Mapping[str, Any]
@@ -179,6 +187,7 @@ class StageInfo:
             node.get("mesh").integer(),
             (layers[0], layers[1]),
             node.get("module").string(),
+            node.get("export").choice(*EXPORTS) if "export" in node.mapping() else EXPORTS[0],
             MappingProxyType(
                 {name: FunctionInfo.read(item) for name, item in node.get("functions").fields()}
             ),

@@ -14,6 +14,7 @@ from alpa_mlir import trees
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import sharding_methods
 from alpa_mlir.errors import MethodError
+from alpa_mlir.plan import EXPORTS
 
 SCHEDULES = ("1f1b", "gpipe")
 AUTO_MICRO_BATCHES = (1, 2, 4, 8)
@@ -35,6 +36,8 @@ class Method(ABC):
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
         num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
+        export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
+            programs of one device that need no partitioner.
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
@@ -46,9 +49,14 @@ class Method(ABC):
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
+    export: str = "shardy"
 
     def __post_init__(self) -> None:
         where = type(self).__name__
+        if self.export not in EXPORTS:
+            raise MethodError(
+                f"export {self.export!r}", where=where, fix=f"use one of {', '.join(EXPORTS)}"
+            )
         if self.method not in sharding_methods():
             raise MethodError(
                 f"unknown method {self.method!r}",
@@ -163,9 +171,11 @@ class Method(ABC):
                 _with_options("alpa-cluster-layers", {"layers": str(self.layers)}),
                 _with_options("alpa-search-stages", search),
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
+                "alpa-insert-reshards",
+                "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", {"schedule": self.schedule}),
                 "alpa-verify-program",
-                "alpa-export-shardy",
+                "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
             )
         )
 

@@ -43,3 +43,25 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 1], devices = [7]
   }
 }
 }
+
+// -----
+
+// A reshard is a constraint of its own, behind the one that says how the value is
+// held; with an axis of size 1 dropped, a value split like its operand says nothing.
+// CHECK-LABEL: module @stage_0
+// CHECK: func.func @forward(%[[X:.*]]: tensor<4x8xf32>
+// CHECK-NEXT: %[[R:.*]] = sdy.sharding_constraint %[[X]] <@mesh, [{}, {"y"}]>
+// CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %[[R]]
+// CHECK-NEXT: %[[B:.*]] = sdy.sharding_constraint %[[T]] <@mesh, [{}, {}]>
+// CHECK-NEXT: return %[[B]]
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+  func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S1, R]>, alpa.value = 0 : i64})
+      -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}) {
+    %0 = alpa.reshard %x {from = #alpa.sharding<[S1, R]>, to = #alpa.sharding<[R, S1]>} : tensor<4x8xf32>
+    %1 = stablehlo.tanh %0 {alpa.shardings = [#alpa.sharding<[S0, S1]>]} : tensor<4x8xf32>
+    %2 = alpa.reshard %1 {from = #alpa.sharding<[R, S1]>, to = #alpa.sharding<[R, R]>} : tensor<4x8xf32>
+    return %2 : tensor<4x8xf32>
+  }
+}
+}

@@ -7,7 +7,7 @@
 // RUN: not alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-export-shardy --alpa-write-plan 2>&1 | FileCheck %s --check-prefix=NODIR
 
 // NOPROGRAM: error: the plan cannot be written: has no alpa.program for each stage; run alpa-build-schedule first
-// NOMESH: error: the plan cannot be written: has no sdy.mesh; run alpa-export-shardy before the plan is written
+// NOMESH: error: the plan cannot be written: has no sdy.mesh; run alpa-export-shardy or alpa-lower-to-collectives before the plan is written
 // NODIR: error: option `directory` is missing; say where to write the plan
 
 // MODULE-NOT: alpa.
@@ -38,6 +38,7 @@
 // CHECK-NEXT: "y"
 // CHECK: "stages": [
 // CHECK: "module": "stage_0.mlir",
+// CHECK-NEXT: "export": "shardy",
 // CHECK: "forward": {
 // CHECK: "spec": [
 // CHECK-NEXT: [

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
 from alpa_mlir.runtime.linear import Accumulate, LinearStep
 from alpa_mlir.runtime.xla import (
     Executable,
@@ -31,13 +32,17 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A program to compile: its text, mesh and the tensors it takes and gives."""
+    """A program to compile: its text, mesh and the tensors it takes and gives.
+
+    With `per_device` the text says what one device does with its parts of these tensors.
+    """
 
     label: str
     text: str
     mesh: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    per_device: bool = False
 
 
 def stage_jobs(
@@ -60,9 +65,17 @@ def stage_jobs(
                     f"no function {name!r}, only {', '.join(sorted(texts))}", where=stage.module
                 )
             info = stage.functions[name]
-            _check_types(texts[name], info.inputs, info.outputs, f"{stage.module}: @{name}")
+            per_device = stage.export == "collectives"
+            mesh = plan.meshes[stage.mesh] if per_device else None
+            where = f"{stage.module}: @{name}"
+            _check_types(texts[name], info.inputs, info.outputs, where, mesh)
             jobs[index, name] = Job(
-                f"stage {index} {name}", texts[name].text, stage.mesh, info.inputs, info.outputs
+                f"stage {index} {name}",
+                texts[name].text,
+                stage.mesh,
+                info.inputs,
+                info.outputs,
+                per_device,
             )
     return jobs
 
@@ -72,13 +85,17 @@ def _check_types(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     where: str,
+    mesh: MeshInfo | None,
 ) -> None:
+    """Of whole tensors, or with a mesh of the parts that its devices hold."""
     for kind, found, tensors in (
         ("input", text.inputs, inputs),
         ("output", text.outputs, outputs),
     ):
         types = [f"tensor<{''.join(f'{d}x' for d in shape)}{dtype}>" for shape, dtype in found]
-        wanted = [mlir_type(tensor) for tensor in tensors]
+        wanted = [
+            mlir_type(tensor if mesh is None else part_of(tensor, mesh)) for tensor in tensors
+        ]
         if len(types) != len(wanted):
             raise PlanMismatchError(
                 f"{len(types)} {kind}s, plan.json lists {len(wanted)}", where=where
@@ -86,6 +103,22 @@ def _check_types(
         for i, (a, b) in enumerate(zip(types, wanted, strict=True)):
             if a != b:
                 raise PlanMismatchError(f"{kind} {i} is {a}, plan.json says {b}", where=where)
+
+
+def part_of(tensor: TensorSpec, mesh: MeshInfo) -> TensorSpec:
+    """What one device of the mesh holds of a tensor.
+
+    Example:
+        >>> mesh = MeshInfo((2, 2), ("x", "y"), (0, 1, 2, 3))
+        >>> part_of(TensorSpec((8, 6), "float32", (("x", "y"), ())), mesh).shape
+        (2, 6)
+    """
+    sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
+    shape = tuple(
+        size // prod(sizes[axis] for axis in axes)
+        for size, axes in zip(tensor.shape, tensor.spec, strict=True)
+    )
+    return TensorSpec(shape, tensor.dtype, ((),) * len(shape))
 
 
 def accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
@@ -135,9 +168,10 @@ def compile_jobs(
     Args:
         progress: called with (done, total, label) after each compiled text.
     """
-    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    groups: dict[tuple[str, bool, tuple[int, ...]], list[int]] = {}
     for i, job in enumerate(jobs):
-        groups.setdefault((job.text, axis_sizes(meshes[job.mesh])), []).append(i)
+        key = (job.text, job.per_device, axis_sizes(meshes[job.mesh]))
+        groups.setdefault(key, []).append(i)
     result: list[Executable | None] = [None] * len(jobs)
     done = 0
 
@@ -148,13 +182,15 @@ def compile_jobs(
             mesh = meshes[job.mesh]
             handle = by_mesh.get(job.mesh)
             if handle is None and by_mesh:
-                handle = reload_on(next(iter(by_mesh.values())), mesh)
+                known = next(iter(by_mesh.values()))
+                handle = reload_on(known, mesh, per_device=job.per_device)
             if handle is None:
-                handle = compile_text(job.text, mesh)
+                handle = compile_text(job.text, mesh, per_device=job.per_device)
             by_mesh[job.mesh] = handle
             inputs = [(t, named_sharding(mesh, t)) for t in job.inputs]
             outputs = [(t, named_sharding(mesh, t)) for t in job.outputs]
-            check_shardings(handle, inputs, outputs, job.label)
+            if not job.per_device:  # XLA knows nothing of wholes; the types were compared
+                check_shardings(handle, inputs, outputs, job.label)
             result[i] = Executable(handle, outputs)
         return members
 
