@@ -333,15 +333,40 @@ Value OpLowering::complete(Value partial, unsigned result) {
   return partial;
 }
 
+/// Each device would draw numbers of its own; all take the first one's.
+Value OpLowering::random(ValueRange operands) {
+  Location loc = op->getLoc();
+  Value drawn = clone(operands)->getResult(0);
+  SmallVector<unsigned> axes;
+  for (auto [axis, size] : llvm::enumerate(devices.getMeshShape()))
+    if (size > 1)
+      axes.push_back(axis);
+  if (axes.empty())
+    return drawn;
+  RankedTensorType type = typeOf(drawn);
+  Value place = devices.pieceIndex(axes, loc);
+  Value isFirst = devices.compare(hlo::ComparisonDirection::EQ, place,
+                                  devices.scalar(0, typeOf(place).getElementType(), loc));
+  Value zeros = devices.splat(devices.scalar(0, type.getElementType(), loc), type.getShape(), loc);
+  drawn = devices.select(isFirst, drawn, zeros);
+  for (unsigned axis : axes)
+    drawn = devices.allReduce(drawn, axis, nameOf(Reducer::Sum, type.getElementType()));
+  return drawn;
+}
+
 LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &results) {
   StringRef name = op->getName().getStringRef();
   SmallVector<Value> operands(given);
-  if (name == "sdy.sharding_constraint") {
+  if (name == "sdy.sharding_constraint" || name == "sdy.reshard") {
     results.push_back(operands[0]);
     return success();
   }
   if (isa<hlo::IotaOp>(op)) {
     results.push_back(iota());
+    return success();
+  }
+  if (isa<hlo::RngOp>(op)) {
+    results.push_back(random(operands));
     return success();
   }
   if (isa<hlo::ConstantOp>(op)) {

@@ -23,6 +23,7 @@ private:
   mlir::Operation *clone(mlir::ValueRange operands);
   mlir::RankedTensorType partialType(unsigned result);
   mlir::Value iota();
+  mlir::Value random(mlir::ValueRange operands);
   mlir::Value constant();
   mlir::LogicalResult gather(mlir::ValueRange operands,
                              llvm::SmallVectorImpl<mlir::Value> &results);

@@ -121,3 +121,22 @@ def test_some_strategies_on_2x4(family: str) -> None:
 @pytest.mark.parametrize("family", op_catalogue.FAMILIES)
 def test_all_strategies(family: str, mesh: tuple[int, ...]) -> None:
     assert check(op_catalogue.load(family), mesh) > 0
+
+
+def test_random_numbers_are_the_same_on_every_device() -> None:
+    """Numbers of a hidden state, of which every device has its own."""
+    text = """func.func @main(%a: tensor<f32>, %b: tensor<f32>, %s: tensor<2xi64>)
+        -> tensor<8x8xf32> {
+      %0 = stablehlo.rng %a, %b, %s, distribution = UNIFORM
+          : (tensor<f32>, tensor<f32>, tensor<2xi64>) -> tensor<8x8xf32>
+      return %0 : tensor<8x8xf32>
+    }"""
+    (program,) = strategy_programs.programs(
+        strategy_programs.opt(text, "--alpa-test-apply-strategies=mesh-shape=2,2")
+    )
+    arguments = (np.float32(1), np.float32(2), np.array([8, 8], np.int64))
+    ((parts,),) = strategy_programs.execute([program], [[[x] * 4 for x in arguments]], 4)
+    for part in parts:
+        np.testing.assert_array_equal(part, parts[0])
+    assert np.all((parts[0] >= 1) & (parts[0] < 2))
+    assert len(np.unique(parts[0])) > 32
