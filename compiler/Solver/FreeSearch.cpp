@@ -41,10 +41,10 @@ FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, cons
   double entries = 0;
   for (const GraphEdge &edge : graph.edges)
     entries += double(edge.costs.size());
-  atOnce = std::max(options.quickWork, std::min(kPasses * entries, 1e3 * options.quickWork));
-  Buckets buckets(graph);
-  quick = buckets.exactWork() <= atOnce;
-  eliminated = problem.nodes.size() - graph.variables.size() + buckets.numSimple();
+  double atOnce = std::max(options.quickWork, std::min(kPasses * entries, 1e3 * options.quickWork));
+  buckets = std::make_unique<Buckets>(graph);
+  quick = buckets->exactWork() <= atOnce;
+  eliminated = problem.nodes.size() - graph.variables.size() + buckets->numSimple();
   upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
 }
 
@@ -122,21 +122,22 @@ void FreeSearch::run() {
     return;
   }
   if (quick || tighten()) {
-    Buckets buckets(graph);
+    if (!quick)
+      buckets = std::make_unique<Buckets>(graph);
     constexpr double kShare = 0.7;
-    buckets.plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
-                 kMaxEntries);
-    CostSum bound = buckets.eliminate({}) + graph.constant;
-    offer(expand(buckets.decode()));
+    buckets->plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
+                  kMaxEntries);
+    CostSum bound = buckets->eliminate({}) + graph.constant;
+    offer(expand(buckets->decode()));
     // After an elimination the evaluator must agree with its bound.
     lower = std::max(lower, choices.empty() ? bound : std::min(bound, upper));
-    proven = buckets.isExact() && (choices.empty() || lower == upper);
-    if (!buckets.isExact()) {
+    proven = buckets->isExact() && (choices.empty() || lower == upper);
+    if (!buckets->isExact()) {
       auto objective = [&](llvm::ArrayRef<unsigned> values) {
         return allowedCost(problem, expand(values)).value_or(upper);
       };
       SearchResult result =
-          branchAndBound(buckets, bound, upper, objective, [&] { return clock.isLate(); });
+          branchAndBound(*buckets, bound, upper, objective, [&] { return clock.isLate(); });
       if (result.choices)
         offer(expand(*result.choices));
       proven = result.complete;

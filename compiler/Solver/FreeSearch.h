@@ -9,9 +9,11 @@
 #ifndef ALPA_COMPILER_SOLVER_FREESEARCH_H
 #define ALPA_COMPILER_SOLVER_FREESEARCH_H
 
+#include "compiler/Solver/Buckets.h"
 #include "compiler/Solver/Clock.h"
-#include "compiler/Solver/Graph.h"
 #include "compiler/Solver/Solve.h"
+
+#include <memory>
 
 namespace alpa {
 
@@ -43,7 +45,7 @@ private:
   const SolveOptions &options;
   const Clock &clock;
   Graph graph;
-  double atOnce = 0; // Combinations that are eliminated without a bound first.
+  std::unique_ptr<Buckets> buckets; // Of the graph.
   bool quick = false;
 };
 

@@ -105,7 +105,9 @@ void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
 }
 
 bool LimitSearch::outOfTime() const {
-  return clock.isLate() && (!best.empty() || clock.isLate(1.0, kGraceSeconds));
+  // What has been begun takes a moment to end.
+  constexpr double kShare = 0.98;
+  return clock.isLate(kShare) && (!best.empty() || clock.isLate(1.0, kGraceSeconds));
 }
 
 bool LimitSearch::isEnough() const {
