@@ -94,10 +94,12 @@ struct TestStrategies : public alpa::impl::TestStrategiesBase<TestStrategies> {
     llvm::SmallVector<int64_t> shape(meshShape.begin(), meshShape.end());
     getOperation().walk([&](Operation *op) {
       std::optional<ShardingRule> rule = getShardingRule(op);
-      if (!rule || (!rule->heavy && !rule->leads))
+      if (!rule || (!rule->heavy && !rule->leads) || op->getNumResults() == 0)
+        return;
+      auto result = llvm::dyn_cast<RankedTensorType>(op->getResult(0).getType());
+      if (!result) // A token.
         return;
       RuleProjection projection(*rule, shape);
-      auto result = llvm::cast<RankedTensorType>(op->getResult(0).getType());
       for (const Strategy &strategy : enumerateStrategies(*rule, result.getShape(), shape)) {
         llvm::SmallVector<std::string> operands;
         for (const TensorFactors &tensor : rule->operands)

@@ -68,12 +68,20 @@ struct Input {
 struct Shared {
   unsigned current;
   unsigned accepted;
+  unsigned used; // And solved, or passed through all passes.
   char complaint[512];
 };
 
 } // namespace
 
+/// How far an input got.
+struct Progress {
+  bool accepted = false;
+  bool used = false;
+};
+
 static std::vector<Input> corpus;
+static std::vector<std::string> allPipelines;
 static std::optional<Problem> solved; // Whose solutions are damaged.
 
 /// The passes of a file's RUN lines as pipelines.
@@ -122,6 +130,7 @@ static llvm::Error readCorpus() {
                             "time-limit=1},alpa-slice-stages,alpa-build-schedule,"
                             "alpa-verify-program,alpa-export-shardy"})
       pipelines.push_back(all);
+    allPipelines.insert(allPipelines.end(), pipelines.begin(), pipelines.end());
     // Comments would take most of the damage.
     std::string code;
     llvm::SmallVector<llvm::StringRef> parts, lines;
@@ -158,42 +167,45 @@ static std::string checkError(llvm::Error error, llvm::StringRef start) {
   return llvm::StringRef(text).starts_with(start) ? "" : "no place: " + text;
 }
 
-static std::string runProblem(const std::string &text, bool &accepted) {
+static std::string runProblem(const std::string &text, Progress &progress) {
   llvm::Expected<Problem> problem = parseProblem(text);
   if (!problem)
     return checkError(problem.takeError(), "line ");
-  accepted = true;
+  progress.accepted = true;
   SolveOptions options;
   options.timeLimitSeconds = 0.5;
   llvm::Expected<Solution> solution = solve(*problem, options);
   if (!solution) // Only sums of costs can be too large for the solver.
     return checkError(solution.takeError(), "costs are too large");
+  progress.used = true;
   return "";
 }
 
-static std::string runCluster(const std::string &text, bool &accepted) {
+static std::string runCluster(const std::string &text, Progress &progress) {
   llvm::Expected<Cluster> cluster = parseCluster(text, "damaged.yaml");
   if (!cluster)
     return checkError(cluster.takeError(), "damaged.yaml:");
-  accepted = true;
+  progress.accepted = true;
   llvm::Expected<Cluster> again = parseCluster(printCluster(*cluster), "printed.yaml");
   if (!again)
     return "cannot be read back: " + llvm::toString(again.takeError());
+  progress.used = true;
   return "";
 }
 
-static std::string runProfile(const std::string &text, bool &accepted) {
+static std::string runProfile(const std::string &text, Progress &progress) {
   llvm::Expected<Profile> profile = parseProfile(text, "damaged.yaml");
   if (!profile)
     return checkError(profile.takeError(), "damaged.yaml:");
-  accepted = true;
+  progress.accepted = true;
   llvm::Expected<Profile> again = parseProfile(printProfile(*profile), "printed.yaml");
   if (!again)
     return "cannot be read back: " + llvm::toString(again.takeError());
+  progress.used = true;
   return "";
 }
 
-static std::string runModule(const Input &input, const std::string &pipeline, bool &accepted) {
+static std::string runModule(const Input &input, const std::string &pipeline, Progress &progress) {
   static const mlir::DialectRegistry registry = [] {
     mlir::DialectRegistry result;
     registerDialects(result);
@@ -213,50 +225,52 @@ static std::string runModule(const Input &input, const std::string &pipeline, bo
       mlir::parseSourceString<mlir::ModuleOp>(input.text, mlir::ParserConfig(&context));
   if (!module)
     return errors ? "" : "not parsed, without a reason";
-  accepted = true;
+  progress.accepted = true;
   mlir::PassManager manager(&context);
   std::string problem;
   llvm::raw_string_ostream os(problem);
   if (mlir::failed(mlir::parsePassPipeline(pipeline, manager, os)))
     return ""; // A RUN line that tests bad options.
-  if (mlir::failed(manager.run(*module)) && errors == 0)
-    return "passes fail without a reason: " + pipeline;
-  return "";
+  progress.used = mlir::succeeded(manager.run(*module));
+  return progress.used || errors ? "" : "passes fail without a reason: " + pipeline;
 }
 
 /// The damaged input of a run; the same every time.
 static Input makeInput(unsigned run, std::string &pipeline) {
   Mutator mutator(run);
   Input input = corpus[mutator.below(corpus.size())];
-  if (!input.pipelines.empty())
-    pipeline = input.pipelines[mutator.below(input.pipelines.size())];
-  // Some not at all: passes meet modules that are not meant for them.
+  if (!input.pipelines.empty()) {
+    // Some are meant for other modules.
+    const std::vector<std::string> &from = mutator.below(3) ? input.pipelines : allPipelines;
+    pipeline = from[mutator.below(from.size())];
+  }
+  // Some not at all, for passes that they are not meant for.
   unsigned changes = mutator.below(8) ? 1 + mutator.below(2) * mutator.below(4) : 0;
   for (; changes > 0; --changes)
     mutator.damage(input.text, corpus[mutator.below(corpus.size())].text);
   return input;
 }
 
-static std::string runOne(unsigned run, bool &accepted) {
+static std::string runOne(unsigned run, Progress &progress) {
   std::string pipeline;
   Input input = makeInput(run, pipeline);
   switch (kind) {
   case Kind::Problem:
-    return runProblem(input.text, accepted);
+    return runProblem(input.text, progress);
   case Kind::Solution: {
     llvm::Expected<std::vector<unsigned>> choices = parseChoices(*solved, input.text);
     if (!choices)
       return checkError(choices.takeError(), "line ");
-    accepted = true;
-    evaluate(*solved, *choices);
+    progress.accepted = true;
+    progress.used = evaluate(*solved, *choices).feasible;
     return "";
   }
   case Kind::Cluster:
-    return runCluster(input.text, accepted);
+    return runCluster(input.text, progress);
   case Kind::Profile:
-    return runProfile(input.text, accepted);
+    return runProfile(input.text, progress);
   case Kind::Module:
-    return runModule(input, pipeline, accepted);
+    return runModule(input, pipeline, progress);
   }
   return "";
 }
@@ -271,9 +285,10 @@ static std::string runOne(unsigned run, bool &accepted) {
     shared.current = run;
     itimerval watchdog{{0, 0}, {int(unsigned(cpuSeconds)), 0}};
     setitimer(ITIMER_PROF, &watchdog, nullptr);
-    bool accepted = false;
-    std::string complaint = runOne(run, accepted);
-    shared.accepted += accepted;
+    Progress progress;
+    std::string complaint = runOne(run, progress);
+    shared.accepted += progress.accepted;
+    shared.used += progress.used;
     if (!complaint.empty()) {
       std::strncpy(shared.complaint, complaint.c_str(), sizeof(shared.complaint) - 1);
       _exit(1);
@@ -312,7 +327,7 @@ int main(int argc, char **argv) {
                  << (pipeline.empty() ? "" : " with ") << pipeline << "\n";
     begin = shared->current + 1;
   }
-  llvm::outs() << runs << " damaged inputs, " << shared->accepted << " still valid, " << findings
-               << " findings\n";
+  llvm::outs() << runs << " damaged inputs, " << shared->accepted << " still valid, "
+               << shared->used << " of use, " << findings << " findings\n";
   return findings != 0;
 }
