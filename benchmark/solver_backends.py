@@ -1,10 +1,10 @@
 """The same problems by the built-in solver and by HiGHS: time and objective side by side.
 
 Problems: training steps of the test zoo and a GPT of 4 layers, as the compiler states them for a
-mesh of 8 devices, without and with a memory limit (half of what the fastest plan needs beyond the
-least that any plan needs, found by bisection where that is infeasible); random chains with
-residual connections and grids; and instance G of the IOPDDL contest where it is at hand. Problem
-files can be given too. One thread each, the same time limit, reading the file included.
+mesh of 8 devices, and random chains with residual connections and grids; each without a memory
+limit and with one halfway between the least that has an answer and the least that costs nothing.
+Instance G of the IOPDDL contest where it is at hand; problem files can be given too. One thread
+each, the same time limit, reading the file included.
 
 Run: python benchmark/solver_backends.py [problem or FILE ...] [--time-limit S] [--json]
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -38,40 +39,44 @@ CONTEST_G = ROOT.parent / "shared" / "reference" / "iopddl" / "asplos-2025-iopdd
 ZOO = ("mlp", "moe", "wide_resnet", "unet", "vit", "lstm")
 
 
-def of_step(step: Callable[..., Any], state: Any, batch: Any, name: str) -> Json:
-    """The problem of a training step on a 2x4 mesh of a small cluster; no memory limit.
+# A problem with a memory limit in bytes, or without.
+Maker = Callable[[int | None], Json]
 
-    Uses count as soon as there is a limit, so the compiler is given one that cannot bind.
-    """
+
+def of_step(step: Callable[..., Any], state: Any, batch: Any, name: str) -> Maker:
+    """The problem of a training step on a 2x4 mesh of a small cluster."""
     traced = trace(step, state, batch, num_micro_batches=1)
     module = Module(traced.text, name).annotate(traced.signature.to_json()).run("alpa-import")
-    options = f"cluster=cpu-test mesh-shape=2,4 print-problem memory-limit={1 << 60}"
-    done = subprocess.run(
-        [TOOL, "-", f"-alpa-solve-sharding={options}", "-o", os.devnull],
-        input=module.as_text(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    problem: Json = json.loads(done.stdout)
-    problem["problem"].pop("usage_limit")
-    return problem
+    text = module.as_text()
+
+    def make(limit: int | None) -> Json:
+        options = f"cluster=cpu-test mesh-shape=2,4 memory-limit={limit or -1} output=-"
+        done = subprocess.run(
+            [TOOL, "-", f"-alpa-build-sharding-problem={options}", "-o", os.devnull],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    return make
 
 
-def of_zoo(name: str) -> Json:
+def of_zoo(name: str) -> Maker:
     """The problem of a zoo entry."""
     model = zoo.get(name)
     state, batch = _jax.eval_shape(model.init)
     return of_step(model.step, state, batch, name)
 
 
-def of_gpt(layers: int) -> Json:
+def of_gpt(layers: int) -> Maker:
     """The problem of a GPT."""
     model = gpt(layers)
     return of_step(model.step, model.state, model.batch, model.name)
 
 
-def made_up(count: int, choices: int, edges: list[tuple[int, int]]) -> Json:
+def made_up(count: int, choices: int, edges: list[tuple[int, int]]) -> Maker:
     """Random costs up to 10^6, forbidden pairs, lives of up to 8 moments."""
     rng = random.Random(count)
     sizes = [rng.randint(2, choices) for _ in range(count)]
@@ -79,36 +84,35 @@ def made_up(count: int, choices: int, edges: list[tuple[int, int]]) -> Json:
     def cost() -> int:
         return 10**18 if rng.random() < 0.02 else rng.randint(0, 10**6)
 
-    return {
-        "problem": {
-            "name": "random",
-            "nodes": {
-                "intervals": [[i, i + rng.randint(1, 8)] for i in range(count)],
-                "costs": [[rng.randint(0, 10**6) for _ in range(size)] for size in sizes],
-                "usages": [[rng.randint(1, 100) for _ in range(size)] for size in sizes],
-            },
-            "edges": {
-                "nodes": [list(edge) for edge in edges],
-                "costs": [[cost() for _ in range(sizes[a] * sizes[b])] for a, b in edges],
-            },
-        }
+    problem: Json = {
+        "name": "random",
+        "nodes": {
+            "intervals": [[i, i + rng.randint(1, 8)] for i in range(count)],
+            "costs": [[rng.randint(0, 10**6) for _ in range(size)] for size in sizes],
+            "usages": [[rng.randint(1, 100) for _ in range(size)] for size in sizes],
+        },
+        "edges": {
+            "nodes": [list(edge) for edge in edges],
+            "costs": [[cost() for _ in range(sizes[a] * sizes[b])] for a, b in edges],
+        },
     }
+    return lambda limit: {"problem": problem | ({"usage_limit": limit} if limit else {})}
 
 
-def chain(count: int) -> Json:
+def chain(count: int) -> Maker:
     """A deep network: a chain with skip connections over three and six nodes."""
     edges = [(i - 1, i) for i in range(1, count)]
     edges += [(i - 6, i) for i in range(6, count, 6)] + [(i - 3, i) for i in range(4, count, 4)]
     return made_up(count, 8, edges)
 
 
-def grid(side: int) -> Json:
+def grid(side: int) -> Maker:
     """Each node has up to four neighbours."""
     across = [(i, i + 1) for i in range(side * side) if (i + 1) % side]
     return made_up(side * side, 6, across + [(i, i + side) for i in range(side * (side - 1))])
 
 
-PROBLEMS: dict[str, Callable[[], Json]] = {
+PROBLEMS: dict[str, Callable[[], Maker]] = {
     **{name: partial(of_zoo, name) for name in ZOO},
     "gpt-4": partial(of_gpt, 4),
     "chain-100": partial(chain, 100),
@@ -117,21 +121,22 @@ PROBLEMS: dict[str, Callable[[], Json]] = {
 }
 
 
-def with_limit(problem: Json, free: ProblemSolution) -> Json | None:
-    """The problem with half of the memory that its cheapest choices need beyond the least."""
-    assert free.peak_usage_bytes is not None
+def halfway(make: Maker) -> int | None:
+    """A limit that binds but leaves answers; none if there is no such limit."""
+    free = solve_problem(make(None), time_limit_seconds=20).cost
 
-    def limited(limit: int) -> Json:
-        return {"problem": problem["problem"] | {"usage_limit": limit}}
+    def least(enough: Callable[[ProblemSolution], bool], gap: float) -> int:
+        low, high = 1, 1 << 40
+        while high - low > 1 + high // 100:
+            middle = math.isqrt(low * high) if high > 2 * low else (low + high) // 2
+            found = solve_problem(make(middle), time_limit_seconds=5, gap=gap)
+            low, high = (low, middle) if enough(found) else (middle, high)
+        return high
 
-    low, high = 0, free.peak_usage_bytes
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        found = solve_problem(limited(middle), time_limit_seconds=5, gap=1.0)
-        low, high = (low, middle) if found.choices else (middle, high)
-    if high >= free.peak_usage_bytes:
-        return None
-    return limited((high + free.peak_usage_bytes) // 2)
+    feasible = least(lambda found: found.cost is not None, gap=1.0)
+    costless = least(lambda found: found.cost == free, gap=0.0)
+    limit = (feasible + costless) // 2
+    return limit if feasible < limit < costless else None
 
 
 def finishes(answer: Json) -> bool:
@@ -214,12 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(compare(name, Path(name), options.time_limit))
             emit(rows[-1])
             continue
-        problem = PROBLEMS[name]()
-        rows.append(compare(name, problem, options.time_limit))
+        make = PROBLEMS[name]()
+        rows.append(compare(name, make(None), options.time_limit))
         emit(rows[-1])
-        limited = with_limit(problem, solve_problem(problem, time_limit_seconds=20))
-        if limited is not None:
-            rows.append(compare(f"{name}, limited", limited, options.time_limit))
+        limit = halfway(make)
+        if limit is not None:
+            rows.append(compare(f"{name}, limited", make(limit), options.time_limit))
             emit(rows[-1])
     if not options.json:
         worse = [row["problem"] for row in rows if row["worse"]]

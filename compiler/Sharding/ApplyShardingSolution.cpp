@@ -1,5 +1,6 @@
 //===- ApplyShardingSolution.cpp - choices of @main's problem on its ops --===//
 
+#include "compiler/Nesting.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
 #include "mlir/Support/FileUtilities.h"
@@ -43,6 +44,8 @@ llvm::Expected<std::vector<unsigned>> ApplyShardingSolution::readChoices() const
   auto fail = [&](const std::string &what) {
     return llvm::createStringError(solution + ": " + what);
   };
+  if (llvm::Error error = checkNesting(file->getBuffer(), solution))
+    return error;
   llvm::Expected<llvm::json::Value> value = llvm::json::parse(file->getBuffer());
   if (!value)
     return fail("not valid JSON: " + llvm::toString(value.takeError()));

@@ -17,6 +17,9 @@
 // RUN: not alpa-opt %S/Inputs/step.mlir -alpa-apply-sharding-solution="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 solution=%t.d/high.json memory-limit=-1" 2>&1 | FileCheck %s --check-prefix=HIGH
 // RUN: not alpa-opt %S/Inputs/step.mlir -alpa-apply-sharding-solution="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 solution=%t.d/text.json" 2>&1 | FileCheck %s --check-prefix=TEXT
 // RUN: not alpa-opt %S/Inputs/step.mlir -alpa-apply-sharding-solution="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 micro-batches=4 memory-limit=5000000 solution=%t.d/whole.json" 2>&1 | FileCheck %s --check-prefix=LIMIT
+// RUN: %python -c "print('[' * 1000000)" > %t.deep
+// RUN: not alpa-opt %S/Inputs/step.mlir -alpa-apply-sharding-solution="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 solution=%t.deep" 2>&1 | FileCheck %s --check-prefix=DEEP
+// DEEP: apply-sharding-solution.mlir.tmp.deep:1:1001: error: brackets are nested more than 1000 deep
 // MISSING: error: option 'solution' is missing; give a file of choices
 // SHORT: error: the solution has 2 choices, but the problem has 5 nodes
 // HIGH: error: the solution takes choice 7 of 'argument {{[0-9]}}', which has 3
