@@ -46,7 +46,7 @@ PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed
   }
   for (unsigned size : {1, 2, 4})
     addArm(Fuse, size, 1e2 * count);
-  addArm(Restart, 1, 1e4 * count);
+  addArm(Restart, 1, 5e3 * count);
 }
 
 bool PrimalSearch::fits() const {
@@ -138,16 +138,20 @@ PrimalSearch::Arm &PrimalSearch::chooseArm(bool evenly) {
   constexpr double kLeastGain = 1e-9;
   std::vector<double> weight;
   double sum = 0, plain = 0;
+  auto plainly = [](const Arm &arm) {
+    double share = arm.shape == Restart ? 8 : arm.shape == Fuse ? 3 : 1;
+    return share / std::max(1.0, arm.work);
+  };
   for (const Arm &arm : arms) {
     bool matters = !evenly && arm.gain > kLeastGain * std::abs(lowest);
     weight.push_back(matters ? arm.gain / std::max(1.0, arm.work * arm.work) : 0);
     sum += weight.back();
-    plain += 1 / std::max(1.0, arm.work);
+    plain += plainly(arm);
   }
   double mark = random.unit();
   size_t taken = 0;
   for (; taken + 1 < arms.size(); ++taken) {
-    double even = 1 / std::max(1.0, arms[taken].work) / plain;
+    double even = plainly(arms[taken]) / plain;
     mark -= sum > 0 ? kExplore * even + (1 - kExplore) * weight[taken] / sum : even;
     if (mark < 0)
       break;
@@ -204,8 +208,8 @@ void PrimalSearch::restart(Done stop) {
   const std::vector<unsigned> *start = proposals.takeNewest();
   if (!start)
     return;
-  const double settling = spent() + 2e4 * costs.count();
-  const double improving = 1e4 * costs.count();
+  const double settling = spent() + 1e4 * costs.count();
+  const double improving = 4e3 * costs.count();
   state.load(*start);
   penalty = 0;
   inParts = false;
