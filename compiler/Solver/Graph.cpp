@@ -311,9 +311,6 @@ Graph alpa::translate(const Problem &problem, const Moments *moments) {
     Use &use = variable.uses.emplace_back();
     use.life.assign(moments->ofNode[i].begin(), moments->ofNode[i].end());
     use.bytes = node.usagesBytes;
-    // Sums stay small; what does not fit alone is as bad as what hardly does not.
-    for (int64_t &bytes : use.bytes)
-      bytes = std::min(bytes, problem.usageLimitBytes.value_or(kForbiddenCost) + 1);
   }
   // Parallel edges become one.
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;

@@ -3,6 +3,7 @@
 #include "compiler/Solver/Refusal.h"
 #include "compiler/Solver/Memory.h"
 #include "compiler/Solver/Moments.h"
+#include "compiler/Solver/Neighbourhood.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -56,4 +57,38 @@ std::optional<Tightest> alpa::findTightest(const Problem &problem, const Moments
   if (!fullest)
     return std::nullopt;
   return Tightest{least.at()[*fullest], nameLargest(problem, moments, graph, *fullest)};
+}
+
+std::optional<int64_t> alpa::findEnough(const Graph &graph, int64_t atLeast, const Clock &clock) {
+  constexpr double kWork = 5e6; // Of one search: some hundredths of a second.
+  constexpr double kPrecision = 1e-3;
+  if (graph.variables.empty())
+    return atLeast;
+  auto peakWithin = [&](int64_t limit) -> std::optional<int64_t> {
+    PrimalSearch search(graph, limit, /*seed=*/0);
+    search.run(kWork, [&] { return clock.isLate(); });
+    if (search.best().empty())
+      return std::nullopt;
+    Usage usage(graph, limit);
+    usage.load(search.best());
+    std::optional<unsigned> fullest = usage.fullest();
+    return fullest ? usage.at()[*fullest] : 0;
+  };
+  if (std::optional<int64_t> peak = peakWithin(atLeast))
+    return peak;
+  // All choices together are never too much.
+  int64_t low = atLeast, most = 0;
+  for (const Variable &variable : graph.variables)
+    for (const Use &use : variable.uses)
+      most += *llvm::max_element(use.bytes);
+  most += graph.baseBytes.empty() ? 0 : *llvm::max_element(graph.baseBytes);
+  std::optional<int64_t> high = peakWithin(most);
+  while (high && double(*high - low) > kPrecision * double(*high) && !clock.isLate()) {
+    int64_t middle = low + (*high - low) / 2;
+    if (std::optional<int64_t> peak = peakWithin(middle))
+      high = peak;
+    else
+      low = middle;
+  }
+  return high;
 }

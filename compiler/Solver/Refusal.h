@@ -3,6 +3,7 @@
 #ifndef ALPA_COMPILER_SOLVER_REFUSAL_H
 #define ALPA_COMPILER_SOLVER_REFUSAL_H
 
+#include "compiler/Solver/Clock.h"
 #include "compiler/Solver/Graph.h"
 
 namespace alpa {
@@ -21,6 +22,10 @@ struct Tightest {
 /// used at all.
 std::optional<Tightest> findTightest(const Problem &problem, const Moments &moments,
                                      const Graph &graph);
+
+/// A limit that choices were found to stay within, as small as a short search
+/// finds; `atLeast` bytes are needed. Nothing if no allowed choices were found.
+std::optional<int64_t> findEnough(const Graph &graph, int64_t atLeast, const Clock &clock);
 
 } // namespace alpa
 

@@ -101,7 +101,8 @@ private:
     std::string live = tightest ? tightest->live : "";
     if (tightest && tightest->bytes > limit)
       return refuse("at least " + std::to_string(tightest->bytes) +
-                    " bytes are needed, the limit is " + std::to_string(limit) + "; " + live);
+                    " bytes are needed, the limit is " + std::to_string(limit) + "; " + live +
+                    nameEnough(moments, tightest->bytes));
     collapseWithin(graph, limit);
     std::vector<unsigned> values;
     bool proven = true, found = !graph.impossibleNode;
@@ -120,8 +121,17 @@ private:
     refuse((proven ? "no combination of choices stays within "
                    : "no choices were found in the time limit that stay within ") +
                std::to_string(limit) +
-               (proven ? " bytes; " : " bytes (that there are none is not proven); ") + live,
+               (proven ? " bytes; " : " bytes (that there are none is not proven); ") + live +
+               nameEnough(moments, tightest ? tightest->bytes : 0),
            proven);
+  }
+
+  /// What to ask for instead.
+  std::string nameEnough(const Moments &moments, int64_t atLeast) const {
+    if (!options.findsEnough)
+      return "";
+    std::optional<int64_t> enough = findEnough(buildGraph(problem, &moments), atLeast, clock);
+    return enough ? "; " + std::to_string(*enough) + " bytes would do" : "";
   }
 
   llvm::Expected<Solution> finish() {

@@ -21,6 +21,8 @@ struct SolveOptions {
   /// Tables up to this many combinations are eliminated at once, without a bound
   /// first; tests lower it to reach what larger problems need.
   double quickWork = 2e6;
+  /// Without an answer, whether to look for a limit that would do.
+  bool findsEnough = false;
   /// File of a back end's shared library; empty for where it usually is.
   std::string library;
 };

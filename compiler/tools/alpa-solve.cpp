@@ -156,6 +156,7 @@ int main(int argc, char **argv) {
     return evaluateChoices(*problem, check);
 
   SolveOptions options;
+  options.findsEnough = true;
   options.timeLimitSeconds = std::max(timeLimit - seconds(), 1e-3);
   options.seed = seed;
   options.threads =
