@@ -9,6 +9,7 @@ wants of its operands.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -48,12 +49,17 @@ def _arguments(function: str) -> list[np.ndarray]:
     return arrays
 
 
-def check(function: str, mesh: tuple[int, ...], *collectives: str) -> str:
-    """Lowered and whole program agree; the lowered one has just these collectives."""
+def _sharded(function: str, mesh: tuple[int, ...]) -> str:
     devices = ", ".join(str(i) for i in range(int(np.prod(mesh))))
     head = f"alpa.mesh = #alpa.mesh<shape = {list(mesh)}, devices = [{devices}]>"
-    sharded = f"module attributes {{{head}}} {{\n{_MARK.sub(_attributes, function)}\n}}"
-    lowered = Module(sharded).run(per_device.LOWERING).as_text()
+    return f"module attributes {{{head}}} {{\n{_MARK.sub(_attributes, function)}\n}}"
+
+
+def check(
+    function: str, mesh: tuple[int, ...], *collectives: str, passes: str = per_device.LOWERING
+) -> str:
+    """Lowered and whole program agree; the lowered one has just these collectives."""
+    lowered = Module(_sharded(function, mesh)).run(passes).as_text()
     found = re.findall(r"stablehlo\.(all_\w+|reduce_scatter|collective_permute)", lowered)
     assert sorted(found) == sorted(collectives), lowered
     arguments = _arguments(function)
@@ -191,3 +197,74 @@ def test_loop_over_split_values() -> None:
         "all_gather",
         "all_gather",
     )
+
+
+_OPTIMIZED = per_device.LOWERING.replace("reshards,", "reshards,alpa-optimize-collectives,")
+
+
+@pytest.mark.parametrize(
+    ("passes", "collectives"),
+    [(per_device.LOWERING, ["all_reduce"]), (_OPTIMIZED, ["reduce_scatter", "all_gather"])],
+)
+def test_update_of_split_state(passes: str, collectives: list[str]) -> None:
+    """Scattered gradients, momentum held in parts and gathered parameters change no number."""
+    check(
+        """func.func public @main(%w: tensor<8x16xf32> {alpa.carried_by = 0 : i64}, %m: tensor<8x16xf32> {alpa.carried_by = 1 : i64}, %x: tensor<4x8xf32> @A[S0, R]) -> (tensor<8x16xf32>, tensor<8x16xf32>) {
+           %d = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] @S[S0, R] : (tensor<4x8xf32>, tensor<8x16xf32>) -> tensor<4x16xf32>
+           %g = stablehlo.dot_general %x, %d, contracting_dims = [0] x [0] @S[R, R] : (tensor<4x8xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+           %0 = stablehlo.add %m, %g @S[R, R] : tensor<8x16xf32>
+           %1 = stablehlo.subtract %w, %0 @S[R, R] : tensor<8x16xf32>
+           return %1, %0 : tensor<8x16xf32>, tensor<8x16xf32>
+         }""",
+        (4,),
+        *collectives,
+        passes=passes,
+    )
+
+
+@pytest.mark.parametrize("mesh", [(2, 2), (4, 2), (2, 2, 2)])
+def test_all_reshards(mesh: tuple[int, ...]) -> None:
+    """From every spec of a matrix to every other, with the steps that the path lists."""
+    axes = range(len(mesh))
+    specs = {
+        "[" + ", ".join("S" + "".join(map(str, d)) if d else "R" for d in dims) + "]"
+        for places in itertools.product((None, 0, 1), repeat=len(mesh))
+        for dims in [[[a for a in axes if places[a] == dim] for dim in (0, 1)]]
+    }
+    listed = sorted(specs)
+    for source in listed:
+        results = ", ".join(f"tensor<8x16xf32> @A{spec}" for spec in listed)
+        types = ", ".join("tensor<8x16xf32>" for _ in listed)
+        values = ", ".join("%x" for _ in listed)
+        function = f"""func.func public @main(%x: tensor<8x16xf32> @A{source}) -> ({results}) {{
+           return {values} : {types}
+         }}"""
+        explicit = Module(_sharded(function, mesh)).run("alpa-insert-reshards").as_text()
+        check(function, mesh, *_collectives_of(explicit))
+
+
+def _collectives_of(text: str) -> list[str]:
+    """One for each step of each reshard that is more than a slice."""
+    found: list[str] = []
+    for attributes in re.findall(r"alpa\.reshard .*", text):
+        now, *through = [
+            [re.findall(r"\d", dim) for dim in spec.strip("[]").split(", ")]
+            for spec in _in_order(attributes)
+        ]
+        for after in through:
+            left = sorted(sum(now, [])), sorted(sum(after, []))
+            pieces = [[len(dim) for dim in spec] for spec in (now, after)]
+            if len(left[0]) > len(left[1]):
+                found.append("all_gather")
+            elif len(left[0]) == len(left[1]):
+                moved = left[0] == left[1] and pieces[0] != pieces[1]
+                found.append("all_to_all" if moved else "collective_permute")
+            now = after
+    return found
+
+
+def _in_order(attributes: str) -> list[str]:
+    first = re.findall(rf"from = #alpa.sharding<({_SPEC})>", attributes)
+    inner = re.findall(r"through = \[(.*?)>\]", attributes)
+    middle = re.findall(rf"<({_SPEC})", inner[0]) if inner else []
+    return first + middle + re.findall(rf" to = #alpa.sharding<({_SPEC})>", attributes)
