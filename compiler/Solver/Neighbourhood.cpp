@@ -138,9 +138,13 @@ PrimalSearch::Arm &PrimalSearch::chooseArm(bool evenly) {
   constexpr double kLeastGain = 1e-9;
   std::vector<double> weight;
   double sum = 0, plain = 0;
-  auto plainly = [](const Arm &arm) {
-    double share = arm.shape == Restart ? 8 : arm.shape == Fuse ? 3 : 1;
-    return share / std::max(1.0, arm.work);
+  auto plainly = [&](const Arm &arm) {
+    double share = 1;
+    if (arm.shape == Restart)
+      share = proposals.hasNew() ? 8 : 0;
+    else if (arm.shape == Fuse)
+      share = proposals.size() + optima.size() > 0 ? 3 : 0;
+    return share / std::max(double(costs.count()), arm.work); // To look at all takes time, too.
   };
   for (const Arm &arm : arms) {
     bool matters = !evenly && arm.gain > kLeastGain * std::abs(lowest);
@@ -239,8 +243,6 @@ void PrimalSearch::improve(Done stop) {
     improveBy(arm);
   keep();
   double gain = before - state.cost(), work = sub.work() - worked;
-  if (arm.shape == Restart && work == 0)
-    return; // There was nothing new to begin with.
   arm.gain = kForget * arm.gain + gain;
   arm.work = kForget * arm.work + (1 - kForget) * work;
 }

@@ -24,9 +24,9 @@ namespace alpa {
 class Pool {
 public:
   void add(llvm::ArrayRef<unsigned> choices);
-  bool empty() const { return kept.empty(); }
   size_t size() const { return kept.size(); }
   const std::vector<unsigned> &operator[](size_t i) const { return kept[i]; }
+  bool hasNew() const { return isNew; }
   /// The newest that was not taken before, or none.
   const std::vector<unsigned> *takeNewest();
 
