@@ -172,6 +172,7 @@ class Method(ABC):
                 _with_options("alpa-search-stages", search),
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-insert-reshards",
+                "alpa-optimize-collectives",
                 "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", {"schedule": self.schedule}),
                 "alpa-verify-program",

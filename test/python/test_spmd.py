@@ -252,7 +252,7 @@ def _collectives_of(text: str) -> list[str]:
             for spec in _in_order(attributes)
         ]
         for after in through:
-            left = sorted(sum(now, [])), sorted(sum(after, []))
+            left = [sorted(a for dim in spec for a in dim) for spec in (now, after)]
             pieces = [[len(dim) for dim in spec] for spec in (now, after)]
             if len(left[0]) > len(left[1]):
                 found.append("all_gather")
