@@ -104,10 +104,12 @@ void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
     primal->offer(bestInCore);
 }
 
-bool LimitSearch::outOfTime() const {
+bool LimitSearch::outOfTime() const { return outOfTime(!best.empty()); }
+
+bool LimitSearch::outOfTime(bool answered) const {
   // What has been begun takes a moment to end.
   constexpr double kShare = 0.98;
-  return clock.isLate(kShare) && (!best.empty() || clock.isLate(1.0, kGraceSeconds));
+  return clock.isLate(kShare) && (answered || clock.isLate(1.0, kGraceSeconds));
 }
 
 bool LimitSearch::isEnough() const {
@@ -219,7 +221,11 @@ void LimitSearch::branchRound(double work) {
 
 void LimitSearch::round(double work) {
   std::atomic<bool> over = false;
-  auto search = [&] { primal->run(kPrimalShare * work, [&] { return over || outOfTime(); }); };
+  // The other thread must not look at what this one changes.
+  bool answered = !best.empty();
+  auto search = [&] {
+    primal->run(kPrimalShare * work, [&] { return over || outOfTime(answered); });
+  };
   double before = primal->bestCost();
   bool had = !primal->best().empty();
   std::thread thread;

@@ -41,6 +41,7 @@ private:
 
   bool isEnough() const;
   bool outOfTime() const;
+  bool outOfTime(bool answered) const;
   void offer(std::vector<unsigned> values);
   void offerRepaired(std::vector<unsigned> values);
   void round(double work);
