@@ -254,6 +254,14 @@ void PrimalSearch::run(double work, Done stop) {
   auto done = [&] { return stop() || spent() >= end; };
   if (!fits())
     settle(done);
-  while (!done() && fits())
-    improve(stop);
+  // However well all else does, a later proposal is tried once in a while.
+  constexpr double kGrowth = 1.5;
+  while (!done() && fits()) {
+    if (!proposals.hasNew() || sub.work() < nextRestart) {
+      improve(stop);
+      continue;
+    }
+    restart(stop);
+    nextRestart = kGrowth * sub.work();
+  }
 }

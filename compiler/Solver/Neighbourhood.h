@@ -89,7 +89,8 @@ private:
   std::vector<double> prices;
   double penalty = 0;
   double looks = 0;
-  bool inParts = false; // Whether parts rather than all is led below the limit.
+  double nextRestart = 0; // The work after which to begin again at the latest.
+  bool inParts = false;   // Whether parts rather than all is led below the limit.
   Pool proposals, optima;
   std::vector<Arm> arms;
 };
