@@ -5,6 +5,7 @@
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=heuristic" | FileCheck %s --check-prefix=HEURISTIC
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=expert-parallel" | FileCheck %s --check-prefix=EXPERT
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=manual" | FileCheck %s --check-prefix=MANUAL
+// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2,2 method=zero-3" | FileCheck %s --check-prefix=THREE
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4 method=megatron" 2>&1 | FileCheck %s --check-prefix=ONE-AXIS
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4,1 method=manual" 2>&1 | FileCheck %s --check-prefix=OTHER-MESH
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=zero-4" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
@@ -59,6 +60,13 @@
 // ZERO3: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[E]]>]
 // ZERO3: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[W]]>]
 // ZERO3: stablehlo.subtract {{.*}}alpa.phase = "update", alpa.shardings = [#alpa.sharding<[[W]]>]
+
+// The same over three axes.
+// THREE-LABEL: func.func @main
+// THREE-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[W3:[^>]*S[^>]*]]>
+// THREE-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S012, R]>
+// THREE: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S012, R]>], alpa.use_shardings = [#alpa.sharding<[S012, R]>, #alpa.sharding<[R, R]>]
+// THREE: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[W3]]>]
 
 // The first layer by columns, the second by rows; examples over the first axis.
 // MEGATRON-LABEL: func.func @main
