@@ -205,24 +205,28 @@ private:
     return success();
   }
 
-  /// A constraint on the operand; what the partitioner does between the two is the
-  /// path that the op lists, or as good.
+  /// One constraint for each step of the path: the partitioner knows a collective for
+  /// every single step, but might make the whole tensor for several at once.
   LogicalResult exportReshard(ReshardOp op, MeshAttr mesh, Annotations &annotations,
                               llvm::DenseMap<Value, ShardingAttr> &known) {
-    auto emit = [&] { return op.emitError(); };
-    if (failed(verifySpec(emit, op.getTo().getSpec(), op.getType(), mesh.getShape())))
-      return failure();
-    FailureOr<Attribute> made = annotations.sharding(op.getTo());
-    if (failed(made))
-      return failure();
     OpBuilder builder(op);
-    OperationState state(op.getLoc(), "sdy.sharding_constraint", op.getOperand(), op.getType());
-    state.addAttribute("sharding", *made);
-    Value constrained = builder.create(state)->getResult(0);
-    known[constrained] = normal(op.getTo(), mesh);
+    Value constrained = op.getOperand();
+    for (const ShardingSpec &spec : op.specsAfterFrom()) {
+      auto emit = [&] { return op.emitError(); };
+      if (failed(verifySpec(emit, spec, op.getType(), mesh.getShape())))
+        return failure();
+      auto sharding = ShardingAttr::get(op.getContext(), spec);
+      FailureOr<Attribute> made = annotations.sharding(sharding);
+      if (failed(made))
+        return failure();
+      OperationState state(op.getLoc(), "sdy.sharding_constraint", constrained, op.getType());
+      state.addAttribute("sharding", *made);
+      constrained = builder.create(state)->getResult(0);
+      known[constrained] = normal(sharding, mesh);
+      ++numConstraints;
+    }
     op.getResult().replaceAllUsesWith(constrained);
     op.erase();
-    ++numConstraints;
     return success();
   }
 

@@ -65,3 +65,21 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0,
   }
 }
 }
+
+// -----
+
+// Every step of a path is stated, so that each is one collective.
+// CHECK-LABEL: module @stage_0
+// CHECK: func.func @forward(%[[X:.*]]: tensor<4x8xf32>
+// CHECK-NEXT: %[[A:.*]] = sdy.sharding_constraint %[[X]] <@mesh, [{"y"}, {"x"}]>
+// CHECK-NEXT: %[[B:.*]] = sdy.sharding_constraint %[[A]] <@mesh, [{"y"}, {}]>
+// CHECK-NEXT: return %[[B]]
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S01]>, alpa.value = 0 : i64})
+      -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S1, R]>, alpa.value = 1 : i64}) {
+    %0 = alpa.reshard %x {from = #alpa.sharding<[R, S01]>, through = [#alpa.sharding<[S1, S0]>], to = #alpa.sharding<[S1, R]>} : tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+}
+}
