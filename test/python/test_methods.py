@@ -149,14 +149,20 @@ def test_bad_pins(shardings, mesh_shape, message):
 
 
 def test_a_method_that_does_not_fit_says_so():
-    small = {**CLUSTER, "device_types": {"small": {**CLUSTER["device_types"]["small"]}}}
-    small["device_types"]["small"]["memory_bytes"] = 500_000
     model, _ = model_and_reference("gpt")
 
-    def plan(method):
-        fn = alpa_mlir.parallelize(model.step, cluster=small, method=method)
-        return fn.plan(*model.init())
+    def plan(name, cluster):
+        method = ShardParallel(mesh_shape=(2, 4), method=name, memory_fraction=1)
+        fn = alpa_mlir.parallelize(model.step, cluster=cluster, method=method)
+        return fn.plan(*model.init()).plan
 
-    plan(ShardParallel(mesh_shape=(2, 4), method="zero-3"))
+    def peak(name):
+        return plan(name, CLUSTER).stages[0].predicted["peak_bytes"]
+
+    least, most = peak("zero-3"), peak("data-parallel")
+    assert least < most
+    device = {**CLUSTER["device_types"]["small"], "memory_bytes": int((least + most) / 2)}
+    small = {**CLUSTER, "device_types": {"small": device}}
+    plan("zero-3", small)
     with pytest.raises(InfeasiblePlanError, match="no plan fits into memory"):
-        plan(ShardParallel(mesh_shape=(2, 4), method="data-parallel"))
+        plan("data-parallel", small)
