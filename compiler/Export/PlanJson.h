@@ -15,7 +15,8 @@ struct ExportedPlan {
   std::map<std::string, std::string> modules; // File name ("stage_0.mlir") to text.
 };
 
-/// `module` has gone through alpa-export-shardy or alpa-lower-to-collectives. What is missing is named.
+/// `module` has gone through alpa-export-shardy or alpa-lower-to-collectives. What is missing is
+/// named.
 llvm::Expected<ExportedPlan> exportPlan(mlir::ModuleOp module);
 
 } // namespace alpa
