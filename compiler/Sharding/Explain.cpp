@@ -16,7 +16,7 @@ namespace {
 class Explainer {
 public:
   Explainer(const ProblemBuilder &builder, const CostModel &model, llvm::ArrayRef<unsigned> choices)
-      : builder(builder), model(model), choices(choices), problem(builder.takeProblem()) {}
+      : builder(builder), model(model), choices(choices), problem(builder.getProblem()) {}
 
   Explanation run() {
     addOps();
@@ -48,7 +48,7 @@ private:
   const ProblemBuilder &builder;
   const CostModel &model;
   llvm::ArrayRef<unsigned> choices;
-  Problem problem;
+  const Problem &problem;
   Explanation explanation;
   llvm::DenseMap<Operation *, size_t> rowOf;
 };
@@ -291,6 +291,10 @@ void Explainer::addRunnersUp() {
   for (unsigned node = 0; node < count; ++node)
     settled[node] = conditional(node);
   CostSum objective = objectiveOf(choices);
+  std::vector<int> opsOf(count, -1); // The op that leads each node.
+  for (const OpPart &part : builder.getParts())
+    if (part.leads && part.node >= 0)
+      opsOf[part.node] = static_cast<int>(part.op);
   for (unsigned node = 0; node < count; ++node) {
     ExplainedDecision &row = explanation.decisions[node];
     if (row.choices < 2)
@@ -338,13 +342,12 @@ void Explainer::addRunnersUp() {
       const NodeInfo &info = builder.getNodes()[node];
       Operation *op = info.value.getDefiningOp();
       if (!info.strategies.empty() && op) {
-        for (const OpPart &part : builder.getParts())
-          if (part.leads && part.node == static_cast<int>(node))
-            row.runnerUp = specsOf(builder.getOps()[part.op], info.strategies[bestChoice]);
-      } else {
-        for (const ValueInfo &value : builder.getValues())
-          if (value.node == static_cast<int>(node) && value.value == info.value)
-            row.runnerUp = textOf(value.value, builder.specOf(value, plan));
+        if (opsOf[node] >= 0)
+          row.runnerUp = specsOf(builder.getOps()[opsOf[node]], info.strategies[bestChoice]);
+      } else if (int index = builder.find(info.value); index >= 0) {
+        const ValueInfo &value = builder.getValues()[index];
+        if (value.node == static_cast<int>(node))
+          row.runnerUp = textOf(value.value, builder.specOf(value, plan));
       }
     }
     plan[node] = choices[node];

@@ -24,7 +24,7 @@ llvm::Expected<Problem> alpa::buildIntraOpProblem(const StageView &stage, const 
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
     return error;
-  Problem problem = builder.takeProblem();
+  Problem problem = builder.getProblem();
   if (options.memoryLimitBytes)
     addMemory(problem, builder, computeLiveness(builder, options), *options.memoryLimitBytes);
   return problem;
@@ -86,7 +86,7 @@ public:
     auto start = std::chrono::steady_clock::now();
     if (llvm::Error error = builder.build())
       return error;
-    Problem problem = builder.takeProblem();
+    const Problem &problem = builder.getProblem();
     result.choices = countChoices(problem);
     result.buildSeconds = secondsSince(start);
 
@@ -114,7 +114,7 @@ public:
 private:
   llvm::Error solveWithin(int64_t limitBytes) {
     auto start = std::chrono::steady_clock::now();
-    Problem problem = builder.takeProblem();
+    Problem problem = builder.getProblem();
     addMemory(problem, builder, liveness, limitBytes);
     result.buildSeconds += secondsSince(start);
     CostSum lowerBound = result.solution.lowerBound;
@@ -152,7 +152,7 @@ private:
     solution.isUnknown = false;
     solution.infeasibleReason.clear();
     solution.choices = std::move(least.choices);
-    solution.objective = evaluate(builder.takeProblem(), solution.choices).objective;
+    solution.objective = evaluate(builder.getProblem(), solution.choices).objective;
     solution.peakUsageBytes = least.upperBytes;
     solution.gap = double(solution.objective - solution.lowerBound) / double(solution.objective);
     use = measureMemory(builder, liveness, solution.choices);
@@ -180,7 +180,7 @@ llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const C
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
     return error;
-  Problem problem = builder.takeProblem();
+  Problem problem = builder.getProblem();
   Liveness liveness = computeLiveness(builder, options);
   IntraOpResult result;
   result.choices = countChoices(problem);

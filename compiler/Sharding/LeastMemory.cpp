@@ -16,7 +16,7 @@ LeastMemory alpa::findLeastMemory(const ProblemBuilder &builder, const Liveness 
   LeastMemory least;
   least.upperBytes = std::numeric_limits<int64_t>::max();
   // What may be combined counts, what it costs does not.
-  Problem sums = builder.takeProblem();
+  Problem sums = builder.getProblem();
   llvm::erase_if(sums.edges, [](ProblemEdge &edge) {
     for (int64_t &cost : edge.costs)
       cost = cost < kForbiddenCost ? 0 : kForbiddenCost;
@@ -30,7 +30,7 @@ LeastMemory alpa::findLeastMemory(const ProblemBuilder &builder, const Liveness 
   for (unsigned round = 1; round <= kMaxRounds; ++round) {
     // One more count of the fullest moment.
     int64_t time = measureMemory(builder, liveness, choices).peakTime;
-    Problem moment = builder.takeProblem();
+    Problem moment = builder.getProblem();
     addMemory(moment, builder, liveness, std::numeric_limits<int64_t>::max(), {time});
     for (auto [i, node] : llvm::enumerate(moment.nodes)) {
       if (i >= sums.nodes.size()) {

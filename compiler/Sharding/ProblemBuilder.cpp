@@ -123,6 +123,7 @@ llvm::Error ProblemBuilder::build() {
     if (values[index].kind != ValueKind::Settled && !values[index].isAsked)
       pending.push_back({index, nullptr, 0, -1, 0, OpPhase::Forward});
   demand();
+  addNodesToProblem();
   return llvm::Error::success();
 }
 
@@ -171,8 +172,7 @@ void ProblemBuilder::carryState() {
   }
 }
 
-Problem ProblemBuilder::takeProblem() const {
-  Problem problem;
+void ProblemBuilder::addNodesToProblem() {
   for (const NodeInfo &info : nodes) {
     ProblemNode node;
     node.name = info.name;
@@ -184,8 +184,6 @@ Problem ProblemBuilder::takeProblem() const {
     }
     problem.nodes.push_back(std::move(node));
   }
-  problem.edges = edges;
-  return problem;
 }
 
 std::array<double, kNumPhases>

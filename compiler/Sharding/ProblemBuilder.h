@@ -103,8 +103,9 @@ public:
       : stage(stage), model(model), options(options), meshShape(model.getMesh().shape) {}
 
   llvm::Error build();
-  /// The problem without memory.
-  Problem takeProblem() const;
+  /// The problem without memory, once built. Its matrices are large; copy it only
+  /// to change it.
+  const Problem &getProblem() const { return problem; }
 
   /// Index of a value of the stage, or -1.
   int find(mlir::Value value) const;
@@ -146,6 +147,7 @@ private:
   };
 
   llvm::Error collectOps();
+  void addNodesToProblem();
   llvm::Error collectPins();
   llvm::Error checkType(mlir::Operation *op, mlir::Type type) const;
   unsigned addValue(mlir::Value value);
@@ -200,7 +202,7 @@ private:
   std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
   std::vector<NodeInfo> nodes;
   std::array<int64_t, kNumPhases> fixedCosts{};
-  std::vector<ProblemEdge> edges;
+  Problem problem;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<Demand> demands;
   std::vector<OpPart> parts;

@@ -111,10 +111,11 @@ void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned t
                              llvm::ArrayRef<int64_t> matrix, int64_t times) {
   size_t choicesA = nodes[a].numChoices(), choicesB = nodes[b].numChoices();
   bool isSwapped = a > b;
-  auto [it, isNew] = edgeIndex.try_emplace(std::minmax(a, b), edges.size());
+  auto [it, isNew] = edgeIndex.try_emplace(std::minmax(a, b), problem.edges.size());
   if (isNew)
-    edges.push_back({std::min(a, b), std::max(a, b), std::vector<int64_t>(choicesA * choicesB)});
-  std::vector<int64_t> &costs = edges[it->second].costs;
+    problem.edges.push_back(
+        {std::min(a, b), std::max(a, b), std::vector<int64_t>(choicesA * choicesB)});
+  std::vector<int64_t> &costs = problem.edges[it->second].costs;
   const SpecTable &from = tables[tableA], &to = tables[tableB];
   for (size_t i = 0; i < choicesA; ++i) {
     const int64_t *row = &matrix[from.index[i] * to.specs.size()];

@@ -7,6 +7,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 using namespace alpa;
@@ -34,9 +35,10 @@ public:
       push(i);
     }
     // Fewer choices of one variable may make choices of its neighbours useless.
+    // First come, first served, so that a variable waits for all of them.
     while (!queue.empty() && !graph.impossibleNode) {
-      unsigned i = queue.back();
-      queue.pop_back();
+      unsigned i = queue.front();
+      queue.pop_front();
       queued[i] = false;
       reduce(i);
     }
@@ -187,6 +189,7 @@ private:
     std::vector<GraphEdge> edges;
     for (GraphEdge &edge : graph.edges) {
       GraphEdge small{edge.a, edge.b, {}};
+      small.costs.reserve(left[edge.a].size() * left[edge.b].size());
       for (unsigned c : left[edge.a])
         for (unsigned d : left[edge.b])
           small.costs.push_back(cost(edge, edge.a, c, d));
@@ -246,7 +249,7 @@ private:
   Graph &graph;
   std::vector<std::vector<char>> alive;
   std::vector<std::vector<unsigned>> edgesOf;
-  std::vector<unsigned> queue;
+  std::deque<unsigned> queue;
   std::vector<char> queued;
 };
 
@@ -318,8 +321,14 @@ Graph alpa::translate(const Problem &problem, const Moments *moments) {
     unsigned a = std::min(edge.a, edge.b), b = std::max(edge.a, edge.b);
     size_t sizeA = problem.nodes[a].costs.size(), sizeB = problem.nodes[b].costs.size();
     auto [at, isNew] = known.try_emplace({a, b}, graph.edges.size());
-    if (isNew)
-      graph.edges.push_back({a, b, std::vector<int64_t>(sizeA * sizeB)});
+    if (isNew) {
+      // Most edges are as they should be.
+      bool isClean =
+          edge.a == a && llvm::all_of(edge.costs, [](int64_t cost) { return cost < kInfinity; });
+      graph.edges.push_back({a, b, isClean ? edge.costs : std::vector<int64_t>(sizeA * sizeB)});
+      if (isClean)
+        continue;
+    }
     std::vector<int64_t> &costs = graph.edges[at->second].costs;
     for (size_t i = 0; i < sizeA; ++i)
       for (size_t j = 0; j < sizeB; ++j) {
