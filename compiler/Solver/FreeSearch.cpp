@@ -14,6 +14,13 @@ using namespace alpa;
 static constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
 static constexpr double kWorkPerSecond = 6e8;  // Combinations; a cautious figure.
 
+static size_t countEntries(const Graph &graph) {
+  size_t entries = 0;
+  for (const GraphEdge &edge : graph.edges)
+    entries += edge.costs.size();
+  return entries;
+}
+
 std::optional<CostSum> alpa::allowedCost(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
   CostSum sum = 0;
   bool allowed = true;
@@ -38,10 +45,8 @@ FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, cons
   // Shifting costs takes many passes over all edges; tables that cost less than
   // some of them are better eliminated at once.
   constexpr double kPasses = 64;
-  double entries = 0;
-  for (const GraphEdge &edge : graph.edges)
-    entries += double(edge.costs.size());
-  double atOnce = std::max(options.quickWork, std::min(kPasses * entries, 1e3 * options.quickWork));
+  double passes = kPasses * double(countEntries(graph));
+  double atOnce = std::max(options.quickWork, std::min(passes, 1e3 * options.quickWork));
   buckets = std::make_unique<Buckets>(graph);
   quick = buckets->exactWork() <= atOnce;
   eliminated = problem.nodes.size() - graph.variables.size() + buckets->numSimple();
@@ -62,6 +67,22 @@ void FreeSearch::offer(std::vector<unsigned> other) {
 
 /// Rules out choices by a bound; false if the answer is good enough.
 bool FreeSearch::tighten() {
+  unsigned sweeps = 0;
+  while (true) {
+    switch (sweepOver(sweeps)) {
+    case Progress::Enough:
+      return false;
+    case Progress::Shrunk:
+      break;
+    case Progress::Stuck:
+      return true;
+    }
+  }
+}
+
+/// Bounds the graph until that leads no further, or until so much is ruled out
+/// that a graph of what is left is worth its making.
+FreeSearch::Progress FreeSearch::sweepOver(unsigned &sweeps) {
   constexpr unsigned kMaxSweeps = 500;
   constexpr unsigned kCheckEvery = 8;
   constexpr double kShare = 0.7; // Of the time.
@@ -69,26 +90,33 @@ bool FreeSearch::tighten() {
   LocalSearch local(graph, none);
   Dual dual(graph);
   CostSum lastBound = dual.bound();
-  size_t lastRemoved = 0, triedAt = 0;
-  std::optional<Graph> next;
+  size_t lastRemoved = 0, triedAt = 0, entries = countEntries(graph);
   auto late = [&] { return clock.isLate(kShare); };
-  for (unsigned sweep = 0; sweep < kMaxSweeps; ++sweep) {
-    // The first answer is awaited.
-    if (sweep >= kCheckEvery && late())
-      break;
+  auto take = [&](Graph left, Progress progress) {
+    graph = std::move(left);
+    proven = graph.impossibleNode.has_value();
+    return proven ? Progress::Enough : progress;
+  };
+  auto reduced = [&] {
+    Graph left = dual.shifted();
+    reduceGraph(left);
+    return left;
+  };
+  // The first answer is awaited.
+  for (; sweeps < kMaxSweeps && (sweeps < kCheckEvery || !late()); ++sweeps) {
     if (!dual.sweep(upper - graph.constant)) {
       proven = true;
-      return false;
+      return Progress::Enough;
     }
     lower = std::max(lower, dual.bound() + graph.constant);
-    if (sweep % kCheckEvery != kCheckEvery - 1)
+    if (sweeps % kCheckEvery != kCheckEvery - 1)
       continue;
     std::vector<unsigned> values = dual.decode();
     local.polish(values, late);
     offer(expand(values));
     proven = lower >= upper;
     if (proven || double(upper - lower) <= options.acceptableGap * double(upper))
-      return false;
+      return Progress::Enough;
     double gain = double(dual.bound() - lastBound);
     double gap = double(upper - lower);
     bool removes = dual.numRemoved() > lastRemoved;
@@ -96,24 +124,19 @@ bool FreeSearch::tighten() {
       break;
     lastBound = dual.bound();
     lastRemoved = dual.numRemoved();
+    if (lastRemoved <= 1.25 * double(triedAt))
+      continue;
     // What is left may already be easy.
-    if (lastRemoved > 1.25 * double(triedAt)) {
-      triedAt = lastRemoved;
-      Graph left = dual.shifted();
-      reduceGraph(left);
-      if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork) {
-        next = std::move(left);
-        break;
-      }
+    triedAt = lastRemoved;
+    Graph left = reduced();
+    if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork)
+      return take(std::move(left), Progress::Stuck);
+    if (2 * countEntries(left) <= entries) {
+      ++sweeps;
+      return take(std::move(left), Progress::Shrunk);
     }
   }
-  if (!next) {
-    next = dual.shifted();
-    reduceGraph(*next);
-  }
-  graph = std::move(*next);
-  proven = graph.impossibleNode.has_value();
-  return !proven;
+  return take(reduced(), Progress::Stuck);
 }
 
 void FreeSearch::run() {

@@ -38,7 +38,9 @@ public:
 
 private:
   void offer(std::vector<unsigned> other);
+  enum class Progress { Enough, Shrunk, Stuck };
   bool tighten();
+  Progress sweepOver(unsigned &sweeps);
   std::vector<unsigned> expand(llvm::ArrayRef<unsigned> values) const;
 
   const Problem &problem;

@@ -60,7 +60,7 @@ def test_experts_are_split_and_tokens_sent_to_them() -> None:
     text = _solved(figure8_models.moe(8), "p3.16xlarge", "1,8")
     specs = _arguments(text).items()
     weights = {name: spec for name, spec in specs if name.endswith(("['up']", "['down']"))}
-    assert len(weights) == 32  # Two in each of four layers, their masters, and two moments each.
+    assert len(weights) == 16  # Two in each of four layers, and their masters.
     assert all(spec == ["S1", "R", "R"] for spec in weights.values()), weights
 
     held = {name: made[0] for _, _, _, made, name in _ops(text)}
