@@ -1,6 +1,7 @@
 //===- Memory.cpp - usage over time, and choices that respect it ----------===//
 
 #include "compiler/Solver/Memory.h"
+#include "compiler/Solver/Profile.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -18,41 +19,19 @@ Usage::Usage(const Graph &graph, int64_t limit) : leastAt(graph.baseBytes), limi
   clear();
 }
 
-/// Cuts the variable's life where the set of its uses changes.
 void Usage::addSegments(const Variable &variable) {
-  struct Change {
-    unsigned time;
-    bool begins;
-    unsigned use;
-  };
-  llvm::SmallVector<Change> changes;
-  for (unsigned u = 0; u < variable.uses.size(); ++u)
-    for (MomentRange range : variable.uses[u].life)
-      if (range.begin < range.end) {
-        changes.push_back({range.begin, true, u});
-        changes.push_back({range.end, false, u});
-      }
-  llvm::sort(changes, [](const Change &x, const Change &y) {
-    return std::tie(x.time, x.begins, x.use) < std::tie(y.time, y.begins, y.use);
-  });
-  size_t count = variable.numChoices(), first = allSegments.size();
-  std::vector<int64_t> sum(count, 0);
-  for (size_t i = 0; i < changes.size(); ++i) {
-    const Use &use = variable.uses[changes[i].use];
-    for (size_t c = 0; c < count; ++c)
-      sum[c] += changes[i].begins ? use.bytes[c] : -use.bytes[c];
-    unsigned begin = changes[i].time;
-    if (i + 1 == changes.size() || changes[i + 1].time == begin)
-      continue;
-    unsigned end = changes[i + 1].time;
+  size_t first = allSegments.size();
+  Profile profile(variable);
+  for (const auto &[range, sum] : profile.steps()) {
+    auto [begin, end] = range;
     int64_t least = *llvm::min_element(sum);
     for (unsigned t = begin; t < end; ++t)
       leastAt[t] += least;
     size_t bytes = allBytes.size();
     bool differs = false;
-    for (size_t c = 0; c < count; ++c) {
-      allBytes.push_back(sum[c] - least);
-      differs |= sum[c] != least;
+    for (int64_t use : sum) {
+      allBytes.push_back(use - least);
+      differs |= use != least;
     }
     if (!differs) {
       allBytes.resize(bytes);

@@ -12,7 +12,8 @@ Profile::Profile(const Variable &variable) {
     // Its ranges are all alike.
     const Use &use = variable.uses.front();
     for (MomentRange range : use.life)
-      all.push_back({range, use.bytes});
+      if (range.begin < range.end)
+        all.push_back({range, use.bytes});
     return;
   }
   struct Event {
