@@ -16,7 +16,11 @@ namespace {
 class Explainer {
 public:
   Explainer(const ProblemBuilder &builder, const CostModel &model, llvm::ArrayRef<unsigned> choices)
-      : builder(builder), model(model), choices(choices), problem(builder.getProblem()) {}
+      : builder(builder), model(model), choices(choices), problem(builder.getProblem()) {
+    for (const OpPart &part : builder.getParts())
+      if (part.leads && part.node >= 0)
+        leaders[part.node] = &part;
+  }
 
   Explanation run() {
     addOps();
@@ -49,6 +53,7 @@ private:
   const CostModel &model;
   llvm::ArrayRef<unsigned> choices;
   const Problem &problem;
+  llvm::DenseMap<int, const OpPart *> leaders; // By the node that decides about them.
   Explanation explanation;
   llvm::DenseMap<Operation *, size_t> rowOf;
 };
@@ -222,10 +227,6 @@ void Explainer::addHeldPrices() {
 }
 
 void Explainer::addDecisions() {
-  llvm::DenseMap<int, const OpPart *> leader;
-  for (const OpPart &part : builder.getParts())
-    if (part.leads && part.node >= 0)
-      leader[part.node] = &part;
   // The table of the value that a node without an op of its own decides about.
   llvm::DenseMap<int, const ValueInfo *> valueOf;
   for (const ValueInfo &value : builder.getValues())
@@ -233,7 +234,7 @@ void Explainer::addDecisions() {
       valueOf[value.node] = &value;
   for (auto [index, node, choice] : llvm::enumerate(builder.getNodes(), choices)) {
     ExplainedDecision row;
-    const OpPart *part = leader.lookup(static_cast<int>(index));
+    const OpPart *part = leaders.lookup(static_cast<int>(index));
     Operation *op = part ? builder.getOps()[part->op].op : nullptr;
     row.name = nameOf(node.value, op);
     row.where = whereIs(op ? Value() : node.value, op);
@@ -291,10 +292,6 @@ void Explainer::addRunnersUp() {
   for (unsigned node = 0; node < count; ++node)
     settled[node] = conditional(node);
   CostSum objective = objectiveOf(choices);
-  std::vector<int> opsOf(count, -1); // The op that leads each node.
-  for (const OpPart &part : builder.getParts())
-    if (part.leads && part.node >= 0)
-      opsOf[part.node] = static_cast<int>(part.op);
   for (unsigned node = 0; node < count; ++node) {
     ExplainedDecision &row = explanation.decisions[node];
     if (row.choices < 2)
@@ -342,8 +339,8 @@ void Explainer::addRunnersUp() {
       const NodeInfo &info = builder.getNodes()[node];
       Operation *op = info.value.getDefiningOp();
       if (!info.strategies.empty() && op) {
-        if (opsOf[node] >= 0)
-          row.runnerUp = specsOf(builder.getOps()[opsOf[node]], info.strategies[bestChoice]);
+        if (const OpPart *part = leaders.lookup(static_cast<int>(node)))
+          row.runnerUp = specsOf(builder.getOps()[part->op], info.strategies[bestChoice]);
       } else if (int index = builder.find(info.value); index >= 0) {
         const ValueInfo &value = builder.getValues()[index];
         if (value.node == static_cast<int>(node))
