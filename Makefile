@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 PY := $(VENV)/bin/python
 BUILD ?= build
 JOBS ?= $(shell nproc)
-CXX_FILES = $(shell git ls-files 'compiler/*.cpp' 'compiler/*.h' 'dialects/*.cpp' 'dialects/*.h' 'python/*.cpp' 'test/*.cpp')
+CXX_FILES = $(shell git ls-files 'compiler/*.cpp' 'compiler/*.h' 'dialects/*.cpp' 'dialects/*.h' 'python/*.cpp' 'test/*.cpp' 'test/*.h')
 
 # Compiler caches are shared between checkouts; precompiled headers need the sloppiness.
 export CCACHE_BASEDIR := $(CURDIR)

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/CostModel/CostModel.h"
+#include "test/Check.h"
 
 #include "llvm/Support/raw_ostream.h"
 
@@ -13,16 +14,6 @@
 #include <random>
 
 using namespace alpa;
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                           \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      llvm::errs() << __FILE__ << ":" << __LINE__ << ": not true: " #condition "\n";               \
-      ++failures;                                                                                  \
-    }                                                                                              \
-  } while (false)
 
 static bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); }
 

@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Sharding/Reshard.h"
+#include "test/Check.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -14,16 +15,6 @@
 #include <numeric>
 
 using namespace alpa;
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                           \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      llvm::errs() << __FILE__ << ":" << __LINE__ << ": not true: " #condition "\n";               \
-      ++failures;                                                                                  \
-    }                                                                                              \
-  } while (false)
 
 static CostModel makeModel(llvm::ArrayRef<int64_t> shape) {
   LogicalMesh mesh;
