@@ -148,7 +148,7 @@ def main() -> None:
     add("--steps", type=int, default=60, help="training steps (%(default)s)")
     add("--batch", type=int, default=32, help="rows of a batch (%(default)s)")
     add("--micro-batches", type=int, default=4, help="parts of a batch (%(default)s)")
-    add("--schedule", choices=("1f1b", "gpipe"), default="1f1b")
+    add("--schedule", choices=("1f1b", "1f1b-overlap", "gpipe"), default="1f1b")
     add("--layers", type=int, default=4, help="transformer blocks (%(default)s)")
     add("--hidden", type=int, default=64, help="width (%(default)s)")
     add("--length", type=int, default=64, help="characters of a row (%(default)s)")

@@ -25,7 +25,8 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
   }];
   let options = [
     Option<"schedule", "schedule", "std::string", /*default=*/"\"\"",
-           "`1f1b` or `gpipe`; without it, what `alpa.schedule` of the module says, else 1f1b">
+           "`1f1b`, `1f1b-overlap` or `gpipe`; without it, what `alpa.schedule` of the "
+           "module says, else 1f1b">
   ];
   let statistics = [
     Statistic<"numInstructions", "instructions", "Instructions of all programs">,

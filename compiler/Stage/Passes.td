@@ -83,7 +83,7 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "How ops may be split: auto, data-parallel, zero-2, zero-3, megatron, "
            "expert-parallel, heuristic or manual">,
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
-           "`1f1b` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
+           "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
     ListOption<"submeshes", "submeshes", "std::string",
                "Stages by hand: hosts x devices of each, such as 1x2,1x2">,
     ListOption<"meshShapes", "mesh-shapes", "std::string",

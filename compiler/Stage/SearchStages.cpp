@@ -79,8 +79,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail(llvm::toString(std::move(error)));
   if (meshAxes != 2 && meshAxes != 3)
     return fail("mesh-axes must be 2 or 3, got " + llvm::Twine(meshAxes));
-  if (schedule != "1f1b" && schedule != "gpipe")
-    return fail("unknown schedule '" + schedule + "'; expected 1f1b or gpipe");
+  if (!findSchedule(schedule))
+    return fail("unknown schedule '" + schedule + "'; expected " + scheduleNames());
   if (!(memoryFraction > 0 && memoryFraction <= 1))
     return fail("memory-fraction must be above 0 and at most 1");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
@@ -181,8 +181,8 @@ static std::string formatBytes(double bytes) {
 
 /// Describes the plan that would be fastest if memory were no matter.
 llvm::Error AlpaSearchStagesPass::explainMisfit(StageCosts &costs, StageDpProblem problem) {
-  int64_t available = problem.memoryBytes;
-  problem.memoryBytes = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> available = std::move(problem.memoryBytes);
+  problem.memoryBytes.clear();
   costs.refresh(/*onlySolved=*/false);
   llvm::Expected<StagePlan> plan = search(costs, problem);
   if (!plan)
@@ -219,7 +219,7 @@ llvm::Error AlpaSearchStagesPass::explainMisfit(StageCosts &costs, StageDpProble
     names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
   return fail(llvm::Twine("no plan fits into memory: the fastest one needs ") +
               formatBytes(needed) + " on a device of stage " + llvm::Twine(number) + " of " +
-              llvm::Twine(plan->stages.size()) + ", " + formatBytes(available) +
+              llvm::Twine(plan->stages.size()) + ", " + formatBytes(available[worst->submesh]) +
               " are available; it holds " + formatBytes(choice.stateBytes) +
               " of state and gradients, " + formatBytes(choice.activationBytes) +
               " of activations for each of " + llvm::Twine(inFlight) + " micro-batches and " +
@@ -252,11 +252,13 @@ llvm::Error AlpaSearchStagesPass::run() {
     problem.hostDevices.push_back(host.devices);
   problem.submeshes = space->submeshes;
   problem.numMicroBatches = numMicroBatches;
-  problem.keepsAllMicroBatches = schedule == "gpipe";
-  int64_t memoryBytes = std::numeric_limits<int64_t>::max();
-  for (const LogicalMesh &mesh : space->meshes)
-    memoryBytes = std::min(memoryBytes, mesh.device.memoryBytes);
-  problem.memoryBytes = int64_t(memoryBytes * memoryFraction);
+  problem.schedule = findSchedule(schedule);
+  for (ArrayRef<unsigned> views : space->views) {
+    int64_t memoryBytes = std::numeric_limits<int64_t>::max();
+    for (unsigned view : views)
+      memoryBytes = std::min(memoryBytes, space->meshes[view].device.memoryBytes);
+    problem.memoryBytes.push_back(int64_t(memoryBytes * memoryFraction));
+  }
   problem.epsilonSeconds = epsilon;
   problem.epsilonPart = gap / 4;
   problem.manual = space->manual;
@@ -264,7 +266,7 @@ llvm::Error AlpaSearchStagesPass::run() {
 
   StageCostOptions options;
   options.numMicroBatches = numMicroBatches;
-  options.memoryBytes = problem.memoryBytes;
+  options.memoryBytes = *llvm::min_element(problem.memoryBytes);
   options.mostInFlight = problem.inFlight(problem.numLayers);
   options.timeLimitSeconds = timeLimit;
   std::optional<MethodRoles> roles;
@@ -299,8 +301,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   };
   auto sending = [&](unsigned cut, const Submesh &from, const Submesh &to) {
     double forward = crossings.forwardBytes[cut], backward = crossings.backwardBytes[cut];
-    return (forward > 0 ? transferSeconds(*described, from, to, forward) : 0) +
-           (backward > 0 ? transferSeconds(*described, to, from, backward) : 0);
+    return SendSeconds{transferSeconds(*described, from, to, forward),
+                       transferSeconds(*described, to, from, backward)};
   };
   problem.transferSeconds = [&](unsigned cut, unsigned from, unsigned to) {
     return sending(cut, problem.submeshes[from], problem.submeshes[to]);
@@ -321,12 +323,10 @@ llvm::Error AlpaSearchStagesPass::run() {
     return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
   for (auto [index, stage] : llvm::enumerate(plan->stages)) {
     const IntraOpResult *result = costs.result(stage.choice.id);
-    double t = result->forwardSeconds + result->backwardSeconds, x = 0;
+    double t = result->forwardSeconds + result->backwardSeconds;
     if (index + 1 < plan->stages.size())
-      x = sending(stage.hi, chosen[index], chosen[index + 1]);
-    outcome.stepSeconds += t + x;
-    outcome.transferSeconds += x;
-    outcome.slowestStageSeconds = std::max({outcome.slowestStageSeconds, t, x});
+      outcome.transferSeconds += sending(stage.hi, chosen[index], chosen[index + 1]).sum();
+    outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds, t);
     outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
     llvm::Expected<Explanation> explanation = costs.explain(stage.choice.id);
     if (!explanation)
@@ -335,8 +335,7 @@ llvm::Error AlpaSearchStagesPass::run() {
         {stage.lo, stage.hi, costs.mesh(stage.choice.id).shape, (*devices)[index], result,
          problem.inFlight(plan->stages.size() - index), explanation->toAttribute(&getContext())});
   }
-  outcome.stepSeconds +=
-      (numMicroBatches - 1) * outcome.slowestStageSeconds + outcome.updateSeconds;
+  outcome.stepSeconds = plan->seconds;
   outcome.numMicroBatches = numMicroBatches;
   outcome.schedule = schedule;
   outcome.solvedStages = costs.numSolved();

@@ -87,6 +87,8 @@ private:
   }
 
   bool allowed(unsigned lo, unsigned hi, unsigned submesh) const {
+    if (problem.allows && !problem.allows(lo, hi, submesh))
+      return false;
     return problem.manualLayers.empty() || problem.manualLayers[submesh] == std::make_pair(lo, hi);
   }
 
@@ -104,9 +106,11 @@ private:
     for (unsigned cut = 1; cut < numLayers; ++cut)
       for (unsigned from = 0; from < numSubmeshes; ++from)
         for (unsigned to = 0; to < numSubmeshes; ++to) {
-          double seconds = problem.transferSeconds ? problem.transferSeconds(cut, from, to) : 0;
+          if (!problem.transferSeconds)
+            continue;
+          SendSeconds seconds = problem.transferSeconds(cut, from, to);
           transfers[transferAt(cut, from, to)] = seconds;
-          candidates.push_back(seconds);
+          candidates.push_back(seconds.slowest());
         }
     llvm::sort(candidates);
     candidates.erase(llvm::unique(candidates), candidates.end());
@@ -142,7 +146,7 @@ private:
     const llvm::ArrayRef<StageChoice> entry = entries[entryAt(k, hi, m)];
     std::optional<unsigned> best;
     for (unsigned c = 0; c < entry.size(); ++c)
-      if (entry[c].seconds <= bound && entry[c].peakBytes(inFlight) <= problem.memoryBytes &&
+      if (entry[c].seconds <= bound && entry[c].peakBytes(inFlight) <= problem.memoryOf(m) &&
           (!best || entry[c].seconds < entry[*best].seconds))
         best = c;
     if (!best)
@@ -170,9 +174,9 @@ private:
   void fillOnward(unsigned s, unsigned k, unsigned state, unsigned m, double bound) {
     Onward &best = onward[at(s, k, state, m)];
     for (unsigned to = 0; to < numSubmeshes; ++to) {
-      double sending = transfers[transferAt(k, m, to)];
-      double seconds = cells[at(s, k, state, to)].seconds + sending;
-      if (sending <= bound && seconds < best.seconds)
+      const SendSeconds &sending = transfers[transferAt(k, m, to)];
+      double seconds = cells[at(s, k, state, to)].seconds + sending.sum();
+      if (sending.slowest() <= bound && seconds < best.seconds)
         best = {seconds, to};
     }
   }
@@ -203,7 +207,8 @@ private:
   const StageDpProblem &problem;
   DeviceStates states;
   unsigned numLayers, numSubmeshes, mostStages = 0;
-  std::vector<double> candidates, transfers;
+  std::vector<double> candidates;
+  std::vector<SendSeconds> transfers;
   std::vector<llvm::ArrayRef<StageChoice>> entries;
   std::vector<Cell> cells;
   std::vector<Onward> onward;
@@ -217,21 +222,43 @@ StagePlan alpa::solveStageDp(const StageDpProblem &problem) {
   return StageDp(problem).run();
 }
 
-double alpa::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
-  double sum = 0, slowest = 0;
+static SendSeconds sendAfter(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages,
+                             size_t i) {
+  if (i + 1 >= stages.size() || !problem.transferSeconds)
+    return {};
+  return problem.transferSeconds(stages[i].hi, stages[i].submesh, stages[i + 1].submesh);
+}
+
+double alpa::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
+  double period = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
-    double sending = 0;
-    if (i + 1 < stages.size() && problem.transferSeconds)
-      sending = problem.transferSeconds(stages[i].hi, stages[i].submesh, stages[i + 1].submesh);
-    sum += stages[i].choice.seconds + sending;
-    slowest = std::max({slowest, stages[i].choice.seconds, sending});
+    int64_t inFlight = problem.inFlight(stages.size() - i);
+    double trip = 0;
+    for (size_t j = i; j < stages.size(); ++j) {
+      SendSeconds send = sendAfter(problem, stages, j);
+      trip += stages[j].choice.seconds;
+      int64_t served = inFlight - problem.inFlight(stages.size() - j) + 1;
+      if (i == j)
+        period = std::max({period, trip, send.slowest()});
+      else if (inFlight < problem.numMicroBatches)
+        period = std::max(period, trip / served);
+      trip += send.sum();
+    }
   }
-  return sum + (problem.numMicroBatches - 1) * slowest;
+  return period;
+}
+
+double alpa::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
+  double sum = 0;
+  for (size_t i = 0; i < stages.size(); ++i)
+    sum += stages[i].choice.seconds + sendAfter(problem, stages, i).sum();
+  return sum + (problem.numMicroBatches - 1) * stagePlanPeriod(problem, stages);
 }
 
 bool alpa::stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   for (size_t i = 0; i < stages.size(); ++i)
-    if (stages[i].choice.peakBytes(problem.inFlight(stages.size() - i)) > problem.memoryBytes)
+    if (stages[i].choice.peakBytes(problem.inFlight(stages.size() - i)) >
+        problem.memoryOf(stages[i].submesh))
       return false;
   return true;
 }

@@ -4,10 +4,16 @@
 // a submesh for each, such that the submeshes tile the cluster, every stage fits
 // into memory, and
 //
-//   sum_i (t_i + x_i) + (B - 1) * max_i max(t_i, x_i)
+//   sum_i (t_i + x_i) + (B - 1) * P
 //
 // is least; t_i are the seconds of stage i for one of B micro-batches, x_i those
-// of sending to the next stage.
+// of sending to the next stage, forth and back. P is the time between two
+// micro-batches: no stage and no send can take longer, and with k_i micro-batches
+// in flight at stage i a round trip of the stages i to j, for all i <= j, serves
+// k_i - k_j + 1 micro-batches:
+//
+//   P = max_i max(t_i, forth_i, back_i),
+//       max_{i < j, k_i < B} (t_i + x_i + ... + x_{j-1} + t_j) / (k_i - k_j + 1)
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,6 +21,7 @@
 #define ALPA_COMPILER_STAGE_STAGEDP_H
 
 #include "compiler/CostModel/Cluster.h"
+#include "compiler/Schedule/Schedules.h"
 
 #include <cstdint>
 #include <functional>
@@ -37,15 +44,22 @@ struct StageChoice {
   }
 };
 
+/// Sending what crosses a cut; both directions at a time.
+struct SendSeconds {
+  double forth = 0, back = 0;
+  double sum() const { return forth + back; }
+  double slowest() const { return std::max(forth, back); }
+};
+
 struct StageDpProblem {
   unsigned numLayers = 0;
   std::vector<int64_t> hostDevices; // Devices of each host.
   std::vector<Submesh> submeshes;
   int64_t numMicroBatches = 1;
-  /// GPipe keeps the activations of all micro-batches, 1F1B those of at most as
-  /// many as there are stages from here to the end.
-  bool keepsAllMicroBatches = false;
-  int64_t memoryBytes = std::numeric_limits<int64_t>::max(); // Of one device.
+  /// Says how many micro-batches a stage keeps in flight.
+  const ScheduleInfo *schedule = findSchedule("1f1b");
+  /// Of one device of each submesh; empty for no limit.
+  std::vector<int64_t> memoryBytes;
   /// Bounds on the slowest stage closer than this many seconds, or than this part
   /// of themselves, count as one.
   double epsilonSeconds = 0, epsilonPart = 0;
@@ -55,14 +69,18 @@ struct StageDpProblem {
   bool manual = false;
   std::vector<std::pair<unsigned, unsigned>> manualLayers;
 
+  /// Whether layers [lo, hi) may be a stage on submeshes[submesh]; null for always.
+  std::function<bool(unsigned lo, unsigned hi, unsigned submesh)> allows;
   /// Ways to run layers [lo, hi) on submeshes[submesh].
   std::function<llvm::ArrayRef<StageChoice>(unsigned lo, unsigned hi, unsigned submesh)> choices;
-  /// Sending what crosses the cut before layer `cut`, forth and back.
-  std::function<double(unsigned cut, unsigned from, unsigned to)> transferSeconds;
+  /// Sending what crosses the cut before layer `cut`; null for no time.
+  std::function<SendSeconds(unsigned cut, unsigned from, unsigned to)> transferSeconds;
 
   int64_t inFlight(unsigned stagesFromHere) const {
-    return keepsAllMicroBatches ? numMicroBatches
-                                : std::min<int64_t>(numMicroBatches, stagesFromHere);
+    return schedule->inFlight(stagesFromHere, numMicroBatches);
+  }
+  int64_t memoryOf(unsigned submesh) const {
+    return memoryBytes.empty() ? std::numeric_limits<int64_t>::max() : memoryBytes[submesh];
   }
 };
 
@@ -80,6 +98,8 @@ struct StagePlan {
 /// The best plan; within (B - 1) * epsilonSeconds, or the part epsilonPart, of it.
 StagePlan solveStageDp(const StageDpProblem &problem);
 
+/// Seconds between two micro-batches of given stages, P above.
+double stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 /// The objective of given stages, and whether they fit into memory.
 double stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 bool stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);

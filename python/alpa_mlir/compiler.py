@@ -99,6 +99,17 @@ def sharding_methods() -> dict[str, str]:
     return dict(_native().sharding_methods())
 
 
+@cache
+def schedules() -> dict[str, str]:
+    """What `schedule` of a method may be: the pipeline schedules, and what each does.
+
+    Example:
+        >>> "gpipe" in schedules()
+        True
+    """
+    return dict(_native().schedules())
+
+
 def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:
     """MLIR's parser says where an unknown op stands; say which one it is."""
     place = re.search(r":(\d+):(\d+)$", error.where)

@@ -12,11 +12,10 @@ from jax.sharding import PartitionSpec
 
 from alpa_mlir import trees
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import sharding_methods
+from alpa_mlir.compiler import schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
 
-SCHEDULES = ("1f1b", "gpipe")
 AUTO_MICRO_BATCHES = (1, 2, 4, 8)
 
 
@@ -26,7 +25,7 @@ class Method(ABC):
 
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
-        schedule: `"1f1b"` or `"gpipe"`.
+        schedule: `"1f1b"`, `"1f1b-overlap"` (hides sending, for more memory) or `"gpipe"`.
         layers: how many layers stages are made from; 0 lets the compiler choose.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
@@ -67,11 +66,11 @@ class Method(ABC):
             raise MethodError(
                 f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
             )
-        if self.schedule not in SCHEDULES:
+        if self.schedule not in schedules():
             raise MethodError(
                 f"schedule {self.schedule!r}",
                 where=where,
-                fix=f"use one of {', '.join(SCHEDULES)}",
+                fix=f"use one of {', '.join(schedules())}",
             )
         counts = self.num_micro_batches
         for count in (counts,) if isinstance(counts, int) else counts or ():

@@ -12,6 +12,7 @@
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
+#include "compiler/Schedule/Schedules.h"
 #include "compiler/Sharding/Methods.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -162,6 +163,13 @@ std::vector<std::pair<std::string, std::string>> shardingMethods() {
   return methods;
 }
 
+std::vector<std::pair<std::string, std::string>> schedules() {
+  std::vector<std::pair<std::string, std::string>> schedules;
+  for (const alpa::ScheduleInfo &info : alpa::getSchedules())
+    schedules.emplace_back(info.name.str(), info.summary.str());
+  return schedules;
+}
+
 } // namespace
 
 NB_MODULE(_native, m) {
@@ -177,6 +185,7 @@ NB_MODULE(_native, m) {
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);
   m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
+  m.def("schedules", &schedules, "Names and summaries of the pipeline schedules.");
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
 }

@@ -68,7 +68,7 @@ def test_automatic_counts_divide_the_batch():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AutoParallel(schedule="zigzag"), "schedule 'zigzag'; fix: use one of 1f1b, gpip"),
+        (lambda: AutoParallel(schedule="zigzag"), "schedule 'zigzag'; fix: use one of 1f1b, 1f1b"),
         (lambda: AutoParallel(num_micro_batches=0), "0 micro-batches; fix"),
         (lambda: AutoParallel(num_micro_batches=(2, -1)), "-1 micro-batches; fix"),
         (lambda: ShardParallel(num_micro_batches=(1, 2)), "ShardParallel: num_micro_batches is"),

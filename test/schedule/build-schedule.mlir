@@ -1,8 +1,9 @@
 // One program per mesh; values leave when made, come before use, go after it.
 // RUN: alpa-opt %s --alpa-build-schedule --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,F1B1
 // RUN: alpa-opt %s --alpa-build-schedule=schedule=gpipe --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,GPIPE
+// RUN: sed 's/num_micro_batches = 3/num_micro_batches = 5/' %s | alpa-opt --alpa-build-schedule=schedule=1f1b-overlap --alpa-verify-program | FileCheck %s --check-prefix=OVERLAP
 // RUN: not alpa-opt %s --alpa-build-schedule=schedule=zigzag 2>&1 | FileCheck %s --check-prefix=UNKNOWN
-// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, gpipe
+// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe
 
 // F1B1: alpa.schedule = "1f1b"
 // GPIPE: alpa.schedule = "gpipe"
@@ -42,6 +43,19 @@ module attributes {alpa.num_micro_batches = 3 : i64} {
         -> (tensor<4xf32> {alpa.value = 4 : i64, alpa.sharding = #alpa.sharding<[S0]>})
   }
 }
+
+// One more micro-batch is on its way than 1f1b has.
+// OVERLAP: alpa.program @mesh_0 on 0 {
+// OVERLAP: @stage_0::@forward({{.*}}) {micro_batch = 0 : i64}
+// OVERLAP: @stage_0::@forward({{.*}}) {micro_batch = 1 : i64}
+// OVERLAP: @stage_0::@forward({{.*}}) {micro_batch = 2 : i64}
+// OVERLAP: @stage_0::@backward({{.*}}) {micro_batch = 0 : i64}
+// OVERLAP: @stage_0::@forward({{.*}}) {micro_batch = 3 : i64}
+// OVERLAP: @stage_0::@backward({{.*}}) {micro_batch = 1 : i64}
+// OVERLAP: alpa.program @mesh_1 on 1 {
+// OVERLAP: @stage_1::@forward({{.*}}) {micro_batch = 0 : i64}
+// OVERLAP: @stage_1::@backward({{.*}}) {micro_batch = 0 : i64}
+// OVERLAP: @stage_1::@forward({{.*}}) {micro_batch = 1 : i64}
 
 // CHECK: alpa.program @mesh_0 on 0 {
 // The weight is sent once a step.

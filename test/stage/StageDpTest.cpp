@@ -22,7 +22,7 @@ namespace {
 struct RandomProblem {
   StageDpProblem problem;
   std::map<std::tuple<unsigned, unsigned, unsigned>, std::vector<StageChoice>> table;
-  std::map<std::tuple<unsigned, unsigned, unsigned>, double> transfers;
+  std::map<std::tuple<unsigned, unsigned, unsigned>, SendSeconds> transfers;
 };
 
 std::vector<Submesh> shapesFor(const std::vector<int64_t> &hosts) {
@@ -43,8 +43,10 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, std::vector<int64_t> hosts
   p.submeshes = shapesFor(p.hostDevices);
   p.numLayers = uniform(1, 5);
   p.numMicroBatches = uniform(1, 6);
-  p.keepsAllMicroBatches = uniform(0, 1);
-  p.memoryBytes = uniform(0, 3) ? uniform(20, 120) : 1000000;
+  p.schedule = &getSchedules()[uniform(0, getSchedules().size() - 1)];
+  if (uniform(0, 3))
+    for (size_t m = 0; m < p.submeshes.size(); ++m)
+      p.memoryBytes.push_back(uniform(20, 120));
   for (unsigned lo = 0; lo < p.numLayers; ++lo)
     for (unsigned hi = lo + 1; hi <= p.numLayers; ++hi)
       for (unsigned m = 0; m < p.submeshes.size(); ++m)
@@ -54,7 +56,9 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, std::vector<int64_t> hosts
   for (unsigned cut = 1; cut < p.numLayers; ++cut)
     for (unsigned a = 0; a < p.submeshes.size(); ++a)
       for (unsigned b = 0; b < p.submeshes.size(); ++b)
-        r.transfers[{cut, a, b}] = uniform(0, 30);
+        // Round trips bind in other schedules.
+        if (p.schedule->name == "gpipe")
+          r.transfers[{cut, a, b}] = {double(uniform(0, 30)), double(uniform(0, 30))};
   p.choices = [&r](unsigned lo, unsigned hi, unsigned m) -> llvm::ArrayRef<StageChoice> {
     return r.table[{lo, hi, m}];
   };

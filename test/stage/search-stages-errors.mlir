@@ -14,7 +14,7 @@
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test memory-fraction=1e-6" 2>&1 | FileCheck %s --check-prefix=MEMORY
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
-// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b or gpipe
+// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap or gpipe
 // COUNT: error: alpa-search-stages: num-micro-batches must be 1 or more, got 0
 // FORM: error: alpa-search-stages: submesh '1xa' must be hosts x devices of each host, such as 1x2
 // PART: error: alpa-search-stages: submesh '3x4' is no part of cluster 'cpu-test'
