@@ -62,12 +62,9 @@ class Cluster:
         """The devices of this process as one host.
 
         Memory is asked of the devices; rates are nominal, since no device tells them. For good
-        plans describe the cluster instead.
+        plans describe the cluster instead, or measure it with `alpa-mlir profile`.
         """
         devices = _jax.devices()
-        stats: dict[str, int] = devices[0].memory_stats() or {}
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        memory = stats.get("bytes_limit") or total // len(devices)
         is_cpu = devices[0].platform == "cpu"
         flops = 2e10 if is_cpu else 5e13
         return cls.from_dict(
@@ -75,7 +72,7 @@ class Cluster:
                 "name": f"live-{devices[0].platform}",
                 "device_types": {
                     "device": {
-                        "memory_bytes": int(memory),
+                        "memory_bytes": device_memory_bytes(),
                         "memory_bandwidth": 1e10 if is_cpu else 1e12,
                         "peak_flops": dict.fromkeys(
                             ("float64", "float32", "float16", "bfloat16"), flops
@@ -117,6 +114,14 @@ class Cluster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the description to a file."""
         Path(path).write_text(self.text)
+
+
+def device_memory_bytes() -> int:
+    """Bytes that one device of this process has; virtual ones share the machine's."""
+    devices = _jax.local_devices()
+    stats: dict[str, int] = devices[0].memory_stats() or {}
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(stats.get("bytes_limit") or total // len(devices))
 
 
 ClusterLike = Cluster | str | os.PathLike[str] | Mapping[str, Any] | None
