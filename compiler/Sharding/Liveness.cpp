@@ -17,9 +17,12 @@ public:
 
   Liveness run() {
     for (unsigned phase = 0; phase < kNumPhases; ++phase) {
-      for (unsigned op = 0; op < ops.size(); ++op)
-        if (ops[op].phase == static_cast<OpPhase>(phase))
-          live.order.push_back(op);
+      if (static_cast<OpPhase>(phase) == OpPhase::Update)
+        orderUpdate();
+      else
+        for (unsigned op = 0; op < ops.size(); ++op)
+          if (ops[op].phase == static_cast<OpPhase>(phase))
+            live.order.push_back(op);
       phaseEnd[phase] = live.order.size();
     }
     live.microBatchesInFlight = options.microBatchesInFlight;
@@ -43,6 +46,38 @@ private:
     int64_t first[kNumPhases] = {-1, -1, -1}, last[kNumPhases] = {-1, -1, -1};
     bool outside = false; // By another stage, or as a result of the step.
   };
+
+  /// XLA orders a function's ops so that little is alive at a time. An optimizer
+  /// updates all weights step by step, and they have little to do with each other:
+  /// each result is made in turn, with all that it takes.
+  void orderUpdate() {
+    llvm::DenseMap<Operation *, unsigned> left; // Ops of the update still to be placed.
+    llvm::DenseSet<Operation *> read;
+    for (unsigned op = 0; op < ops.size(); ++op)
+      if (ops[op].phase == OpPhase::Update) {
+        left[ops[op].op] = op;
+        for (unsigned operand : ops[op].operands)
+          if (Operation *source = values[operand].value.getDefiningOp())
+            read.insert(source);
+      }
+    for (unsigned last = 0; last < ops.size(); ++last) {
+      if (ops[last].phase != OpPhase::Update || read.contains(ops[last].op))
+        continue;
+      llvm::SmallVector<std::pair<unsigned, unsigned>> open{{last, 0}}; // Op and next operand.
+      while (!open.empty()) {
+        auto &[op, operand] = open.back();
+        if (operand == ops[op].operands.size()) {
+          if (left.erase(ops[op].op))
+            live.order.push_back(op);
+          open.pop_back();
+          continue;
+        }
+        Operation *source = values[ops[op].operands[operand++]].value.getDefiningOp();
+        if (auto it = left.find(source); it != left.end())
+          open.push_back({it->second, 0});
+      }
+    }
+  }
 
   void findUses() {
     uses.resize(values.size());

@@ -1,8 +1,9 @@
 //===- Liveness.h - when a stage's values take up memory ---------*- C++ -*-===//
 //
 // The liveness order numbers the stage's ops: those of the forward phase, then
-// backward, then update, each phase in program order, as each becomes a function
-// of its own. Arguments of a function stay until it returns:
+// backward, then update, as each phase becomes a function of its own; forward and
+// backward in program order, update result by result. Arguments of a function stay
+// until it returns:
 //
 //   state         parameters, optimizer state, and gradients that are summed over
 //                 micro-batches: always
