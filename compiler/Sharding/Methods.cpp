@@ -19,6 +19,8 @@ static constexpr MethodInfo kMethods[] = {
     {"megatron", "The batch is split over all mesh axes but the last, and dots by columns or rows "
                  "over the last"},
     {"expert-parallel", "Experts are split over all devices, everything else is data parallel"},
+    {"expert-zero-2", "Experts are split over all devices, and for everything else gradients and "
+                      "optimizer state are"},
     {"heuristic", "The largest dimension of every input is split over all devices, and propagated "
                   "through the step as GSPMD does"},
     {"manual", "What the user has pinned is kept, and the rest is the solver's choice"},
@@ -165,9 +167,9 @@ llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const Method
   if (method == "heuristic")
     return propagatedFilter(roles, meshShape);
   auto restriction = std::make_shared<Restriction>(Restriction{roles, meshShape});
-  restriction->splitsState = method == "zero-2" || method == "zero-3";
+  restriction->splitsState = method == "zero-2" || method == "zero-3" || method == "expert-zero-2";
   restriction->splitsParameters = method == "zero-3";
-  restriction->splitsExperts = method == "expert-parallel";
+  restriction->splitsExperts = method == "expert-parallel" || method == "expert-zero-2";
   if (method == "megatron") {
     if (meshShape.size() < 2)
       return llvm::createStringError("method 'megatron' needs a mesh of two axes or more, the last "

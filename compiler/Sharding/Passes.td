@@ -35,7 +35,7 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
     Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
-           "heuristic or manual">,
+           "expert-zero-2, heuristic or manual">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
@@ -74,7 +74,7 @@ def BuildShardingProblem : Pass<"alpa-build-sharding-problem", "::mlir::ModuleOp
                "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
-           "heuristic or manual">,
+           "expert-zero-2, heuristic or manual">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
@@ -100,7 +100,7 @@ def ApplyShardingSolution : Pass<"alpa-apply-sharding-solution", "::mlir::Module
                "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
-           "heuristic or manual">,
+           "expert-zero-2, heuristic or manual">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
@@ -133,7 +133,7 @@ def ExplainSharding : Pass<"alpa-explain-sharding", "::mlir::ModuleOp"> {
     Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
-           "heuristic or manual">,
+           "expert-zero-2, heuristic or manual">,
     Option<"microBatches", "micro-batches", "int64_t", "1",
            "How often forward and backward run for one update">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",

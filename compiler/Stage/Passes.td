@@ -81,7 +81,10 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "Micro-batches in a step; the module is one micro-batch">,
     Option<"method", "method", "std::string", /*default=*/"\"auto\"",
            "How ops may be split: auto, data-parallel, zero-2, zero-3, megatron, "
-           "expert-parallel, heuristic or manual">,
+           "expert-parallel, expert-zero-2, heuristic or manual">,
+    Option<"pipeline", "pipeline", "std::string", /*default=*/"\"auto\"",
+           "How stages and submeshes may be chosen: auto, intra-only, inter-only, equal-layer, "
+           "equal-mesh or uniform">,
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
            "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
     ListOption<"submeshes", "submeshes", "std::string",

@@ -4,6 +4,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/PipelineMethods.h"
 #include "compiler/Stage/PlanAttributes.h"
 #include "compiler/Stage/SearchOptions.h"
 #include "compiler/Stage/StageCosts.h"
@@ -56,7 +57,9 @@ private:
   llvm::Error run();
   StagePlan runDp(const StageDpProblem &problem);
   llvm::Expected<StagePlan> search(StageCosts &costs, StageDpProblem &problem);
-  llvm::Error explainMisfit(StageCosts &costs, StageDpProblem problem);
+  llvm::Expected<StagePlan> searchRules(StageCosts &costs, StageDpProblem &problem,
+                                        ArrayRef<StageRule> rules);
+  llvm::Error explainMisfit(StageCosts &costs, StageDpProblem problem, ArrayRef<StageRule> rules);
 
   func::FuncOp main;
   std::vector<SmallVector<Operation *>> opsOfLayer;
@@ -76,6 +79,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
   if (numMicroBatches < 1)
     return fail("num-micro-batches must be 1 or more, got " + llvm::Twine(numMicroBatches));
   if (llvm::Error error = checkMethod(method))
+    return fail(llvm::toString(std::move(error)));
+  if (llvm::Error error = checkPipelineMethod(pipeline))
     return fail(llvm::toString(std::move(error)));
   if (meshAxes != 2 && meshAxes != 3)
     return fail("mesh-axes must be 2 or 3, got " + llvm::Twine(meshAxes));
@@ -171,6 +176,22 @@ llvm::Expected<StagePlan> AlpaSearchStagesPass::search(StageCosts &costs, StageD
   }
 }
 
+/// The best plan that follows one of the rules.
+llvm::Expected<StagePlan> AlpaSearchStagesPass::searchRules(StageCosts &costs,
+                                                            StageDpProblem &problem,
+                                                            ArrayRef<StageRule> rules) {
+  StagePlan best;
+  for (const StageRule &rule : rules) {
+    problem.allows = rule;
+    llvm::Expected<StagePlan> plan = search(costs, problem);
+    if (!plan)
+      return plan.takeError();
+    if (plan->seconds < best.seconds)
+      best = std::move(*plan);
+  }
+  return best;
+}
+
 static std::string formatBytes(double bytes) {
   static constexpr const char *units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   unsigned unit = 0;
@@ -180,11 +201,12 @@ static std::string formatBytes(double bytes) {
 }
 
 /// Describes the plan that would be fastest if memory were no matter.
-llvm::Error AlpaSearchStagesPass::explainMisfit(StageCosts &costs, StageDpProblem problem) {
+llvm::Error AlpaSearchStagesPass::explainMisfit(StageCosts &costs, StageDpProblem problem,
+                                                ArrayRef<StageRule> rules) {
   std::vector<int64_t> available = std::move(problem.memoryBytes);
   problem.memoryBytes.clear();
   costs.refresh(/*onlySolved=*/false);
-  llvm::Expected<StagePlan> plan = search(costs, problem);
+  llvm::Expected<StagePlan> plan = searchRules(costs, problem, rules);
   if (!plan)
     return plan.takeError();
   if (plan->stages.empty())
@@ -245,6 +267,10 @@ llvm::Error AlpaSearchStagesPass::run() {
                                             meshShapes, layerRanges);
   if (!space)
     return space.takeError();
+  llvm::Expected<std::vector<StageRule>> rules =
+      applyPipelineMethod(pipeline, *described, opsOfLayer.size(), *space);
+  if (!rules)
+    return fail(llvm::toString(rules.takeError()));
 
   StageDpProblem problem;
   problem.numLayers = opsOfLayer.size();
@@ -308,11 +334,11 @@ llvm::Error AlpaSearchStagesPass::run() {
     return sending(cut, problem.submeshes[from], problem.submeshes[to]);
   };
 
-  llvm::Expected<StagePlan> plan = search(costs, problem);
+  llvm::Expected<StagePlan> plan = searchRules(costs, problem, *rules);
   if (!plan)
     return plan.takeError();
   if (plan->stages.empty())
-    return explainMisfit(costs, problem);
+    return explainMisfit(costs, problem, *rules);
 
   PlanOutcome outcome;
   std::vector<Submesh> chosen;

@@ -94,7 +94,7 @@ class TracedStep:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cluster.yaml"
             cluster.save(path)
-            module.run(method.pipeline(cluster, str(path), count, self.options.gradient_reduction))
+            module.run(method.passes(cluster, str(path), count, self.options.gradient_reduction))
         return traced, module.export_plan()
 
     def _batch_size(self) -> int:

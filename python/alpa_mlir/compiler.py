@@ -100,6 +100,17 @@ def sharding_methods() -> dict[str, str]:
 
 
 @cache
+def pipeline_methods() -> dict[str, str]:
+    """What `pipeline` of `AutoParallel` may be, and what each fixes; `docs/methods.md`.
+
+    Example:
+        >>> "equal-layer" in pipeline_methods()
+        True
+    """
+    return dict(_native().pipeline_methods())
+
+
+@cache
 def schedules() -> dict[str, str]:
     """What `schedule` of a method may be: the pipeline schedules, and what each does.
 

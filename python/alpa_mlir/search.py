@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from alpa_mlir import trees
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import schedules, sharding_methods
+from alpa_mlir.compiler import pipeline_methods, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
 
@@ -152,7 +152,7 @@ class Method(ABC):
             )
         return fitting
 
-    def pipeline(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
+    def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
         """The pass pipeline for one count of micro-batches."""
         search = {
             "cluster": cluster_file,
@@ -188,15 +188,31 @@ class AutoParallel(Method):
     `num_micro_batches` may be a number, several to try, or None for 1, 2, 4 and 8 as far as
     they divide the batch.
 
+    Attributes:
+        pipeline: what stages and submeshes may be chosen: `"auto"` for all, or a name of
+            `docs/methods.md` such as `"equal-layer"`.
+
     Example:
         >>> AutoParallel(num_micro_batches=4).num_micro_batches
         4
+        >>> AutoParallel(pipeline="inter-only").pipeline
+        'inter-only'
     """
 
     num_micro_batches: int | Sequence[int] | None = None
+    pipeline: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pipeline not in pipeline_methods():
+            raise MethodError(
+                f"unknown pipeline {self.pipeline!r}",
+                where="AutoParallel",
+                fix=f"use one of {', '.join(pipeline_methods())}",
+            )
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        return {}
+        return {"pipeline": self.pipeline}
 
 
 @final

@@ -14,6 +14,7 @@
 #include "compiler/Registration.h"
 #include "compiler/Schedule/Schedules.h"
 #include "compiler/Sharding/Methods.h"
+#include "compiler/Stage/PipelineMethods.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"
@@ -163,6 +164,13 @@ std::vector<std::pair<std::string, std::string>> shardingMethods() {
   return methods;
 }
 
+std::vector<std::pair<std::string, std::string>> pipelineMethods() {
+  std::vector<std::pair<std::string, std::string>> methods;
+  for (const alpa::PipelineMethodInfo &info : alpa::pipelineMethodTable())
+    methods.emplace_back(info.name.str(), info.description.str());
+  return methods;
+}
+
 std::vector<std::pair<std::string, std::string>> schedules() {
   std::vector<std::pair<std::string, std::string>> schedules;
   for (const alpa::ScheduleInfo &info : alpa::getSchedules())
@@ -185,6 +193,7 @@ NB_MODULE(_native, m) {
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);
   m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
+  m.def("pipeline_methods", &pipelineMethods, "Names and descriptions of the pipeline methods.");
   m.def("schedules", &schedules, "Names and summaries of the pipeline schedules.");
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;

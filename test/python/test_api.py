@@ -36,7 +36,8 @@ def test_public_names():
 
 
 def test_methods_become_pass_options():
-    assert options(AutoParallel()) == {}
+    assert options(AutoParallel()) == {"pipeline": "auto"}
+    assert options(AutoParallel(pipeline="equal-mesh")) == {"pipeline": "equal-mesh"}
     assert options(ShardParallel()) == {"submeshes": "2x4"}
     assert options(ShardParallel(mesh_shape=(2, 2))) == {
         "submeshes": "1x4",
@@ -54,7 +55,7 @@ def test_methods_become_pass_options():
         "mesh-shapes": "1x1,2x1",
         "layer-ranges": "0-1,1-4",
     }
-    text = ShardParallel(num_micro_batches=2).pipeline(FakeCluster(), "c.yaml", 2, "sum")
+    text = ShardParallel(num_micro_batches=2).passes(FakeCluster(), "c.yaml", 2, "sum")
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
     assert "alpa-slice-stages{gradients=sum}" in text
 
@@ -69,6 +70,10 @@ def test_automatic_counts_divide_the_batch():
     ("make", "message"),
     [
         (lambda: AutoParallel(schedule="zigzag"), "schedule 'zigzag'; fix: use one of 1f1b, 1f1b"),
+        (
+            lambda: AutoParallel(pipeline="equal"),
+            "unknown pipeline 'equal'; fix: use one of auto, intra-only, inter-only, equal-layer,",
+        ),
         (lambda: AutoParallel(num_micro_batches=0), "0 micro-batches; fix"),
         (lambda: AutoParallel(num_micro_batches=(2, -1)), "-1 micro-batches; fix"),
         (lambda: ShardParallel(num_micro_batches=(1, 2)), "ShardParallel: num_micro_batches is"),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 import zoo
-from alpa_mlir import ShardParallel
+from alpa_mlir import AutoParallel, ShardParallel
 from alpa_mlir.compiler import sharding_methods
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from jax.sharding import AbstractMesh, NamedSharding
@@ -40,7 +40,7 @@ def axes_used(spec):
 
 
 CASES = [("gpt", m) for m in sharding_methods() if m not in ("auto", "manual")]
-CASES += [("moe", "zero-3"), ("moe", "expert-parallel"), ("moe", "heuristic")]
+CASES += [("moe", m) for m in ("zero-3", "expert-parallel", "expert-zero-2", "heuristic")]
 
 
 @pytest.mark.parametrize(("model", "name"), CASES)
@@ -65,7 +65,7 @@ def test_numbers(model, name):
     if name == "megatron":
         assert all(axes_used(spec) in ([], ["y"]) for spec in specs.values())
         assert any(axes_used(spec) for spec in specs.values())
-    if name == "expert-parallel":
+    if name in ("expert-parallel", "expert-zero-2"):
         for path, spec in specs.items():
             is_expert = "'up'" in path or "'down'" in path
             assert spec[0] == (["x", "y"] if is_expert and model == "moe" else []), path
@@ -166,3 +166,24 @@ def test_a_method_that_does_not_fit_says_so():
     plan("zero-3", small)
     with pytest.raises(InfeasiblePlanError, match="no plan fits into memory"):
         plan("data-parallel", small)
+
+
+@pytest.mark.parametrize("pipeline", ["intra-only", "inter-only", "equal-layer", "uniform"])
+def test_numbers_of_pipelines(pipeline):
+    model, expected = model_and_reference("gpt")
+    state, batch = model.init()
+    hosts = {**CLUSTER, "hosts": {"count": 2, "devices": 2, "device_type": "small"}}
+    method = AutoParallel(pipeline=pipeline, num_micro_batches=2, layers=4)
+    step = alpa_mlir.compile(model.step, state, batch, cluster=hosts, method=method)
+    assert relative_difference(run(step, state, batch), expected) < 2e-4
+    sizes = [len(mesh.devices) for mesh in step.plan.meshes]
+    layers = [stage.layers[1] - stage.layers[0] for stage in step.plan.stages]
+    assert sum(sizes) == 4
+    if pipeline == "intra-only":
+        assert sizes == [4]
+    if pipeline == "inter-only":
+        assert sizes == [1, 1, 1, 1]
+    if pipeline in ("equal-layer", "uniform"):
+        assert len(set(layers)) == 1
+    if pipeline == "uniform":
+        assert len(set(sizes)) == 1

@@ -4,6 +4,7 @@
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=megatron" | FileCheck %s --check-prefix=MEGATRON
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=heuristic" | FileCheck %s --check-prefix=HEURISTIC
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=expert-parallel" | FileCheck %s --check-prefix=EXPERT
+// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=expert-zero-2" | FileCheck %s --check-prefix=EXPERT-ZERO
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=manual" | FileCheck %s --check-prefix=MANUAL
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2,2 method=zero-3" | FileCheck %s --check-prefix=THREE
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4 method=megatron" 2>&1 | FileCheck %s --check-prefix=ONE-AXIS
@@ -16,7 +17,7 @@
 
 // ONE-AXIS: error: method 'megatron' needs a mesh of two axes or more, the last for tensors; this one has one
 // OTHER-MESH: error: method 'manual': the step's shardings are for a mesh of [2, 2], but this one is [4, 1]; give the mesh's shape
-// UNKNOWN: error: unknown method 'zero-4', expected one of auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, heuristic, manual
+// UNKNOWN: error: unknown method 'zero-4', expected one of auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, expert-zero-2, heuristic, manual
 // MISFIT: error: no sharding of @main fits in 3000000 bytes a device
 
 // The batch over all devices; both dots of the gradients are summed whole.
@@ -105,6 +106,15 @@
 // EXPERT: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S01, R, R]>]
 // EXPERT: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S01, R, R]>]
 // EXPERT: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R]>]
+
+// The experts' own, and everything else as zero-2 does.
+// EXPERT-ZERO-LABEL: func.func @main
+// EXPERT-ZERO-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[R, R]>
+// EXPERT-ZERO-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S01, R, R]>
+// EXPERT-ZERO-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[EZ:[^>]*S0[^>]*]]>
+// EXPERT-ZERO-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S01, R, R]>
+// EXPERT-ZERO: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S01, R, R]>]
+// EXPERT-ZERO: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[EZ]]>]
 
 // Dimension 0 of the activation is pinned, dimension 1 may be split further.
 // MANUAL: optimization_barrier{{.*}}alpa.pin = {{.*}}alpa.shardings = [#alpa.sharding<[S1, {{R|S0}}]>]

@@ -1,0 +1,108 @@
+//===- PipelineMethods.cpp - pipelines that are known by name -------------===//
+
+#include "compiler/Stage/PipelineMethods.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+using namespace alpa;
+
+static constexpr PipelineMethodInfo kPipelines[] = {
+    {"auto", "Everything is the search's choice"},
+    {"intra-only", "One stage on the whole cluster"},
+    {"inter-only", "Every stage on one device"},
+    {"equal-layer", "Stages of as many layers each"},
+    {"equal-mesh", "Stages on submeshes of one shape"},
+    {"uniform", "Stages of as many layers each, on submeshes of one shape"},
+};
+llvm::ArrayRef<PipelineMethodInfo> alpa::pipelineMethodTable() { return kPipelines; }
+
+llvm::Error alpa::checkPipelineMethod(llvm::StringRef name) {
+  std::string names;
+  for (const PipelineMethodInfo &info : kPipelines) {
+    if (info.name == name)
+      return llvm::Error::success();
+    names += (names.empty() ? "" : ", ") + info.name.str();
+  }
+  return llvm::createStringError("unknown pipeline '" + name + "', expected one of " + names);
+}
+
+/// Takes out the submeshes that are not kept, and their views.
+static void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Submesh &)> keep) {
+  SearchSpace kept;
+  for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
+    if (!keep(submesh))
+      continue;
+    kept.submeshes.push_back(submesh);
+    auto &keptViews = kept.views.emplace_back();
+    for (unsigned view : views) {
+      keptViews.push_back(kept.meshes.size());
+      kept.meshes.push_back(space.meshes[view]);
+    }
+  }
+  space = std::move(kept);
+}
+
+llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef method,
+                                                                 const Cluster &cluster,
+                                                                 unsigned numLayers,
+                                                                 SearchSpace &space) {
+  if (llvm::Error error = checkPipelineMethod(method))
+    return std::move(error);
+  auto fail = [&](const llvm::Twine &message) {
+    return llvm::createStringError("pipeline '" + method + "' " + message);
+  };
+  if (method == "auto")
+    return std::vector<StageRule>{nullptr};
+  if (space.manual)
+    return fail("chooses the stages, which submeshes give; leave one of them out");
+
+  int64_t devices = cluster.numDevices();
+  bool equalLayers = method == "equal-layer" || method == "uniform";
+  bool equalMeshes = method == "equal-mesh" || method == "uniform";
+  keepSubmeshes(space, [&](const Submesh &submesh) {
+    int64_t size = submesh.numDevices();
+    if (method == "intra-only")
+      return size == devices;
+    if (method == "inter-only")
+      return size == 1;
+    // Equal submeshes tile the cluster, and each takes a layer at least.
+    return !equalMeshes || (devices % size == 0 && devices / size <= int64_t(numLayers));
+  });
+
+  if (method == "intra-only") {
+    if (space.submeshes.empty())
+      return fail("needs a cluster that is one mesh: hosts with as many devices each");
+    return std::vector<StageRule>{
+        [numLayers](unsigned lo, unsigned hi, unsigned) { return lo == 0 && hi == numLayers; }};
+  }
+  if (method == "inter-only") {
+    if (devices > int64_t(numLayers))
+      return fail("needs a layer for each of " + llvm::Twine(devices) + " devices, got " +
+                  llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
+    return std::vector<StageRule>{nullptr};
+  }
+
+  std::vector<StageRule> rules;
+  for (unsigned count = 1; count <= numLayers; ++count) {
+    if (equalLayers && numLayers % count != 0)
+      continue;
+    auto hasCount = [count](unsigned lo, unsigned hi) { return hi - lo == count; };
+    if (!equalMeshes) {
+      rules.push_back([hasCount](unsigned lo, unsigned hi, unsigned) { return hasCount(lo, hi); });
+      continue;
+    }
+    for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
+      if (equalLayers && devices / submesh.numDevices() != numLayers / count)
+        continue;
+      rules.push_back([=, index = index](unsigned lo, unsigned hi, unsigned other) {
+        return other == index && (!equalLayers || hasCount(lo, hi));
+      });
+    }
+    if (!equalLayers)
+      break; // The number of layers is free.
+  }
+  if (rules.empty())
+    return fail("finds no number of stages that divides both " + llvm::Twine(numLayers) +
+                " layers and " + llvm::Twine(devices) + " devices");
+  return rules;
+}
