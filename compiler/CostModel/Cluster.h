@@ -37,6 +37,7 @@ struct Link {
 struct Host {
   unsigned deviceType = 0; // Index into Cluster::deviceTypes.
   int64_t devices = 0;
+  int64_t nics = 1; // Adapters that its bandwidth to other hosts is made of.
 };
 
 struct Cluster {

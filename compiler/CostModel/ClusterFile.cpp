@@ -160,16 +160,14 @@ private:
   }
 
   bool readHosts(const YamlValue &value, StringRef path) {
-    constexpr StringRef expected = "{count, devices, device_type} or a list of these";
-    if (!checkMap(value, path, {"count", "devices", "device_type"}, expected))
+    constexpr StringRef expected = "{count, devices, device_type, nics} or a list of these";
+    if (!checkMap(value, path, {"count", "devices", "device_type", "nics"}, expected))
       return false;
     int64_t count = 1;
     Host host;
-    bool counted =
-        llvm::any_of(value.map, [](const auto &field) { return field.first == "count"; });
-    if (counted && !readCount(value, path, "count", kMaxHosts, count))
-      return false;
-    if (!readCount(value, path, "devices", kMaxDevicesPerHost, host.devices))
+    if ((value.find("count") && !readCount(value, path, "count", kMaxHosts, count)) ||
+        (value.find("nics") && !readCount(value, path, "nics", kMaxDevicesPerHost, host.nics)) ||
+        !readCount(value, path, "devices", kMaxDevicesPerHost, host.devices))
       return false;
     const YamlValue *type = child(value, path, "device_type", "the name of a device type");
     if (!type)
@@ -316,10 +314,13 @@ std::string alpa::printCluster(const Cluster &cluster) {
     size_t begin = i;
     const Host &host = cluster.hosts[begin];
     while (i < cluster.hosts.size() && cluster.hosts[i].devices == host.devices &&
-           cluster.hosts[i].deviceType == host.deviceType)
+           cluster.hosts[i].deviceType == host.deviceType && cluster.hosts[i].nics == host.nics)
       ++i;
     os << hostSeparator << "\n    {\"count\": " << i - begin << ", \"devices\": " << host.devices
-       << ", \"device_type\": " << quoted(cluster.deviceTypes[host.deviceType].name) << "}";
+       << ", \"device_type\": " << quoted(cluster.deviceTypes[host.deviceType].name);
+    if (host.nics != 1)
+      os << ", \"nics\": " << host.nics;
+    os << "}";
   }
   os << "\n  ],\n  \"links\": {\n    \"intra_host\": " << link(cluster.intraHost)
      << ",\n    \"inter_host\": " << link(cluster.interHost) << "\n  }";

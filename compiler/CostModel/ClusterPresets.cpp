@@ -51,7 +51,7 @@ links:
   inter_host: {bandwidth: 3.125e9, latency: 2e-5}
 )";
 
-// 8 A100 of 40 GB with NVSwitch (600 GB/s both ways), 400 Gbit/s network.
+// 8 A100 of 40 GB with NVSwitch (600 GB/s both ways), four 100 Gbit/s adapters.
 static constexpr llvm::StringLiteral kP4d = R"(
 name: p4d.24xlarge
 device_types:
@@ -59,13 +59,13 @@ device_types:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-hosts: {count: 1, devices: 8, device_type: a100-40gb}
+hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
 links:
   intra_host: {bandwidth: 300e9, latency: 3e-6}
   inter_host: {bandwidth: 50e9, latency: 1e-5}
 )";
 
-// 8 H100 of 80 GB with NVSwitch (900 GB/s both ways), 3200 Gbit/s network.
+// 8 H100 of 80 GB with NVSwitch (900 GB/s both ways), 32 adapters of 100 Gbit/s.
 static constexpr llvm::StringLiteral kP5 = R"(
 name: p5.48xlarge
 device_types:
@@ -73,7 +73,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
-hosts: {count: 1, devices: 8, device_type: h100}
+hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
 links:
   intra_host: {bandwidth: 450e9, latency: 3e-6}
   inter_host: {bandwidth: 400e9, latency: 1e-5}
@@ -87,7 +87,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-hosts: {count: 1, devices: 8, device_type: a100-80gb}
+hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
 links:
   intra_host: {bandwidth: 300e9, latency: 3e-6}
   inter_host: {bandwidth: 200e9, latency: 5e-6}
@@ -101,7 +101,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
-hosts: {count: 1, devices: 8, device_type: h100}
+hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
 links:
   intra_host: {bandwidth: 450e9, latency: 3e-6}
   inter_host: {bandwidth: 400e9, latency: 5e-6}

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 using namespace alpa;
 
@@ -121,6 +122,17 @@ double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
   return on.seconds(1, bytes * (on.spansHosts() ? std::min(on.local, on.devices - on.local) : 1));
 }
 
+/// The part of a host's adapters that some of its devices use.
+static double partOfAdapters(const Cluster &cluster, double devices) {
+  double part = 1;
+  for (const Host &host : cluster.hosts) {
+    double adapters = double(std::min(host.nics, host.devices));
+    double used = std::max(1.0, std::floor(devices * adapters / double(host.devices)));
+    part = std::min(part, used / adapters);
+  }
+  return part;
+}
+
 double alpa::transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
                              double bytes) {
   if (bytes <= 0)
@@ -133,7 +145,8 @@ double alpa::transferSeconds(const Cluster &cluster, const Submesh &from, const 
                                                from.devicesPerHost + to.devicesPerHost <= most);
   const Link &link = oneHost ? cluster.intraHost : cluster.interHost;
   // Senders and receivers work side by side, each with a link of its own.
-  double lanes =
-      oneHost ? std::min(from.devicesPerHost, to.devicesPerHost) : std::min(from.hosts, to.hosts);
-  return link.latencySeconds + bytes / (link.bandwidthBytesPerSecond * std::max(lanes, 1.0));
+  double lanes = std::min(from.devicesPerHost, to.devicesPerHost);
+  if (!oneHost)
+    lanes = std::min(from.hosts, to.hosts) * partOfAdapters(cluster, lanes);
+  return link.latencySeconds + bytes / (link.bandwidthBytesPerSecond * lanes);
 }

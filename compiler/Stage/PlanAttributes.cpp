@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/PlanAttributes.h"
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Sharding/CaptureShardings.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -19,6 +20,7 @@ public:
       : main(main), plan(plan), context(main.getContext()), builder(context) {}
 
   void run(const Cluster &cluster) {
+    flops.resize(plan.stages.size());
     for (Operation &op : main.front().without_terminator())
       annotate(&op);
     for (BlockArgument arg : main.getArguments())
@@ -50,6 +52,8 @@ private:
   void annotate(Operation *op) {
     unsigned stage = stageOf(op);
     op->setAttr(attr::stage, integer(stage));
+    if (auto phase = op->getAttrOfType<StringAttr>(attr::phase))
+      flops[stage][phase.getValue()] += getFlops(op);
     SmallVector<Attribute> results, operands, uses;
     for (Value value : op->getResults())
       results.push_back(specOf(value, stage));
@@ -101,7 +105,7 @@ private:
     main.setArgAttr(index, attr::sharding, specOf(owner && !read ? next : Value(arg), stage));
   }
 
-  Attribute stageAttr(const StageOutcome &stage) {
+  Attribute stageAttr(const StageOutcome &stage, llvm::StringMap<double> &flopsOf) {
     const IntraOpResult &result = *stage.result;
     const Solution &solution = result.solution;
     int64_t peak =
@@ -111,6 +115,9 @@ private:
         named("forward_seconds", seconds(result.forwardSeconds)),
         named("backward_seconds", seconds(result.backwardSeconds)),
         named("update_seconds", seconds(result.updateSeconds)),
+        named("forward_flops", builder.getF64FloatAttr(flopsOf["forward"])),
+        named("backward_flops", builder.getF64FloatAttr(flopsOf["backward"])),
+        named("update_flops", builder.getF64FloatAttr(flopsOf["update"])),
         named("state_bytes", integer(result.stateBytes)),
         named("activation_bytes", integer(result.activationBytes)),
         named("temporary_bytes", integer(result.temporaryBytes)),
@@ -135,8 +142,8 @@ private:
   void annotateModule(const Cluster &cluster) {
     auto module = main->getParentOfType<ModuleOp>();
     SmallVector<Attribute> stages;
-    for (const StageOutcome &stage : plan.stages)
-      stages.push_back(stageAttr(stage));
+    for (auto [stage, flopsOf] : llvm::zip_equal(plan.stages, flops))
+      stages.push_back(stageAttr(stage, flopsOf));
     module->setAttr(attr::stages, builder.getArrayAttr(stages));
     module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
     module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule));
@@ -159,6 +166,8 @@ private:
   const PlanOutcome &plan;
   MLIRContext *context;
   Builder builder;
+  /// Of all of a stage's ops of a phase, on all its devices together.
+  std::vector<llvm::StringMap<double>> flops;
 };
 
 } // namespace

@@ -39,6 +39,7 @@ from alpa_mlir.plan import Plan
 from alpa_mlir.problem import ProblemSolution, solve_problem
 from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
 from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
+from alpa_mlir.simulator import Timeline, simulate
 from alpa_mlir.tagging import grad, value_and_grad
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "ProblemSolution",
     "ShardParallel",
     "SolverError",
+    "Timeline",
     "TraceError",
     "TracedStep",
     "UnsupportedOpError",
@@ -74,6 +76,7 @@ __all__ = [
     "explain",
     "grad",
     "parallelize",
+    "simulate",
     "solve_problem",
     "solver_methods",
     "use_virtual_devices",

@@ -104,6 +104,15 @@ class Cluster:
         return sum(self.devices_per_host)
 
     @property
+    def device_memory_bytes(self) -> tuple[int, ...]:
+        """Memory of each device."""
+        types, sizes = self._fields["device_types"], list[int]()
+        for group in self._fields["hosts"]:
+            memory = int(types[group["device_type"]]["memory_bytes"])
+            sizes += [memory] * (int(group["devices"]) * int(group["count"]))
+        return tuple(sizes)
+
+    @property
     def _fields(self) -> dict[str, Any]:
         return json.loads(self.text)
 

@@ -92,14 +92,15 @@ def plan_summary(plan: Plan) -> str:
 
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line and a table in plain characters."""
-    return plan_summary(plan) + "\n" + _table(HEADER, stage_rows(plan, weights))
+    return plan_summary(plan) + "\n" + table(HEADER, stage_rows(plan, weights))
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells in columns, rows apart by rules; a cell may have several lines."""
     cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
     widths = [max(len(line) for row in cells for line in row[c]) for c in range(len(header))]
     rule = "-+-".join("-" * width for width in widths)

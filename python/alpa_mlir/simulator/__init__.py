@@ -1,0 +1,58 @@
+"""Simulates the steps of a plan on a described cluster; no device is needed.
+
+Example:
+    >>> timeline = simulate(Plan.load("my_plan"))    # doctest: +SKIP
+    >>> print(timeline.as_text())                    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from alpa_mlir import compiler
+from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
+from alpa_mlir.plan import Plan
+from alpa_mlir.simulator.costs import function_seconds
+from alpa_mlir.simulator.engine import Work, collect_steps, execute
+from alpa_mlir.simulator.memory import MemoryUse
+from alpa_mlir.simulator.network import LinkUse, MeshPair, Path
+from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, Transfer
+
+__all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
+
+
+def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
+    """Execute a plan's instruction lists on a described cluster.
+
+    Calls take the seconds that the search foresaw for them; transfers take the cluster's latency
+    and bandwidth.
+
+    Args:
+        cluster: by default the one that the plan was made for.
+        share_links: whether transfers between different meshes slow each other down where they
+            use the same link; without, every pair of meshes has links of its own.
+
+    Raises:
+        ClusterFileError: the cluster's description is wrong, or lacks a device of the plan.
+        PlanFormatError: the plan does not say the seconds of its stages.
+        PlanMismatchError: the programs do not fit together.
+
+    Example:
+        >>> simulate(plan).step_seconds                  # doctest: +SKIP
+        0.0123
+    """
+    described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
+    steps, sizes, pairs = collect_steps(plan)
+    seconds = function_seconds(plan)
+    paths = _paths(plan, described, sorted(set(pairs.values())))
+    work = Work(steps, seconds, sizes, pairs, paths)
+    return Timeline(plan, described, share_links, work, execute(work, share_links))
+
+
+def _paths(plan: Plan, cluster: Cluster, pairs: list[MeshPair]) -> Mapping[MeshPair, Path]:
+    devices = [list(mesh.devices) for mesh in plan.meshes]
+    found = compiler.transfer_paths(cluster.text, [(devices[a], devices[b]) for a, b in pairs])
+    return {
+        pair: Path(latency, rate, tuple(LinkUse(*use) for use in uses))
+        for pair, (latency, rate, uses) in zip(pairs, found, strict=True)
+    }

@@ -1,0 +1,209 @@
+"""Bytes on each device of a mesh over time, from the buffers that its program keeps.
+
+State that the step is given counts from the beginning, other buffers from the instruction that
+makes them until the one that frees them, or until the transfers that read them have ended.
+A function's result takes the buffer of an argument of the same form that is freed next, and a
+sum that of its left operand, as the runtime gives them away. While a forward or backward
+function runs, the temporaries that the search foresaw for the stage are there too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_mlir.plan import (
+    AccumulateOp,
+    FreeOp,
+    InputOp,
+    Instruction,
+    MeshInfo,
+    Plan,
+    ProgramInfo,
+    RecvOp,
+    RunOp,
+    SendOp,
+    TensorSpec,
+)
+from alpa_mlir.simulator.costs import device_bytes
+from alpa_mlir.simulator.engine import Record
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes on each device of a mesh; between `times[i]` and `times[i + 1]` it is `bytes[i]`.
+
+    Attributes:
+        peak_bytes: the most at any time.
+        predicted_bytes: the peak that the search foresaw, or None if the plan does not say.
+        capacity_bytes: what a device has, or None if the cluster does not say.
+    """
+
+    times: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    peak_bytes: float
+    predicted_bytes: float | None
+    capacity_bytes: float | None
+
+    def at(self, seconds: float) -> float:
+        """Bytes at a time of the step.
+
+        Example:
+            >>> use = MemoryUse(np.array([0.0, 1.0]), np.array([4.0, 0.0]), 4.0, None, None)
+            >>> use.at(0.5)
+            4.0
+        """
+        index = int(np.searchsorted(self.times, seconds, side="right")) - 1
+        return float(self.bytes[index]) if index >= 0 else 0.0
+
+
+class _MeshMemory:
+    """Walks one program; changes are (time, bytes) in program order."""
+
+    def __init__(self, plan: Plan, mesh: int, record: Record) -> None:
+        self.plan = plan
+        self.mesh: MeshInfo = plan.meshes[mesh]
+        self.record = record
+        self.clocks = iter(record.clocks[mesh])
+        self.runs = iter(record.runs[mesh])
+        self.now = 0.0
+        self.held: dict[int, float] = {}  # Bytes by slot.
+        self.forms: dict[int, TensorSpec] = {}
+        self.busy_until: dict[int, float] = {}  # Slots that transfers read.
+        self.times: list[float] = []
+        self.changes: list[float] = []
+        self.sizes: dict[int, float] = {}
+        self.aliases: dict[tuple[int, str, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def walk(self, program: ProgramInfo) -> None:
+        instructions = program.instructions
+        for position, op in enumerate(instructions):
+            following = instructions[position + 1] if position + 1 < len(instructions) else None
+            match op:
+                case RunOp():
+                    self.run(op, following)
+                case SendOp():
+                    self.now = next(self.clocks)
+                    ended = self.record.ended[op.tag]
+                    self.busy_until[op.slot] = max(ended, self.busy_until.get(op.slot, 0.0))
+                case RecvOp():
+                    self.now = next(self.clocks)
+                    self.make(self.now, op.slot, op.tensor)
+                case InputOp():
+                    is_state = self.plan.inputs[op.arg].kind == "state"
+                    self.make(0.0 if is_state else self.now, op.slot, op.tensor)
+                case AccumulateOp():
+                    self.accumulate(op, following)
+                case FreeOp():
+                    for slot in op.slots:
+                        self.free(slot)
+                case _:
+                    pass
+
+    def size_of(self, tensor: TensorSpec) -> float:
+        key = id(tensor)
+        if key not in self.sizes:
+            self.sizes[key] = device_bytes(tensor, self.mesh)
+        return self.sizes[key]
+
+    def change(self, time: float, count: float) -> None:
+        if count:
+            self.times.append(time)
+            self.changes.append(count)
+
+    def make(self, time: float, slot: int, tensor: TensorSpec) -> None:
+        size = self.held[slot] = self.size_of(tensor)
+        self.forms[slot] = tensor
+        self.change(time, size)
+
+    def free(self, slot: int) -> None:
+        until = max(self.now, self.busy_until.pop(slot, 0.0))
+        self.change(until, -self.held.pop(slot, 0.0))
+
+    def run(self, op: RunOp, following: Instruction | None) -> None:
+        start, end = next(self.runs)
+        self.now = next(self.clocks)
+        stage = self.plan.stages[op.stage]
+        outputs = stage.functions[op.function].outputs
+        taken = self.given_away(op, following)
+        made = sum(map(self.size_of, outputs))
+        for slot, tensor in zip(op.outputs, outputs, strict=True):
+            self.held[slot] = self.size_of(tensor)
+            self.forms[slot] = tensor
+        for slot in taken:
+            made -= self.held[slot]
+            self.held[slot] = 0.0
+        temporary = 0.0
+        if op.function in ("forward", "backward"):
+            temporary = stage.predicted.get("temporary_bytes", 0.0)
+        self.change(start, made + temporary)
+        self.change(end, -temporary)
+
+    def given_away(self, op: RunOp, following: Instruction | None) -> Sequence[int]:
+        """Slots of arguments whose buffers the results take."""
+        if not isinstance(following, FreeOp):
+            return ()
+        freed = set(following.slots)
+        dying = tuple(
+            i for i, slot in enumerate(op.inputs) if slot in freed and slot not in self.busy_until
+        )
+        if not dying:
+            return ()
+        key = (op.stage, op.function, dying)
+        if key not in self.aliases:
+            function = self.plan.stages[op.stage].functions[op.function]
+            wanted = Counter(function.outputs)
+            taken: list[int] = []
+            for i in dying:
+                tensor = function.inputs[i]
+                if wanted[tensor] > 0:
+                    wanted[tensor] -= 1
+                    taken.append(i)
+            self.aliases[key] = tuple(taken)
+        return [op.inputs[i] for i in self.aliases[key]]
+
+    def accumulate(self, op: AccumulateOp, following: Instruction | None) -> None:
+        tensor = self.forms[op.left]
+        size = self.size_of(tensor)
+        if isinstance(following, FreeOp) and op.left in following.slots:
+            size, self.held[op.left] = self.held[op.left], 0.0
+        else:
+            self.change(self.now, size)
+        self.held[op.slot] = size
+        self.forms[op.slot] = tensor
+
+
+def memory_use(
+    plan: Plan, record: Record, capacities: Sequence[float | None]
+) -> tuple[MemoryUse, ...]:
+    """The memory of each mesh's devices.
+
+    Args:
+        capacities: bytes of a device of each mesh.
+    """
+    uses: list[MemoryUse] = []
+    programs = {program.mesh: program for program in plan.programs}
+    for mesh, capacity in enumerate(capacities):
+        walker = _MeshMemory(plan, mesh, record)
+        walker.walk(programs[mesh])
+        times = np.array([0.0, *walker.times])
+        changes = np.array([0.0, *walker.changes])
+        order = np.argsort(times, kind="stable")
+        times, held = times[order], np.cumsum(changes[order])
+        last = np.append(np.diff(times) > 0, True)  # What holds after all changes of a moment.
+        predicted = [s.predicted.get("peak_bytes") for s in plan.stages if s.mesh == mesh]
+        known = [p for p in predicted if p is not None]
+        uses.append(
+            MemoryUse(
+                times[last],
+                held[last],
+                float(held.max()),
+                sum(known) if known and len(known) == len(predicted) else None,
+                capacity,
+            )
+        )
+    return tuple(uses)
