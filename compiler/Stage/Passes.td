@@ -113,6 +113,50 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaRescale : Pass<"alpa-rescale", "mlir::ModuleOp"> {
+  let summary = "Turn an imported step into that of another micro-batch size, for costing";
+  let description = [{
+    The search over the number of micro-batches asks what a step of another size
+    would cost. Tracing it again takes seconds; this pass changes the types of an
+    imported module instead. Every dimension that holds the batch (dimension 0 of
+    arguments with `alpa.kind = "batch"`, followed through all ops by their sharding
+    rules; merged with others by a reshape, too) is multiplied by `batch`, and so are
+    sizes that ops state as attributes. With `dtype` all wider floating-point numbers
+    become numbers of that type.
+
+    The result has the ops and types that tracing at the new size gives, but not its
+    numbers: a constant that was computed from the size of the batch, such as the 1/n
+    of a mean, keeps its value, and tables of the batch's size become splats. It is to
+    be planned, not to be run.
+
+    Before:
+    ```mlir
+    func.func @main(%w: tensor<8x8xf32>, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> .. {
+      %0 = stablehlo.dot_general %x, %w, .. : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    ```
+    After `batch=1/2`:
+    ```mlir
+    func.func @main(%w: tensor<8x8xf32>, %x: tensor<2x8xf32> {alpa.kind = "batch"}) -> .. {
+      %0 = stablehlo.dot_general %x, %w, .. : (tensor<2x8xf32>, tensor<8x8xf32>) -> tensor<2x8xf32>
+    ```
+    Errors, all of which begin with `alpa-rescale:`: an op that takes a part of the
+    batch, slides a window along it or splits it; state with a dimension of the batch;
+    a batch of one example; a size that is no whole number; an op that does not allow
+    the new type.
+  }];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
+  let options = [
+    Option<"batch", "batch", "std::string", /*default=*/"\"1\"",
+           "What the micro-batch size is multiplied by, such as 4 or 1/2">,
+    Option<"dtype", "dtype", "std::string", /*default=*/"\"\"",
+           "bfloat16 or float16: the type of all floating-point numbers that are wider">
+  ];
+  let statistics = [
+    Statistic<"numResized", "resized values", "Values with another size than before">,
+    Statistic<"numLowered", "lowered values", "Values with another dtype than before">
+  ];
+}
+
 def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
   let summary = "Cut the step into one module per stage with one function per phase";
   let description = [{

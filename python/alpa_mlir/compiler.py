@@ -16,6 +16,7 @@ from alpa_mlir.errors import (
     ModuleSyntaxError,
     PassError,
     ProblemFormatError,
+    RescaleError,
     SolverError,
     UnsupportedOpError,
 )
@@ -25,6 +26,7 @@ _T = TypeVar("_T")
 
 # The first pattern that a diagnostic matches gives its error.
 _NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
+    (r"^alpa-rescale:", RescaleError),
     (r"no plan fits|no plan exists|infeasible", InfeasiblePlanError),
     (
         r"no sharding rule|unsupported op|not (a )?supported|unregistered|custom op",
@@ -177,6 +179,12 @@ class Module:
             self._handle = _call(ModuleSyntaxError, _native().parse_module, text, name)
         except UnsupportedOpError as error:
             raise _name_the_op(error, text) from None
+
+    def clone(self) -> Module:
+        """A copy to run other passes on; it must not be used while this one is at work."""
+        copy = object.__new__(Module)
+        copy._handle = self._handle.clone()
+        return copy
 
     def annotate(self, signature_json: str) -> Module:
         """Set what the tracer knows about the arguments and results of `@main`."""

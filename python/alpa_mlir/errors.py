@@ -76,6 +76,10 @@ class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
 
 
+class RescaleError(AlpaError):
+    """A traced step cannot be turned into that of another batch size or dtype; trace it anew."""
+
+
 class ProblemFormatError(AlpaError):
     """An intra-op problem file is malformed or has a number out of range; names the line."""
 

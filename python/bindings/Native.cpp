@@ -93,13 +93,20 @@ public:
     mlir::DialectRegistry registry;
     alpa::registerDialects(registry);
     auto result = std::make_unique<Module>();
-    result->context = std::make_unique<mlir::MLIRContext>(registry);
+    result->context = std::make_shared<mlir::MLIRContext>(registry);
     Diagnostics diagnostics(result->context.get());
     nb::gil_scoped_release release;
     result->module = mlir::parseSourceString<mlir::ModuleOp>(
         text, mlir::ParserConfig(result->context.get()), fileName);
     if (!result->module)
       diagnostics.raise("the module could not be parsed");
+    return result;
+  }
+
+  std::unique_ptr<Module> clone() {
+    auto result = std::make_unique<Module>();
+    result->context = context;
+    result->module = module->clone();
     return result;
   }
 
@@ -139,7 +146,7 @@ public:
   }
 
 private:
-  std::unique_ptr<mlir::MLIRContext> context;
+  std::shared_ptr<mlir::MLIRContext> context; // Shared with clones.
   mlir::OwningOpRef<mlir::ModuleOp> module;
 };
 
@@ -206,6 +213,7 @@ NB_MODULE(_native, m) {
   alpa::registerPasses();
   nb::exception<CompilerError>(m, "CompilerError");
   nb::class_<Module>(m, "Module")
+      .def("clone", &Module::clone)
       .def("annotate", &Module::annotate, nb::arg("signature_json"))
       .def("run_pipeline", &Module::runPipeline, nb::arg("pipeline"))
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
