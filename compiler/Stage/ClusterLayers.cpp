@@ -1,16 +1,19 @@
 //===- ClusterLayers.cpp - ops into layers --------------------------------===//
 
-#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
-#include "compiler/Stage/LayerDp.h"
+#include "compiler/Stage/ForwardUnits.h"
+#include "compiler/Stage/LayerBlocks.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/StageShape.h"
 #include "compiler/Stage/UpdateLayers.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 #include <map>
+#include <set>
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPACLUSTERLAYERS
@@ -19,9 +22,6 @@ namespace alpa {
 
 using namespace mlir;
 using namespace alpa;
-
-/// More layers make the search slower, and rarely better.
-static constexpr unsigned kMostLayers = 8;
 
 namespace {
 
@@ -35,17 +35,13 @@ public:
       emitError(getOperation().getLoc(), "the module has no function @main");
       return signalPassFailure();
     }
-    if (!(delta >= 0) || !std::isfinite(delta)) {
-      emitError(getOperation().getLoc(), "alpa-cluster-layers: delta must be 0 or more, got ")
-          << double(delta);
-      return signalPassFailure();
-    }
     layerOfOp.clear();
+    layerOfEqn.clear();
+    keptEqns.clear();
     for (auto &phase : phases)
       phase.clear();
-    if (failed(readPhases(main)))
+    if (failed(checkOptions()) || failed(readPhases(main)) || failed(clusterForward(main)))
       return signalPassFailure();
-    clusterForward();
     placeBackward();
     assignUpdateLayers(main, layerOfOp);
 
@@ -53,10 +49,27 @@ public:
     for (auto &[op, layer] : layerOfOp)
       op->setAttr("alpa.layer", builder.getI64IntegerAttr(layer));
     repeatForReaders(main, {"alpa.phase", "alpa.eqn", "alpa.layer"}, isSplatLike);
+    countKinds(main);
   }
 
 private:
   enum { Forward, Backward, Update };
+
+  LogicalResult fail(const llvm::Twine &message) {
+    return emitError(getOperation().getLoc(), "alpa-cluster-layers: " + message);
+  }
+
+  LogicalResult checkOptions() {
+    if (!(delta >= 0) || !std::isfinite(delta))
+      return fail("delta must be 0 or more, got " + llvm::formatv("{0:F}", double(delta)).str());
+    if (balance != "communication" && balance != "operators")
+      return fail("unknown balance '" + balance + "'; expected communication or operators");
+    if (maxLayers < 1)
+      return fail("max-layers must be 1 or more");
+    if (!boundaries.empty() && layers)
+      return fail("give either layers or boundaries");
+    return success();
+  }
 
   LogicalResult readPhases(func::FuncOp main) {
     for (Operation &op : main.getBody().front().without_terminator()) {
@@ -78,39 +91,24 @@ private:
     return op->getAttrOfType<IntegerAttr>("alpa.eqn").getInt();
   }
 
-  void clusterForward() {
-    std::map<int64_t, unsigned> unitOfEqn; // In order of equations.
-    for (Operation *op : phases[Forward])
-      unitOfEqn[eqnOf(op)] = 0;
-    unsigned numUnits = 0;
-    for (auto &[eqn, unit] : unitOfEqn)
-      unit = numUnits++;
-
-    LayerProblem problem;
-    problem.units.resize(numUnits);
-    llvm::DenseMap<Value, unsigned> numbers;
-    llvm::DenseMap<Operation *, unsigned> unitOfOp;
-    llvm::SmallSetVector<unsigned, 16> heavy;
-    for (Operation *op : phases[Forward]) {
-      unsigned unit = unitOfOp[op] = unitOfEqn[eqnOf(op)];
-      problem.units[unit].flops += getFlops(op);
-      if (std::optional<ShardingRule> rule = getShardingRule(op); rule && rule->heavy)
-        heavy.insert(unit);
-      for (Value value : getUsedValues(op)) {
-        auto source = unitOfOp.find(value.getDefiningOp());
-        if (source == unitOfOp.end() || source->second >= unit)
-          continue;
-        unsigned number = numbers.try_emplace(value, numbers.size()).first->second;
-        problem.units[unit].inputs.push_back(
-            {source->second, number, getTensorBytes(value.getType())});
-      }
+  LogicalResult clusterForward(func::FuncOp main) {
+    ForwardUnits units = collectForwardUnits(main, phases[Forward]);
+    Layering layering;
+    if (!boundaries.empty()) {
+      if (failed(cutByHand(units, layering)))
+        return failure();
+    } else {
+      layering = clusterBlocks(units.problem, layers, maxLayers, delta);
+      if (balance == "operators")
+        layering = balanceOperators(units, layering.numLayers);
     }
-    unsigned wanted = layers ? unsigned(layers) : std::min<unsigned>(kMostLayers, heavy.size());
-    Layering layering = clusterLayers(problem, wanted, delta);
     numLayers += layering.numLayers;
 
-    for (auto &[eqn, unit] : unitOfEqn)
+    for (auto [unit, eqn] : llvm::enumerate(units.eqns)) {
       layerOfEqn[eqn] = layering.layerOfUnit[unit];
+      if (!units.isMoved(unit))
+        keptEqns[eqn] = layering.layerOfUnit[unit];
+    }
     for (Operation *op : phases[Forward]) {
       unsigned layer = layerOfEqn[eqnOf(op)], least = layer;
       for (Value value : getUsedValues(op))
@@ -119,13 +117,64 @@ private:
       movedOps += least != layer;
       layerOfOp[op] = least;
     }
+    return success();
+  }
+
+  LogicalResult cutByHand(const ForwardUnits &units, Layering &layering) {
+    layering.numLayers = boundaries.size() + 1;
+    std::vector<bool> used(layering.numLayers);
+    for (int64_t place : units.places) {
+      unsigned layer = llvm::count_if(boundaries, [&](int64_t first) { return first <= place; });
+      layering.layerOfUnit.push_back(layer);
+      used[layer] = true;
+    }
+    int64_t last = -1;
+    for (auto [index, first] : llvm::enumerate(boundaries)) {
+      if (first <= last)
+        return fail("boundaries must ascend from 0, got " + llvm::Twine(first) + " after " +
+                    llvm::Twine(last));
+      last = first;
+    }
+    auto empty = llvm::find(used, false);
+    if (empty == used.end())
+      return success();
+    return fail("layer " + llvm::Twine(empty - used.begin()) +
+                " of the given boundaries holds no equation; equations of the forward "
+                "computation are numbered from " +
+                llvm::Twine(units.places.empty() ? 0 : units.places.front()) + " to " +
+                llvm::Twine(units.places.empty() ? 0 : units.places.back()));
+  }
+
+  /// The paper's baseline "equal operator".
+  Layering balanceOperators(const ForwardUnits &units, unsigned count) const {
+    LayerProblem problem;
+    problem.units.resize(units.ops.size());
+    for (auto [unit, ops] : llvm::zip(problem.units, units.ops))
+      unit.flops = llvm::count_if(ops, [](Operation *op) { return !isConstantLike(op); });
+    return clusterLayers(problem, count, /*delta=*/0);
+  }
+
+  /// How many different problems the layers pose, for people who look at cuts.
+  void countKinds(func::FuncOp main) {
+    std::vector<std::vector<Operation *>> ops;
+    for (Operation &op : main.front().without_terminator()) {
+      size_t layer = op.getAttrOfType<IntegerAttr>("alpa.layer").getInt();
+      ops.resize(std::max(ops.size(), layer + 1));
+      ops[layer].push_back(&op);
+    }
+    std::set<std::vector<uintptr_t>> kinds;
+    for (ArrayRef<Operation *> layer : ops)
+      kinds.insert(describeStage(layer).words);
+    numKinds += kinds.size();
   }
 
   /// The layer of an equation; of the one before it if nothing is left of it.
   unsigned lookupEqn(int64_t eqn) const {
-    auto it = layerOfEqn.upper_bound(eqn);
-    if (it == layerOfEqn.begin())
-      return it == layerOfEqn.end() ? 0 : it->second;
+    if (auto exact = layerOfEqn.find(eqn); exact != layerOfEqn.end())
+      return exact->second;
+    auto it = keptEqns.upper_bound(eqn);
+    if (it == keptEqns.begin())
+      return it == keptEqns.end() ? 0 : it->second;
     return std::prev(it)->second;
   }
 
@@ -172,7 +221,7 @@ private:
   }
 
   SmallVector<Operation *> phases[3];
-  std::map<int64_t, unsigned> layerOfEqn;
+  std::map<int64_t, unsigned> layerOfEqn, keptEqns; // The latter without moved ones.
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
 };
 

@@ -9,6 +9,8 @@
 
 using namespace alpa;
 
+/// What costs little may go with an equation that is too large for any balance.
+static constexpr double kBottleneckSlack = 0.1;
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 namespace {
@@ -20,9 +22,12 @@ public:
     prefix.assign(count + 1, 0);
     for (size_t i = 0; i < count; ++i)
       prefix[i + 1] = prefix[i] + units[i].flops;
-    // Sums differ in their last bits with their order.
-    limit = std::max((1 + delta) * prefix[count] / numLayers, leastBottleneck()) * (1 + 1e-9);
+    limit = (1 + delta) * prefix[count] / numLayers;
+    if (double least = leastBottleneck(); least > limit)
+      limit = least * (1 + kBottleneckSlack);
+    limit *= 1 + 1e-9; // Sums differ in their last bits with their order.
     fillRows();
+    fillNeeded();
   }
 
   Layering run() {
@@ -86,6 +91,17 @@ private:
     }
   }
 
+  /// needed[i]: the fewest layers that units i .. can be cut into.
+  void fillNeeded() {
+    needed.assign(count + 1, 0);
+    size_t end = count;
+    for (size_t i = count; i-- > 0;) {
+      while (end - i > rows[i].size())
+        --end;
+      needed[i] = needed[end] + 1;
+    }
+  }
+
   /// best[r][k]: units 0 .. k - 1 in r layers. Returns the value of the whole
   /// and where its layers begin.
   template <typename Combine>
@@ -94,8 +110,8 @@ private:
     std::vector<std::vector<unsigned>> from(numLayers + 1, std::vector<unsigned>(count + 1, 0));
     best[0][0] = 0;
     for (unsigned r = 1; r <= numLayers; ++r)
-      for (size_t i = r - 1; i < count; ++i) {
-        if (best[r - 1][i] == kInfinity)
+      for (size_t i = r - 1; i + (numLayers - r) < count; ++i) {
+        if (best[r - 1][i] == kInfinity || needed[i] > numLayers - r + 1)
           continue;
         for (size_t n = 0; n < rows[i].size(); ++n) {
           if (rows[i][n] > mostBytes)
@@ -121,6 +137,7 @@ private:
   double limit = 0;
   std::vector<double> prefix;
   std::vector<std::vector<double>> rows;
+  std::vector<unsigned> needed;
 };
 
 } // namespace

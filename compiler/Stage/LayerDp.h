@@ -19,6 +19,8 @@ struct LayerProblem {
   struct Unit {
     double flops = 0;
     std::vector<Input> inputs;
+    uint64_t kind = 0;  // Equal for units that do the same work.
+    unsigned heavy = 0; // Ops with a dot or a convolution.
   };
   std::vector<Unit> units;
 };
@@ -30,10 +32,11 @@ struct Layering {
   double maxFlops = 0;      // Of any layer.
 };
 
-/// Eq. 6 of the Alpa paper: cuts the units into at most `numLayers` runs so that
-/// the most bytes that a layer receives from earlier ones are least, while no
-/// layer has more than (1 + delta) times the mean FLOPs (or than the best
-/// possible balance, where that is worse). Among those, the FLOPs vary least.
+/// Eq. 6 of the Alpa paper: cuts the units into `numLayers` runs (fewer if there
+/// are not as many units) so that the most bytes that a layer receives from
+/// earlier ones are least, while no layer has more than (1 + delta) times the
+/// mean FLOPs (or a tenth more than the best possible balance, where that is
+/// worse). Among those, the FLOPs vary least.
 Layering clusterLayers(const LayerProblem &problem, unsigned numLayers, double delta);
 
 } // namespace alpa

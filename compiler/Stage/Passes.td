@@ -13,6 +13,11 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
     receives from earlier ones are least while no layer has more than
     `(1 + delta)` times the mean FLOPs; among those cuts the FLOPs vary least.
 
+    Blocks that a model repeats are found first: without `layers` each becomes a
+    layer (several where there would be more than `max-layers`, a part where there
+    would be fewer than 8), and they are not cut apart unless `layers` asks for
+    more. So layers do the same work, and what is found out about one holds for all.
+
     Every op of `@main` gets `alpa.layer` (broadcasts of single elements are repeated for each layer
     that reads them). Backward ops go with their forward
     equation, update ops with the weight or gradient that they update; scalars
@@ -34,13 +39,20 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
   }];
   let options = [
     Option<"layers", "layers", "unsigned", /*default=*/"0",
-           "Number of layers; 0 takes one for each equation with a dot or a convolution, "
-           "8 at most">,
+           "Number of layers; 0 takes it from the model's repeated blocks">,
+    Option<"maxLayers", "max-layers", "unsigned", /*default=*/"8",
+           "Most layers to take where layers is 0">,
     Option<"delta", "delta", "double", /*default=*/"0.5",
-           "How far the FLOPs of a layer may exceed their mean">
+           "How far the FLOPs of a layer may exceed their mean">,
+    Option<"balance", "balance", "std::string", /*default=*/"\"communication\"",
+           "What is balanced: `communication` (Eq. 6), or `operators`, equally many ops in each "
+           "layer wherever that cuts (the paper's baseline)">,
+    ListOption<"boundaries", "boundaries", "int64_t",
+               "Layers by hand: the first equation of each but layer 0">
   ];
   let statistics = [
     Statistic<"numLayers", "layers", "Layers made">,
+    Statistic<"numKinds", "kinds of layers", "Layers that differ in what they compute">,
     Statistic<"movedOps", "moved ops", "Ops whose layer was changed to keep the order of layers">
   ];
 }

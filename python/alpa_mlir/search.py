@@ -16,6 +16,7 @@ from alpa_mlir.compiler import pipeline_methods, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
 
+LAYER_BALANCES = ("communication", "operators")
 AUTO_MICRO_BATCHES = (1, 2, 4, 8)
 
 
@@ -26,7 +27,11 @@ class Method(ABC):
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
         schedule: `"1f1b"`, `"1f1b-overlap"` (hides sending, for more memory) or `"gpipe"`.
-        layers: how many layers stages are made from; 0 lets the compiler choose.
+        layers: how many layers stages are made from; 0 takes it from the model's repeated
+            blocks (`docs/layers.md`).
+        max_layers: most layers to take where `layers` is 0.
+        layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
+            gives each equally many ops.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
         method: what shardings may be chosen: `"auto"` for all, or a name of
@@ -42,6 +47,8 @@ class Method(ABC):
     num_micro_batches: int | Sequence[int] | None = 1
     schedule: str = "1f1b"
     layers: int = 0
+    max_layers: int = 8
+    layer_balance: str = "communication"
     memory_fraction: float = 0.9
     time_limit_seconds: float = 60.0
     method: str = "auto"
@@ -92,6 +99,14 @@ class Method(ABC):
             )
         if self.layers < 0:
             raise MethodError(f"{self.layers} layers", where=where, fix="use 0 or more")
+        if self.max_layers < 1:
+            raise MethodError(f"max_layers {self.max_layers}", where=where, fix="use at least 1")
+        if self.layer_balance not in LAYER_BALANCES:
+            raise MethodError(
+                f"layer_balance {self.layer_balance!r}",
+                where=where,
+                fix=f"use one of {', '.join(LAYER_BALANCES)}",
+            )
 
     @abstractmethod
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
@@ -164,10 +179,15 @@ class Method(ABC):
             "mesh-axes": str(self.num_mesh_axes),
             **self.stage_options(cluster),
         }
+        layers = {
+            "layers": str(self.layers),
+            "max-layers": str(self.max_layers),
+            "balance": self.layer_balance,
+        }
         return ",".join(
             (
                 "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
-                _with_options("alpa-cluster-layers", {"layers": str(self.layers)}),
+                _with_options("alpa-cluster-layers", layers),
                 _with_options("alpa-search-stages", search),
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-insert-reshards",

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Stage/StageDp.h"
-#include "compiler/Stage/LayerDp.h"
 
 #include "llvm/Support/raw_ostream.h"
 #include <cmath>
@@ -133,81 +132,12 @@ bool checkGroup(const char *name, std::vector<int64_t> hosts, double epsilon, in
   return true;
 }
 
-/// Layers by trying every cut.
-bool checkLayers() {
-  std::mt19937 rng(11);
-  auto uniform = [&](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
-  for (int round = 0; round < 300; ++round) {
-    LayerProblem problem;
-    unsigned n = uniform(1, 9), layers = uniform(1, 4);
-    problem.units.resize(n);
-    for (unsigned u = 0; u < n; ++u) {
-      problem.units[u].flops = uniform(0, 10);
-      for (unsigned v = 0; v < u; ++v)
-        if (v + 1 == u || uniform(0, 3) == 0)
-          problem.units[u].inputs.push_back({v, v, double(1 + (v * 7) % 5)});
-    }
-    double delta = uniform(0, 10) / 10.0, total = 0;
-    for (auto &unit : problem.units)
-      total += unit.flops;
-    Layering got = clusterLayers(problem, layers, delta);
-    unsigned wanted = std::min(layers, n);
-
-    struct Score {
-      double flops, bytes, square;
-    };
-    std::vector<Score> scores;
-    double leastFlops = std::numeric_limits<double>::infinity();
-    for (unsigned mask = 0; mask < (1u << (n - 1)); ++mask) {
-      if (unsigned(__builtin_popcount(mask)) + 1 != wanted)
-        continue;
-      Score score{0, 0, 0};
-      for (unsigned lo = 0; lo < n;) {
-        unsigned hi = lo + 1;
-        while (hi < n && !(mask >> (hi - 1) & 1))
-          ++hi;
-        double flops = 0, bytes = 0;
-        std::set<unsigned> seen;
-        for (unsigned u = lo; u < hi; ++u) {
-          flops += problem.units[u].flops;
-          for (auto &input : problem.units[u].inputs)
-            if (input.producer < lo && seen.insert(input.value).second)
-              bytes += input.bytes;
-        }
-        score = {std::max(score.flops, flops), std::max(score.bytes, bytes),
-                 score.square + flops * flops};
-        lo = hi;
-      }
-      scores.push_back(score);
-      leastFlops = std::min(leastFlops, score.flops);
-    }
-    double limit = std::max((1 + delta) * total / wanted, leastFlops) + 1e-6;
-    Score best{0, std::numeric_limits<double>::infinity(), 0};
-    for (const Score &score : scores)
-      if (score.flops <= limit &&
-          std::tie(score.bytes, score.square) < std::tie(best.bytes, best.square))
-        best = score;
-    double square = 0;
-    std::vector<double> flops(got.numLayers);
-    for (unsigned u = 0; u < n; ++u)
-      flops[got.layerOfUnit[u]] += problem.units[u].flops;
-    for (double f : flops)
-      square += f * f;
-    if (got.numLayers != wanted || got.maxInputBytes != best.bytes || square != best.square) {
-      llvm::outs() << "layers: round " << round << " differs from brute force\n";
-      return false;
-    }
-  }
-  llvm::outs() << "layers: ok\n";
-  return true;
-}
-
 } // namespace
 
 int main() {
   bool ok =
       checkGroup("one host of 4", {4}, 0, 150) && checkGroup("2 hosts of 2", {2, 2}, 0, 150) &&
       checkGroup("2 hosts of 3", {3, 3}, 0, 60) && checkGroup("hosts of 1 and 3", {1, 3}, 0, 100) &&
-      checkGroup("one host of 4, epsilon", {4}, 5, 150) && checkLayers();
+      checkGroup("one host of 4, epsilon", {4}, 5, 150);
   return ok ? 0 : 1;
 }
