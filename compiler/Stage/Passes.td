@@ -98,7 +98,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "How stages and submeshes may be chosen: auto, intra-only, inter-only, equal-layer, "
            "equal-mesh or uniform">,
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
-           "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a stage keeps">,
+           "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a "
+           "stage keeps; of several (`1f1b,gpipe`), or of all (`auto`), the fastest is taken">,
     ListOption<"submeshes", "submeshes", "std::string",
                "Stages by hand: hosts x devices of each, such as 1x2,1x2">,
     ListOption<"meshShapes", "mesh-shapes", "std::string",

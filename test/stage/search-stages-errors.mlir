@@ -4,6 +4,7 @@
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test mesh-axes=4" 2>&1 | FileCheck %s --check-prefix=AXES
 // AXES: error: alpa-search-stages: mesh-axes must be 2 or 3, got 4
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=fifo" 2>&1 | FileCheck %s --check-prefix=SCHEDULE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=1f1b,fifo" 2>&1 | FileCheck %s --check-prefix=SCHEDULE
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=0" 2>&1 | FileCheck %s --check-prefix=COUNT
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1xa" 2>&1 | FileCheck %s --check-prefix=FORM
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=3x4" 2>&1 | FileCheck %s --check-prefix=PART
@@ -14,7 +15,7 @@
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test memory-fraction=1e-6" 2>&1 | FileCheck %s --check-prefix=MEMORY
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
-// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap or gpipe
+// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap or gpipe, several of them with commas between, or auto
 // COUNT: error: alpa-search-stages: num-micro-batches must be 1 or more, got 0
 // FORM: error: alpa-search-stages: submesh '1xa' must be hosts x devices of each host, such as 1x2
 // PART: error: alpa-search-stages: submesh '3x4' is no part of cluster 'cpu-test'

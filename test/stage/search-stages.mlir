@@ -2,6 +2,10 @@
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=2 schedule=gpipe submeshes=2x4" | FileCheck %s --check-prefixes=CHECK,ONE
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=8" | FileCheck %s --check-prefix=AUTO
 
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=8 schedule=gpipe,1f1b" | FileCheck %s --check-prefix=EITHER
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=8 schedule=auto" | FileCheck %s --check-prefix=EITHER
+
+// EITHER: alpa.schedule = "{{gpipe|1f1b|1f1b-overlap}}"
 // CHECK: module attributes {alpa.cluster = "{
 // TWO-SAME: alpa.num_micro_batches = 4 : i64
 // TWO-SAME: alpa.schedule = "1f1b"

@@ -1,0 +1,70 @@
+//===- Misfit.cpp - why no plan fits into memory --------------------------===//
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Stage/StageSearch.h"
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace alpa;
+
+static std::string formatBytes(double bytes) {
+  static constexpr const char *units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  unsigned unit = 0;
+  for (; bytes >= 1024 && unit < 4; ++unit)
+    bytes /= 1024;
+  return llvm::formatv(unit == 0 ? "{0:F0} {1}" : "{0:F2} {1}", bytes, units[unit]).str();
+}
+
+llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
+                                const StageSearchSpace &space, func::FuncOp main) {
+  std::vector<int64_t> available = search.getProblem().memoryBytes;
+  search.ignoreMemory();
+  llvm::Expected<FoundPlan> found = search.run(space);
+  if (!found)
+    return found.takeError();
+  const StagePlan *plan = &found->plan;
+  const StageDpProblem &problem = search.getProblem();
+  if (plan->stages.empty())
+    return llvm::createStringError(
+        "no plan exists: no way to split the model's operators was found for any stage");
+  const PlannedStage *worst = nullptr;
+  int64_t needed = -1, inFlight = 1;
+  unsigned number = 0;
+  for (auto [index, stage] : llvm::enumerate(plan->stages)) {
+    int64_t flying = problem.inFlight(plan->stages.size() - index);
+    if (stage.choice.peakBytes(flying) > needed) {
+      needed = stage.choice.peakBytes(flying);
+      worst = &stage;
+      inFlight = flying;
+      number = index;
+    }
+  }
+  const StageChoice &choice = worst->choice;
+  std::vector<std::pair<int64_t, std::string>> largest;
+  const IntraOpResult *result = costs.result(choice.id);
+  for (auto &[value, spec] : result->specs) {
+    auto arg = dyn_cast<BlockArgument>(value);
+    if (!arg)
+      continue;
+    auto name = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::name);
+    largest.push_back(
+        {int64_t(getTensorBytes(arg.getType())) / spec.numPieces(costs.mesh(choice.id).shape),
+         name ? name.str() : "argument " + std::to_string(arg.getArgNumber())});
+  }
+  llvm::sort(largest, std::greater<>());
+  std::string names;
+  for (auto &[bytes, name] : llvm::ArrayRef(largest).take_front(3))
+    names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
+  return llvm::createStringError(
+      llvm::Twine("no plan fits into memory: the fastest one needs ") + formatBytes(needed) +
+      " on a device of stage " + llvm::Twine(number) + " of " + llvm::Twine(plan->stages.size()) +
+      ", " + formatBytes(available[worst->submesh]) + " are available; it holds " +
+      formatBytes(choice.stateBytes) + " of state and gradients, " +
+      formatBytes(choice.activationBytes) + " of activations for each of " + llvm::Twine(inFlight) +
+      " micro-batches and " + formatBytes(choice.temporaryBytes) + " of temporaries" +
+      (names.empty() ? "" : "; the largest arguments are " + names) +
+      "; use more devices, more and smaller micro-batches, or rematerialization "
+      "(jax.checkpoint)");
+}

@@ -1,0 +1,60 @@
+//===- StageSearch.h - the best stages, solving few --------------*- C++ -*-===//
+//
+// Runs the stage DP on bounds, solves the stages that its plan rests on, and
+// repeats until the plan rests on solutions, or one that does cannot be beaten by
+// more than `gap`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_STAGESEARCH_H
+#define ALPA_COMPILER_STAGE_STAGESEARCH_H
+
+#include "compiler/Stage/PipelineMethods.h"
+#include "compiler/Stage/StageCosts.h"
+#include "compiler/Stage/StageDp.h"
+
+namespace alpa {
+
+/// What may be tried in turn; the best plan of all counts.
+struct StageSearchSpace {
+  std::vector<StageRule> rules{nullptr};
+  std::vector<const ScheduleInfo *> schedules;
+};
+
+struct FoundPlan {
+  StagePlan plan; // Without stages if there is none.
+  const ScheduleInfo *schedule = nullptr;
+};
+
+class StageSearch {
+public:
+  /// `problem` says all but rule, schedule and choices.
+  StageSearch(mlir::MLIRContext *context, StageCosts &costs, StageDpProblem problem, double gap);
+
+  llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
+
+  /// From now on, as if memory were no matter.
+  void ignoreMemory() { problem.memoryBytes.clear(); }
+  const StageDpProblem &getProblem() const { return problem; }
+
+  double dpSeconds = 0;
+  unsigned numRounds = 0; // Runs of the DP on bounds.
+
+private:
+  StagePlan runDp();
+  llvm::Expected<StagePlan> search();
+
+  mlir::MLIRContext *context;
+  StageCosts &costs;
+  StageDpProblem problem;
+  double gap;
+};
+
+/// The error that describes the plan that would be fastest if memory were no matter,
+/// and which of its stages exceeds which limit.
+llvm::Error explainMisfit(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
+                          mlir::func::FuncOp main);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_STAGESEARCH_H
