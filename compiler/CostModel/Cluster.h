@@ -64,14 +64,21 @@ std::string printCluster(const Cluster &cluster);
 /// A rectangular part of the cluster: `hosts` whole hosts, or `devicesPerHost`
 /// devices of one host.
 struct Submesh {
+  static constexpr int anyKind = -1;
+
   int64_t hosts = 1;
   int64_t devicesPerHost = 1;
+  int kind = 0; // Of its hosts; with anyKind they may be of several.
+
+  bool fitsKind(int other) const { return kind == anyKind || kind == other; }
   int64_t numDevices() const { return hosts * devicesPerHost; }
 };
 
-/// Shapes (1,1), (1,2), (1,4), ... (1,M), (2,M), ... (N,M); paper, section 5.2.
-/// M need not be a power of two; with unequal hosts it is the smallest host's.
-std::vector<Submesh> submeshShapes(const Cluster &cluster);
+/// Shapes (1,1), (1,2), (1,4), ... (1,M), (2,M), ... (N,M); paper, section 5.2. If
+/// M is no power of two its divisors as well; with unequal hosts it is the smallest
+/// host's. Of more than 16 hosts only powers of two and divisors of their number,
+/// unless every count is asked for.
+std::vector<Submesh> submeshShapes(const Cluster &cluster, bool everyHostCount = false);
 
 /// A submesh seen as an n-dimensional mesh; every axis has a link of its own.
 struct LogicalMesh {

@@ -4,6 +4,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 
@@ -30,15 +31,24 @@ static int64_t fewestDevices(const Cluster &cluster) {
   return fewest;
 }
 
-std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster) {
+/// Numbers of whole hosts for a submesh: all of them in small clusters, else
+/// powers of two, divisors and the whole.
+static bool isHostCount(int64_t count, int64_t hosts) {
+  constexpr int64_t smallCluster = 16;
+  return hosts <= smallCluster || llvm::isPowerOf2_64(count) || hosts % count == 0;
+}
+
+std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster, bool everyHostCount) {
   std::vector<Submesh> shapes;
-  int64_t full = fewestDevices(cluster);
+  int64_t full = fewestDevices(cluster), hosts = cluster.hosts.size();
   if (full < 1)
     return shapes;
-  for (int64_t devices = 1; devices < full; devices *= 2)
-    shapes.push_back({1, devices});
-  for (int64_t hosts = 1; hosts <= static_cast<int64_t>(cluster.hosts.size()); ++hosts)
-    shapes.push_back({hosts, full});
+  for (int64_t devices = 1; devices < full; ++devices)
+    if (llvm::isPowerOf2_64(devices) || full % devices == 0)
+      shapes.push_back({1, devices});
+  for (int64_t count = 1; count <= hosts; ++count)
+    if (everyHostCount || isHostCount(count, hosts))
+      shapes.push_back({count, full});
   return shapes;
 }
 

@@ -3,112 +3,182 @@
 #include "compiler/Stage/DeviceStates.h"
 
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/Support/MathExtras.h"
-#include <limits>
-#include <map>
 
 using namespace alpa;
 
-/// Beyond this many states a host is chosen by best fit instead of trying all.
-static constexpr size_t kMostStates = 5000;
+/// Beyond this many states of a kind's hosts, a host is chosen without trying all.
+static constexpr double kMostStates = 5000;
 
-DeviceStates::DeviceStates(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes) {
-  int64_t perHost = hostDevices.empty() ? 0 : hostDevices.front();
-  bool regular = llvm::all_equal(hostDevices) && llvm::isPowerOf2_64(perHost);
-  for (const Submesh &submesh : submeshes)
-    regular &= submesh.hosts == 1 ? llvm::isPowerOf2_64(submesh.devicesPerHost)
-                                  : submesh.devicesPerHost == perHost;
-  if (regular) {
-    countDevices(perHost * hostDevices.size(), submeshes);
-    return;
+std::vector<HostGroup> alpa::groupHosts(llvm::ArrayRef<int64_t> hostDevices,
+                                        llvm::ArrayRef<unsigned> kinds) {
+  // Hosts that were given the same kind may still differ in size.
+  std::map<std::pair<int, int64_t>, HostGroup> groups;
+  for (auto [index, devices] : llvm::enumerate(hostDevices)) {
+    int kind = kinds.empty() ? 0 : int(kinds[index]);
+    HostGroup &group = groups[{kind, devices}];
+    group = {devices, group.hosts + 1, kind};
   }
-  trackHosts(hostDevices, submeshes, /*everyHost=*/true);
-  if (overflowed)
-    trackHosts(hostDevices, submeshes, /*everyHost=*/false);
+  std::vector<HostGroup> list;
+  for (auto &[key, group] : groups)
+    list.push_back(group);
+  return list;
+}
+
+/// Whether the number of free devices says what else fits.
+static bool isCounted(const HostGroup &group, llvm::ArrayRef<Submesh> submeshes) {
+  llvm::SmallVector<int64_t> sizes;
+  for (const Submesh &submesh : submeshes)
+    if (submesh.hosts == 1 && submesh.devicesPerHost < group.devices &&
+        submesh.fitsKind(group.kind))
+      sizes.push_back(submesh.devicesPerHost);
+  sizes.push_back(group.devices);
+  llvm::sort(sizes);
+  for (size_t i = 0; i + 1 < sizes.size(); ++i)
+    if (sizes[i + 1] % sizes[i] != 0)
+      return false;
+  return true;
+}
+
+/// Ways in which hosts can be filled, up to a reordering.
+static double numFillings(const HostGroup &group) {
+  double count = 1;
+  for (int64_t i = 1; i <= group.devices; ++i)
+    count *= double(group.hosts + i) / double(i);
+  return count;
+}
+
+DeviceStates::DeviceStates(llvm::ArrayRef<HostGroup> hostGroups, llvm::ArrayRef<Submesh> submeshes,
+                           bool useAll)
+    : useAll(useAll), submeshes(submeshes.begin(), submeshes.end()) {
+  State all;
+  for (const HostGroup &hosts : hostGroups) {
+    Group &group = groups.emplace_back();
+    group.hosts = hosts;
+    group.counted = isCounted(hosts, submeshes);
+    group.everyHost = numFillings(hosts) <= kMostStates;
+    group.first = all.size();
+    if (group.counted)
+      all.push_back(int32_t(hosts.devices * hosts.hosts));
+    else
+      all.insert(all.end(), hosts.hosts, int32_t(hosts.devices));
+  }
+  number(std::move(all));
 }
 
 DeviceStates DeviceStates::manual(size_t numStages) {
   DeviceStates states;
-  states.startState = numStages;
-  states.next.resize(numStages + 1);
-  for (size_t left = 0; left <= numStages; ++left) {
-    states.next[left].resize(numStages);
-    if (left > 0)
-      states.next[left][numStages - left].push_back(left - 1);
-  }
+  states.byHand = true;
+  states.submeshes.resize(numStages);
+  states.number({int32_t(numStages)});
   return states;
 }
 
-void DeviceStates::countDevices(int64_t total, llvm::ArrayRef<Submesh> submeshes) {
-  startState = total;
-  next.resize(total + 1);
-  for (int64_t free = 0; free <= total; ++free)
-    for (const Submesh &submesh : submeshes) {
-      auto &states = next[free].emplace_back();
-      if (submesh.numDevices() <= free)
-        states.push_back(free - submesh.numDevices());
-    }
+unsigned DeviceStates::number(State state) {
+  for (const Group &group : groups)
+    if (!group.counted)
+      std::sort(state.begin() + group.first, state.begin() + group.first + group.size());
+  auto [it, inserted] = numbers.try_emplace(std::move(state), states.size());
+  if (inserted) {
+    states.push_back(it->first);
+    int64_t devices = 0;
+    if (!byHand)
+      for (int32_t part : it->first)
+        devices += part;
+    free.push_back(devices);
+    next.resize(states.size() * submeshes.size());
+    known.resize(next.size(), false);
+  }
+  return it->second;
 }
 
-void DeviceStates::trackHosts(llvm::ArrayRef<int64_t> hostDevices,
-                              llvm::ArrayRef<Submesh> submeshes, bool everyHost) {
-  using Host = std::pair<int64_t, int64_t>; // Devices, free devices.
-  using Hosts = std::vector<Host>;          // Sorted.
-  overflowed = false;
-  next.clear();
-  std::map<Hosts, unsigned> numbers;
-  std::vector<Hosts> states;
-  auto number = [&](Hosts hosts) {
-    llvm::sort(hosts);
-    auto [it, inserted] = numbers.try_emplace(std::move(hosts), states.size());
-    if (inserted)
-      states.push_back(it->first);
-    return it->second;
-  };
+bool DeviceStates::covers(unsigned a, unsigned b) const {
+  if (byHand || useAll)
+    return a == b;
+  for (auto [left, right] : llvm::zip_equal(states[a], states[b]))
+    if (left < right)
+      return false;
+  return true;
+}
 
-  Hosts all, none;
-  for (int64_t devices : hostDevices) {
-    all.push_back({devices, devices});
-    none.push_back({devices, 0});
+llvm::ArrayRef<unsigned> DeviceStates::after(unsigned state, unsigned submesh) {
+  size_t slot = size_t(state) * submeshes.size() + submesh;
+  if (!known[slot]) {
+    std::vector<unsigned> list;
+    State copy = states[state]; // New states move the others.
+    addAfter(copy, submesh, list);
+    llvm::sort(list);
+    list.erase(llvm::unique(list), list.end());
+    next[slot] = std::move(list);
+    known[slot] = true;
   }
-  startState = number(all);
-  doneState = number(none);
-  for (size_t state = 0; state < states.size(); ++state) {
-    if (everyHost && states.size() > kMostStates) {
-      overflowed = true;
-      return;
+  return next[slot];
+}
+
+void DeviceStates::addAfter(const State &state, unsigned index, std::vector<unsigned> &list) {
+  if (byHand) {
+    if (state.front() == int32_t(index) + 1)
+      list.push_back(number({int32_t(index)}));
+    return;
+  }
+  const Submesh &submesh = submeshes[index];
+  llvm::SmallVector<Group> fitting;
+  for (const Group &group : groups) {
+    if (!submesh.fitsKind(group.hosts.kind))
+      continue;
+    if (submesh.hosts == 1 && submesh.devicesPerHost <= group.hosts.devices)
+      takePart(state, group, submesh.devicesPerHost, list);
+    if (submesh.hosts > 1 && submesh.devicesPerHost == group.hosts.devices)
+      fitting.push_back(group);
+  }
+  if (submesh.hosts > 1)
+    takeHosts(state, fitting, submesh, submesh.hosts, list);
+}
+
+void DeviceStates::takePart(const State &state, const Group &group, int64_t devices,
+                            std::vector<unsigned> &list) {
+  std::optional<size_t> fullest;
+  for (size_t i = group.first; i < group.first + group.size(); ++i) {
+    if (state[i] < devices || (i > group.first && state[i] == state[i - 1]))
+      continue;
+    if (!group.everyHost && !group.counted) {
+      if (!fullest || state[i] < state[*fullest])
+        fullest = i;
+      continue;
     }
-    auto &edges = next.emplace_back(submeshes.size());
-    for (auto [submesh, edge] : llvm::zip(submeshes, edges)) {
-      Hosts hosts = states[state];
-      if (submesh.hosts > 1) {
-        int64_t needed = submesh.hosts;
-        for (Host &host : hosts)
-          if (needed > 0 && host.first == submesh.devicesPerHost && host.second == host.first) {
-            host.second = 0;
-            --needed;
-          }
-        if (needed == 0)
-          edge.push_back(number(hosts));
-        continue;
-      }
-      std::optional<size_t> best;
-      for (size_t i = 0; i < hosts.size(); ++i) {
-        if (hosts[i].second < submesh.devicesPerHost || (i > 0 && hosts[i] == hosts[i - 1]))
-          continue;
-        if (!everyHost) {
-          if (!best || hosts[i].second < hosts[*best].second)
-            best = i;
-          continue;
-        }
-        Hosts left = hosts;
-        left[i].second -= submesh.devicesPerHost;
-        edge.push_back(number(std::move(left)));
-      }
-      if (best) {
-        hosts[*best].second -= submesh.devicesPerHost;
-        edge.push_back(number(std::move(hosts)));
-      }
+    State left = state;
+    left[i] -= int32_t(devices);
+    list.push_back(number(std::move(left)));
+  }
+  if (fullest) {
+    State left = state;
+    left[*fullest] -= int32_t(devices);
+    list.push_back(number(std::move(left)));
+  }
+}
+
+/// Whole hosts, so many of each kind in every way.
+void DeviceStates::takeHosts(State state, llvm::ArrayRef<Group> left, const Submesh &submesh,
+                             int64_t hosts, std::vector<unsigned> &list) {
+  if (hosts == 0) {
+    list.push_back(number(std::move(state)));
+    return;
+  }
+  if (left.empty())
+    return;
+  const Group &group = left.front();
+  takeHosts(state, left.drop_front(), submesh, hosts, list);
+  for (int64_t taken = 1; taken <= hosts; ++taken) {
+    if (group.counted) {
+      if (state[group.first] < submesh.devicesPerHost)
+        return;
+      state[group.first] -= int32_t(submesh.devicesPerHost);
+    } else {
+      auto begin = state.begin() + group.first, end = begin + group.size();
+      auto whole = std::find(begin, end, int32_t(group.hosts.devices));
+      if (whole == end)
+        return;
+      *whole = 0;
     }
+    takeHosts(state, left.drop_front(), submesh, hosts - taken, list);
   }
 }

@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Placement.h"
 #include "compiler/Stage/PlanAttributes.h"
 #include "compiler/Stage/SearchOptions.h"
 #include "compiler/Stage/StageSearch.h"
@@ -167,6 +168,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   }
   problem.epsilonSeconds = epsilon;
   problem.epsilonPart = gap / 4;
+  problem.usesAllDevices = pipeline != "auto"; // As the methods of that name do.
   problem.manual = space->manual;
   problem.manualLayers = space->layerRanges;
 

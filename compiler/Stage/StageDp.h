@@ -54,6 +54,7 @@ struct SendSeconds {
 struct StageDpProblem {
   unsigned numLayers = 0;
   std::vector<int64_t> hostDevices; // Devices of each host.
+  std::vector<unsigned> hostKinds;  // Of each host; empty for all of kind 0.
   std::vector<Submesh> submeshes;
   int64_t numMicroBatches = 1;
   /// Says how many micro-batches a stage keeps in flight.
@@ -63,6 +64,9 @@ struct StageDpProblem {
   /// Bounds on the slowest stage closer than this many seconds, or than this part
   /// of themselves, count as one.
   double epsilonSeconds = 0, epsilonPart = 0;
+
+  /// Whether no device may stay idle.
+  bool usesAllDevices = false;
 
   /// Stages given by hand: stage i runs on submeshes[i], and on these layers if
   /// there are any. Devices may then stay idle.
@@ -95,19 +99,16 @@ struct StagePlan {
   std::vector<PlannedStage> stages; // Empty when nothing fits.
 };
 
-/// The best plan; within (B - 1) * epsilonSeconds, or the part epsilonPart, of it.
-StagePlan solveStageDp(const StageDpProblem &problem);
+/// The best plan, or one within (B - 1) * epsilonSeconds, or the part epsilonPart,
+/// of it. Devices may stay idle where using them is slower or impossible. `others`
+/// gets the plans that were found on the way, that one among them.
+StagePlan solveStageDp(const StageDpProblem &problem, std::vector<StagePlan> *others = nullptr);
 
 /// Seconds between two micro-batches of given stages, P above.
 double stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 /// The objective of given stages, and whether they fit into memory.
 double stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 bool stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
-
-/// Devices for each submesh, numbered host by host; nothing if they do not fit
-/// side by side. Larger submeshes are placed first.
-std::optional<std::vector<std::vector<int64_t>>> placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices,
-                                                                llvm::ArrayRef<Submesh> submeshes);
 
 } // namespace alpa
 

@@ -15,7 +15,6 @@ from alpa_mlir.api import (
     compile,
     parallelize,
 )
-from alpa_mlir.boundary import layer_boundary
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import cluster_presets, solver_methods
 from alpa_mlir.errors import (
@@ -76,7 +75,6 @@ __all__ = [
     "compile",
     "explain",
     "grad",
-    "layer_boundary",
     "parallelize",
     "simulate",
     "solve_problem",

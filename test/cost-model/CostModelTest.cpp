@@ -49,8 +49,10 @@ static void testSubmeshes() {
     return result;
   };
   CHECK(text(makeCluster(2, 4)) == "1x1 1x2 1x4 2x4 ");
-  CHECK(text(makeCluster(3, 6)) == "1x1 1x2 1x4 1x6 2x6 3x6 ");
+  CHECK(text(makeCluster(3, 6)) == "1x1 1x2 1x3 1x4 1x6 2x6 3x6 ");
   CHECK(text(makeCluster(1, 1)) == "1x1 ");
+  CHECK(text(makeCluster(20, 1)) == "1x1 2x1 4x1 5x1 8x1 10x1 16x1 20x1 ");
+  CHECK(submeshShapes(makeCluster(20, 2), /*everyHostCount=*/true).size() == 21);
   Cluster unequal = makeCluster(2, 8);
   unequal.hosts[1].devices = 4;
   CHECK(text(unequal) == "1x1 1x2 1x4 2x4 ");

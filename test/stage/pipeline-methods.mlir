@@ -27,10 +27,10 @@
 // INTER-SAME: shape = [1, 1], devices = [7]>, layers = [7, 8]
 
 // LAYER: alpa.stages = [
-// LAYER-SAME: devices = [6]>, layers = [0, 2]
-// LAYER-SAME: devices = [7]>, layers = [2, 4]
-// LAYER-SAME: devices = [4, 5]>, layers = [4, 6]
-// LAYER-SAME: devices = [0, 1, 2, 3]>, layers = [6, 8]
+// LAYER-SAME: devices = [2]>, layers = [0, 2]
+// LAYER-SAME: devices = [3]>, layers = [2, 4]
+// LAYER-SAME: devices = [0, 1]>, layers = [4, 6]
+// LAYER-SAME: devices = [4, 5, 6, 7]>, layers = [6, 8]
 
 // MESH: alpa.stages = [
 // MESH-SAME: devices = [0, 1, 2, 3]>, layers = [0, 5]
