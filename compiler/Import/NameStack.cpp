@@ -72,3 +72,17 @@ static std::optional<NameStack> read(Location location) {
 }
 
 NameStack alpa::readNameStack(Location location) { return read(location).value_or(NameStack()); }
+
+static constexpr llvm::StringLiteral kBoundaryScope = "alpa_layer_boundary";
+
+bool alpa::isLayerBoundary(Operation *op) {
+  if (op->getName().getStringRef() != "stablehlo.optimization_barrier")
+    return false;
+  return op->getLoc()
+      ->walk([](Location location) {
+        auto name = dyn_cast<NameLoc>(location);
+        return name && name.getName().getValue().contains(kBoundaryScope) ? WalkResult::interrupt()
+                                                                          : WalkResult::advance();
+      })
+      .wasInterrupted();
+}

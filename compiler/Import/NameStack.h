@@ -4,6 +4,7 @@
 #define ALPA_COMPILER_IMPORT_NAMESTACK_H
 
 #include "mlir/IR/Location.h"
+#include "mlir/IR/Operation.h"
 #include <optional>
 
 namespace alpa {
@@ -32,6 +33,14 @@ NameStack parseNameStack(llvm::StringRef name);
 /// Reads a location. Of nested call sites the outermost one that has a name
 /// stack counts, because a function's own names are those of its first caller.
 NameStack readNameStack(mlir::Location location);
+
+/// Whether the op is the barrier that `alpa_mlir.layer_boundary` leaves in a
+/// program: any name of its location says so.
+bool isLayerBoundary(mlir::Operation *op);
+
+/// On a barrier of the forward phase: a layer begins here. Import sets it,
+/// clustering takes the barrier away.
+inline constexpr llvm::StringLiteral kBoundaryAttr = "alpa.boundary";
 
 } // namespace alpa
 

@@ -47,6 +47,7 @@ public:
     numberForward();
     numberBackward();
     annotate();
+    markBoundaries();
     return success();
   }
 
@@ -173,6 +174,25 @@ private:
       op->setAttr("alpa.phase", builder.getStringAttr(names[unsigned(fact.phase)]));
       if (fact.phase != Phase::Update)
         op->setAttr("alpa.eqn", builder.getI64IntegerAttr(*fact.eqn));
+    }
+  }
+
+  /// A boundary counts in the forward phase, at the top level. Its gradient's and
+  /// any inside a loop would only be in the way.
+  void markBoundaries() {
+    SmallVector<Operation *> idle;
+    main.walk([&](Operation *op) {
+      if (!isLayerBoundary(op))
+        return;
+      auto it = facts.find(op);
+      if (it != facts.end() && it->second.phase == Phase::Forward)
+        op->setAttr(kBoundaryAttr, UnitAttr::get(main.getContext()));
+      else
+        idle.push_back(op);
+    });
+    for (Operation *op : idle) {
+      op->replaceAllUsesWith(op->getOperands());
+      op->erase();
     }
   }
 

@@ -1,6 +1,7 @@
 //===- ClusterLayers.cpp - ops into layers --------------------------------===//
 
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Import/NameStack.h"
 #include "compiler/Stage/ForwardUnits.h"
 #include "compiler/Stage/LayerBlocks.h"
 #include "compiler/Stage/Passes.h"
@@ -91,11 +92,44 @@ private:
     return op->getAttrOfType<IntegerAttr>("alpa.eqn").getInt();
   }
 
+  /// Equations at which the program says that a layer begins.
+  std::vector<int64_t> takeMarks() {
+    llvm::DenseMap<int64_t, unsigned> opsOfEqn;
+    for (Operation *op : phases[Forward])
+      ++opsOfEqn[eqnOf(op)];
+    std::set<int64_t> marks;
+    llvm::erase_if(phases[Forward], [&](Operation *op) {
+      if (!op->hasAttr(kBoundaryAttr))
+        return false;
+      if (opsOfEqn[eqnOf(op)] == 1)
+        marks.insert(eqnOf(op));
+      else
+        op->emitWarning("this layer boundary cuts nothing: it stands inside jax.checkpoint or "
+                        "another function whose derivative is a whole");
+      op->replaceAllUsesWith(op->getOperands());
+      op->erase();
+      return true;
+    });
+    return {marks.begin(), marks.end()};
+  }
+
   LogicalResult clusterForward(func::FuncOp main) {
+    std::vector<int64_t> marks = takeMarks();
     ForwardUnits units = collectForwardUnits(main, phases[Forward]);
+    // Nothing may stand between two marks, or before the first.
+    int64_t place = -1;
+    llvm::erase_if(marks, [&](int64_t mark) {
+      auto next = llvm::lower_bound(units.places, mark);
+      bool empty = next == units.places.end() || next == units.places.begin() || *next == place;
+      place = next == units.places.end() ? place : *next;
+      return empty;
+    });
     Layering layering;
     if (!boundaries.empty()) {
-      if (failed(cutByHand(units, layering)))
+      if (failed(cutByHand(units, boundaries, layering)))
+        return failure();
+    } else if (!marks.empty() && layers == 0) {
+      if (failed(cutByHand(units, marks, layering)))
         return failure();
     } else {
       layering = clusterBlocks(units.problem, layers, maxLayers, delta);
@@ -120,7 +154,8 @@ private:
     return success();
   }
 
-  LogicalResult cutByHand(const ForwardUnits &units, Layering &layering) {
+  LogicalResult cutByHand(const ForwardUnits &units, ArrayRef<int64_t> boundaries,
+                          Layering &layering) {
     layering.numLayers = boundaries.size() + 1;
     std::vector<bool> used(layering.numLayers);
     for (int64_t place : units.places) {

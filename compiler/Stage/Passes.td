@@ -17,6 +17,8 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
     layer (several where there would be more than `max-layers`, a part where there
     would be fewer than 8), and they are not cut apart unless `layers` asks for
     more. So layers do the same work, and what is found out about one holds for all.
+    A program that marks its layers itself (barriers with `alpa.boundary`, from
+    `alpa_mlir.layer_boundary`) is cut there unless `layers` or `boundaries` is given.
 
     Every op of `@main` gets `alpa.layer` (broadcasts of single elements are repeated for each layer
     that reads them). Backward ops go with their forward
@@ -55,6 +57,45 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
     Statistic<"numKinds", "kinds of layers", "Layers that differ in what they compute">,
     Statistic<"movedOps", "moved ops", "Ops whose layer was changed to keep the order of layers">
   ];
+}
+
+def AlpaRematerialize : Pass<"alpa-rematerialize", "mlir::ModuleOp"> {
+  let summary = "Compute forward values of layers again instead of keeping them";
+  let description = [{
+    After `alpa-cluster-layers`: the backward ops of each chosen layer stop reading
+    what the layer's forward ops made and read clones of those ops, of as many as
+    the gradients need. The clones are backward ops of the same equations and
+    layer. They start from what came into the layer (values of other layers,
+    arguments), behind a barrier that waits for the layer's gradients, so that
+    nothing is computed again before it is needed. Between forward and backward a
+    layer then keeps only what came into it.
+
+    Random bits are computed again from the same key and are the same bits.
+    `stablehlo.rng` and ops with side effects are not repeated; their results are
+    kept. Values that leave the step (running statistics, metrics) stay those of
+    the forward phase. Forward ops that only gradients needed are removed.
+
+    Before, in layer 1:
+    ```mlir
+    %1 = stablehlo.sine %0 {alpa.eqn = 1 : i64, alpa.phase = "forward", ...}
+    ...
+    %8 = stablehlo.multiply %7, %1 {alpa.eqn = 2 : i64, alpa.phase = "backward", ...}
+    ```
+    After, with `layers=1`:
+    ```mlir
+    %8:2 = stablehlo.optimization_barrier %0, %7 {alpa.phase = "backward", ...}
+    %9 = stablehlo.sine %8#0 {alpa.eqn = 1 : i64, alpa.phase = "backward", ...}
+    %10 = stablehlo.multiply %8#1, %9 {alpa.eqn = 2 : i64, alpa.phase = "backward", ...}
+    ```
+  }];
+  let options = [
+    ListOption<"layers", "layers", "std::string",
+               "Which layers: `all`, `none`, or their numbers">
+  ];
+  let statistics = [
+    Statistic<"clonedOps", "cloned ops", "Forward ops that are computed again">
+  ];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
 }
 
 def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {

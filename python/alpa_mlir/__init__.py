@@ -15,6 +15,7 @@ from alpa_mlir.api import (
     compile,
     parallelize,
 )
+from alpa_mlir.boundary import layer_boundary
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import cluster_presets, solver_methods
 from alpa_mlir.errors import (
@@ -75,6 +76,7 @@ __all__ = [
     "compile",
     "explain",
     "grad",
+    "layer_boundary",
     "parallelize",
     "simulate",
     "solve_problem",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, final
+from typing import Any, cast, final
 
 from jax.sharding import PartitionSpec
 
@@ -17,6 +17,7 @@ from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
 
 LAYER_BALANCES = ("communication", "operators")
+REMAT = ("none", "all")
 AUTO_MICRO_BATCHES = (1, 2, 4, 8)
 
 
@@ -32,6 +33,8 @@ class Method(ABC):
         max_layers: most layers to take where `layers` is 0.
         layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
             gives each equally many ops.
+        remat: layers whose forward values are computed again for the gradients instead of
+            being kept: `"none"`, `"all"`, or numbers of layers.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
         method: what shardings may be chosen: `"auto"` for all, or a name of
@@ -49,6 +52,7 @@ class Method(ABC):
     layers: int = 0
     max_layers: int = 8
     layer_balance: str = "communication"
+    remat: str | Sequence[int] = "none"
     memory_fraction: float = 0.9
     time_limit_seconds: float = 60.0
     method: str = "auto"
@@ -106,6 +110,16 @@ class Method(ABC):
                 f"layer_balance {self.layer_balance!r}",
                 where=where,
                 fix=f"use one of {', '.join(LAYER_BALANCES)}",
+            )
+        if isinstance(self.remat, str):
+            remat_known = self.remat in REMAT
+        else:
+            remat_known = all(isinstance(x, int) and x >= 0 for x in cast("list[Any]", self.remat))
+        if not remat_known:
+            raise MethodError(
+                f"remat {self.remat!r}",
+                where=where,
+                fix=f"use one of {', '.join(REMAT)}, or numbers of layers",
             )
 
     @abstractmethod
@@ -184,10 +198,12 @@ class Method(ABC):
             "max-layers": str(self.max_layers),
             "balance": self.layer_balance,
         }
+        again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
         return ",".join(
             (
                 "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
                 _with_options("alpa-cluster-layers", layers),
+                _with_options("alpa-rematerialize", {"layers": ",".join(again) or "none"}),
                 _with_options("alpa-search-stages", search),
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-insert-reshards",
