@@ -84,10 +84,14 @@ private:
     birth.assign(values.size(), -1);
     for (auto [time, op] : llvm::enumerate(live.order)) {
       unsigned phase = static_cast<unsigned>(ops[op].phase);
-      for (unsigned operand : ops[op].operands) {
-        int64_t &first = uses[operand].first[phase];
+      auto use = [&, time = time](unsigned index) {
+        int64_t &first = uses[index].first[phase];
         first = first < 0 ? time : first;
-        uses[operand].last[phase] = time;
+        uses[index].last[phase] = time;
+      };
+      for (unsigned operand : ops[op].operands) {
+        use(operand);
+        llvm::for_each(values[operand].reads, use); // To compute it on the fly.
       }
       for (unsigned result : ops[op].results)
         birth[result] = time;

@@ -8,6 +8,8 @@
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/StringSwitch.h"
 
 using namespace alpa;
 using namespace mlir;
@@ -74,17 +76,48 @@ llvm::Error ProblemBuilder::collectPins() {
   return llvm::Error::success();
 }
 
-/// XLA computes a fusible value inside its user if that is the only one.
-static bool isComputedInUser(const OpInfo &info, const std::vector<OpInfo> &ops,
-                             const llvm::DenseMap<Operation *, unsigned> &opIndex) {
-  if (!info.fusible || info.op->getNumResults() != 1 || !info.op->getResult(0).hasOneUse())
+/// What XLA takes for too dear on a GPU to be computed again for every user.
+static bool isComputedOnce(Operation *op) {
+  return llvm::StringSwitch<bool>(op->getName().getStringRef())
+      .Cases({"stablehlo.tanh", "stablehlo.log", "stablehlo.log_plus_one", "stablehlo.power",
+              "stablehlo.exponential_minus_one", "stablehlo.logistic", "stablehlo.sine",
+              "stablehlo.cosine", "stablehlo.tan", "stablehlo.atan2", "stablehlo.cbrt",
+              "stablehlo.concatenate", "stablehlo.rng_bit_generator"},
+             true)
+      .Default(op->getDialect() && op->getDialect()->getNamespace() == "chlo");
+}
+
+/// XLA computes a fusible value inside its users if all of them can do that.
+bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
+  if (!info.fusible || info.op->getNumResults() != 1)
     return false;
-  Operation *user = *info.op->getResult(0).user_begin();
-  auto it = opIndex.find(user);
-  if (it == opIndex.end())
+  Value result = info.op->getResult(0);
+  if (result.use_empty() || (!result.hasOneUse() && isComputedOnce(info.op)))
     return false;
-  const OpInfo &userInfo = ops[it->second];
-  return userInfo.phase == info.phase && !userInfo.rule.heavy && !userInfo.rule.leads;
+  return llvm::all_of(result.getUsers(), [&](Operation *user) {
+    auto it = opIndex.find(user);
+    if (it == opIndex.end())
+      return false;
+    const OpInfo &userInfo = ops[it->second];
+    return userInfo.phase == info.phase && !userInfo.rule.heavy && !userInfo.rule.leads;
+  });
+}
+
+/// Whoever computes a value on the fly reads what that is made of instead, every
+/// user anew. Of very many values one is made, as XLA does.
+void ProblemBuilder::findReads(const OpInfo &info) {
+  constexpr size_t kMostReads = 16;
+  llvm::SmallSetVector<unsigned, 8> reads;
+  for (unsigned operand : info.operands)
+    reads.insert(values[operand].reads.begin(), values[operand].reads.end());
+  bool isFused = isComputedInUsers(info) && reads.size() <= kMostReads;
+  for (unsigned index : info.results) {
+    values[index].materialized = !isFused;
+    if (isFused)
+      values[index].reads.assign(reads.begin(), reads.end());
+    else
+      values[index].reads.assign(1, index);
+  }
 }
 
 llvm::Error ProblemBuilder::build() {
@@ -101,8 +134,7 @@ llvm::Error ProblemBuilder::build() {
       info.operands.push_back(valueOf(operand));
     for (Value result : info.op->getResults())
       info.results.push_back(addValue(result));
-    if (isComputedInUser(info, ops, opIndex))
-      values[info.results[0]].materialized = false;
+    findReads(info);
     // What a body uses from outside is like an operand; other regions need it whole.
     llvm::SetVector<Value> captured;
     getUsedValuesDefinedAbove(info.op->getRegions(), captured);

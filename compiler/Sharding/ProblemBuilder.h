@@ -49,7 +49,9 @@ struct ValueInfo {
   bool isMoved = false;
   bool isInput = false;
   bool isAsked = false;     // Some user has said how it wants this Free or View value.
-  bool materialized = true; // False if its only user computes it on the fly.
+  bool materialized = true; // False if its users compute it on the fly.
+  /// Values in memory that whoever computes it reads: itself if materialized.
+  llvm::SmallVector<unsigned, 2> reads;
 };
 
 struct OpInfo {
@@ -137,6 +139,10 @@ public:
   int64_t fixedPicoseconds() const;
 
 private:
+  bool isComputedInUsers(const OpInfo &info) const;
+  void findReads(const OpInfo &info);
+  bool isAlias(const OpInfo &info) const;
+
   struct Pending {
     unsigned value;
     mlir::Operation *user;

@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Reshard.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
@@ -14,20 +15,38 @@ static int64_t numElements(Value value) {
   return type ? type.getNumElements() : 1;
 }
 
+/// Another name for what is in memory already.
+bool ProblemBuilder::isAlias(const OpInfo &info) const {
+  return llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) &&
+         llvm::all_of(info.operands, [&](unsigned index) { return values[index].materialized; });
+}
+
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
     return toPicoseconds(
         bodySeconds(info.rule, strategy.axes, getComputeType(info.op), projection, model));
   double bytes = 0;
-  auto addBytes = [&](unsigned index, const TensorFactors &tensor) {
-    if (values[index].materialized && values[index].kind != ValueKind::Free)
-      bytes += values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
-  };
-  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands))
-    addBytes(index, tensor);
+  bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
+    return values[index].materialized;
+  });
+  llvm::SmallVector<unsigned, 8> read;
+  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands)) {
+    if (isFused || isAlias(info))
+      continue; // Its users read.
+    int64_t pieces = projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
+    for (unsigned other : values[index].reads) {
+      if (values[other].kind == ValueKind::Free || llvm::is_contained(read, other))
+        continue;
+      read.push_back(other);
+      // What is spread in between need not be split.
+      bool isSpread = numElements(values[other].value) < numElements(values[index].value);
+      bytes += values[other].bytes / static_cast<double>(isSpread ? 1 : pieces);
+    }
+  }
   for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))
-    addBytes(index, tensor);
+    if (values[index].materialized && values[index].kind != ValueKind::Free && !isAlias(info))
+      bytes += values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
   if (bytes == 0 && info.fusible && info.flops == 0)
     return 0;
   double seconds = model.computeSeconds(info.flops / projection.numShares(strategy.axes), bytes,

@@ -30,6 +30,7 @@ unsigned ProblemBuilder::addValue(Value value) {
     ValueInfo info;
     info.value = value;
     info.bytes = getTensorBytes(value.getType());
+    info.reads.assign(1, values.size());
     values.push_back(info);
   }
   return it->second;
