@@ -13,8 +13,8 @@ from alpa_mlir.trace import trace
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 
-import figure8_models
 import models
+import paper_models
 
 _SPEC = r"#alpa.sharding<\[([^]]*)\]>"
 
@@ -57,7 +57,7 @@ def _ops(text: str) -> list[tuple[str, list[str], list[list[str]], list[list[str
 
 def test_experts_are_split_and_tokens_sent_to_them() -> None:
     """MoE of figure 8 for 8 GPUs: every expert weight by experts, tokens by all-to-all."""
-    text = _solved(figure8_models.moe(8), "p3.16xlarge", "1,8")
+    text = _solved(paper_models.figure8_moe(8), "p3.16xlarge", "1,8")
     specs = _arguments(text).items()
     weights = {name: spec for name, spec in specs if name.endswith(("['up']", "['down']"))}
     assert len(weights) == 16  # Two in each of four layers, and their masters.

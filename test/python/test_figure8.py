@@ -7,14 +7,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
 
-from figure8 import PUBLISHED, column
+from paper_figure8 import OURS, column
+from paper_results import compare, published
 
 
 def test_gpt_on_two_gpus():
-    methods = list(PUBLISHED["gpt"])
-    rows = {row["method"]: row for row in column("gpt", 2, methods, seconds=10)}
-    assert [m for m in methods if rows[m]["tflops"] is None] == ["data-parallel"]
-    assert [m for m in methods if rows[m]["published_tflops"] is None] == ["data-parallel"]
-    best = rows["auto"]["tflops"]
-    assert all(row["tflops"] <= best * 1.000001 for row in rows.values() if row["tflops"])
-    assert 0.5 < best / rows["auto"]["published_tflops"] < 1.5
+    paper = published("fig8")
+    cells = column("gpt", 2, paper.systems("gpt"), paper, seconds=10)
+    assert [cell["system"] for cell in cells if cell["value"] == "OOM"] == ["data"]
+    found = compare(cells, paper, OURS)
+    assert found["memory"] == {"cells": 5, "agree": 5, "differ": []}
+    assert found["behind"] == []
+    (ours,) = (cell for cell in cells if cell["system"] == "ilp")
+    assert 0.5 < ours["value"] / ours["published"] < 1.5

@@ -1,0 +1,213 @@
+"""One planning job: a model of the paper, a cluster, a method; run here or in a fresh process.
+
+Run: python benchmark/planning_job.py JSON    (the fields of `Job`; prints what `measure` returns)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+CACHE_VARIABLE = "ALPA_MLIR_CACHE_DIR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to plan.
+
+    Attributes:
+        case: a name of `paper_models.CASES`, such as `gpt-39b`.
+        gpus: devices; 0 for as many as the paper's.
+        micro_batches: counts to try; empty for the model's.
+        scan: stack the weights of layers and scan over them.
+        depth: layers of the model; 0 for as many as the paper's.
+        layers: clusters that stages are made from; 0 lets the compiler choose.
+        pipeline, method: as in docs/methods.md.
+        options: more fields of `AutoParallel`.
+    """
+
+    case: str
+    gpus: int = 0
+    micro_batches: tuple[int, ...] = ()
+    scan: bool = False
+    depth: int = 0
+    layers: int = 0
+    pipeline: str = "auto"
+    method: str = "auto"
+    options: Mapping[str, Any] | None = None
+
+
+class Stopwatch:
+    """Seconds of the parts of planning, taken where the driver calls the compiler."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Generator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+# Passes by part of the breakdown; the others are export.
+_PARTS = {"alpa-import": "import", "alpa-cluster-layers": "import", "alpa-search-stages": "search"}
+
+
+def split_passes(pipeline: str) -> list[str]:
+    """The passes of a flat pipeline, with their options.
+
+    Example:
+        >>> split_passes("alpa-import,alpa-search-stages{submeshes=1x2,1x2}")
+        ['alpa-import', 'alpa-search-stages{submeshes=1x2,1x2}']
+    """
+    passes: list[str] = []
+    depth, start = 0, 0
+    for i, letter in enumerate(pipeline + ","):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            passes.append(pipeline[start:i])
+            start = i + 1
+    return passes
+
+
+@contextmanager
+def timed(watch: Stopwatch) -> Generator[None]:
+    """Measure every call of the tracer and the compiler inside of the block."""
+    from alpa_mlir import compiler, trace
+
+    module: Any = compiler.Module
+    saved = trace.trace, module.__init__, module.run, module.export_plan
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with watch.part("trace"):
+            return saved[0](*args, **kwargs)
+
+    def parse(self: Any, *args: Any, **kwargs: Any) -> None:
+        with watch.part("import"):
+            saved[1](self, *args, **kwargs)
+
+    def run(self: Any, pipeline: str) -> Any:
+        for step in split_passes(pipeline):
+            with watch.part(_PARTS.get(step.partition("{")[0], "export")):
+                saved[2](self, step)
+        return self
+
+    def export(self: Any) -> Any:
+        with watch.part("export"):
+            return saved[3](self)
+
+    trace.trace, module.__init__, module.run, module.export_plan = traced, parse, run, export
+    try:
+        yield
+    finally:
+        trace.trace, module.__init__, module.run, module.export_plan = saved
+
+
+def cluster_of(preset: str, gpus: int) -> Any:
+    """So many devices of a preset's hosts; fewer than a host's are one smaller host."""
+    from alpa_mlir.cluster import Cluster
+
+    fields: dict[str, Any] = json.loads(Cluster.load(preset.partition(":")[0]).text)
+    (host,) = fields["hosts"]
+    devices = min(gpus, int(host["devices"]))
+    if gpus % devices:
+        raise SystemExit(f"{gpus} devices are not whole hosts of {devices}")
+    fields["hosts"] = {**host, "count": gpus // devices, "devices": devices}
+    return Cluster.from_dict(fields)
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Plan, and say what was found and how long it took; `oom` is why nothing fits."""
+    from alpa_mlir import AutoParallel, parallelize
+    from alpa_mlir.errors import InfeasiblePlanError
+    from paper_models import make_case
+
+    model = make_case(job.case, scan=job.scan, layers=job.depth)
+    gpus = job.gpus or model.gpus
+    method = AutoParallel(
+        num_micro_batches=job.micro_batches or model.micro_batches,
+        layers=job.layers,
+        pipeline=job.pipeline,
+        method=job.method,
+        **(job.options or {}),
+    )
+    watch = Stopwatch()
+    start = time.perf_counter()
+    planned, oom = None, ""
+    with timed(watch):
+        function = parallelize(model.step, cluster=cluster_of(model.cluster, gpus), method=method)
+        try:
+            planned = function.plan(model.state, model.batch)
+        except InfeasiblePlanError as error:
+            oom = str(error)
+    row: dict[str, Any] = {
+        "case": job.case,
+        "parameters": model.parameters,
+        "gpus": gpus,
+        "pipeline": job.pipeline,
+        "method": job.method,
+        "seconds": time.perf_counter() - start,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "breakdown": watch.seconds,
+        "micro_batches_tried": list(job.micro_batches or model.micro_batches),
+    }
+    if planned is None:
+        return {**row, "oom": oom}
+    plan = planned.plan
+    step_seconds = plan.predicted["step_seconds"]
+    return {
+        **row,
+        "step_seconds": step_seconds,
+        "tflops_per_device": model.flops / step_seconds / gpus / 1e12,
+        "num_micro_batches": plan.num_micro_batches,
+        "schedule": plan.schedule,
+        "remat": getattr(plan, "remat", "per layer, in the model"),
+        "stages": [
+            {
+                "layers": list(stage.layers),
+                "mesh": list(plan.meshes[stage.mesh].shape),
+                "devices": len(plan.meshes[stage.mesh].devices),
+                "memory_bytes": int(stage.predicted["peak_bytes"]),
+            }
+            for stage in plan.stages
+        ],
+    }
+
+
+def run_fresh(job: Job, cache: Path, timeout_seconds: float = 3600) -> dict[str, Any]:
+    """`measure` in a process of its own; `failed` says why there is no answer."""
+    environment = {**os.environ, CACHE_VARIABLE: str(cache), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, __file__, json.dumps(asdict(job))]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+        )
+    except subprocess.TimeoutExpired:
+        return {**asdict(job), "failed": f"no plan after {timeout_seconds:.0f} s"}
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return {**asdict(job), "failed": reason}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Plan the job given as JSON."""
+    fields = json.loads(sys.argv[1])
+    fields["micro_batches"] = tuple(fields.get("micro_batches", ()))
+    print(json.dumps(measure(Job(**fields))))
+
+
+if __name__ == "__main__":
+    main()
