@@ -3,40 +3,42 @@
 #include "compiler/Export/PlanJson.h"
 
 #include "compiler/Export/PlanTexts.h"
+#include "compiler/Export/ProgramText.h"
 #include "compiler/Schedule/SlicedModule.h"
 
 #include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/Threading.h"
 
 using namespace mlir;
 using namespace alpa;
 
 namespace {
 
-/// Small numbers for buffers: a freed one is used again.
-class Slots {
-public:
-  int64_t add(Value buffer) {
-    int64_t slot = count;
-    if (unused.empty())
-      ++count;
-    else
-      slot = unused.pop_back_val();
-    slots[buffer] = slot;
-    return slot;
-  }
-  int64_t at(Value buffer) const { return slots.lookup(buffer); }
-  int64_t release(Value buffer) {
-    int64_t slot = at(buffer);
-    unused.push_back(slot);
-    return slot;
-  }
-  int64_t size() const { return count; }
+constexpr StringLiteral kExplanation = "explanation"; // Among what the solver says of a stage.
 
-private:
-  llvm::DenseMap<Value, int64_t> slots;
-  SmallVector<int64_t> unused;
-  int64_t count = 0;
-};
+std::string moduleFile(size_t stage) { return "stage_" + std::to_string(stage) + ".mlir"; }
+std::string explanationFile(size_t stage) {
+  return "stage_" + std::to_string(stage) + ".explain.json";
+}
+
+StageAttr infoOf(const SlicedModule &sliced, size_t stage) {
+  auto infos = sliced.module->getAttrOfType<ArrayAttr>(attr::stages);
+  return infos && stage < infos.size() ? dyn_cast<StageAttr>(infos[stage]) : StageAttr();
+}
+
+/// Where a stage's time goes, which is longer than all else and seldom read.
+std::string explanationText(const SlicedModule &sliced, size_t stage) {
+  StageAttr info = infoOf(sliced, stage);
+  Attribute explanation =
+      info && info.getSolver() ? info.getSolver().get(kExplanation) : Attribute();
+  std::string text;
+  if (explanation) {
+    llvm::raw_string_ostream os(text);
+    llvm::json::OStream json(os);
+    writeJson(json, explanation);
+  }
+  return text;
+}
 
 class PlanWriter {
 public:
@@ -52,17 +54,17 @@ private:
   void writeFunction(StringRef name, const StageFunction &function, MeshAttr mesh);
   void writeWeights(int64_t stage);
   void writeTensor(Type type);
-  void writeHeldTensor(Type type, ShardingAttr sharding, MeshAttr mesh);
   void writeProgram(ProgramOp program);
-  void writeInstruction(Operation &op, Slots &slots, MeshAttr mesh);
   void writeOptional(StringRef key, std::optional<int64_t> value) {
     if (value)
       json.attribute(key, *value);
     else
       json.attribute(key, nullptr);
   }
-  void writeDictionary(StringRef key, Attribute attribute) {
-    json.attribute(key, attribute ? toJson(attribute) : llvm::json::Value(llvm::json::Object()));
+  void writeDictionary(StringRef key, DictionaryAttr attribute) {
+    json.attributeBegin(key);
+    writeJson(json, attribute ? attribute : DictionaryAttr::get(main.getContext()));
+    json.attributeEnd();
   }
   std::string nameOf(Attribute attribute, StringRef what, int64_t index) {
     if (auto name = dyn_cast_or_null<StringAttr>(attribute))
@@ -83,11 +85,6 @@ void PlanWriter::writeTensor(Type type) {
   json.attribute("dtype", numpyName(tensor.getElementType()));
 }
 
-void PlanWriter::writeHeldTensor(Type type, ShardingAttr sharding, MeshAttr mesh) {
-  writeTensor(type);
-  json.attribute("spec", specJson(sharding, mesh));
-}
-
 void PlanWriter::write() {
   ModuleOp module = sliced.module;
   StringRef name = module.getSymName().value_or("step");
@@ -95,15 +92,18 @@ void PlanWriter::write() {
   auto schedule = module->getAttrOfType<StringAttr>(attr::schedule);
   json.object([&] {
     json.attribute("format", "alpa_mlir.plan");
-    json.attribute("version", 1);
+    json.attribute("version", 2);
+    json.attribute("compiler", ALPA_VERSION);
     json.attribute("name", name);
-    json.attribute("cluster", clusterJson(module));
+    json.attributeBegin("cluster");
+    writeCluster(json, module);
+    json.attributeEnd();
     json.attribute("num_micro_batches", sliced.numMicroBatches);
     json.attribute("schedule", schedule ? schedule.getValue() : "");
     writeSignature();
     writeMeshes();
     writeStages();
-    writeDictionary("predicted", module->getAttr(attr::predicted));
+    writeDictionary("predicted", module->getAttrOfType<DictionaryAttr>(attr::predicted));
     json.attributeArray("programs", [&] {
       for (auto program : module.getOps<ProgramOp>())
         writeProgram(program);
@@ -152,17 +152,15 @@ void PlanWriter::writeMeshes() {
 }
 
 void PlanWriter::writeStages() {
-  auto infos = sliced.module->getAttrOfType<ArrayAttr>(attr::stages);
   json.attributeArray("stages", [&] {
     for (size_t index = 0; index < sliced.stages.size(); ++index) {
       const Stage &stage = sliced.stages[index];
-      StageAttr info =
-          infos && index < infos.size() ? dyn_cast<StageAttr>(infos[index]) : StageAttr();
+      StageAttr info = infoOf(sliced, index);
       json.object([&] {
         json.attribute("mesh", int64_t(index));
         json.attribute("layers", info ? shapeJson({info.getFirstLayer(), info.getEndLayer()})
                                       : shapeJson({0, 0}));
-        json.attribute("module", "stage_" + std::to_string(index) + ".mlir");
+        json.attribute("module", moduleFile(index));
         json.attribute("export", stage.module->hasAttr(attr::perDevice) ? "collectives" : "shardy");
         json.attributeObject("functions", [&] {
           if (stage.forward)
@@ -173,7 +171,11 @@ void PlanWriter::writeStages() {
             writeFunction(update.callee.getLeafReference().getValue(), update, stage.mesh);
         });
         writeDictionary("predicted", info ? info.getPredicted() : DictionaryAttr());
-        writeDictionary("solver", info ? info.getSolver() : DictionaryAttr());
+        NamedAttrList solver(info ? info.getSolver() : DictionaryAttr());
+        bool explained(solver.erase(kExplanation));
+        writeDictionary("solver", solver.getDictionary(main.getContext()));
+        json.attribute("explanation", explained ? llvm::json::Value(explanationFile(index))
+                                                : llvm::json::Value(nullptr));
         writeWeights(index);
       });
     }
@@ -184,7 +186,7 @@ void PlanWriter::writeFunction(StringRef name, const StageFunction &function, Me
   auto writePorts = [&](StringRef key, ArrayRef<Port> ports) {
     json.attributeArray(key, [&] {
       for (const Port &port : ports)
-        json.object([&] { writeHeldTensor(port.type, port.sharding, mesh); });
+        json.value(tensorText(port.type, port.sharding, mesh));
     });
   };
   json.attributeObject(name, [&] {
@@ -221,62 +223,15 @@ void PlanWriter::writeWeights(int64_t stage) {
 }
 
 void PlanWriter::writeProgram(ProgramOp program) {
-  Slots slots;
-  MeshAttr mesh = sliced.stages[program.getMesh()].mesh;
+  ProgramText text = programText(program, sliced.stages[program.getMesh()].mesh);
   json.object([&] {
     json.attribute("mesh", int64_t(program.getMesh()));
+    json.attribute("slots", text.slots);
     json.attributeArray("instructions", [&] {
-      for (Operation &op : *program.getBody())
-        json.object([&] { writeInstruction(op, slots, mesh); });
+      for (const std::string &line : text.lines)
+        json.value(line);
     });
-    json.attribute("slots", slots.size());
   });
-}
-
-void PlanWriter::writeInstruction(Operation &op, Slots &slots, MeshAttr mesh) {
-  json.attribute("op", op.getName().stripDialect());
-  if (auto input = dyn_cast<InputOp>(op)) {
-    json.attribute("slot", slots.add(input.getBuffer()));
-    json.attribute("arg", int64_t(input.getArg()));
-    writeOptional("micro_batch", input.getMicroBatch());
-    writeHeldTensor(input.getBuffer().getType(), input.getSharding(), mesh);
-  } else if (auto run = dyn_cast<RunOp>(op)) {
-    int64_t stage = 0;
-    run.getCallee().getRootReference().getValue().drop_front(6).getAsInteger(10, stage);
-    json.attribute("stage", stage);
-    json.attribute("function", run.getCallee().getLeafReference().getValue());
-    writeOptional("micro_batch", run.getMicroBatch());
-    json.attributeArray("inputs", [&] {
-      for (Value buffer : run.getInputs())
-        json.value(slots.at(buffer));
-    });
-    json.attributeArray("outputs", [&] {
-      for (Value buffer : run.getOutputs())
-        json.value(slots.add(buffer));
-    });
-  } else if (auto send = dyn_cast<SendOp>(op)) {
-    json.attribute("slot", slots.at(send.getBuffer()));
-    json.attribute("to", int64_t(send.getPeer()));
-    json.attribute("tag", int64_t(send.getTag()));
-  } else if (auto recv = dyn_cast<RecvOp>(op)) {
-    json.attribute("slot", slots.add(recv.getBuffer()));
-    json.attribute("from", int64_t(recv.getPeer()));
-    json.attribute("tag", int64_t(recv.getTag()));
-    writeHeldTensor(recv.getBuffer().getType(), recv.getSharding(), mesh);
-  } else if (auto accumulate = dyn_cast<AccumulateOp>(op)) {
-    json.attribute("slot", slots.add(accumulate.getSum()));
-    json.attribute("left", slots.at(accumulate.getLeft()));
-    json.attribute("right", slots.at(accumulate.getRight()));
-  } else if (auto free = dyn_cast<FreeOp>(op)) {
-    json.attributeArray("slots", [&] {
-      for (Value buffer : free.getBuffers())
-        json.value(slots.release(buffer));
-    });
-  } else if (auto output = dyn_cast<OutputOp>(op)) {
-    json.attribute("slot", slots.at(output.getBuffer()));
-    json.attribute("result", int64_t(output.getResult()));
-    writeOptional("micro_batch", output.getMicroBatch());
-  }
 }
 
 /// What the rest of this file takes for granted.
@@ -317,10 +272,23 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
   if (failed(sliced) || failed(check(*sliced)))
     return llvm::createStringError("the plan cannot be written: " + problem);
   ExportedPlan plan;
-  llvm::raw_string_ostream os(plan.json);
-  PlanWriter(*sliced, os).write();
-  os << "\n";
-  for (auto [index, stage] : llvm::enumerate(sliced->stages))
-    plan.modules["stage_" + std::to_string(index) + ".mlir"] = plainText(stage.module);
+  size_t numStages = sliced->stages.size();
+  std::vector<std::string> modules(numStages), explanations(numStages);
+  parallelFor(module.getContext(), 0, 2 * numStages + 1, [&](size_t i) {
+    if (i == 0) {
+      llvm::raw_string_ostream os(plan.json);
+      PlanWriter(*sliced, os).write();
+      os << "\n";
+    } else if (i <= numStages) {
+      modules[i - 1] = plainText(sliced->stages[i - 1].module);
+    } else {
+      explanations[i - 1 - numStages] = explanationText(*sliced, i - 1 - numStages);
+    }
+  });
+  for (size_t stage = 0; stage < numStages; ++stage) {
+    plan.files[moduleFile(stage)] = std::move(modules[stage]);
+    if (!explanations[stage].empty())
+      plan.files[explanationFile(stage)] = std::move(explanations[stage]);
+  }
   return plan;
 }

@@ -11,8 +11,8 @@
 namespace alpa {
 
 struct ExportedPlan {
-  std::string json;                           // The form is in docs/architecture.md.
-  std::map<std::string, std::string> modules; // File name ("stage_0.mlir") to text.
+  std::string json;                         // The form is in docs/plan.md.
+  std::map<std::string, std::string> files; // "stage_0.mlir", "stage_0.explain.json" to text.
 };
 
 /// `module` has gone through alpa-export-shardy or alpa-lower-to-collectives. What is missing is

@@ -33,47 +33,50 @@ std::string alpa::numpyName(Type element) {
          StringRef(text).drop_front(exponent).lower();
 }
 
-llvm::json::Value alpa::toJson(Attribute attribute) {
+void alpa::writeJson(llvm::json::OStream &json, Attribute attribute) {
   if (auto dictionary = dyn_cast<DictionaryAttr>(attribute)) {
-    llvm::json::Object object;
-    for (NamedAttribute item : dictionary)
-      object[item.getName().getValue()] = toJson(item.getValue());
-    return object;
+    json.object([&] {
+      for (NamedAttribute item : dictionary) {
+        json.attributeBegin(item.getName().getValue());
+        writeJson(json, item.getValue());
+        json.attributeEnd();
+      }
+    });
+  } else if (auto array = dyn_cast<ArrayAttr>(attribute)) {
+    json.array([&] {
+      for (Attribute item : array)
+        writeJson(json, item);
+    });
+  } else if (auto array = dyn_cast<DenseI64ArrayAttr>(attribute)) {
+    json.value(shapeJson(array.asArrayRef()));
+  } else if (auto flag = dyn_cast<BoolAttr>(attribute)) {
+    json.value(flag.getValue());
+  } else if (auto number = dyn_cast<IntegerAttr>(attribute)) {
+    json.value(number.getInt());
+  } else if (auto number = dyn_cast<FloatAttr>(attribute)) {
+    json.value(number.getValueAsDouble());
+  } else if (auto text = dyn_cast<StringAttr>(attribute)) {
+    json.value(text.getValue());
+  } else {
+    std::string printed;
+    llvm::raw_string_ostream(printed) << attribute;
+    json.value(printed);
   }
-  if (auto array = dyn_cast<ArrayAttr>(attribute)) {
-    llvm::json::Array items;
-    for (Attribute item : array)
-      items.push_back(toJson(item));
-    return items;
-  }
-  if (auto array = dyn_cast<DenseI64ArrayAttr>(attribute))
-    return shapeJson(array.asArrayRef());
-  if (auto flag = dyn_cast<BoolAttr>(attribute))
-    return flag.getValue();
-  if (auto number = dyn_cast<IntegerAttr>(attribute))
-    return number.getInt();
-  if (auto number = dyn_cast<FloatAttr>(attribute))
-    return number.getValueAsDouble();
-  if (auto text = dyn_cast<StringAttr>(attribute))
-    return text.getValue();
-  std::string text;
-  llvm::raw_string_ostream(text) << attribute;
-  return text;
 }
 
-llvm::json::Value alpa::clusterJson(ModuleOp module) {
+void alpa::writeCluster(llvm::json::OStream &json, ModuleOp module) {
   Attribute cluster = module->getAttr("alpa.cluster");
   if (auto text = dyn_cast_or_null<StringAttr>(cluster)) {
     if (llvm::Error error = checkNesting(text.getValue(), "alpa.cluster"))
       llvm::consumeError(std::move(error));
     else if (llvm::Expected<llvm::json::Value> value = llvm::json::parse(text.getValue()))
-      return *value;
+      return json.value(*value);
     else
       llvm::consumeError(value.takeError());
   }
   if (isa_and_nonnull<DictionaryAttr>(cluster))
-    return toJson(cluster);
-  return llvm::json::Object();
+    return writeJson(json, cluster);
+  json.object([] {});
 }
 
 llvm::json::Array alpa::shapeJson(ArrayRef<int64_t> shape) {
@@ -93,6 +96,28 @@ llvm::json::Array alpa::specJson(ShardingAttr sharding, MeshAttr mesh) {
     dims.push_back(std::move(dim));
   }
   return dims;
+}
+
+std::string alpa::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh) {
+  auto tensor = cast<RankedTensorType>(type);
+  std::string text = numpyName(tensor.getElementType());
+  llvm::raw_string_ostream os(text);
+  os << "[";
+  llvm::interleave(tensor.getShape(), os, ",");
+  os << "][";
+  llvm::interleave(
+      sharding.getSpec().dims, os,
+      [&](ArrayRef<unsigned> axes) {
+        auto splits = [&](unsigned axis) { return mesh.getShape()[axis] > 1; };
+        auto names = llvm::map_range(llvm::make_filter_range(axes, splits),
+                                     [](unsigned axis) { return axisNames[axis]; });
+        if (names.empty())
+          os << "R";
+        llvm::interleave(names, os, "*");
+      },
+      ",");
+  os << "]";
+  return text;
 }
 
 static DictionaryAttr withoutAlpa(DictionaryAttr attributes, MLIRContext *context) {

@@ -30,7 +30,7 @@ struct WritePlan : alpa::impl::AlpaWritePlanBase<WritePlan> {
     if (std::error_code error = llvm::sys::fs::create_directories(directory))
       return fail("cannot make the folder " + directory + ": " + error.message());
     write("plan.json", plan->json);
-    for (auto &[name, text] : plan->modules)
+    for (auto &[name, text] : plan->files)
       write(name, text);
   }
 

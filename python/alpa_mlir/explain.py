@@ -30,8 +30,8 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
         >>> print(explain(planned.plan, op="qkv"))  # doctest: +SKIP
     """
     lines: list[str] = []
-    for number, stage in enumerate(plan.stages):
-        found: Any = stage.solver.get("explanation")
+    for number in range(len(plan.stages)):
+        found = plan.explanation(number)
         lines.append(f"stage {number}")
         if not found:
             lines.append("  the plan says nothing about it")

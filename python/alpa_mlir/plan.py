@@ -13,44 +13,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from alpa_mlir.errors import PlanFormatError
-from alpa_mlir.plan_json import Node, encode
-from alpa_mlir.plan_text import plan_table, ranges_text, spec_text
+from alpa_mlir.plan_json import Node, pretty
+from alpa_mlir.plan_program import (
+    AccumulateOp,
+    FreeOp,
+    InputOp,
+    Instruction,
+    OutputOp,
+    ProgramInfo,
+    RecvOp,
+    RunOp,
+    SendOp,
+)
+from alpa_mlir.plan_tensor import Spec, TensorReader, TensorSpec
+from alpa_mlir.plan_text import plan_table, ranges_text
+
+__all__ = [
+    "AccumulateOp",
+    "FreeOp",
+    "FunctionInfo",
+    "InputInfo",
+    "InputOp",
+    "Instruction",
+    "MeshInfo",
+    "OutputInfo",
+    "OutputOp",
+    "Plan",
+    "ProgramInfo",
+    "RecvOp",
+    "RunOp",
+    "SendOp",
+    "Spec",
+    "StageInfo",
+    "TensorSpec",
+    "WeightInfo",
+]
 
 FORMAT = "alpa_mlir.plan"
-VERSION = 1
-
-Spec = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """A tensor on a mesh: its whole shape, NumPy dtype name and the axes that split it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    spec: Spec
-
-    @classmethod
-    def read(cls, node: Node) -> TensorSpec:
-        shape = node.get("shape").dims()
-        spec = tuple(
-            tuple(axis.string() for axis in dim.items()) for dim in node.get("spec").items()
-        )
-        if len(spec) != len(shape):
-            raise node.get("spec").error(
-                f"{len(spec)} dimensions, but the shape has {len(shape)}", "one list per dimension"
-            )
-        return cls(shape, node.get("dtype").string(), spec)
-
-    def as_text(self) -> str:
-        dims = "x".join(map(str, self.shape)) or "scalar"
-        return f"{self.dtype}[{dims}] {spec_text(self.spec)}"
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,15 @@ class FunctionInfo:
     outputs: tuple[TensorSpec, ...]
 
     @classmethod
-    def read(cls, node: Node) -> FunctionInfo:
+    def read(cls, node: Node, tensors: TensorReader) -> FunctionInfo:
         return cls(
-            tuple(TensorSpec.read(item) for item in node.get("inputs").items()),
-            tuple(TensorSpec.read(item) for item in node.get("outputs").items()),
+            tuple(map(tensors.read, node.get("inputs").items())),
+            tuple(map(tensors.read, node.get("outputs").items())),
         )
+
+    def to_json(self) -> dict[str, Any]:
+        ports = {"inputs": self.inputs, "outputs": self.outputs}
+        return {name: [tensor.to_text() for tensor in port] for name, port in ports.items()}
 
 
 @dataclass(frozen=True)
@@ -165,6 +175,8 @@ EXPORTS = ("shardy", "collectives")
 class StageInfo:
     """One stage: its mesh, layer range [lo, hi), module and what the search foresaw.
 
+    `explanation` names the file that says where the stage's time goes (`Plan.explanation`).
+
     `export` says what the module is: the whole program with Shardy annotations (`"shardy"`), or
     the program of one device with explicit collectives (`"collectives"`).
     """
@@ -177,9 +189,10 @@ class StageInfo:
     predicted: Mapping[str, float]
     solver: Mapping[str, Any]
     weights: tuple[WeightInfo, ...]
+    explanation: str | None = None
 
     @classmethod
-    def read(cls, node: Node) -> StageInfo:
+    def read(cls, node: Node, tensors: TensorReader) -> StageInfo:
         layers = node.get("layers").dims()
         if len(layers) != 2:
             raise node.get("layers").error(f"got {list(layers)}", "the range [first, end)")
@@ -189,145 +202,29 @@ class StageInfo:
             node.get("module").string(),
             node.get("export").choice(*EXPORTS) if "export" in node.mapping() else EXPORTS[0],
             MappingProxyType(
-                {name: FunctionInfo.read(item) for name, item in node.get("functions").fields()}
+                {
+                    name: FunctionInfo.read(item, tensors)
+                    for name, item in node.get("functions").fields()
+                }
             ),
             node.optional("predicted").numbers(),
             MappingProxyType(dict(node.optional("solver").mapping())),
             tuple(WeightInfo.read(item) for item in node.optional("weights").items()),
+            node.optional("explanation").optional_string(),
         )
 
-
-@dataclass(frozen=True)
-class InputOp:
-    """Place argument `arg` (of one micro-batch, or whole) on the mesh."""
-
-    op: ClassVar[str] = "input"
-    slot: int
-    arg: int
-    micro_batch: int | None
-    tensor: TensorSpec
-
-
-@dataclass(frozen=True)
-class RunOp:
-    """Run a function of a stage."""
-
-    op: ClassVar[str] = "run"
-    stage: int
-    function: str
-    micro_batch: int | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SendOp:
-    """Send a value to another mesh; `tag` pairs it with one receive."""
-
-    op: ClassVar[str] = "send"
-    slot: int
-    to: int
-    tag: int
-
-
-@dataclass(frozen=True)
-class RecvOp:
-    """Receive a value in the sharding that this mesh wants."""
-
-    op: ClassVar[str] = "recv"
-    slot: int
-    source: int
-    tag: int
-    tensor: TensorSpec
-
-
-@dataclass(frozen=True)
-class AccumulateOp:
-    """`slot = left + right`; left's buffer may be reused."""
-
-    op: ClassVar[str] = "accumulate"
-    slot: int
-    left: int
-    right: int
-
-
-@dataclass(frozen=True)
-class FreeOp:
-    """The values are not needed any more."""
-
-    op: ClassVar[str] = "free"
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class OutputOp:
-    """The value is result `result` of the step (its part of one micro-batch, if given)."""
-
-    op: ClassVar[str] = "output"
-    slot: int
-    result: int
-    micro_batch: int | None
-
-
-Instruction = InputOp | RunOp | SendOp | RecvOp | AccumulateOp | FreeOp | OutputOp
-
-
-def _read_instruction(node: Node) -> Instruction:
-    op = node.get("op").choice("input", "run", "send", "recv", "accumulate", "free", "output")
-    if op == "input":
-        return InputOp(
-            node.get("slot").integer(),
-            node.get("arg").integer(),
-            node.optional("micro_batch").optional_integer(),
-            TensorSpec.read(node),
-        )
-    if op == "run":
-        return RunOp(
-            node.get("stage").integer(),
-            node.get("function").string(),
-            node.optional("micro_batch").optional_integer(),
-            node.get("inputs").dims(),
-            node.get("outputs").dims(),
-        )
-    if op == "send":
-        return SendOp(
-            node.get("slot").integer(), node.get("to").integer(), node.get("tag").integer()
-        )
-    if op == "recv":
-        return RecvOp(
-            node.get("slot").integer(),
-            node.get("from").integer(),
-            node.get("tag").integer(),
-            TensorSpec.read(node),
-        )
-    if op == "accumulate":
-        return AccumulateOp(
-            node.get("slot").integer(), node.get("left").integer(), node.get("right").integer()
-        )
-    if op == "free":
-        return FreeOp(node.get("slots").dims())
-    return OutputOp(
-        node.get("slot").integer(),
-        node.get("result").integer(),
-        node.optional("micro_batch").optional_integer(),
-    )
-
-
-@dataclass(frozen=True)
-class ProgramInfo:
-    """The instructions of one mesh, in order; `slots` is the number of buffers' names."""
-
-    mesh: int
-    slots: int
-    instructions: tuple[Instruction, ...]
-
-    @classmethod
-    def read(cls, node: Node) -> ProgramInfo:
-        return cls(
-            node.get("mesh").integer(),
-            node.get("slots").integer(),
-            tuple(_read_instruction(item) for item in node.get("instructions").items()),
-        )
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mesh": self.mesh,
+            "layers": self.layers,
+            "module": self.module,
+            "export": self.export,
+            "functions": {name: item.to_json() for name, item in self.functions.items()},
+            "predicted": dict(self.predicted),
+            "solver": dict(self.solver),
+            "explanation": self.explanation,
+            "weights": [asdict(weight) for weight in self.weights],
+        }
 
 
 @dataclass(frozen=True)
@@ -338,6 +235,8 @@ class Plan:
         name: of the user's function.
         cluster: description of the cluster that the plan was made for.
         modules: file name to StableHLO text, one per stage.
+        compiler: version of the compiler that made the plan.
+        explanations: file name to JSON text, for people; see `explanation`.
         predicted: seconds and bytes of the whole step, as the search foresaw them.
     """
 
@@ -352,17 +251,30 @@ class Plan:
     predicted: Mapping[str, float]
     programs: tuple[ProgramInfo, ...]
     modules: Mapping[str, str] = field(repr=False)
+    compiler: str = ""
+    explanations: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @classmethod
-    def from_json(cls, text: str, modules: Mapping[str, str], where: str = "plan.json") -> Plan:
-        """Read a plan from the text of `plan.json` and its stage modules.
+    def from_json(
+        cls,
+        text: str,
+        files: Mapping[str, str],
+        where: str = "plan.json",
+        *,
+        check_programs: bool = True,
+    ) -> Plan:
+        """Read a plan from the text of `plan.json` and the files beside it.
+
+        Args:
+            files: name to text: the stage modules, and what explains the stages, if wanted.
+            check_programs: read the instructions now, not when they are first asked for.
 
         Raises:
             PlanFormatError: a field is missing or malformed, or a module is missing.
         """
         try:
             root = Node(json.loads(text), where)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise PlanFormatError(
                 f"not JSON: {error}", where=where, fix="write the plan again with Plan.save"
             ) from None
@@ -374,6 +286,7 @@ class Plan:
                 where=f"{where}: version",
                 fix="plan the step again with this version of alpa_mlir",
             )
+        tensors = TensorReader()
         plan = cls(
             root.get("name").string(),
             MappingProxyType(dict(root.optional("cluster").mapping())),
@@ -382,11 +295,16 @@ class Plan:
             tuple(InputInfo.read(item) for item in root.get("inputs").items()),
             tuple(OutputInfo.read(item) for item in root.get("outputs").items()),
             tuple(MeshInfo.read(item) for item in root.get("meshes").items()),
-            tuple(StageInfo.read(item) for item in root.get("stages").items()),
+            tuple(StageInfo.read(item, tensors) for item in root.get("stages").items()),
             root.optional("predicted").numbers(),
-            tuple(ProgramInfo.read(item) for item in root.get("programs").items()),
-            MappingProxyType(dict(modules)),
+            tuple(ProgramInfo.read(item, tensors) for item in root.get("programs").items()),
+            MappingProxyType({k: v for k, v in files.items() if k.endswith(".mlir")}),
+            root.get("compiler").string(),
+            MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
         )
+        if check_programs:
+            for program in plan.programs:
+                len(tuple(program.instructions))
         for index, stage in enumerate(plan.stages):
             if stage.module not in plan.modules:
                 raise PlanFormatError(
@@ -413,22 +331,52 @@ class Plan:
                 where=str(path),
                 fix="give a folder that Plan.save wrote",
             ) from None
-        return cls.from_json(
-            text, {p.name: p.read_text() for p in folder.glob("*.mlir")}, str(path)
-        )
+        files = [p for form in ("*.mlir", "*.explain.json") for p in folder.glob(form)]
+        return cls.from_json(text, {p.name: p.read_text() for p in files}, str(path))
 
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self.modules.items():
+        for name, text in (*self.modules.items(), *self.explanations.items()):
             (folder / name).write_text(text)
         (folder / "plan.json").write_text(self.to_json())
         return folder
 
     def to_json(self) -> str:
         """The text of `plan.json`; `from_json` reads it back to an equal plan."""
-        return encode(self, FORMAT, VERSION)
+        fields = {
+            "format": FORMAT,
+            "version": VERSION,
+            "compiler": self.compiler,
+            "name": self.name,
+            "cluster": dict(self.cluster),
+            "num_micro_batches": self.num_micro_batches,
+            "schedule": self.schedule,
+            "inputs": [asdict(item) for item in self.inputs],
+            "outputs": [asdict(item) for item in self.outputs],
+            "meshes": [asdict(mesh) for mesh in self.meshes],
+            "stages": [stage.to_json() for stage in self.stages],
+            "predicted": dict(self.predicted),
+            "programs": [program.to_json() for program in self.programs],
+        }
+        return pretty(fields) + "\n"
+
+    def explanation(self, stage: int) -> Mapping[str, Any] | None:
+        """Where a stage's time goes and what else was close (docs/explain.md).
+
+        None if the plan does not say, or came without that file.
+
+        Raises:
+            PlanFormatError: the file is no JSON object.
+        """
+        name = self.stages[stage].explanation
+        if name is None or name not in self.explanations:
+            return None
+        try:
+            return Node(json.loads(self.explanations[name]), name).mapping()
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanFormatError(f"not JSON: {error}", where=name) from None
 
     @property
     def num_devices(self) -> int:

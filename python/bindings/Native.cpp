@@ -142,7 +142,7 @@ public:
     llvm::Expected<alpa::ExportedPlan> plan = alpa::exportPlan(*module);
     if (!plan)
       throw CompilerError(llvm::toString(plan.takeError()));
-    return {std::move(plan->json), std::move(plan->modules)};
+    return {std::move(plan->json), std::move(plan->files)};
   }
 
 private:

@@ -16,7 +16,8 @@
 // MODULE-NOT: alpa.
 
 // CHECK: "format": "alpa_mlir.plan",
-// CHECK: "version": 1,
+// CHECK: "version": 2,
+// CHECK-NEXT: "compiler": "{{[0-9.]+}}",
 // CHECK: "name": "train_step",
 // CHECK: "cluster": {
 // CHECK-NEXT: "hosts": 1
@@ -40,9 +41,9 @@
 // CHECK: "module": "stage_0.mlir",
 // CHECK-NEXT: "export": "shardy",
 // CHECK: "forward": {
-// CHECK: "spec": [
-// CHECK-NEXT: [
-// CHECK-NEXT: "y"
+// CHECK-NEXT: "inputs": [
+// CHECK-NEXT: "uint32[4][y]",
+// CHECK-NEXT: "bfloat16[8,8][R,y]"
 // CHECK: "predicted": {
 // CHECK-NEXT: "forward_seconds": 0.001
 // CHECK: "solver": {
@@ -53,19 +54,11 @@
 // CHECK: "predicted": {
 // CHECK-NEXT: "step_seconds": 0.5
 // CHECK: "programs": [
-// CHECK: "op": "input",
-// CHECK-NEXT: "slot": 0,
-// CHECK-NEXT: "arg": 1,
-// CHECK-NEXT: "micro_batch": 0,
-// CHECK: "op": "run",
-// CHECK-NEXT: "stage": 0,
-// CHECK-NEXT: "function": "forward",
-// CHECK: "op": "output",
-// CHECK-NEXT: "slot": 2,
-// CHECK-NEXT: "result": 1,
-// CHECK-NEXT: "micro_batch": 0
-// CHECK: "function": "update_0",
-// CHECK: "slots": {{[0-9]+}}
+// CHECK: "slots": {{[0-9]+}},
+// CHECK: "input 0 = arg 1 mb 0: uint32[4][y]",
+// CHECK: "run 0.forward mb 0: 0-1 -> 2",
+// CHECK: "output 2 = result 1 mb 0",
+// CHECK: "run 0.update_0:
 module @jit_train_step attributes {alpa.num_micro_batches = 1 : i64, alpa.cluster = "{\"hosts\": 1}",
     alpa.predicted = {step_seconds = 0.5 : f64},
     alpa.stages = [#alpa.stage<mesh = <shape = [1, 2], devices = [0, 1]>, layers = [0, 1],

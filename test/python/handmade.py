@@ -7,6 +7,7 @@ tables and instruction lists are written here.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -212,7 +213,8 @@ def two_stages(
 
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 1,
+        "version": 2,
+        "compiler": "handmade",
         "name": "mlp_step",
         "cluster": {"name": "handmade"},
         "num_micro_batches": n,
@@ -246,5 +248,48 @@ def accumulate(p: Any, total: int | None, slot: int) -> int:
     return result
 
 
+def tensor_text(t: dict[str, Any]) -> str:
+    axes = ",".join("*".join(names) or "R" for names in t["spec"])
+    return f"{t['dtype']}[{','.join(map(str, t['shape']))}][{axes}]"
+
+
+def line(i: dict[str, Any]) -> str:
+    """An instruction as plan.json has it."""
+
+    def slots(key: str) -> str:
+        return "".join(f" {slot}" for slot in i[key])
+
+    mb = f" mb {i['micro_batch']}" if i.get("micro_batch") is not None else ""
+    match i["op"]:
+        case "input":
+            return f"input {i['slot']} = arg {i['arg']}{mb}: {tensor_text(i)}"
+        case "run":
+            return f"run {i['stage']}.{i['function']}{mb}:{slots('inputs')} ->{slots('outputs')}"
+        case "send":
+            return f"send {i['slot']} to {i['to']} tag {i['tag']}"
+        case "recv":
+            return f"recv {i['slot']} from {i['from']} tag {i['tag']}: {tensor_text(i)}"
+        case "accumulate":
+            return f"accumulate {i['slot']} = {i['left']} + {i['right']}"
+        case "free":
+            return f"free{slots('slots')}"
+        case "output":
+            return f"output {i['slot']} = result {i['result']}{mb}"
+        case other:
+            return f"{other} {i['slot']}"
+
+
 def as_plan(plan: dict[str, Any], modules: dict[str, str]) -> Plan:
-    return Plan.from_json(json.dumps(plan), modules)
+    return Plan.from_json(as_json(plan), modules)
+
+
+def as_json(plan: dict[str, Any]) -> str:
+    """The text of plan.json; tensors and instructions become text."""
+    plan = copy.deepcopy(plan)
+    for stage in plan["stages"]:
+        for function in stage["functions"].values():
+            for key in ("inputs", "outputs"):
+                function[key] = [tensor_text(t) for t in function[key]]
+    for program in plan["programs"]:
+        program["instructions"] = [line(i) for i in program["instructions"]]
+    return json.dumps(plan)

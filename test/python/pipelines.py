@@ -82,10 +82,8 @@ def program(stage: int, stages: int, micro_batches: int, schedule: str) -> Progr
         if total is None:
             total = gradient
         else:
-            new = next(slots)
-            ops.append(AccumulateOp(new, total, gradient))
-            ops.append(FreeOp((total, gradient)))
-            total = new
+            ops.append(AccumulateOp((total,), (total,), (gradient,)))
+            ops.append(FreeOp((gradient,)))
     new = next(slots)
     ops.append(RunOp(stage, "update_0", None, (weight, total), (new,)))
     ops.append(FreeOp((weight, total)))

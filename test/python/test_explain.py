@@ -23,8 +23,9 @@ def plan_of(method):
     ],
 )
 def test_parts_add_up_to_the_objective(method):
-    for stage in plan_of(method).stages:
-        found = stage.solver["explanation"]
+    plan = plan_of(method)
+    for number, stage in enumerate(plan.stages):
+        found = plan.explanation(number)
         parts = ("compute_seconds", "communication_seconds", "held_bytes_seconds")
         whole = sum(found[part] for part in parts)
         assert whole == pytest.approx(found["objective_seconds"] + found["fixed_seconds"], rel=1e-9)

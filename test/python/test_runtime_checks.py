@@ -59,7 +59,7 @@ def change(path, value):
 
 
 FORMAT_CASES = [
-    (change(["version"], 2), r"version: version 2, expected 1; fix"),
+    (change(["version"], 1), r"version: version 1, expected 2; fix"),
     (change(["format"], "other"), r"format: got 'other', expected 'alpa_mlir.plan'"),
     (change(["num_micro_batches"], 0), r"num_micro_batches: got 0, expected an integer of at le"),
     (change(["stages", 0, "layers"], KeyError), r"stages\[0\]: field 'layers' is missing"),
@@ -68,10 +68,10 @@ FORMAT_CASES = [
         change(["inputs", 0, "kind"], "weight"),
         r"inputs\[0\].kind: got 'weight', expected 'state' or",
     ),
-    (change(["programs", 0, "instructions", 0, "op"], "jump"), r"instructions\[0\].op: got 'jump'"),
+    (change(["programs", 0, "instructions", 0, "op"], "jump"), r"instructions\[0\]: got 'jump 0'"),
     (
         change(["programs", 0, "instructions", 0, "spec"], [[]]),
-        r"1 dimensions, but the shape has 2",
+        r"instructions\[0\]: got .*, which has 1 entries for 2 dim",
     ),
     (change(["stages", 1, "module"], "gone.mlir"), r"stages\[1\].module: module file 'gone.mlir'"),
 ]

@@ -8,7 +8,7 @@ No device is needed for any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from alpa_mlir.errors import PlanMismatchError
@@ -106,7 +106,7 @@ class _Cursor:
     """How far the merging has come in one mesh's list."""
 
     mesh: int
-    instructions: tuple[Instruction, ...]
+    instructions: Sequence[Instruction]
     position: int = 0
     clock: float = 0.0
     slots: dict[int, int] = field(default_factory=dict[int, int])
@@ -137,7 +137,7 @@ class _Merger:
         self.outputs: dict[int, dict[int | None, int]] = {}
 
     def run(self) -> LinearStep:
-        cursors = [_Cursor(p.mesh, p.instructions) for p in self.plan.programs]
+        cursors = [_Cursor(p.mesh, tuple(p.instructions)) for p in self.plan.programs]
         while True:
             open_ = [c for c in cursors if c.position < len(c.instructions)]
             if not open_:
@@ -147,7 +147,8 @@ class _Merger:
                 raise PlanMismatchError(
                     "every mesh waits for a value that is never sent: "
                     + "; ".join(
-                        f"{c.where()} waits for {c.instructions[c.position]}" for c in open_
+                        f"{c.where()} waits at '{c.instructions[c.position].to_text()}'"
+                        for c in open_
                     ),
                     fix="report this schedule as a defect of the compiler",
                 )
@@ -196,20 +197,25 @@ class _Merger:
             case RecvOp():
                 self.receive(cursor, op)
             case AccumulateOp():
-                left, right = self.read(cursor, op.left), self.read(cursor, op.right)
-                a, b = self.values[left].tensor, self.values[right].tensor
-                if a != b:
-                    raise PlanMismatchError(
-                        f"adds {b.as_text()} to {a.as_text()}", where=cursor.where()
-                    )
-                value = self.new_value(cursor, op.slot, Value(cursor.mesh, a, True))
-                self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
+                self.accumulate(cursor, op)
             case FreeOp():
                 for slot in op.slots:
                     self.read(cursor, slot)
                     del cursor.slots[slot]
             case OutputOp():
                 self.output(cursor, op)
+
+    def accumulate(self, cursor: _Cursor, op: AccumulateOp) -> None:
+        lefts = [self.read(cursor, slot) for slot in op.lefts]
+        rights = [self.read(cursor, slot) for slot in op.rights]
+        for slot, left, right in zip(op.slots, lefts, rights, strict=True):
+            a, b = self.values[left].tensor, self.values[right].tensor
+            if a != b:
+                raise PlanMismatchError(
+                    f"adds {b.as_text()} to {a.as_text()}", where=cursor.where()
+                )
+            value = self.new_value(cursor, slot, Value(cursor.mesh, a, True))
+            self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
 
     def input(self, cursor: _Cursor, op: InputOp) -> None:
         if op.arg >= len(self.plan.inputs):

@@ -2,9 +2,9 @@
 
 State that the step is given counts from the beginning, other buffers from the instruction that
 makes them until the one that frees them, or until the transfers that read them have ended.
-A function's result takes the buffer of an argument of the same form that is freed next, and a
-sum that of its left operand, as the runtime gives them away. While a forward or backward
-function runs, the temporaries that the search foresaw for the stage are there too.
+A function's result takes the buffer of an argument of the same form that is freed next, as the
+runtime gives it away, and a sum that of its left operand where it has its slot. While a forward
+or backward function runs, the temporaries that the search foresaw for the stage are there too.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _MeshMemory:
                     is_state = self.plan.inputs[op.arg].kind == "state"
                     self.make(0.0 if is_state else self.now, op.slot, op.tensor)
                 case AccumulateOp():
-                    self.accumulate(op, following)
+                    self.accumulate(op)
                 case FreeOp():
                     for slot in op.slots:
                         self.free(slot)
@@ -166,15 +166,11 @@ class _MeshMemory:
             self.aliases[key] = tuple(taken)
         return [op.inputs[i] for i in self.aliases[key]]
 
-    def accumulate(self, op: AccumulateOp, following: Instruction | None) -> None:
-        tensor = self.forms[op.left]
-        size = self.size_of(tensor)
-        if isinstance(following, FreeOp) and op.left in following.slots:
-            size, self.held[op.left] = self.held[op.left], 0.0
-        else:
-            self.change(self.now, size)
-        self.held[op.slot] = size
-        self.forms[op.slot] = tensor
+    def accumulate(self, op: AccumulateOp) -> None:
+        forms = [self.forms[left] for left in op.lefts]
+        for slot, left, tensor in zip(op.slots, op.lefts, forms, strict=True):
+            if slot != left:
+                self.make(self.now, slot, tensor)
 
 
 def memory_use(

@@ -1,0 +1,171 @@
+//===- ProgramText.cpp - instruction lists as lines of text ---------------===//
+//
+// A step has many micro-batches, and each adds up a gradient for every weight:
+// neighbouring sums become one instruction, and slots are given out such that
+// lists of them are ranges.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/Export/ProgramText.h"
+
+#include "compiler/Export/PlanTexts.h"
+
+#include "llvm/ADT/SetVector.h"
+
+#include <set>
+
+using namespace mlir;
+using namespace alpa;
+
+namespace {
+
+/// The lowest unused number for each buffer.
+class Slots {
+public:
+  int64_t add(Value buffer) {
+    int64_t slot = count;
+    if (unused.empty())
+      ++count;
+    else
+      slot = unused.extract(unused.begin()).value();
+    slots[buffer] = slot;
+    return slot;
+  }
+  int64_t at(Value buffer) const { return slots.lookup(buffer); }
+  void hand(Value from, Value to) { slots[to] = at(from); }
+  void release(Value buffer) { unused.insert(at(buffer)); }
+  int64_t size() const { return count; }
+
+private:
+  llvm::DenseMap<Value, int64_t> slots;
+  std::set<int64_t> unused;
+  int64_t count = 0;
+};
+
+/// " 3 5-9": numbers that follow each other are a range.
+std::string slotList(ArrayRef<int64_t> slots) {
+  std::string text;
+  for (size_t i = 0; i < slots.size();) {
+    size_t end = i + 1;
+    while (end < slots.size() && slots[end] == slots[end - 1] + 1)
+      ++end;
+    text += " " + std::to_string(slots[i]);
+    if (end - i > 1)
+      text += "-" + std::to_string(slots[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+class Writer {
+public:
+  explicit Writer(MeshAttr mesh) : mesh(mesh) {}
+
+  ProgramText write(ProgramOp program) {
+    Block &body = *program.getBody();
+    for (auto it = body.begin(); it != body.end();)
+      if (isa<AccumulateOp>(*it)) {
+        it = writeSums(it, body.end());
+      } else {
+        write(*it);
+        ++it;
+      }
+    text.slots = slots.size();
+    return std::move(text);
+  }
+
+private:
+  void write(Operation &op);
+  Block::iterator writeSums(Block::iterator it, Block::iterator end);
+  void writeFree(ArrayRef<Value> buffers);
+
+  std::string number(int64_t value) const { return std::to_string(value); }
+  std::string microBatch(std::optional<int64_t> index) const {
+    return index ? " mb " + number(*index) : "";
+  }
+  std::string listOf(ValueRange buffers) const {
+    return slotList(llvm::map_to_vector(buffers, [&](Value buffer) { return slots.at(buffer); }));
+  }
+
+  MeshAttr mesh;
+  Slots slots;
+  ProgramText text;
+};
+
+} // namespace
+
+void Writer::write(Operation &op) {
+  std::string &line = text.lines.emplace_back(op.getName().stripDialect().str());
+  if (auto input = dyn_cast<InputOp>(op)) {
+    line += " " + number(slots.add(input.getBuffer())) + " = arg " + number(input.getArg()) +
+            microBatch(input.getMicroBatch()) + ": " +
+            tensorText(input.getBuffer().getType(), input.getSharding(), mesh);
+  } else if (auto run = dyn_cast<RunOp>(op)) {
+    StringRef stage = run.getCallee().getRootReference().getValue();
+    stage.consume_front("stage_");
+    line += " " + stage.str() + "." + run.getCallee().getLeafReference().str() +
+            microBatch(run.getMicroBatch()) + ":" + listOf(run.getInputs()) + " ->";
+    for (Value buffer : run.getOutputs())
+      slots.add(buffer);
+    line += listOf(run.getOutputs());
+  } else if (auto send = dyn_cast<SendOp>(op)) {
+    line += " " + number(slots.at(send.getBuffer())) + " to " + number(send.getPeer()) + " tag " +
+            number(send.getTag());
+  } else if (auto recv = dyn_cast<RecvOp>(op)) {
+    line += " " + number(slots.add(recv.getBuffer())) + " from " + number(recv.getPeer()) +
+            " tag " + number(recv.getTag()) + ": " +
+            tensorText(recv.getBuffer().getType(), recv.getSharding(), mesh);
+  } else if (auto output = dyn_cast<OutputOp>(op)) {
+    line += " " + number(slots.at(output.getBuffer())) + " = result " + number(output.getResult()) +
+            microBatch(output.getMicroBatch());
+  } else if (auto free = dyn_cast<FreeOp>(op)) {
+    text.lines.pop_back();
+    writeFree(llvm::to_vector(free.getBuffers()));
+  }
+}
+
+void Writer::writeFree(ArrayRef<Value> buffers) {
+  if (buffers.empty())
+    return;
+  SmallVector<int64_t> freed;
+  for (Value buffer : buffers) {
+    freed.push_back(slots.at(buffer));
+    slots.release(buffer);
+  }
+  llvm::sort(freed);
+  text.lines.push_back("free" + slotList(freed));
+}
+
+/// Sums that do not read each other, with the frees between them. A sum takes the
+/// slot of its left operand if that is freed.
+Block::iterator Writer::writeSums(Block::iterator it, Block::iterator end) {
+  llvm::SetVector<Value> freed;
+  llvm::SetVector<Value> sums;
+  SmallVector<Value> lefts, rights;
+  for (; it != end; ++it) {
+    if (auto free = dyn_cast<FreeOp>(*it)) {
+      freed.insert(free.getBuffers().begin(), free.getBuffers().end());
+      continue;
+    }
+    auto sum = dyn_cast<AccumulateOp>(*it);
+    if (!sum || sums.contains(sum.getLeft()) || sums.contains(sum.getRight()))
+      break;
+    sums.insert(sum.getSum());
+    lefts.push_back(sum.getLeft());
+    rights.push_back(sum.getRight());
+  }
+  std::string operands = listOf(lefts) + " +" + listOf(rights);
+  for (auto [sum, left] : llvm::zip_equal(sums, lefts))
+    if (freed.remove(left))
+      slots.hand(left, sum);
+    else
+      slots.add(sum);
+  // Only now, so that a sum is not taken for freed: it may be of no use to anybody.
+  text.lines.push_back("accumulate" + listOf(sums.getArrayRef()) + " =" + operands);
+  writeFree(freed.getArrayRef());
+  return it;
+}
+
+ProgramText alpa::programText(ProgramOp program, MeshAttr mesh) {
+  return Writer(mesh).write(program);
+}

@@ -1,0 +1,24 @@
+//===- ProgramText.h - instruction lists as lines of text --------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_EXPORT_PROGRAMTEXT_H
+#define ALPA_COMPILER_EXPORT_PROGRAMTEXT_H
+
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include <string>
+#include <vector>
+
+namespace alpa {
+
+/// A program with a number (slot) for each buffer; docs/plan.md gives the form of
+/// the lines. Slots are used again once freed.
+struct ProgramText {
+  std::vector<std::string> lines;
+  int64_t slots = 0;
+};
+
+ProgramText programText(ProgramOp program, MeshAttr mesh);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_EXPORT_PROGRAMTEXT_H
