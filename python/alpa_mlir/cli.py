@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_profile(commands)
+    _add_simulate(commands)
     options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
@@ -74,6 +75,37 @@ def _add_profile(commands: Any) -> None:
     parser.add_argument("--process", type=int, metavar="I", help="number of this host, from 0")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_profile)
+
+
+def _add_simulate(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "simulate",
+        help="execute a saved plan on a described cluster, without devices",
+        description="Executes a plan's instruction lists on the cluster it was made for, or on "
+        "another one: seconds, busy and idle time of each stage, memory over time, traffic.",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="folder that Plan.save wrote")
+    parser.add_argument("--cluster", metavar="CLUSTER", help="a preset or a file")
+    parser.add_argument(
+        "--trace", type=_new_file, metavar="FILE", help="also write a trace for Chrome or Perfetto"
+    )
+    parser.add_argument(
+        "--own-links",
+        action="store_true",
+        help="every pair of meshes has links of its own: transfers never slow each other down",
+    )
+    parser.set_defaults(run=_simulate)
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    from alpa_mlir.plan import Plan
+    from alpa_mlir.simulator import simulate
+
+    timeline = simulate(Plan.load(options.plan), options.cluster, share_links=not options.own_links)
+    print(timeline.as_text())
+    if options.trace is not None:
+        timeline.to_chrome_trace(options.trace)
+        print(f"wrote {options.trace}")
 
 
 def _new_file(text: str) -> Path:

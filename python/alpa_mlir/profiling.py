@@ -368,7 +368,9 @@ def _measure_collective(name: str, members: Sequence[Any], longest: float) -> Ta
     count = len(members)
     mesh = Mesh(np.array(members), ("d",))
     spec = PartitionSpec("d")
-    operation = COLLECTIVES[name]
+
+    def operation(part: Any) -> Any:
+        return COLLECTIVES[name](part, count)
 
     def run(k: int) -> tuple[float, float]:
         rows = count * (256 << (2 * k))  # Of one device, divisible by the group.
@@ -379,7 +381,7 @@ def _measure_collective(name: str, members: Sequence[Any], longest: float) -> Ta
 
         x = _jax.make_array_from_callback((rows * count,), sharding, part)
         body = _jax.shard_map(
-            partial(operation, count=count),
+            operation,
             mesh=mesh,
             in_specs=spec,
             out_specs=spec,

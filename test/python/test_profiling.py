@@ -102,6 +102,11 @@ def test_half_a_world_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "belong together" in capsys.readouterr().err
 
 
+def test_a_plan_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "/no/such/plan"]) == 1
+    assert "cannot read the plan" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_two_hosts_measure_their_link(tmp_path: Path) -> None:
     with socket.socket() as probe:

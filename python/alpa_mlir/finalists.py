@@ -1,0 +1,193 @@
+"""Measuring the finalists: the stages of a few best plans are compiled and timed.
+
+The search foresees seconds from formulas or from measured operations. XLA fuses, schedules and
+overlaps, which neither knows. So the last choice can be left to the devices: every function of
+every stage is compiled for as many devices of this process as its mesh has, run on zeros, and its
+seconds take the place of the predicted ones. One host is enough for plans of many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from alpa_mlir.errors import DevicesError
+from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.runtime.compile_stages import Job, compile_jobs, stage_jobs
+from alpa_mlir.runtime.xla import named_sharding
+from alpa_mlir.simulator import simulate
+
+_jax: Any = jax
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class StageMeasurement:
+    """One function of a stage on real devices.
+
+    Attributes:
+        stage, function: which.
+        predicted_seconds: what the search foresaw for the phase; updates count together.
+        seconds: what one run took.
+        memory_bytes: XLA's own count of one device's arguments, results and temporaries.
+    """
+
+    stage: int
+    function: str
+    predicted_seconds: float
+    seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """A plan whose stages' predicted seconds are measured ones.
+
+    Attributes:
+        plan: the plan with measured seconds in `stages[i].predicted`; `predicted["step_seconds"]`
+            is what the simulator makes of them.
+        stages: one entry a function.
+        left_out: stages that keep their predictions, since this process has too few devices.
+    """
+
+    plan: Plan
+    stages: tuple[StageMeasurement, ...]
+    left_out: tuple[int, ...]
+
+    def as_text(self) -> str:
+        """One line a function: predicted and measured seconds, and XLA's memory."""
+        lines = ["stage | function | predicted s | measured s | memory MiB"]
+        lines += [
+            f"{m.stage:5} | {m.function:8} | {m.predicted_seconds:11.4g} | {m.seconds:10.4g} | "
+            f"{m.memory_bytes / 2**20:10.1f}"
+            for m in self.stages
+        ]
+        lines += [f"{stage:5} | not measured: it needs more devices" for stage in self.left_out]
+        return "\n".join(lines)
+
+
+def measure_plan(
+    plan: Plan,
+    *,
+    devices: Sequence[Any] | None = None,
+    progress: Progress | None = None,
+) -> MeasuredPlan:
+    """Compile and time the stages of a plan on devices of this process.
+
+    Stages with equal programs on equal meshes are measured once.
+
+    Args:
+        devices: by default those of this process; a stage takes the first of them.
+        progress: called with (done, total, label) as programs are compiled.
+
+    Raises:
+        DevicesError: there are too few devices for every stage.
+        PlanMismatchError: the parts of the plan contradict each other.
+
+    Example:
+        >>> measured = measure_plan(planned.plan)          # doctest: +SKIP
+        >>> print(measured.as_text())                      # doctest: +SKIP
+    """
+    present: list[Any] = list(_jax.local_devices() if devices is None else devices)
+    sizes = [prod(plan.meshes[stage.mesh].shape) for stage in plan.stages]
+    fitting = [i for i, size in enumerate(sizes) if size <= len(present)]
+    if not fitting:
+        raise DevicesError(
+            f"the smallest stage takes {min(sizes)} devices, this process has {len(present)}",
+            where=f"plan of {plan.name}",
+            fix="measure on a host with more devices",
+        )
+    functions = {(i, name): () for i in fitting for name in plan.stages[i].functions}
+    jobs = stage_jobs(plan, dict[tuple[int, str], tuple[tuple[int, int], ...]](functions))
+    meshes = [
+        Mesh(np.array(present[: prod(info.shape)]).reshape(info.shape), info.axes)
+        if prod(info.shape) <= len(present)
+        else None
+        for info in plan.meshes
+    ]
+    measured = dict(zip(jobs, _measure(list(jobs.values()), meshes, progress), strict=True))
+    return _with_measured(plan, measured, tuple(i for i in range(len(sizes)) if i not in fitting))
+
+
+def fastest(
+    plans: Sequence[Plan],
+    *,
+    devices: Sequence[Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[int, list[MeasuredPlan]]:
+    """Measure several plans for one step; the number of the fastest, and what was measured.
+
+    Args:
+        plans: at least one; those that share stages share their measurements' compilations
+            through XLA's own cache only.
+        devices, progress: see `measure_plan`.
+
+    Example:
+        >>> best, measured = fastest([planned.plan, other.plan])  # doctest: +SKIP
+    """
+    measured = [measure_plan(plan, devices=devices, progress=progress) for plan in plans]
+    seconds = [found.plan.predicted["step_seconds"] for found in measured]
+    return seconds.index(min(seconds)), measured
+
+
+def _measure(
+    jobs: list[Job], meshes: Sequence[Any], progress: Progress | None
+) -> list[tuple[float, int]]:
+    """Seconds and bytes of each job; equal ones share both."""
+    known: dict[tuple[str, bool, tuple[int, ...]], tuple[float, int]] = {}
+    keys = [(job.text, job.per_device, tuple(meshes[job.mesh].shape.values())) for job in jobs]
+    first = {key: job for key, job in reversed(list(zip(keys, jobs, strict=True)))}
+    compiled = compile_jobs(list(first.values()), meshes, progress)
+    for (key, job), executable in zip(first.items(), compiled, strict=True):
+        mesh = meshes[job.mesh]
+        arguments = [_zeros(tensor, mesh) for tensor in job.inputs]
+        known[key] = (_seconds(executable.call, arguments), executable.memory_bytes())
+    return [known[key] for key in keys]
+
+
+def _zeros(tensor: TensorSpec, mesh: Mesh) -> Any:
+    make = partial(_jax.numpy.zeros, tensor.shape, tensor.dtype)
+    return _jax.jit(make, out_shardings=named_sharding(mesh, tensor))()
+
+
+def _seconds(call: Callable[[Any], Any], arguments: Any, least_seconds: float = 0.1) -> float:
+    """The least of a few runs; every run has ended before the next."""
+    taken: list[float] = []
+    _jax.block_until_ready(call(arguments))
+    while len(taken) < 3 or (sum(taken) < least_seconds and len(taken) < 100):
+        start = time.perf_counter()
+        _jax.block_until_ready(call(arguments))
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def _with_measured(
+    plan: Plan, measured: dict[tuple[int, str], tuple[float, int]], left_out: tuple[int, ...]
+) -> MeasuredPlan:
+    rows: list[StageMeasurement] = []
+    stages = list(plan.stages)
+    for index, stage in enumerate(plan.stages):
+        seconds: dict[str, float] = {}
+        for name in stage.functions:
+            if (index, name) not in measured:
+                continue
+            phase = name.partition("_")[0]
+            took, memory = measured[index, name]
+            seconds[phase] = seconds.get(phase, 0.0) + took
+            predicted = stage.predicted.get(f"{phase}_seconds", 0.0)
+            rows.append(StageMeasurement(index, name, predicted, took, memory))
+        changed = {f"{phase}_seconds": value for phase, value in seconds.items()}
+        stages[index] = replace(stage, predicted=MappingProxyType({**stage.predicted, **changed}))
+    plan = replace(plan, stages=tuple(stages))
+    step = {"step_seconds": simulate(plan).step_seconds}
+    plan = replace(plan, predicted=MappingProxyType({**plan.predicted, **step}))
+    return MeasuredPlan(plan, tuple(rows), left_out)
