@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import optax
 
-from . import features, gpt, gpt_nnx, moe, sequence, vision
+from . import features, gpt, gpt_nnx, moe, sequence, training, vision
 from .base import Model
 from .gpt import GPTConfig, make_gpt
 from .gpt_nnx import make_gpt_nnx
@@ -61,6 +61,9 @@ _ENTRIES: dict[str, Callable[[str], Model]] = {
     "while_cond": features.make_while_cond,
     "custom_vjp": features.make_custom_vjp,
     "checkpoint": features.make_checkpoint,
+    "deep_supervision": training.make_deep_supervision,
+    "two_losses": training.make_two_losses,
+    "optimizer_chain": training.make_optimizer_chain,
     "adamw": lambda name: features.make_optimizer_entry(name, optax.adamw(1e-3)),
     "sgd": lambda name: features.make_optimizer_entry(name, optax.sgd(0.05, momentum=0.9)),
 }

@@ -1,0 +1,69 @@
+"""Steps of real training loops give the numbers of `jax.jit`, cut into stages and micro-batches."""
+
+from __future__ import annotations
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+from alpa_mlir import PipeshardParallel
+from test_equality import CLUSTER, relative_difference
+
+
+def two_stages(count):
+    return PipeshardParallel(submeshes=[(1, 2), (1, 1)], num_micro_batches=count)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("deep_supervision", 2), ("two_losses", 2), ("optimizer_chain", 4), ("wide_resnet", 1)],
+)
+def test_steps(name, count):
+    model = zoo.get(name)
+    state, batch = model.init()
+    step = alpa_mlir.compile(model.step, state, batch, cluster=CLUSTER, method=two_stages(count))
+    reference = jax.jit(model.step)
+    expected_state = state
+    for _ in range(3):
+        state, metrics = step(state, batch)
+        expected_state, expected = reference(expected_state, batch)
+        # Metrics of the loss function are made in each micro-batch, and averaged.
+        if count > 1 and "perplexity" in metrics:
+            del metrics["perplexity"], expected["perplexity"]
+        assert relative_difference(metrics, expected) < 1e-4
+    assert relative_difference(state, expected_state, 1e-3) < 1e-4
+
+
+def test_sums_over_micro_batches():
+    """Losses that are sums over the batch, with gradients added up over micro-batches."""
+    weights = [0.3 * jax.random.normal(jax.random.key(i), (8, 8)) for i in range(3)]
+    x = jax.random.normal(jax.random.key(7), (8, 8))
+
+    def loss(weights, x):
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return jnp.sum(x**2), jnp.sum(x > 0)
+
+    def step(weights, x):
+        (value, positive), grads = jax.value_and_grad(loss, has_aux=True)(weights, x)
+        new = [w - 0.01 * g for w, g in zip(weights, grads, strict=True)]
+        return new, {"loss": value, "positive": positive}
+
+    planned = alpa_mlir.parallelize(
+        step, cluster=CLUSTER, method=two_stages(4), gradient_reduction="sum"
+    ).compile(weights, x)
+    assert relative_difference(planned(weights, x), jax.jit(step)(weights, x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["gpt", "kv_cache"])
+def test_inference(name):
+    """No gradient anywhere: all of the function is forward."""
+    model = zoo.get(name)
+    state, batch = model.init()
+    method = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=1)
+    planned = alpa_mlir.compile(model.forward, state, batch, cluster=CLUSTER, method=method)
+    expected = jax.jit(model.forward)(state, batch)
+    np.testing.assert_allclose(planned(state, batch), expected, rtol=1e-4, atol=1e-5)
+    assert all("backward" not in stage.functions for stage in planned.plan.stages)
