@@ -22,7 +22,9 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     that the name stack says nothing about follow data flow: what feeds the
     forward computation is forward, what depends on the backward one is update,
     and what depends on neither is forward only as long as it holds a dimension
-    of the batch. A module without backward ops is forward as a whole.
+    of the batch. A metric such as the exponential of the mean loss is update even
+    if the loss function computes it. A module without backward ops is forward as
+    a whole.
 
     Constants, iotas and broadcasts of them are repeated for each equation that
     uses them, so that no later cut has to carry them. Equal ops are merged

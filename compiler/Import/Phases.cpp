@@ -6,6 +6,7 @@
 #include "compiler/Import/NameStack.h"
 
 #include "mlir/IR/Builders.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace alpa;
@@ -41,6 +42,7 @@ public:
       for (Operation *op : ops)
         facts[op].phase = choose(facts[op], batch.touchesBatchDim(op));
       pullSources();
+      deferMetrics(batch);
       if (failed(verifyOrder()))
         return failure();
     }
@@ -93,6 +95,86 @@ private:
       for (Operation *source : sources(op))
         if (facts[source].named == NamedPhase::None && !facts[source].needsBackward)
           facts[source].phase = std::min(facts[source].phase, facts[op].phase);
+  }
+
+  /// A metric such as the exponential of the mean loss is not the mean of the
+  /// micro-batches' exponentials, wherever the program computes it. So what leads
+  /// to results of the step alone, and holds no sample any more, waits for the
+  /// update from the first op on that averaging does not commute with.
+  void deferMetrics(const BatchAnalysis &batch) {
+    DenseSet<Value> carried;
+    for (BlockArgument arg : main.getArguments())
+      if (auto next = main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), "alpa.carried_by"))
+        carried.insert(main.front().getTerminator()->getOperand(next.getInt()));
+    // Running statistics are made in each micro-batch, and integers cannot be averaged.
+    auto canWait = [&](Value value) {
+      Operation *source = value.getDefiningOp();
+      return !source || !facts.contains(source) || facts[source].phase == Phase::Update ||
+             (!carried.contains(value) &&
+              (canBeAveraged(value.getType()) || !batch.dependsOnBatch(value)));
+    };
+    DenseSet<Operation *> waiting;
+    // An op that cannot wait keeps what it reads from waiting.
+    auto waits = [&](Operation *op, bool isFirst) {
+      if (facts[op].phase != Phase::Forward || batch.touchesBatchDim(op))
+        return false;
+      for (Value result : op->getResults()) {
+        if (carried.contains(result))
+          return false;
+        for (Operation *user : getUsers(result))
+          if (!user->hasTrait<OpTrait::IsTerminator>() && !waiting.contains(user) &&
+              facts[user].phase != Phase::Update)
+            return false;
+      }
+      return isFirst || llvm::all_of(getUsedValues(op), [&](Value value) {
+               return waiting.contains(value.getDefiningOp()) || canWait(value);
+             });
+    };
+    for (Operation *op : llvm::reverse(ops))
+      if (waits(op, /*isFirst=*/true))
+        waiting.insert(op);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Operation *op : ops)
+        if (waiting.contains(op) && !waits(op, /*isFirst=*/false))
+          changed |= waiting.erase(op);
+    }
+    for (Operation *op : ops)
+      if (waiting.contains(op) &&
+          (!commutesWithMeans(op, batch) || llvm::any_of(sources(op), [&](Operation *source) {
+            return waiting.contains(source) && facts[source].phase == Phase::Update;
+          })))
+        facts[op].phase = Phase::Update;
+  }
+
+  static bool commutesWithMeans(Operation *op, const BatchAnalysis &batch) {
+    static const llvm::StringSet<> linear = {"stablehlo.add",
+                                             "stablehlo.subtract",
+                                             "stablehlo.negate",
+                                             "stablehlo.convert",
+                                             "stablehlo.broadcast_in_dim",
+                                             "stablehlo.reshape",
+                                             "stablehlo.transpose",
+                                             "stablehlo.slice",
+                                             "stablehlo.concatenate",
+                                             "stablehlo.multiply",
+                                             "stablehlo.divide",
+                                             "stablehlo.pad",
+                                             "stablehlo.reverse",
+                                             "stablehlo.optimization_barrier"};
+    SmallVector<Value> varying;
+    for (Value value : getUsedValues(op))
+      if (batch.dependsOnBatch(value))
+        varying.push_back(value);
+    if (varying.empty())
+      return true;
+    StringRef name = op->getName().getStringRef();
+    if (!linear.contains(name) ||
+        !llvm::all_of(op->getResultTypes(), [](Type type) { return canBeAveraged(type); }))
+      return false;
+    if (name == "stablehlo.multiply")
+      return varying.size() == 1 && op->getOperand(0) != op->getOperand(1);
+    return name != "stablehlo.divide" || !batch.dependsOnBatch(op->getOperand(1));
   }
 
   LogicalResult verifyOrder() {
