@@ -3,6 +3,7 @@
 #include "compiler/Stage/PipelineMethods.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include <map>
 
 using namespace alpa;
 
@@ -26,17 +27,20 @@ llvm::Error alpa::checkPipelineMethod(llvm::StringRef name) {
   return llvm::createStringError("unknown pipeline '" + name + "', expected one of " + names);
 }
 
-/// Takes out the submeshes that are not kept, and their views.
+/// Takes out the submeshes that are not kept, and views that only they have.
 static void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Submesh &)> keep) {
   SearchSpace kept;
+  std::map<unsigned, unsigned> keptViews;
   for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
     if (!keep(submesh))
       continue;
     kept.submeshes.push_back(submesh);
-    auto &keptViews = kept.views.emplace_back();
+    auto &own = kept.views.emplace_back();
     for (unsigned view : views) {
-      keptViews.push_back(kept.meshes.size());
-      kept.meshes.push_back(space.meshes[view]);
+      auto [it, isNew] = keptViews.try_emplace(view, kept.meshes.size());
+      if (isNew)
+        kept.meshes.push_back(space.meshes[view]);
+      own.push_back(it->second);
     }
   }
   space = std::move(kept);
@@ -94,8 +98,15 @@ llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef
     for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
       if (equalLayers && devices / submesh.numDevices() != numLayers / count)
         continue;
-      rules.push_back([=, index = index](unsigned lo, unsigned hi, unsigned other) {
-        return other == index && (!equalLayers || hasCount(lo, hi));
+      // Of one shape, whatever their devices.
+      std::vector<bool> isAlike;
+      for (const Submesh &other : space.submeshes)
+        isAlike.push_back(other.hosts == submesh.hosts &&
+                          other.devicesPerHost == submesh.devicesPerHost);
+      if (llvm::find(isAlike, true) - isAlike.begin() != ptrdiff_t(index))
+        continue; // A rule for each shape.
+      rules.push_back([=](unsigned lo, unsigned hi, unsigned other) {
+        return isAlike[other] && (!equalLayers || hasCount(lo, hi));
       });
     }
     if (!equalLayers)

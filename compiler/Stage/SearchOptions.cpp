@@ -4,6 +4,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include <algorithm>
 
 using namespace alpa;
 
@@ -36,6 +37,28 @@ SearchSpace alpa::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
     }
   }
   return space;
+}
+
+void alpa::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
+  for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
+    std::vector<llvm::SmallVector<int64_t, 3>> shapes;
+    for (unsigned view : views)
+      shapes.push_back(space.meshes[view].shape);
+    for (size_t i = 0; i < shapes.size(); ++i) { // All rotations, which add themselves.
+      llvm::SmallVector<int64_t, 3> turned = shapes[i];
+      std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+      if (llvm::is_contained(shapes, turned))
+        continue;
+      llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, turned);
+      if (!mesh) { // Has as many devices as the view that it is a rotation of.
+        llvm::consumeError(mesh.takeError());
+        continue;
+      }
+      views.push_back(space.meshes.size());
+      space.meshes.push_back(std::move(*mesh));
+      shapes.push_back(turned);
+    }
+  }
 }
 
 llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsigned numLayers,

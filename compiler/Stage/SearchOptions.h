@@ -22,6 +22,10 @@ struct SearchSpace {
 /// All submeshes of the cluster and their views of up to so many axes.
 SearchSpace wholeSearchSpace(const Cluster &cluster, unsigned meshAxes);
 
+/// Adds the views that have the axes of others in another order, for methods that
+/// do not treat all axes alike.
+void addTurnedViews(const Cluster &cluster, SearchSpace &space);
+
 /// Reads `submeshes` ("1x2"), `meshShapes` ("2x1") and `layerRanges` ("0-2"); the
 /// latter two are empty or have one entry for each submesh. Errors name the entry.
 llvm::Expected<SearchSpace> manualSearchSpace(const Cluster &cluster, unsigned numLayers,

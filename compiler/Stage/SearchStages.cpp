@@ -153,6 +153,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!rules)
     return fail(llvm::toString(rules.takeError()));
   tried.rules = std::move(*rules);
+  if (method == "megatron" && !space->manual)
+    addTurnedViews(*described, *space);
 
   StageDpProblem problem;
   problem.numLayers = numLayers;
