@@ -5,7 +5,9 @@ Nothing is run: each cell is the predicted step of the best plan that a system m
 its numbers of micro-batches tried), or OOM where none fits in 90% of 16 GiB. Figures 7 and 9 keep
 their cells in a folder and go on where they were; a rebuilt compiler or other models start anew.
 
-Run: python benchmark/paper_figures.py fig7|fig8|fig9 [--models ..] [--gpus ..] [--json]
+`mixed` is a cluster of unequal hosts (paper_mixed.py).
+
+Run: python benchmark/paper_figures.py fig7|fig8|fig9|mixed [--models ..] [--gpus ..] [--json]
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import paper_figure8
 import paper_layers
+import paper_mixed
 import paper_models
 from paper_results import Published, Value, cell_text, compare, published, table
 from planning_job import Job, run_fresh
@@ -51,7 +54,8 @@ def job_of(model: str, gpus: int, system: str) -> Job:
     layers = 33 if (model, gpus) == ("wresnet", 64) else 16
     if system == "inter-op only":
         layers = max(layers, gpus)
-    return Job(case=f"{model}-{SIZES[model][gpus]}", gpus=gpus, layers=layers, **SYSTEMS[system])
+    case = f"{model}-{SIZES[model][gpus]}"
+    return Job(case=case, gpus=gpus, layers=layers, predict=True, **SYSTEMS[system])
 
 
 def _fingerprint() -> str:
@@ -165,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figure", choices=("fig7", "fig8", "fig9"))
+    parser.add_argument("figure", choices=("fig7", "fig8", "fig9", "mixed"))
     parser.add_argument("--models", nargs="+", default=[], choices=list(SIZES))
     parser.add_argument("--gpus", nargs="+", type=int, default=[])
     parser.add_argument("--systems", nargs="+", default=[], help="rows; for fig8: methods")
@@ -175,7 +179,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--folder", type=Path, default=Path(".benchmarks/paper_figures"), help="for cells"
     )
     parser.add_argument("--json", action="store_true", help="one object, for machines")
+    parser.add_argument("--case", default="gpt-2.6b", choices=paper_models.CASES, help="of mixed")
     wanted = parser.parse_args(arguments)
+    if wanted.figure == "mixed":
+        rows = paper_mixed.measure(wanted.case, micro_batches=64, layers=16)
+        if wanted.json:
+            print(json.dumps({"figure": "mixed", "case": wanted.case, "rows": rows}))
+        else:
+            paper_mixed.print_rows(rows)
+        return
     paper = published(wanted.figure)
     if wanted.figure == "fig8":
         cells = paper_figure8.run(paper, wanted.models, wanted.gpus, wanted.systems)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ class Job:
         layers: clusters that stages are made from; 0 lets the compiler choose.
         pipeline, method: as in docs/methods.md.
         options: more fields of `AutoParallel`.
+        predict: only search; there are no programs and there is no Plan.
     """
 
     case: str
@@ -44,6 +47,7 @@ class Job:
     pipeline: str = "auto"
     method: str = "auto"
     options: Mapping[str, Any] | None = None
+    predict: bool = False
 
 
 class Stopwatch:
@@ -130,29 +134,30 @@ def cluster_of(preset: str, gpus: int) -> Any:
 
 def measure(job: Job) -> dict[str, Any]:
     """Plan, and say what was found and how long it took; `oom` is why nothing fits."""
-    from alpa_mlir import AutoParallel, parallelize
+    from alpa_mlir import AutoParallel
     from alpa_mlir.errors import InfeasiblePlanError
     from paper_models import make_case
 
     model = make_case(job.case, scan=job.scan, layers=job.depth)
     gpus = job.gpus or model.gpus
+    counts = job.micro_batches or model.micro_batches
     method = AutoParallel(
-        num_micro_batches=job.micro_batches or model.micro_batches,
+        num_micro_batches=counts,
         layers=job.layers,
         pipeline=job.pipeline,
         method=job.method,
         **(job.options or {}),
     )
+    cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()
     start = time.perf_counter()
-    planned, oom = None, ""
-    with timed(watch):
-        function = parallelize(model.step, cluster=cluster_of(model.cluster, gpus), method=method)
-        try:
-            planned = function.plan(model.state, model.batch)
-        except InfeasiblePlanError as error:
-            oom = str(error)
-    row: dict[str, Any] = {
+    try:
+        with timed(watch):
+            found = (_search if job.predict else _plan)(model, cluster, method, counts)
+        found["tflops_per_device"] = model.flops / found["step_seconds"] / gpus / 1e12
+    except InfeasiblePlanError as error:
+        found = {"oom": str(error)}
+    return {
         "case": job.case,
         "parameters": model.parameters,
         "gpus": gpus,
@@ -161,19 +166,22 @@ def measure(job: Job) -> dict[str, Any]:
         "seconds": time.perf_counter() - start,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "breakdown": watch.seconds,
-        "micro_batches_tried": list(job.micro_batches or model.micro_batches),
+        "micro_batches_tried": list(counts),
+        **found,
     }
-    if planned is None:
-        return {**row, "oom": oom}
-    plan = planned.plan
-    step_seconds = plan.predicted["step_seconds"]
+
+
+def _plan(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any]:
+    """The Plan in numbers."""
+    from alpa_mlir import parallelize
+
+    function = parallelize(model.step, cluster=cluster, method=method)
+    plan = function.plan(model.state, model.batch).plan
     return {
-        **row,
-        "step_seconds": step_seconds,
-        "tflops_per_device": model.flops / step_seconds / gpus / 1e12,
+        "step_seconds": plan.predicted["step_seconds"],
         "num_micro_batches": plan.num_micro_batches,
         "schedule": plan.schedule,
-        "remat": getattr(plan, "remat", "per layer, in the model"),
+        "remat": method.remat,
         "stages": [
             {
                 "layers": list(stage.layers),
@@ -184,6 +192,61 @@ def measure(job: Job) -> dict[str, Any]:
             for stage in plan.stages
         ],
     }
+
+
+_STAGE = re.compile(
+    r"#alpa\.stage<mesh = <shape = \[([\d, ]*)\], devices = \[([\d, ]*)\]>, "
+    r"layers = \[(\d+), (\d+)\].*?peak_bytes = (\d+) :"
+)
+
+
+def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any]:
+    """What the search finds for the best count, read from the searched module."""
+    from alpa_mlir import trace
+    from alpa_mlir.compiler import Module
+    from alpa_mlir.errors import InfeasiblePlanError
+
+    best: dict[str, Any] = {}
+    misfit: InfeasiblePlanError | None = None
+    for count in counts:
+        traced = trace.trace(model.step, model.state, model.batch, num_micro_batches=count)
+        module = Module(traced.text, model.name).annotate(traced.signature.to_json())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "cluster.yaml"
+            cluster.save(path)
+            passes = split_passes(method.passes(cluster, str(path), count, "mean"))
+            last = next(i for i, name in enumerate(passes) if "search-stages" in name)
+            try:
+                module.run(",".join(passes[: last + 1]))
+            except InfeasiblePlanError as error:
+                misfit = error
+                continue
+        text = module.as_text().partition("func.func")[0]
+        predicted = re.search(r"alpa\.predicted = \{.*?step_seconds = ([-+.\deE]+) :", text)
+        schedule = re.search(r'alpa\.schedule = "([^"]*)"', text)
+        assert predicted is not None
+        assert schedule is not None
+        if best and float(predicted[1]) >= best["step_seconds"]:
+            continue
+        best = {
+            "step_seconds": float(predicted[1]),
+            "num_micro_batches": count,
+            "schedule": schedule[1],
+            "remat": method.remat,
+            "stages": [
+                {
+                    "layers": [int(found[3]), int(found[4])],
+                    "mesh": [int(size) for size in found[1].split(",")],
+                    "devices": len(found[2].split(",")),
+                    "memory_bytes": int(found[5]),
+                }
+                for found in _STAGE.finditer(text)
+            ],
+        }
+    if not best:
+        assert misfit is not None
+        raise misfit
+    return best
 
 
 def run_fresh(job: Job, cache: Path, timeout_seconds: float = 3600) -> dict[str, Any]:
