@@ -13,6 +13,7 @@ from alpa_mlir.api import (
     PlannedStep,
     TracedStep,
     compile,
+    load,
     parallelize,
 )
 from alpa_mlir.boundary import layer_boundary
@@ -36,7 +37,7 @@ from alpa_mlir.errors import (
     UnsupportedOpError,
 )
 from alpa_mlir.explain import explain
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import Plan, PlanDiff
 from alpa_mlir.problem import ProblemSolution, solve_problem
 from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
 from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
@@ -61,6 +62,7 @@ __all__ = [
     "PassError",
     "PipeshardParallel",
     "Plan",
+    "PlanDiff",
     "PlanFormatError",
     "PlanMismatchError",
     "PlannedStep",
@@ -77,6 +79,7 @@ __all__ = [
     "explain",
     "grad",
     "layer_boundary",
+    "load",
     "parallelize",
     "simulate",
     "solve_problem",

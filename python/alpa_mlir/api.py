@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -13,11 +13,13 @@ from typing import Any, Literal, overload
 import jax
 
 from alpa_mlir import trace as tracing
+from alpa_mlir.call_form import CallForm
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
-from alpa_mlir.compiler import Module
+from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from alpa_mlir.plan import Plan
-from alpa_mlir.runtime import LoadedPlan, load
+from alpa_mlir.runtime import LoadedPlan
+from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
 
@@ -83,7 +85,28 @@ class TracedStep:
         if best is None:
             assert misfit is not None
             raise misfit
-        return best
+        return best.signed()
+
+    def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
+        """Take a plan that was made before, if it is for this step.
+
+        Args:
+            plan: a plan, or the folder where it was saved.
+            cluster: what it has to be made for; by default that of the function, and without one
+                the plan's own.
+
+        Raises:
+            PlanMismatchError: the plan is for another step or cluster, or made by another
+                compiler; names the first difference.
+        """
+        plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        traced = self.traced
+        if plan.num_micro_batches != traced.signature.num_micro_batches:
+            traced = _trace(self.fn, self.examples, self.options, plan.num_micro_batches)
+        wanted = self.cluster if cluster is None else cluster
+        described = None if wanted is None else as_cluster(wanted)
+        plan.check(traced=traced, cluster=described, compiler=compiler_version())
+        return PlannedStep(traced, plan, self.options)
 
     def _plan_for(self, count: int, cluster: Cluster, method: Method) -> tuple[Traced, Plan]:
         traced = self.traced
@@ -120,8 +143,14 @@ class PlannedStep:
         """The plan as a table."""
         return self.plan.as_text()
 
+    def signed(self) -> PlannedStep:
+        """The same, where the plan says which step it is for and how it is called."""
+        call = self.traced.form.to_info(self.options.donate_state)
+        plan = replace(self.plan, fingerprint=self.traced.fingerprint, call=call)
+        return replace(self, plan=plan)
+
     def save(self, folder: str | Path) -> Path:
-        """Write the plan; `alpa_mlir.Plan.load` and `alpa_mlir.runtime.load` run it."""
+        """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
         return self.plan.save(folder)
 
     def load(
@@ -139,21 +168,15 @@ class PlannedStep:
         Raises:
             DevicesError: there are fewer devices than the plan needs.
         """
-        shown = progress_bar("compiling stages") if progress is True else progress or None
-        loaded = load(
-            self.plan,
-            devices=devices,
-            donate_state=self.options.donate_state,
-            progress=shown,
-        )
-        return ParallelStep(self.traced, loaded)
+        donate = self.options.donate_state
+        return ParallelStep(self.traced.form, _load(self.plan, devices, donate, progress))
 
 
 @dataclass(frozen=True)
 class ParallelStep:
     """A step on its devices: called like the function it was made from."""
 
-    traced: Traced = field(repr=False)
+    form: CallForm = field(repr=False)
     loaded: LoadedPlan = field(repr=False)
 
     @property
@@ -166,8 +189,7 @@ class ParallelStep:
         Raises:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
         """
-        flat = self.traced.flatten_args(*args)
-        return self.traced.unflatten_results(self.loaded(flat))
+        return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
     def as_text(self) -> str:
         """The order in which the driver starts work, and XLA's memory of each function."""
@@ -314,6 +336,54 @@ def compile(
     options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state)
     function = ParallelFunction(fn, cluster, method, options)
     return function.compile(*example_args, progress=progress)
+
+
+def load(
+    plan: Plan | str | Path,
+    *,
+    cluster: ClusterLike = None,
+    arguments: Any = None,
+    result: Any = None,
+    devices: Sequence[Any] | None = None,
+    donate_state: bool | None = None,
+    progress: bool | Progress = False,
+) -> ParallelStep:
+    """A saved plan as a step, called like the function it was made from, without tracing it.
+
+    Args:
+        plan: the folder that `save` wrote, or a plan.
+        cluster: refuse a plan for any other cluster.
+        arguments: an example of the tuple of arguments that are not static, whose leaves may be
+            anything; needed where their trees hold classes that a plan cannot store.
+        result: an example of the result, needed for the same reason.
+        devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+        donate_state: whether a call uses up its state; by default as when the plan was made.
+        progress: True for a progress bar, or a function of (done, total, label).
+
+    Raises:
+        PlanFormatError: the folder holds no plan of this version.
+        PlanMismatchError: the plan is for another cluster, its parts contradict each other, or
+            its trees need an example.
+        DevicesError: there are fewer devices than the plan needs.
+
+    Example:
+        >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
+        >>> state, loss = step(state, batch)             # doctest: +SKIP
+    """
+    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if cluster is not None:
+        plan.check(cluster=as_cluster(cluster))
+    form = CallForm.from_plan(plan, arguments, result)
+    if donate_state is None:
+        donate_state = plan.call is None or plan.call.donate_state
+    return ParallelStep(form, _load(plan, devices, donate_state, progress))
+
+
+def _load(
+    plan: Plan, devices: Sequence[Any] | None, donate_state: bool, progress: bool | Progress
+) -> LoadedPlan:
+    shown = progress_bar("compiling stages") if progress is True else progress or None
+    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown)
 
 
 def progress_bar(title: str) -> Progress:

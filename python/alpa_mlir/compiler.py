@@ -76,6 +76,11 @@ def _call(default: type[AlpaError], function: Callable[..., _T], *args: Any) -> 
         raise named_error(str(error), default) from None
 
 
+def compiler_version() -> str:
+    """Version of the compiler, as plans carry it."""
+    return str(_native().VERSION)
+
+
 def check_cluster(name_or_path: str, yaml: str = "") -> str:
     """The canonical text of a cluster preset or file, or of `yaml`.
 

@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.errors import PlanFormatError, PlanMismatchError
+from alpa_mlir.plan_check import cluster_difference, signature_difference
+from alpa_mlir.plan_diff import PlanDiff, diff_plans
 from alpa_mlir.plan_json import Node, pretty
 from alpa_mlir.plan_program import (
     AccumulateOp,
@@ -36,6 +39,7 @@ from alpa_mlir.plan_text import plan_table, ranges_text
 
 __all__ = [
     "AccumulateOp",
+    "CallInfo",
     "FreeOp",
     "FunctionInfo",
     "InputInfo",
@@ -45,12 +49,14 @@ __all__ = [
     "OutputInfo",
     "OutputOp",
     "Plan",
+    "PlanDiff",
     "ProgramInfo",
     "RecvOp",
     "RunOp",
     "SendOp",
     "Spec",
     "StageInfo",
+    "StaticArgument",
     "TensorSpec",
     "WeightInfo",
 ]
@@ -228,6 +234,72 @@ class StageInfo:
 
 
 @dataclass(frozen=True)
+class StaticArgument:
+    """An argument that is a Python value; `value` is its `repr` if that tells it apart."""
+
+    position: int
+    value: str | None
+
+
+@dataclass(frozen=True)
+class CallInfo:
+    """How the step is called: trees (as `alpa_mlir.tree_json` writes them) and typed keys.
+
+    Attributes:
+        arguments: tree of the tuple of arguments that are not static.
+        result: tree of the result.
+        static: the arguments that are Python values.
+        donate_state: whether a call uses up the state that it is given.
+        input_keys, output_keys: generators of typed PRNG keys, by number of argument or result.
+    """
+
+    arguments: Any
+    result: Any
+    static: tuple[StaticArgument, ...]
+    donate_state: bool
+    input_keys: Mapping[int, str]
+    output_keys: Mapping[int, str]
+
+    @classmethod
+    def read(cls, node: Node) -> CallInfo:
+        def keys(field: Node) -> Mapping[int, str]:
+            found: dict[int, str] = {}
+            for item in field.items():
+                found[item.get("leaf").integer()] = item.get("generator").string()
+            return found
+
+        static: list[StaticArgument] = []
+        for item in node.get("static").items():
+            value = item.get("value")
+            try:
+                ast.literal_eval(value.optional_string() or "None")
+            except (ValueError, SyntaxError):
+                raise value.error(f"got {value.value!r}", "a Python name or number") from None
+            static.append(StaticArgument(item.get("position").integer(), value.optional_string()))
+        return cls(
+            node.get("arguments").value,
+            node.get("result").value,
+            tuple(static),
+            node.get("donate_state").boolean(),
+            keys(node.get("input_keys")),
+            keys(node.get("output_keys")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        def keys(found: Mapping[int, str]) -> list[dict[str, Any]]:
+            return [{"leaf": leaf, "generator": name} for leaf, name in found.items()]
+
+        return {
+            "arguments": self.arguments,
+            "result": self.result,
+            "static": [asdict(item) for item in self.static],
+            "donate_state": self.donate_state,
+            "input_keys": keys(self.input_keys),
+            "output_keys": keys(self.output_keys),
+        }
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that running a step needs, apart from devices.
 
@@ -237,6 +309,8 @@ class Plan:
         modules: file name to StableHLO text, one per stage.
         compiler: version of the compiler that made the plan.
         explanations: file name to JSON text, for people; see `explanation`.
+        fingerprint: of the traced step that the plan was made for; None if it was not traced.
+        call: how the step is called; None if nobody has said.
         predicted: seconds and bytes of the whole step, as the search foresaw them.
     """
 
@@ -253,6 +327,8 @@ class Plan:
     modules: Mapping[str, str] = field(repr=False)
     compiler: str = ""
     explanations: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    fingerprint: str | None = None
+    call: CallInfo | None = field(default=None, repr=False)
 
     @classmethod
     def from_json(
@@ -301,6 +377,8 @@ class Plan:
             MappingProxyType({k: v for k, v in files.items() if k.endswith(".mlir")}),
             root.get("compiler").string(),
             MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
+            root.optional("fingerprint").optional_string(),
+            CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
         )
         if check_programs:
             for program in plan.programs:
@@ -350,6 +428,8 @@ class Plan:
             "version": VERSION,
             "compiler": self.compiler,
             "name": self.name,
+            "fingerprint": self.fingerprint,
+            "call": None if self.call is None else self.call.to_json(),
             "cluster": dict(self.cluster),
             "num_micro_batches": self.num_micro_batches,
             "schedule": self.schedule,
@@ -377,6 +457,47 @@ class Plan:
             return Node(json.loads(self.explanations[name]), name).mapping()
         except (json.JSONDecodeError, RecursionError) as error:
             raise PlanFormatError(f"not JSON: {error}", where=name) from None
+
+    def check(
+        self, *, traced: Any = None, cluster: Any = None, compiler: str | None = None
+    ) -> None:
+        """Refuse a plan that was made for something else.
+
+        Args:
+            traced: a step, as `alpa_mlir.trace.trace` gives it, with the plan's micro-batches.
+            cluster: an `alpa_mlir.Cluster`.
+            compiler: version of the compiler that should have made the plan.
+
+        Raises:
+            PlanMismatchError: names the first difference.
+        """
+        where = f"plan of {self.name}"
+        fix = "plan the step again"
+        if compiler is not None and compiler != self.compiler:
+            raise PlanMismatchError(
+                f"made by compiler {self.compiler}, this is {compiler}", where=where, fix=fix
+            )
+        if traced is not None:
+            found = signature_difference(self, traced.signature)
+            if found is None and self.fingerprint not in (None, traced.fingerprint):
+                found = (
+                    "the step computes something else than the one that was planned, from and to "
+                    "arrays of the same names and shapes"
+                )
+            if found:
+                raise PlanMismatchError(found, where=where, fix=fix)
+        if cluster is not None:
+            found = cluster_difference(self.cluster, json.loads(cluster.text))
+            if found:
+                raise PlanMismatchError(found, where=where, fix=fix)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What another plan decides otherwise: stages, meshes, shardings, schedule, costs.
+
+        Example:
+            >>> print(plan.diff(Plan.load("older")).as_text())   # doctest: +SKIP
+        """
+        return diff_plans(self, other)
 
     @property
     def num_devices(self) -> int:

@@ -8,16 +8,20 @@ differentiated function are tagged with their forward equation (see tagging.py).
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
-import numpy as np
 
 from . import carry, jaxpr_facts, micro_batch, tagging, trees
-from .errors import ArgumentMismatchError, TraceError
+from .call_form import CallForm, static_arguments
+from .errors import TraceError
 from .micro_batch import Leaf
+from .plan import StaticArgument
+from .plan_check import without_locations
 from .signature import Input, Output, Signature
 
 __all__ = ["Input", "Leaf", "Output", "Signature", "Traced", "trace"]
@@ -37,7 +41,7 @@ class Traced:
         out_tree: tree of the result.
         in_leaves: the flattened arguments, batches at micro-batch size.
         out_leaves: the flattened results.
-        static_argnums: positions of the static arguments.
+        static: the static arguments: positions, and values that are names or numbers.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX.
@@ -49,7 +53,7 @@ class Traced:
     out_tree: Any
     in_leaves: tuple[Leaf, ...] = field(repr=False)
     out_leaves: tuple[Leaf, ...] = field(repr=False)
-    static_argnums: tuple[int, ...]
+    static: tuple[StaticArgument, ...]
     tagged_equations: int
     lowered: Any = field(repr=False)
 
@@ -57,45 +61,37 @@ class Traced:
         """The module in pretty form, for people."""
         return self.lowered.as_text(debug_info=debug_info)
 
+    @cached_property
+    def form(self) -> CallForm:
+        """How the step is called."""
+        return CallForm(
+            self.signature.name,
+            self.signature.num_micro_batches,
+            self.in_tree,
+            self.out_tree,
+            self.in_leaves,
+            self.out_leaves,
+            tuple(item.kind == "batch" for item in self.signature.inputs),
+            self.static,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this step from others: equal computations with equal signatures have equal ones."""
+        text = without_locations(self.text) + self.signature.to_json()
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
 
         Raises:
             ArgumentMismatchError: another tree, shape or dtype than the traced one.
         """
-        dynamic = tuple(a for i, a in enumerate(args) if i not in self.static_argnums)
-        leaves, tree = trees.flatten(dynamic)
-        if tree != self.in_tree:
-            raise _tree_mismatch(dynamic, self)
-        flat: list[Any] = []
-        for value, leaf, item in zip(leaves, self.in_leaves, self.signature.inputs, strict=True):
-            shape = leaf.shape
-            if item.kind == "batch":
-                shape = (shape[0] * self.signature.num_micro_batches, *shape[1:])
-            aval = _jax.typeof(value)
-            if (aval.shape, aval.dtype) != (shape, leaf.dtype):
-                raise ArgumentMismatchError(
-                    f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
-                    f"{leaf.dtype}{list(shape)}",
-                    where=leaf.name,
-                    fix="pass arrays of that form, or compile the step again",
-                )
-            if leaf.key_impl:
-                value = _jax.random.key_data(value)
-            elif not trees.is_array(value):  # Python numbers, and NumPy's wider dtypes
-                value = np.asarray(value).astype(leaf.data_dtype, copy=False)
-            flat.append(value)
-        return flat
+        return self.form.flatten_args(*args)
 
     def unflatten_results(self, flat: Sequence[Any]) -> Any:
         """The step's result from the module's outputs; key data become keys again."""
-        values = [
-            _jax.random.wrap_key_data(_jax.numpy.asarray(value), impl=leaf.key_impl)
-            if leaf.key_impl
-            else value
-            for value, leaf in zip(flat, self.out_leaves, strict=True)
-        ]
-        return trees.unflatten(self.out_tree, values)
+        return self.form.unflatten_results(flat)
 
 
 def trace(
@@ -229,7 +225,7 @@ def trace(
         out_tree,
         in_leaves,
         out_leaves,
-        static,
+        static_arguments(args, static),
         session.equations,
         lowered,
     )
@@ -295,22 +291,3 @@ def _check_main(module: Any, inputs: int, outputs: int, name: str) -> None:
                 fix="pass large arrays as arguments instead of closing over them",
             )
     raise TraceError("lowering made no function @main", where=name)
-
-
-def _tree_mismatch(dynamic: Any, traced: Traced) -> ArgumentMismatchError:
-    """Name the first leaf that is missing or new."""
-    paths = trees.flatten_with_path(dynamic)[0]
-    dummy = trees.unflatten(traced.in_tree, range(len(traced.in_leaves)))
-    known = [path for path, _ in trees.flatten_with_path(dummy)[0]]
-    got = {trees.text(path) for path, _ in paths}
-    want = {trees.text(path) for path in known}
-    detail = "the same leaves in other containers"
-    if want - got:
-        detail = f"no leaf {min(want - got)}"
-    elif got - want:
-        detail = f"an unknown leaf {min(got - want)}"
-    return ArgumentMismatchError(
-        f"the arguments have another tree than the traced ones: {detail}",
-        where=traced.signature.name,
-        fix="pass trees of the same structure, or compile the step again",
-    )

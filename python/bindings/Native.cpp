@@ -229,4 +229,5 @@ NB_MODULE(_native, m) {
   m.def("schedules", &schedules, "Names and summaries of the pipeline schedules.");
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
+  m.attr("VERSION") = ALPA_VERSION;
 }

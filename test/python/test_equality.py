@@ -180,7 +180,7 @@ def test_a_saved_plan_gives_the_same_numbers(tmp_path):
         model.step, state, batch, cluster=CLUSTER, method=PipeshardParallel(submeshes=[(1, 2)])
     )
     loaded = alpa_mlir.runtime.load(alpa_mlir.Plan.load(step.plan.save(tmp_path)))
-    results = loaded(step.traced.flatten_args(state, batch))
+    results = loaded(step.form.flatten_args(state, batch))
     expected = jax.tree.leaves(step(state, batch))
     for a, b in zip(results, expected, strict=True):
         np.testing.assert_array_equal(a, b)

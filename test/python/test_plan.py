@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 import json
+import os
+import pickle
+import re
+import subprocess
+import sys
 from importlib import resources
+from typing import NamedTuple
 
 import alpa_mlir
 import handmade
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 import zoo
-from alpa_mlir import PipeshardParallel, Plan, errors
+from alpa_mlir import Cluster, PipeshardParallel, Plan, ShardParallel, errors, tree_json
 from alpa_mlir.plan_json import pretty
 from alpa_mlir.plan_program import InstructionReader, slots_text
 from alpa_mlir.plan_tensor import TensorReader, TensorSpec
+from alpa_mlir.trace import trace
 from hypothesis import given
 from hypothesis import strategies as st
 from schema import problems
@@ -167,3 +180,263 @@ json_values = st.recursive(
 @given(json_values, st.integers(0, 60))
 def test_pretty_json_is_the_same_json(value, width):
     assert json.loads(pretty(copy.deepcopy(value), width=width)) == value
+
+
+def refused(plan, message, **given):
+    with pytest.raises(errors.PlanMismatchError, match=message):
+        plan.check(**given)
+
+
+def test_plans_for_something_else_are_refused(planned):
+    """The first difference is named."""
+    plan, traced = planned.plan, planned.traced
+    plan.check(traced=traced, cluster=Cluster.load(CLUSTER), compiler=plan.compiler)
+
+    signature = traced.signature
+    number = next(i for i, x in enumerate(signature.inputs) if len(x.shape) == 2)
+    leaf = signature.inputs[number]
+    name, shape = re.escape(leaf.name), leaf.shape
+
+    def changed(**edit):
+        items = list(signature.inputs)
+        items[number] = dataclasses.replace(leaf, **{"carried_by": None, **edit})
+        return with_signature(inputs=tuple(items))
+
+    def with_signature(**edit):
+        return dataclasses.replace(traced, signature=dataclasses.replace(signature, **edit))
+
+    message = f"{name} is {shape[0]}x{shape[1]} in the plan, {shape[0]}x{shape[1] + 1} in the step"
+    refused(plan, message, traced=changed(shape=(shape[0], shape[1] + 1)))
+    refused(plan, f"{name} is float32 in the plan, int8 in the step", traced=changed(dtype="int8"))
+    refused(plan, f"carried_by of {name} is {leaf.carried_by} in the plan, None", traced=changed())
+    refused(plan, "the argument .* where the step has other", traced=changed(name="other"))
+    fewer = signature.outputs[:-1]
+    refused(plan, "only the plan has the result", traced=with_signature(outputs=fewer))
+    refused(plan, "has 2 micro-.* traced for 4", traced=with_signature(num_micro_batches=4))
+    text = traced.text.replace("stablehlo.tanh", "stablehlo.sine")
+    assert text != traced.text
+    refused(plan, "computes something else", traced=dataclasses.replace(traced, text=text))
+    refused(plan, r"made by compiler 0\.\d+\.\d+, this is 99", compiler="99")
+
+
+def test_plans_for_other_clusters_are_refused(planned):
+    text = Cluster.load(CLUSTER).text
+
+    def other(edit):
+        fields = json.loads(text)
+        edit(fields)
+        return Cluster.from_dict(fields)
+
+    cases = [
+        (
+            lambda c: c["hosts"][0].update(count=3),
+            "has 3 hosts of 4 virtual, .* made for 2 hosts of",
+        ),
+        (lambda c: c["hosts"][0].update(nics=2), "with 2 network adapters, the plan"),
+        (
+            lambda c: c["device_types"]["virtual"].update(memory_bytes=2**30),
+            "memory_bytes of virtual is 1 GiB in the cluster, 2 GiB where",
+        ),
+        (
+            lambda c: c["links"]["inter_host"].update(bandwidth=7),
+            "bandwidth of inter_host links is 7",
+        ),
+    ]
+    for edit, message in cases:
+        refused(planned.plan, message, cluster=other(edit))
+    planned.plan.check(cluster=other(lambda c: c.update(name="the same under another name")))
+
+
+def test_locations_do_not_make_another_step():
+    """Where the code of a step stands does not count; what it computes does."""
+    source = "def step(w, x):\n    return w - 0.1 * (x.sum(0) @ w), (x @ w).sum()\n"
+    places = {}
+    for name, text in {
+        "a": source,
+        "b": "\n\n" + source,
+        "c": source.replace("0.1", "0.2"),
+    }.items():
+        scope: dict = {}
+        exec(compile(text, f"/{name}.py", "exec"), scope)
+        shapes = (jax.ShapeDtypeStruct((4, 4), "float32"), jax.ShapeDtypeStruct((8, 4), "float32"))
+        places[name] = trace(scope["step"], *shapes).fingerprint
+    assert places["a"] == places["b"] != places["c"]
+
+
+def test_a_plan_made_before_is_taken_for_the_same_step(planned, tmp_path):
+    planned.save(tmp_path)
+    model = zoo.make_gpt(zoo.GPTConfig(layers=2))
+    step = alpa_mlir.parallelize(model.step, cluster=CLUSTER)
+    taken = step.trace(*model.init()).with_plan(tmp_path)
+    assert taken.plan == planned.plan
+    assert taken.traced.signature.num_micro_batches == 2
+    deeper = zoo.make_gpt(zoo.GPTConfig(layers=3))
+    with pytest.raises(errors.PlanMismatchError, match="h2"):
+        alpa_mlir.parallelize(deeper.step).trace(*deeper.init()).with_plan(tmp_path)
+    with pytest.raises(errors.PlanMismatchError, match="the cluster has"):
+        step.trace(*model.init()).with_plan(tmp_path, "p3.16xlarge")
+
+
+def test_a_loaded_plan_is_called_like_the_function(tmp_path):
+    """In a process that knows nothing of the model: no tracing, no compiler."""
+    optimizer = optax.adam(1e-2)
+
+    def train_step(state, batch):
+        def loss(params):
+            hidden = jnp.tanh(batch["x"] @ params["layers"][0])
+            return jnp.mean((hidden @ params["layers"][1] - batch["y"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(state["params"])
+        updates, opt = optimizer.update(grads, state["opt"])
+        return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+
+    params = {"layers": [jnp.ones((8, 16)) / 8, jnp.ones((16, 4)) / 16]}
+    state = {"params": params, "opt": optimizer.init(params)}
+    rng = np.random.default_rng(0)
+    batch = {k: rng.normal(size=(16, n)).astype(np.float32) for k, n in (("x", 8), ("y", 4))}
+    method = PipeshardParallel(submeshes=[(1, 2), (1, 2)], num_micro_batches=2, layers=2)
+    step = alpa_mlir.compile(train_step, state, batch, cluster=CLUSTER, method=method)
+    step.plan.save(tmp_path / "plan")
+    (tmp_path / "in.pkl").write_bytes(pickle.dumps(jax.tree.map(np.asarray, (state, batch))))
+    code = f"""
+import pickle, sys
+from pathlib import Path
+import optax  # its states are named tuples in this step's arguments
+sys.modules["alpa_mlir._native"] = None  # importing it fails
+import alpa_mlir, jax, numpy as np
+alpa_mlir.use_virtual_devices(8)
+folder = Path({str(tmp_path)!r})
+step = alpa_mlir.load(folder / "plan")
+result = step(*pickle.loads((folder / "in.pkl").read_bytes()))
+(folder / "out.pkl").write_bytes(pickle.dumps(jax.tree.map(np.asarray, result)))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+    result = pickle.loads((tmp_path / "out.pkl").read_bytes())
+    expected = jax.jit(train_step)(state, batch)
+    assert jax.tree.structure(result) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def keyed_step(mode, state, batch):
+    noise = jax.random.normal(state["key"], (4,))
+    w = state["w"] - 0.1 * batch.mean(0) + (noise if mode == "train" else 0)
+    return {"w": w, "key": jax.random.split(state["key"], 1)[0]}, w.sum()
+
+
+def test_keys_and_static_arguments_of_a_loaded_plan(tmp_path):
+    state = {"w": jnp.ones(4), "key": jax.random.key(3)}
+    args = ("train", state, jnp.ones((8, 4)))
+    step = alpa_mlir.compile(
+        keyed_step, *args, cluster=CLUSTER, static_argnums=0, donate_state=False,
+        method=ShardParallel(mesh_shape=(1, 2), num_micro_batches=1),
+    )  # fmt: skip
+    loaded = alpa_mlir.load(step.plan.save(tmp_path))
+    (new, value), (expected, wanted) = loaded(*args), keyed_step(*args)
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    np.testing.assert_allclose(new["w"], expected["w"], rtol=1e-6)
+    assert new["key"].dtype == expected["key"].dtype
+    np.testing.assert_array_equal(*map(jax.random.key_data, (new["key"], expected["key"])))
+    assert not loaded(*args)[0]["w"].is_deleted()
+    with pytest.raises(errors.ArgumentMismatchError, match="got 'test', the step was made for 'tr"):
+        loaded("test", *args[1:])
+    with pytest.raises(errors.ArgumentMismatchError, match="no leaf"):
+        loaded("train", {"w": state["w"]}, args[2])
+
+
+@jax.tree_util.register_pytree_node_class
+class Opaque:
+    """A container that keeps a function, as some training states do."""
+
+    def __init__(self, value, apply):
+        self.value, self.apply = value, apply
+
+    def tree_flatten(self):
+        return (self.value,), self.apply
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(children[0], aux)
+
+
+def test_trees_that_a_plan_cannot_store_need_an_example(tmp_path):
+    def step(state, batch):
+        w = state.value - batch.mean(0)
+        return Opaque(w, state.apply), w.sum()
+
+    state, batch = Opaque(jnp.ones(4), jnp.sin), jnp.ones((8, 4))
+    method = ShardParallel(mesh_shape=(1, 2), num_micro_batches=1)
+    alpa_mlir.compile(step, state, batch, cluster=CLUSTER, method=method).plan.save(tmp_path)
+    with pytest.raises(errors.PlanMismatchError, match=r"Opaque keeps more .* arguments=\(..\)"):
+        alpa_mlir.load(tmp_path)
+    loaded = alpa_mlir.load(tmp_path, arguments=(Opaque(0, jnp.sin), 0))
+    new, value = loaded(state, batch)
+    assert isinstance(new, Opaque)
+    assert new.apply is jnp.sin
+    assert value == 0
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+TREES = [
+    1,
+    None,
+    {"b": [1, (2, None)], "a": {}},
+    Pair(1, {"x": 2}),
+    {3: 1, 1: (2,)},
+    collections.OrderedDict(z=1, a=[2]),
+    optax.adam(1e-3).init({"w": np.ones(3)}),
+    ((), [], {}),
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=str)
+def test_structures(tree):
+    structure = jax.tree.structure(tree)
+    value = json.loads(json.dumps(tree_json.encode(structure)))
+    assert tree_json.decode(value) == structure
+    assert problems(value, SCHEMA["$defs"]["tree"], SCHEMA) == []
+
+
+def test_classes_that_are_not_imported_are_named():
+    value = {"class": "no_such_module:State", "children": ["*"], "aux": None}
+    with pytest.raises(tree_json.UnknownTreeError, match="no_such_module:State is not imported"):
+        tree_json.decode(value)
+    for wrong in (5, {"tuple": 3}, {"odd": []}, {"items": [[1]]}, "x", [{"dict": []}]):
+        with pytest.raises(ValueError, match="got"):
+            tree_json.decode(wrong)
+    with pytest.raises(tree_json.UnknownTreeError, match="is no container"):
+        tree_json.decode({"class": "builtins:int", "children": ["*"], "aux": None})
+
+
+def test_a_plan_without_trees_says_so(tmp_path):
+    plan = handmade.as_plan(*handmade.two_stages(1))
+    with pytest.raises(errors.PlanMismatchError, match="does not say how its step is called"):
+        alpa_mlir.load(plan.save(tmp_path))
+
+
+def test_differences_of_plans(planned):
+    plan = planned.plan
+    assert not plan.diff(plan)
+    assert plan.diff(plan).as_text() == "the plans are equal"
+    model = zoo.make_gpt(zoo.GPTConfig(layers=2))
+    method = ShardParallel(mesh_shape=(2, 2), num_micro_batches=1)
+    other = (
+        alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method).plan(*model.init()).plan
+    )
+    diff = plan.diff(other)
+    changes = {c.what: (c.before, c.after) for c in diff.decisions}
+    assert changes["stages"] == ("2", "1")
+    assert changes["micro-batches"] == ("2", "1")
+    assert changes["mesh of stage 1"][1] is None
+    assert "schedule" not in changes
+    assert any("'qkv'" in c.what and " of 1x2" in c.before for c in diff.shardings if c.before)
+    assert any(c.what == "predicted step seconds" for c in diff.predictions)
+    assert not any("search" in c.what for c in diff.predictions)
+    assert "micro-batches" in diff.as_text()
+    assert "more weights are split otherwise" in diff.as_text(most=1)
+    back = {c.what: (c.after, c.before) for c in other.diff(plan).decisions}
+    assert back == changes

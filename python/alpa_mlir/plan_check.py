@@ -1,0 +1,117 @@
+"""Is a plan for this step, this cluster and this compiler? If not, the first difference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from alpa_mlir.plan_text import bytes_text
+
+if TYPE_CHECKING:
+    from alpa_mlir.plan import Plan
+
+
+def signature_difference(plan: Plan, signature: Any) -> str | None:
+    """The first way in which a traced step's `Signature` differs from the plan's tables."""
+    if plan.name != signature.name:
+        return f"the plan is for {plan.name}, the step is {signature.name}"
+    if plan.num_micro_batches != signature.num_micro_batches:
+        return (
+            f"the plan has {plan.num_micro_batches} micro-batches, the step was traced for "
+            f"{signature.num_micro_batches}"
+        )
+    for what, planned, traced, fields in (
+        ("argument", plan.inputs, signature.inputs, ("kind", "carried_by")),
+        ("result", plan.outputs, signature.outputs, ("reduction",)),
+    ):
+        found = _leaf_difference(what, planned, traced, fields)
+        if found:
+            return found
+    return None
+
+
+def _leaf_difference(
+    what: str, planned: Sequence[Any], traced: Sequence[Any], fields: tuple[str, ...]
+) -> str | None:
+    for a, b in zip(planned, traced, strict=False):
+        if a.name != b.name:
+            return f"the plan has the {what} {a.name} where the step has {b.name}"
+        if a.shape != b.shape:
+            return f"{a.name} is {_shape(a.shape)} in the plan, {_shape(b.shape)} in the step"
+        if a.dtype != b.dtype:
+            return f"{a.name} is {a.dtype} in the plan, {b.dtype} in the step"
+        for name in fields:
+            old, new = getattr(a, name), getattr(b, name)
+            if old != new:
+                return f"{name} of {a.name} is {old!r} in the plan, {new!r} in the step"
+    if len(planned) != len(traced):
+        more, fewer, where = (
+            (planned, traced, "plan") if len(planned) > len(traced) else (traced, planned, "step")
+        )
+        return f"only the {where} has the {what} {more[len(fewer)].name}"
+    return None
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"
+
+
+def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """The first way in which two cluster descriptions differ; names do not count."""
+    if _hosts(planned) != _hosts(given):
+        return f"the cluster has {_hosts(given)}, the plan was made for {_hosts(planned)}"
+    used = sorted({host["device_type"] for host in _host_groups(given)})
+    for name in used:
+        old, new = (c.get("device_types", {}).get(name, {}) for c in (planned, given))
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                return (
+                    f"{key} of {name} is {_quantity(key, new.get(key))} in the cluster, "
+                    f"{_quantity(key, old.get(key))} where the plan was made"
+                )
+    for link in ("intra_host", "inter_host"):
+        old, new = (c.get("links", {}).get(link, {}) for c in (planned, given))
+        for key in ("bandwidth", "latency"):
+            if old.get(key) != new.get(key):
+                return (
+                    f"{key} of {link} links is {new.get(key)} in the cluster, {old.get(key)} where "
+                    "the plan was made"
+                )
+    if planned.get("profile") != given.get("profile"):
+        return "the measured costs of the cluster are others than those the plan was made with"
+    return None
+
+
+def _host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    hosts: Any = cluster.get("hosts", [])
+    return [hosts] if isinstance(hosts, Mapping) else list(hosts)
+
+
+def _hosts(cluster: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    for host in _host_groups(cluster):
+        count = host.get("count", 1)
+        text = f"{count} host{'' if count == 1 else 's'} of {host['devices']} {host['device_type']}"
+        nics = host.get("nics", 1)
+        parts.append(text if nics == 1 else f"{text} with {nics} network adapters")
+    return " and ".join(parts) or "no hosts"
+
+
+def _quantity(key: str, value: Any) -> str:
+    if key == "memory_bytes" and isinstance(value, int | float):
+        return bytes_text(value)
+    return "not given" if value is None else str(value)
+
+
+_LOCATION = re.compile(r' ?loc\((?:"(?:[^"\\]|\\.)*"|[^()"]|\([^()]*\))*\)')
+
+
+def without_locations(text: str) -> str:
+    """A module's text without where its ops come from: moved lines do not make another step.
+
+    Example:
+        >>> without_locations('%0 = "a"() : () -> i1 loc("sum:"(#loc3))\\n#loc3 = loc("f.py":1:2)')
+        '%0 = "a"() : () -> i1'
+    """
+    return _LOCATION.sub("", re.sub(r"^#loc.*\n?", "", text, flags=re.M)).rstrip()
