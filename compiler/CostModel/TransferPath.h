@@ -21,6 +21,10 @@ struct TransferPath {
   double latencySeconds = 0;
   double bytesPerSecond = 0; // With the links to itself.
   std::vector<LinkUse> links;
+
+  double seconds(double bytes) const {
+    return bytes > 0 ? latencySeconds + bytes / bytesPerSecond : 0;
+  }
 };
 
 /// Devices are numbered host by host. An error if one is not in the cluster.

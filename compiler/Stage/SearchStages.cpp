@@ -1,5 +1,6 @@
 //===- SearchStages.cpp - stages, meshes and shardings of a step ----------===//
 
+#include "compiler/CostModel/TransferPath.h"
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Placement.h"
@@ -212,11 +213,27 @@ llvm::Error AlpaSearchStagesPass::run() {
   auto devices = placeSubmeshes(problem.hostDevices, chosen);
   if (!devices)
     return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
+  // Only now it is known which stages lie on one host.
+  StageDpProblem placed = search.getProblem();
+  placed.schedule = found->schedule;
+  llvm::DenseMap<unsigned, SendSeconds> sendSeconds;
+  for (size_t i = 0; i + 1 < plan->stages.size(); ++i) {
+    unsigned cut = plan->stages[i].hi;
+    llvm::ArrayRef<int64_t> from = (*devices)[i], to = (*devices)[i + 1];
+    llvm::Expected<TransferPath> forth = transferPath(*described, from, to);
+    if (!forth)
+      return forth.takeError();
+    llvm::Expected<TransferPath> back = transferPath(*described, to, from);
+    if (!back)
+      return back.takeError();
+    sendSeconds[cut] = {forth->seconds(crossings.forwardBytes[cut]),
+                        back->seconds(crossings.backwardBytes[cut])};
+    outcome.transferSeconds += sendSeconds[cut].sum();
+  }
+  placed.transferSeconds = [&](unsigned cut, unsigned, unsigned) { return sendSeconds[cut]; };
   for (auto [index, stage] : llvm::enumerate(plan->stages)) {
     const IntraOpResult *result = costs.result(stage.choice.id);
     double t = result->forwardSeconds + result->backwardSeconds;
-    if (index + 1 < plan->stages.size())
-      outcome.transferSeconds += sending(stage.hi, chosen[index], chosen[index + 1]).sum();
     outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds, t);
     outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
     llvm::Expected<Explanation> explanation = costs.explain(stage.choice.id);
@@ -227,7 +244,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                               search.getProblem().inFlight(plan->stages.size() - index),
                               explanation->toAttribute(&getContext())});
   }
-  outcome.stepSeconds = plan->seconds;
+  outcome.stepSeconds = stagePlanSeconds(placed, plan->stages);
   outcome.numMicroBatches = numMicroBatches;
   outcome.schedule = found->schedule->name.str();
   outcome.solvedStages = costs.numSolved();
