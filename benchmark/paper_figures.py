@@ -50,10 +50,8 @@ OURS = ("alpa", "dp")
 
 
 def job_of(model: str, gpus: int, system: str) -> Job:
-    """The cell's job. Stages are made from 16 layers, of Wide-ResNet 101 from 33 (the paper's)."""
-    layers = 33 if (model, gpus) == ("wresnet", 64) else 16
-    if system == "inter-op only":
-        layers = max(layers, gpus)
+    """The cell's job. With a stage on every device there are two layers for each."""
+    layers = 2 * gpus if system == "inter-op only" and gpus >= 8 else 0
     case = f"{model}-{SIZES[model][gpus]}"
     return Job(case=case, gpus=gpus, layers=layers, predict=True, **SYSTEMS[system])
 

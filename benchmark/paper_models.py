@@ -41,7 +41,8 @@ class PaperModel:
         gpus: devices that the paper trained it on.
         cluster: preset with so many devices.
         micro_batches: counts that are tried.
-        layers: of the model; clusters that stages are made from.
+        layers: number of layers that stages are made from: 16, the most that the paper tries for
+            GPT; for Wide-ResNet its blocks, as in the paper; for OPT 24, of four blocks each.
     """
 
     name: str
@@ -196,6 +197,7 @@ def decoder_model(
     gpus: int = 8,
     cluster: str = "",
     micro_batches: tuple[int, ...] = (1,),
+    layers: int = 16,
 ) -> PaperModel:
     """A GPT (Adam), or one with experts (Adafactor).
 
@@ -229,7 +231,7 @@ def decoder_model(
         gpus=gpus,
         cluster=cluster or _p3(gpus),
         micro_batches=micro_batches,
-        layers=net.repeats * len(net.blocks),
+        layers=layers,
     )
 
 
@@ -260,7 +262,7 @@ def opt_175b(*, scan: bool = False, layers: int = 0) -> PaperModel:
     """OPT-175B on 128 hosts of 8 A100."""
     net = Decoder((Block(12288, 96, 4 * 12288, relu=True),), layers or 96, 2048, 50272, scan=scan)
     return decoder_model(
-        "opt-175b", net, 1024, gpus=1024, cluster="dgx-a100:128", micro_batches=(64, 128)
+        "opt-175b", net, 1024, gpus=1024, cluster="dgx-a100:128", micro_batches=(64, 128), layers=24
     )
 
 

@@ -1,7 +1,8 @@
 """How long planning takes, from a Python call to a Plan: time, memory and what was found.
 
 Each case is planned twice, each time in a process of its own: with an empty cache folder, and again
-with what the first has left in it. Seconds begin when JAX is imported and the model described.
+with what the first has left in it. Seconds begin when JAX is imported and the model described;
+`cpu_seconds` are those of all its threads, which other work on the machine does not change much.
 
 Run: python benchmark/planning.py CASE .. [--json]     CASE: gpt-39b, moe-70b, .., opt-175b, all
      python benchmark/planning.py --growth [--csv FILE] [--plot FILE]
@@ -34,6 +35,7 @@ def measure(job: Job, timeout_seconds: float) -> dict[str, Any]:
         if "failed" not in row:
             again = run_fresh(job, Path(folder), timeout_seconds)
             row["cached_seconds"] = again.get("seconds")
+            row["cached_cpu_seconds"] = again.get("cpu_seconds")
             row["cached_breakdown"] = again.get("breakdown")
     return row
 
@@ -62,7 +64,8 @@ def _line(name: str, row: dict[str, Any]) -> str:
     found = f"out of memory: {row['oom']}" if "oom" in row else _plan_text(row)
     return (
         f"{name:<14}{row['parameters'] / 1e9:>7.1f}B{row['gpus']:>6}"
-        f"{_seconds(row['seconds']):>9}{_seconds(row.get('cached_seconds')):>9}"
+        f"{_seconds(row['seconds']):>9}{_seconds(row['cpu_seconds']):>9}"
+        f"{_seconds(row.get('cached_seconds')):>9}"
         f"{row['peak_bytes'] / 2**30:>7.2f}  ({parts})  {found}"
     )
 
@@ -80,7 +83,15 @@ def _plan_text(row: dict[str, Any]) -> str:
 
 def _write_growth(rows: Sequence[dict[str, Any]], csv_path: str, plot_path: str) -> None:
     if csv_path:
-        fields = ("axis", "value", "seconds", "cached_seconds", "peak_bytes", "failed")
+        fields = (
+            "axis",
+            "value",
+            "seconds",
+            "cpu_seconds",
+            "cached_seconds",
+            "peak_bytes",
+            "failed",
+        )
         with Path(csv_path).open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(fields)
@@ -113,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plot", default="", help="with --growth: draw it here, with matplotlib")
     parser.add_argument("--scan", action="store_true", help="layers as a lax.scan")
     parser.add_argument("--gpus", type=int, default=0, help="devices; default: the paper's")
-    parser.add_argument("--layers", type=int, default=0, help="clusters; 0: the compiler's choice")
+    parser.add_argument("--layers", type=int, default=0, help="that stages are made from")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=(), help="counts to try")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds; default: 3600")
     given = parser.parse_args(arguments)
@@ -133,7 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps(rows))
         return
     if not given.json:
-        print(f"{'case':<14}{'size':>8}{'GPUs':>6}{'seconds':>9}{'cached':>9}{'GiB':>7}")
+        print(
+            f"{'case':<14}{'size':>8}{'GPUs':>6}{'seconds':>9}{'CPU s':>9}{'cached':>9}{'GiB':>7}"
+        )
     for case in CASES if "all" in given.cases else given.cases:
         row = measure(dataclasses.replace(job, case=case), given.timeout)
         print(json.dumps(row) if given.json else _line(case, row), flush=True)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-CACHE_VARIABLE = "ALPA_MLIR_CACHE_DIR"
+CACHE_VARIABLE = "ALPA_MLIR_CACHE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Job:
         micro_batches: counts to try; empty for the model's.
         scan: stack the weights of layers and scan over them.
         depth: layers of the model; 0 for as many as the paper's.
-        layers: clusters that stages are made from; 0 lets the compiler choose.
+        layers: layers that stages are made from; 0 for the model's.
         pipeline, method: as in docs/methods.md.
         options: more fields of `AutoParallel`.
         predict: only search; there are no programs and there is no Plan.
@@ -143,14 +143,14 @@ def measure(job: Job) -> dict[str, Any]:
     counts = job.micro_batches or model.micro_batches
     method = AutoParallel(
         num_micro_batches=counts,
-        layers=job.layers,
+        layers=job.layers or model.layers,
         pipeline=job.pipeline,
         method=job.method,
         **(job.options or {}),
     )
     cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     try:
         with timed(watch):
             found = (_search if job.predict else _plan)(model, cluster, method, counts)
@@ -164,6 +164,7 @@ def measure(job: Job) -> dict[str, Any]:
         "pipeline": job.pipeline,
         "method": job.method,
         "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - busy,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "breakdown": watch.seconds,
         "micro_batches_tried": list(counts),
