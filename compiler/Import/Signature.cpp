@@ -68,6 +68,8 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
     main.setArgAttr(index, "alpa.kind", builder.getStringAttr(*kind));
     if (std::optional<llvm::StringRef> name = input->getString("name"))
       main.setArgAttr(index, "alpa.name", builder.getStringAttr(*name));
+    if (input->getBoolean("per_micro_batch").value_or(false))
+      main.setArgAttr(index, "alpa.per_micro_batch", builder.getUnitAttr());
     if (const llvm::json::Array *dims = input->getArray("sharding"))
       if (llvm::Error error = pinInput(main, index, *dims))
         return error;

@@ -107,6 +107,8 @@ LogicalResult alpa::verifySignature(func::FuncOp main) {
       if (type.getRank() == 0)
         return emitError(main.getLoc())
                << "argument " << i << " is of kind \"batch\" but has no dimension to split";
+      if (main.getArgAttr(i, "alpa.per_micro_batch"))
+        continue; // The micro-batch's number, however many samples it has.
       if (samples && *samples != type.getDimSize(0))
         return emitError(main.getLoc())
                << "argument " << i << " has " << type.getDimSize(0)

@@ -31,7 +31,9 @@ FailureOr<ScaledDims> ScaledDims::find(func::FuncOp main) {
 LogicalResult ScaledDims::run(func::FuncOp main) {
   for (BlockArgument argument : main.getArguments()) {
     auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
-    if (!kind || kind.getValue() != "batch")
+    // The number of a micro-batch is one, however large that is.
+    if (!kind || kind.getValue() != "batch" ||
+        main.getArgAttr(argument.getArgNumber(), "alpa.per_micro_batch"))
       continue;
     ArrayRef<int64_t> shape = sizes(argument);
     if (shape.empty() || shape[0] < 2)

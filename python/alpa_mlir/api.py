@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper
@@ -12,19 +11,22 @@ from typing import Any, Literal, overload
 
 import jax
 
+from alpa_mlir import feasible, plan_cache
 from alpa_mlir import trace as tracing
 from alpa_mlir.call_form import CallForm
-from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
-from alpa_mlir.compiler import Module, compiler_version
-from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.cluster import ClusterLike, as_cluster
+from alpa_mlir.compiler import compiler_version
+from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
 from alpa_mlir.plan import Plan
+from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
+from alpa_mlir.planning import Planner, Progress, Tried, sensible_count
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
 
 _jax: Any = jax
-Progress = Callable[[int, int, str], None]
+CacheLike = bool | str | Path
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Options:
     static_argnums: int | Sequence[int] = ()
     gradient_reduction: Literal["mean", "sum"] = "mean"
     donate_state: bool = True
+    cache: CacheLike = True
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,24 @@ class TracedStep:
         """The StableHLO module."""
         return self.traced.as_text()
 
-    def plan(self, cluster: ClusterLike = None, method: Method | None = None) -> PlannedStep:
+    def plan(
+        self,
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        *,
+        cache: CacheLike | None = None,
+        progress: bool | Progress = False,
+    ) -> PlannedStep:
         """Find the best plan for a cluster.
 
         Args:
             cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
                 the function, and without one the devices of this process.
             method: by default that of the function, and without one `AutoParallel()`.
+            cache: whether plans are kept on disk and found again, or the folder to keep them
+                in; by default that of the function. docs/running.md says where they are.
+            progress: True for a bar that says what is being tried, or a function of
+                (candidates tried, candidates known of, what is tried).
 
         Raises:
             ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
@@ -72,20 +86,34 @@ class TracedStep:
         """
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
-        best: PlannedStep | None = None
-        misfit: InfeasiblePlanError | None = None
-        for count in method.micro_batch_counts(self._batch_size()):
+        kept = _cache(self.options.cache if cache is None else cache)
+        annotated = _signature_json(self.traced, method)
+        name = ""
+        if kept is not None:
+            name = plan_cache.key(self.traced.text, annotated, described, method, code_version())
+            found = kept.get(name)
+            if found is not None:
+                traced = self.traced.resized(found.signature, found.text)
+                return PlannedStep(traced, found.plan, self.options, found.tried)
+        planner = Planner(
+            lambda count: _trace(self.fn, self.examples, self.options, count),
+            lambda traced: _signature_json(traced, method),
+            self.traced,
+            described,
+            method,
+            self.options.gradient_reduction,
+            progress_bar("planning", "candidate") if progress is True else progress or None,
+        )
+        with planner:
             try:
-                planned = PlannedStep(*self._plan_for(count, described, method), self.options)
+                made = planner.run()
             except InfeasiblePlanError as error:
-                misfit = error  # More and smaller micro-batches, the later counts, need less.
-                continue
-            if best is None or planned.predicted_seconds < best.predicted_seconds:
-                best = planned
-        if best is None:
-            assert misfit is not None
-            raise misfit
-        return best.signed()
+                raise feasible.explained(planner, error) from None
+        result = PlannedStep(made.traced, made.plan, self.options, made.tried).signed()
+        if kept is not None:
+            record = CachedPlan(result.plan, made.traced.signature, made.traced.text, made.tried)
+            kept.put(name, record)
+        return result
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
@@ -108,31 +136,20 @@ class TracedStep:
         plan.check(traced=traced, cluster=described, compiler=compiler_version())
         return PlannedStep(traced, plan, self.options)
 
-    def _plan_for(self, count: int, cluster: Cluster, method: Method) -> tuple[Traced, Plan]:
-        traced = self.traced
-        if count != traced.signature.num_micro_batches:
-            traced = _trace(self.fn, self.examples, self.options, count)
-        module = Module(traced.text, traced.signature.name)
-        module.annotate(_signature_json(traced, method))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "cluster.yaml"
-            cluster.save(path)
-            module.run(method.passes(cluster, str(path), count, self.options.gradient_reduction))
-        return traced, module.export_plan()
-
-    def _batch_size(self) -> int:
-        signature = self.traced.signature
-        rows = [x.shape[0] for x in signature.inputs if x.kind == "batch" and x.shape]
-        return min(rows) * signature.num_micro_batches if rows else 1
-
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A plan together with the trees of the function it was made from; `load` goes on."""
+    """A plan together with the trees of the function it was made from; `load` goes on.
+
+    Attributes:
+        traced, plan: the step, at the size of one micro-batch, and its plan.
+        tried: the numbers of micro-batches, with remat or without, that the search looked at.
+    """
 
     traced: Traced = field(repr=False)
     plan: Plan
     options: Options
+    tried: tuple[Tried, ...] = ()
 
     @property
     def predicted_seconds(self) -> float:
@@ -140,8 +157,12 @@ class PlannedStep:
         return self.plan.predicted.get("step_seconds", float("inf"))
 
     def as_text(self) -> str:
-        """The plan as a table."""
-        return self.plan.as_text()
+        """The plan as a table, and what else was tried."""
+        if len(self.tried) < 2:
+            return self.plan.as_text()
+        rows = sorted(self.tried, key=lambda t: (t.num_micro_batches, t.remat))
+        lines = [f"  {row.as_text()}" for row in rows]
+        return "\n".join([self.plan.as_text().rstrip(), "tried:", *lines]) + "\n"
 
     def signed(self) -> PlannedStep:
         """The same, where the plan says which step it is for and how it is called."""
@@ -222,24 +243,47 @@ class ParallelFunction:
         Raises:
             TraceError, MicroBatchError: the function or its batch does not fit.
         """
-        counts = self.method.num_micro_batches
-        count = num_micro_batches or (counts if isinstance(counts, int) else 1)
         examples = tuple(
             arg if i in _positions(self.options.static_argnums, len(args)) else _shapes(arg)
             for i, arg in enumerate(args)
         )
-        traced = _trace(self.fn, examples, self.options, count)
+        counts = self.method.num_micro_batches
+        if num_micro_batches is not None:
+            traced = _trace(self.fn, examples, self.options, num_micro_batches)
+        elif isinstance(counts, int):
+            traced = _trace(self.fn, examples, self.options, counts)
+        else:
+            traced = self._trace_some(examples, counts)
         return TracedStep(self.fn, examples, self.options, traced, self.cluster, self.method)
 
-    def plan(self, *args: Any) -> PlannedStep:
+    def _trace_some(self, examples: tuple[Any, ...], counts: Sequence[int] | None) -> Traced:
+        """Trace for a number of micro-batches that the search may well choose; for one if the
+        step cannot be traced for more, as where its state has a batch dimension."""
+        static = _positions(self.options.static_argnums, len(examples))
+        dynamic = [i for i in range(len(examples)) if i not in static]
+        batches = self.options.batch_argnums
+        if batches is None:
+            batches = dynamic[-1:]
+        leaves = _jax.tree.leaves([examples[i] for i in _positions(batches, len(examples))])
+        sizes = [leaf.shape[0] for leaf in leaves if getattr(leaf, "shape", ())]
+        devices = max(as_cluster(self.cluster).devices_per_host)
+        count = sensible_count(sizes, counts, devices)
+        try:
+            return _trace(self.fn, examples, self.options, count)
+        except TraceError:
+            if count == 1 or (counts is not None and 1 not in counts):
+                raise
+            return _trace(self.fn, examples, self.options, 1)
+
+    def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:
         """Trace and plan with this function's cluster and method."""
-        return self.trace(*args).plan()
+        return self.trace(*args).plan(progress=progress)
 
     def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
         """Trace, plan and load for arguments of this form; remembered."""
         key = self._key(args)
         if key not in self._steps:
-            self._steps[key] = self.plan(*args).load(progress=progress)
+            self._steps[key] = self.plan(*args, progress=progress).load(progress=progress)
         return self._steps[key]
 
     def __call__(self, *args: Any) -> Any:
@@ -265,6 +309,7 @@ def parallelize(
     static_argnums: int | Sequence[int] = (),
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
+    cache: CacheLike = True,
 ) -> ParallelFunction: ...
 @overload
 def parallelize(
@@ -275,6 +320,7 @@ def parallelize(
     static_argnums: int | Sequence[int] = (),
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
+    cache: CacheLike = True,
 ) -> Callable[[Callable[..., Any]], ParallelFunction]: ...
 def parallelize(
     fn: Callable[..., Any] | None = None,
@@ -285,6 +331,7 @@ def parallelize(
     static_argnums: int | Sequence[int] = (),
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
+    cache: CacheLike = True,
 ) -> ParallelFunction | Callable[[Callable[..., Any]], ParallelFunction]:
     """Make a training step run in parallel, as a decorator with or without options.
 
@@ -298,13 +345,14 @@ def parallelize(
         static_argnums: arguments that are Python values.
         gradient_reduction: whether gradients of micro-batches are averaged or summed.
         donate_state: a call uses up the state it is given (if it came from an earlier call).
+        cache: whether plans are kept on disk and found again, or the folder to keep them in.
 
     Example:
         >>> @alpa_mlir.parallelize(cluster="cpu-test")   # doctest: +SKIP
         ... def train_step(state, batch): ...
         >>> state, loss = train_step(state, batch)       # doctest: +SKIP
     """
-    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state)
+    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state, cache)
     if fn is None:
         return lambda function: ParallelFunction(function, cluster, method, options)
     return ParallelFunction(fn, cluster, method, options)
@@ -319,6 +367,7 @@ def compile(
     static_argnums: int | Sequence[int] = (),
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
+    cache: CacheLike = True,
     progress: bool | Progress = False,
 ) -> ParallelStep:
     """Trace, plan and load a step for arguments like the examples; see `parallelize`.
@@ -333,7 +382,7 @@ def compile(
     Raises:
         AlpaError: every stage has its own named errors.
     """
-    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state)
+    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state, cache)
     function = ParallelFunction(fn, cluster, method, options)
     return function.compile(*example_args, progress=progress)
 
@@ -386,11 +435,17 @@ def _load(
     return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown)
 
 
-def progress_bar(title: str) -> Progress:
+def _cache(choice: CacheLike) -> PlanCache | None:
+    if choice is False:
+        return None
+    return PlanCache(plan_cache.default_folder() if choice is True else Path(choice))
+
+
+def progress_bar(title: str, unit: str = "program") -> Progress:
     """A bar on standard error that ends when all is done."""
     from tqdm import tqdm
 
-    bar: Any = tqdm(total=0, desc=title, unit="program", leave=False)
+    bar: Any = tqdm(total=0, desc=title, unit=unit, leave=False)
 
     def show(done: int, total: int, label: str) -> None:
         bar.total = total
@@ -405,7 +460,8 @@ def progress_bar(title: str) -> Progress:
 def _signature_json(traced: Traced, method: Method) -> str:
     """The signature with the shardings that the method's user has decided."""
     fields: dict[str, Any] = json.loads(traced.signature.to_json())
-    for item, pin in zip(fields["inputs"], method.pins(traced.in_tree), strict=True):
+    # An input of the compiler's own comes last, and has no pin.
+    for item, pin in zip(fields["inputs"], method.pins(traced.in_tree), strict=False):
         if pin is None:
             continue
         rank = len(item["shape"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
-from alpa_mlir.micro_batch import Leaf
+from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
 from alpa_mlir.plan import CallInfo, Plan, StaticArgument
 
 _jax: Any = jax
@@ -34,6 +34,7 @@ class CallForm:
         in_leaves, out_leaves: the flattened arguments and results, batches at micro-batch size.
         batches: for each flattened argument, whether it is a batch.
         static: the arguments that are Python values.
+        is_numbered: whether the module has one more input, the micro-batches' numbers.
     """
 
     name: str
@@ -44,6 +45,7 @@ class CallForm:
     out_leaves: tuple[Leaf, ...] = field(repr=False)
     batches: tuple[bool, ...] = field(repr=False)
     static: tuple[StaticArgument, ...] = ()
+    is_numbered: bool = False
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -83,6 +85,8 @@ class CallForm:
             elif not trees.is_array(value):  # Python numbers, and NumPy's wider dtypes
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
             flat.append(value)
+        if self.is_numbered:
+            flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
         return flat
 
     def unflatten_results(self, flat: Sequence[Any]) -> Any:
@@ -151,8 +155,15 @@ class CallForm:
         examples = [trees.structure(tree) for tree in (arguments, result) if tree is not None]
         in_tree = _decode(plan, "arguments", call.arguments, examples)
         out_tree = _decode(plan, "result", call.result, [in_tree, *examples])
+        last = plan.inputs[-1] if plan.inputs else None
+        is_numbered = (
+            last is not None
+            and len(plan.inputs) == in_tree.num_leaves + 1
+            and (last.name, last.kind, last.shape) == (MICRO_BATCH, "batch", (1,))
+        )
+        inputs = plan.inputs[:-1] if is_numbered else plan.inputs
         for what, tree, infos in (
-            ("arguments", in_tree, plan.inputs),
+            ("arguments", in_tree, inputs),
             ("result", out_tree, plan.outputs),
         ):
             if tree.num_leaves != len(infos):
@@ -165,10 +176,11 @@ class CallForm:
             plan.num_micro_batches,
             in_tree,
             out_tree,
-            tuple(_leaf(x, call.input_keys.get(i)) for i, x in enumerate(plan.inputs)),
+            tuple(_leaf(x, call.input_keys.get(i)) for i, x in enumerate(inputs)),
             tuple(_leaf(x, call.output_keys.get(i)) for i, x in enumerate(plan.outputs)),
-            tuple(x.kind == "batch" for x in plan.inputs),
+            tuple(x.kind == "batch" for x in inputs),
             call.static,
+            is_numbered,
         )
 
 

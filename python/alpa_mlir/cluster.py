@@ -113,6 +113,29 @@ class Cluster:
         return tuple(sizes)
 
     @property
+    def least_memory_bytes(self) -> int:
+        """Memory of the device that has the least."""
+        used = {group["device_type"] for group in self._fields["hosts"]}
+        types: dict[str, Any] = self._fields["device_types"]
+        return min(int(types[name]["memory_bytes"]) for name in used)
+
+    @property
+    def host_groups(self) -> tuple[tuple[int, str], ...]:
+        """How many hosts there are of each kind, and their devices."""
+        return tuple((int(g["count"]), str(g["device_type"])) for g in self._fields["hosts"])
+
+    def with_hosts(self, group: int, count: int) -> Cluster:
+        """The cluster with another number of hosts of one kind.
+
+        Example:
+            >>> Cluster.load("cpu-test").with_hosts(0, 3).num_devices
+            12
+        """
+        fields = self._fields
+        fields["hosts"][group]["count"] = count
+        return Cluster.from_dict(fields)
+
+    @property
     def _fields(self) -> dict[str, Any]:
         return json.loads(self.text)
 

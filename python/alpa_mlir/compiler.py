@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from alpa_mlir.errors import (
@@ -48,6 +49,11 @@ def _native() -> Any:
             where="alpa_mlir._native",
             fix="run `make build`, or `pip install .`",
         ) from None
+
+
+def native_path() -> Path:
+    """The file of the native module."""
+    return Path(str(_native().__file__))
 
 
 def named_error(text: str, default: type[AlpaError]) -> AlpaError:
@@ -204,6 +210,15 @@ class Module:
         """
         _call(PassError, self._handle.run_pipeline, pipeline)
         return self
+
+    def predicted(self) -> dict[str, float]:
+        """What a search foresaw: `step_seconds` and others, the number of `stages`, and
+        `peak_bytes`, the most memory that a device needs."""
+        return dict(self._handle.predicted())
+
+    def chosen_schedule(self) -> str:
+        """The schedule that a search chose."""
+        return self._handle.chosen_schedule()
 
     def as_text(self, *, generic: bool = False, debug_info: bool = False) -> str:
         """The module in MLIR's textual form."""

@@ -18,6 +18,9 @@ from .signature import Reduction
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
 
+# The input that numbers the micro-batches of a step that draws random numbers.
+MICRO_BATCH = "micro_batch"
+
 
 @dataclass(frozen=True)
 class Leaf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast, final
 
@@ -17,8 +17,10 @@ from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
 
 LAYER_BALANCES = ("communication", "operators")
-REMAT = ("none", "all")
-AUTO_MICRO_BATCHES = (1, 2, 4, 8)
+REMAT = ("none", "all", "auto")
+# Estimates that only rank candidates may be this far from the best plan.
+_COARSE_GAP = 0.05
+_COARSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +29,16 @@ class Method(ABC):
 
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
-        schedule: `"1f1b"`, `"1f1b-overlap"` (hides sending, for more memory) or `"gpipe"`.
+        schedule: `"1f1b"`, `"1f1b-overlap"` (hides sending, for more memory), `"gpipe"`, or
+            `"auto"` for the one whose plan takes the fewest seconds.
         layers: how many layers stages are made from; 0 takes it from the model's repeated
             blocks (`docs/layers.md`).
         max_layers: most layers to take where `layers` is 0.
         layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
             gives each equally many ops.
         remat: layers whose forward values are computed again for the gradients instead of
-            being kept: `"none"`, `"all"`, or numbers of layers.
+            being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for the better one of
+            none and all.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
         method: what shardings may be chosen: `"auto"` for all, or a name of
@@ -77,11 +81,11 @@ class Method(ABC):
             raise MethodError(
                 f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
             )
-        if self.schedule not in schedules():
+        if self.schedule not in ("auto", *schedules()):
             raise MethodError(
                 f"schedule {self.schedule!r}",
                 where=where,
-                fix=f"use one of {', '.join(schedules())}",
+                fix=f"use one of {', '.join(('auto', *schedules()))}",
             )
         counts = self.num_micro_batches
         for count in (counts,) if isinstance(counts, int) else counts or ():
@@ -168,11 +172,16 @@ class Method(ABC):
         return dims
 
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
-        """The counts to plan for; of several, the plan with the fewest seconds is taken."""
+        """The counts to choose from, rising; without any given, all that divide the batch.
+
+        Raises:
+            MethodError: none of the given numbers divides the batch.
+        """
         counts = self.num_micro_batches
         if isinstance(counts, int):
             return (counts,)
-        fitting = tuple(n for n in counts or AUTO_MICRO_BATCHES if batch_size % n == 0)
+        given = range(1, batch_size + 1) if counts is None else sorted(set(counts))
+        fitting = tuple(n for n in given if batch_size % n == 0)
         if not fitting:
             raise MethodError(
                 f"none of {tuple(counts or ())} micro-batches divides a batch of {batch_size}",
@@ -181,48 +190,88 @@ class Method(ABC):
             )
         return fitting
 
-    def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
-        """The pass pipeline for one count of micro-batches."""
-        search = {
-            "cluster": cluster_file,
-            "num-micro-batches": str(count),
-            "schedule": self.schedule,
-            "memory-fraction": str(self.memory_fraction),
-            "time-limit": str(self.time_limit_seconds),
-            "method": self.method,
-            "mesh-axes": str(self.num_mesh_axes),
-            **self.stage_options(cluster),
-        }
+    def variants(self) -> tuple[Method, ...]:
+        """This method with `remat="auto"` replaced by each of its choices, the usual one first;
+        the search itself tries schedules.
+
+        Example:
+            >>> [m.remat for m in AutoParallel().variants()]
+            ['none', 'all']
+        """
+        if self.remat != "auto":
+            return (self,)
+        return (replace(self, remat="none"), replace(self, remat="all"))
+
+    def import_passes(self) -> str:
+        """Passes that make a traced module ready for searches."""
         layers = {
             "layers": str(self.layers),
             "max-layers": str(self.max_layers),
             "balance": self.layer_balance,
         }
-        again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
         return ",".join(
             (
                 "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
                 _with_options("alpa-cluster-layers", layers),
+            )
+        )
+
+    def search_passes(
+        self, cluster: Cluster, cluster_file: str, count: int, *, coarse: bool = False
+    ) -> str:
+        """The search, in full or, for an estimate, only as far as ranks candidates."""
+        again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
+        limit = self.time_limit_seconds
+        search = {
+            "cluster": cluster_file,
+            "num-micro-batches": str(count),
+            "schedule": self.schedule,
+            "memory-fraction": str(self.memory_fraction),
+            "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
+            "method": self.method,
+            "mesh-axes": str(self.num_mesh_axes),
+            **({"gap": str(_COARSE_GAP)} if coarse else {}),
+            **self.stage_options(cluster),
+        }
+        return ",".join(
+            (
                 _with_options("alpa-rematerialize", {"layers": ",".join(again) or "none"}),
                 _with_options("alpa-search-stages", search),
+            )
+        )
+
+    def finish_passes(self, gradients: str) -> str:
+        """Passes that make programs of the chosen stages."""
+        return ",".join(
+            (
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
                 "alpa-verify-sharding",
-                _with_options("alpa-build-schedule", {"schedule": self.schedule}),
+                "alpa-build-schedule",
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
             )
         )
 
+    def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
+        """The whole pass pipeline for one count of micro-batches, for the usual variant."""
+        usual = self.variants()[0]
+        parts = (
+            usual.import_passes(),
+            usual.search_passes(cluster, cluster_file, count),
+            usual.finish_passes(gradients),
+        )
+        return ",".join(parts)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class AutoParallel(Method):
-    """Everything is searched: stages, meshes, shardings.
+    """Everything is searched: stages, meshes, shardings, micro-batches, schedule, remat.
 
-    `num_micro_batches` may be a number, several to try, or None for 1, 2, 4 and 8 as far as
-    they divide the batch.
+    `num_micro_batches` may be a number, several to choose from, or None for all numbers that
+    divide the batch.
 
     Attributes:
         pipeline: what stages and submeshes may be chosen: `"auto"` for all, or a name of
@@ -236,6 +285,8 @@ class AutoParallel(Method):
     """
 
     num_micro_batches: int | Sequence[int] | None = None
+    schedule: str = "auto"
+    remat: str | Sequence[int] = "auto"
     pipeline: str = "auto"
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import gcd
 from typing import Any, Literal
 
 Kind = Literal["state", "batch"]
@@ -21,6 +22,8 @@ class Input:
         dtype: NumPy's name.
         kind: `"state"` lives across steps, `"batch"` is split into micro-batches.
         carried_by: index of the output that is this state's value for the next step.
+        per_micro_batch: a batch input with one element for each micro-batch, whatever the
+            batch's size: the micro-batch's number, with which random keys are folded.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Input:
     dtype: str
     kind: Kind
     carried_by: int | None = None
+    per_micro_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,12 @@ class Signature:
                 raise ValueError(f"{item.name}: only state is carried, and it is not reduced")
             if (item.shape, item.dtype) != (output.shape, output.dtype):
                 raise ValueError(f"{item.name} and {output.name} differ in shape or dtype")
+
+    @property
+    def batch_size(self) -> int:
+        """Examples that all batch inputs of a step have: their greatest common divisor."""
+        rows = [x.shape[0] for x in self.inputs if x.kind == "batch" and not x.per_micro_batch]
+        return gcd(*rows) * self.num_micro_batches if rows else 1
 
     def to_json(self) -> str:
         """JSON text of the form that docs/architecture.md describes."""

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from jax.extend import core, source_info_util
 
-from . import jax_internals, trees
+from . import jax_internals, random_keys, trees
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -38,12 +38,17 @@ class TagSession:
         equations: tags given so far; the next equation gets this number.
         functions: functions whose equations were tagged.
         hooked: whether plain `jax.grad` goes through the session.
+        keys: random keys seen to enter those functions.
+        micro_batch: the micro-batch's number, with which keys are folded (random_keys.py);
+            None leaves them as they are.
     """
 
     def __init__(self) -> None:
         self.equations = 0
         self.functions = 0
         self.hooked = False
+        self.keys = 0
+        self.micro_batch: Any | None = None
 
     def next_tag(self) -> str:
         tag = f"{TAG_PREFIX}{self.equations}"
@@ -126,12 +131,38 @@ def _call_tagged(session: TagSession, fun: Callable[..., Any], args: Any, kwargs
 
     inputs = [leaves[i] for i in arrays]
     closed = _jax.make_jaxpr(flat)(*inputs)
-    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, None)
+    outputs = _evaluate_folded(session, closed.jaxpr, closed.consts, inputs)
     session.functions += 1
     result = list(found["leaves"])
     for i, value in zip(found["arrays"], outputs, strict=True):
         result[i] = value
     return trees.unflatten(found["tree"], result)
+
+
+def _evaluate_folded(
+    session: TagSession, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
+) -> list[Any]:
+    """Evaluate with the keys of one micro-batch; keys that come out are those of the step."""
+    keys = random_keys.entering(jaxpr, [*consts, *args])
+    session.keys += len(keys)
+    micro_batch = session.micro_batch
+    if micro_batch is None:
+        return _evaluate(session, jaxpr, consts, args, None)
+    folded = [*consts, *args]
+    if keys:
+        with _jax.named_scope(session.next_tag()):
+            for place, impl in keys.items():
+                folded[place] = random_keys.fold(folded[place], impl, micro_batch)
+    split = len(consts)
+    outputs = _evaluate(session, jaxpr, folded[:split], folded[split:], None)
+    kept = random_keys.bookkeeping(jaxpr, list(keys))
+    if kept:
+        session.micro_batch = None
+        again = _evaluate(session, random_keys.only(jaxpr, kept), consts, args, None)
+        session.micro_batch = micro_batch
+        for place, value in zip(kept, again, strict=True):
+            outputs[place] = value
+    return outputs
 
 
 def _evaluate(
@@ -160,21 +191,14 @@ def _evaluate(
             stack = eqn.source_info.name_stack.extend(f"jit({eqn.params.get('name', 'call')})")
             outputs = _evaluate(session, inner, inner_consts, values, stack)
         else:
-            outputs = _bind(eqn, values, session.next_tag(), debug)
+            with _jax.named_scope(session.next_tag()):
+                outputs = random_keys.bind(eqn, values, debug)
+                if eqn.primitive.name == "random_seed" and isinstance(values[0], _jax.core.Tracer):
+                    session.keys += 1  # A key made of the step's state.
+                    if session.micro_batch is not None:
+                        outputs = [random_keys.fold(outputs[0], None, session.micro_batch)]
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
-
-
-def _bind(eqn: Any, values: Sequence[Any], tag: str, debug: Any) -> list[Any]:
-    """Evaluate one equation under `tag` with its own context, name stack and traceback."""
-    given = {v: x for v, x in zip(eqn.invars, values, strict=True) if not _is_literal(v)}
-    single = _core.Jaxpr((), list(given), eqn.outvars, [eqn], eqn.effects, debug)
-    with _jax.named_scope(tag):
-        return list(_jax.core.eval_jaxpr(single, (), *given.values()))
-
-
-def _is_literal(atom: Any) -> bool:
-    return isinstance(atom, _core.Literal)
 
 
 def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
+import numpy as np
 
-from . import carry, jaxpr_facts, micro_batch, tagging, trees
+from . import carry, jaxpr_facts, micro_batch, random_keys, tagging, trees
 from .call_form import CallForm, static_arguments
+from .compiler import Module
 from .errors import TraceError
-from .micro_batch import Leaf
+from .micro_batch import MICRO_BATCH, Leaf
 from .plan import StaticArgument
 from .plan_check import without_locations
 from .signature import Input, Output, Signature
@@ -44,7 +46,8 @@ class Traced:
         static: the static arguments: positions, and values that are names or numbers.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
-        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX.
+        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
+            text was kept from an earlier trace.
     """
 
     text: str = field(repr=False)
@@ -59,6 +62,8 @@ class Traced:
 
     def as_text(self, debug_info: bool = False) -> str:
         """The module in pretty form, for people."""
+        if self.lowered is None:
+            return Module(self.text, self.signature.name).as_text(debug_info=debug_info)
         return self.lowered.as_text(debug_info=debug_info)
 
     @cached_property
@@ -71,8 +76,9 @@ class Traced:
             self.out_tree,
             self.in_leaves,
             self.out_leaves,
-            tuple(item.kind == "batch" for item in self.signature.inputs),
+            tuple(item.kind == "batch" for item in self.signature.inputs[: len(self.in_leaves)]),
             self.static,
+            is_numbered=len(self.signature.inputs) > len(self.in_leaves),
         )
 
     @cached_property
@@ -80,6 +86,32 @@ class Traced:
         """Tells this step from others: equal computations with equal signatures have equal ones."""
         text = without_locations(self.text) + self.signature.to_json()
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def resized(self, signature: Signature, text: str) -> Traced:
+        """The same step at another number of micro-batches, as it was traced before.
+
+        Args:
+            signature, text: what that trace gave.
+        """
+        if signature.num_micro_batches == self.signature.num_micro_batches:
+            return self
+
+        def fit(leaves: Sequence[Leaf], forms: Sequence[Input] | Sequence[Output]) -> Any:
+            return tuple(
+                replace(leaf, shape=(*form.shape[:1], *leaf.shape[1:]), data_shape=form.shape)
+                if leaf.shape
+                else leaf
+                for leaf, form in zip(leaves, forms, strict=False)
+            )
+
+        return replace(
+            self,
+            text=text,
+            signature=signature,
+            in_leaves=fit(self.in_leaves, signature.inputs),
+            out_leaves=fit(self.out_leaves, signature.outputs),
+            lowered=None,
+        )
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -154,9 +186,16 @@ def trace(
     full = micro_batch.abstract(args, dynamic, names)
     micro = micro_batch.split_batches(full, batches, names, num_micro_batches)
     jitted = _jax.jit(fn, static_argnums=static, keep_unused=True)
-    with tagging.tag_gradients(hook) as session:
-        traced = _run(jitted, micro, full, num_micro_batches, name)
-        lowered = traced.lower(lowering_platforms=(platform,) if platform else None)
+    # Whether the step needs the micro-batch's number is known for sure once it is traced.
+    numbered = num_micro_batches > 1 and any(
+        random_keys.may_be_key(leaf) for i in dynamic for leaf in trees.leaves(full[i])
+    )
+    shapes = (micro, full)
+    traced, lowered, session, numbered = _run_and_lower(
+        fn, jitted, static, dynamic, batches, shapes, num_micro_batches, hook, platform, numbered
+    )
+
+    _check_single_examples(jitted, micro, full, num_micro_batches, name)
 
     in_paths, in_tree = trees.flatten_with_path(tuple(micro[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -193,11 +232,16 @@ def trace(
                 grown = micro
         return [tuple(leaf.shape) for leaf in trees.leaves(jitted.eval_shape(*grown))]
 
+    batch_bits = sum(1 << i for i, owner in enumerate(owners) if owner in batches)
+    if numbered:
+        number_bit = 1 << len(in_leaves)
+        _check_carried_keys(in_leaves, pairs, facts, number_bit)
+        batch_bits |= number_bit
     reductions = micro_batch.find_reductions(
         out_leaves,
         facts,
         set(pairs.values()),
-        sum(1 << i for i, owner in enumerate(owners) if owner in batches),
+        batch_bits,
         num_micro_batches,
         gradient_reduction,
         full_shapes,
@@ -212,6 +256,8 @@ def trace(
         )
         for i, (leaf, owner) in enumerate(zip(in_leaves, owners, strict=True))
     )
+    if numbered:
+        inputs += (Input(MICRO_BATCH, (1,), "uint32", "batch", per_micro_batch=True),)
     outputs = tuple(
         Output(leaf.name, leaf.data_shape, leaf.data_dtype, reduction)
         for leaf, reduction in zip(out_leaves, reductions, strict=True)
@@ -229,6 +275,113 @@ def trace(
         session.equations,
         lowered,
     )
+
+
+def _run_and_lower(
+    fn: Callable[..., Any],
+    jitted: Any,
+    static: Sequence[int],
+    dynamic: Sequence[int],
+    batches: Sequence[int],
+    shapes: tuple[Sequence[Any], Sequence[Any]],
+    count: int,
+    hook: bool,
+    platform: str | None,
+    numbered: bool,
+    is_last: bool = False,
+) -> tuple[Any, Any, tagging.TagSession, bool]:
+    """Trace and lower; anew if the step turns out to need the micro-batch's number after all,
+    or not to need it."""
+    with tagging.tag_gradients(hook) as session:
+        if numbered:
+            traced, is_stochastic = _run_numbered(
+                session, fn, static, dynamic, batches, shapes, count
+            )
+        else:
+            traced = _run(jitted, *shapes, count, _name(fn))
+            is_stochastic = count > 1 and (
+                session.keys > 0 or _outside_draws(traced, session, ()).found()
+            )
+        if is_last or is_stochastic == numbered:
+            platforms = (platform,) if platform else None
+            return traced, traced.lower(lowering_platforms=platforms), session, numbered
+    given = (fn, jitted, static, dynamic, batches, shapes, count, hook, platform)
+    return _run_and_lower(*given, is_stochastic, is_last=True)
+
+
+def _run_numbered(
+    session: tagging.TagSession,
+    fn: Callable[..., Any],
+    static: Sequence[int],
+    dynamic: Sequence[int],
+    batches: Sequence[int],
+    shapes: tuple[Sequence[Any], Sequence[Any]],
+    count: int,
+) -> tuple[Any, bool]:
+    """Trace with the micro-batch's number as last argument, so that random keys are folded.
+
+    Args:
+        shapes: arguments at micro-batch size, and at full size.
+
+    Returns:
+        The trace, and whether the number is used.
+    """
+
+    def numbered(*given: Any) -> Any:
+        session.micro_batch = given[-1][0]
+        return fn(*given[:-1])
+
+    name = _name(fn)
+    numbered.__name__ = numbered.__qualname__ = name
+    number = [_jax.ShapeDtypeStruct((size,), np.uint32) for size in (1, count)]
+    micro, full = ([*args, n] for args, n in zip(shapes, number, strict=True))
+    jitted = _jax.jit(numbered, static_argnums=tuple(static), keep_unused=True)
+    traced = _run(jitted, micro, full, count, name)
+    leaves = [(i in batches) for i in dynamic for _ in trees.leaves(micro[i])]
+    outside = _outside_draws(traced, session, leaves)
+    if not outside.found():
+        return traced, session.keys > 0
+    tree = trees.structure(traced.out_info)
+
+    def redrawn(*given: Any) -> Any:
+        flat = [x for i in (*dynamic, -1) for x in trees.leaves(given[i])]
+        return trees.unflatten(tree, outside.evaluate(flat, given[-1][0]))
+
+    redrawn.__name__ = redrawn.__qualname__ = name
+    again = _jax.jit(redrawn, static_argnums=tuple(static), keep_unused=True)
+    return _run(again, micro, full, count, name), True
+
+
+def _outside_draws(
+    traced: Any, session: tagging.TagSession, is_batch: Sequence[bool]
+) -> random_keys.OutsideDraws:
+    """Draws outside of differentiated functions; in a step that has none of these, those that
+    results which depend on the batch are made of."""
+    closed = traced.jaxpr
+    wanted = [False] * len(closed.jaxpr.outvars)
+    if session.functions == 0:
+        # Unless it is known better, whatever is drawn may count.
+        bits = sum(1 << i for i, batch in enumerate(is_batch) if batch) if is_batch else -1
+        wanted = [bool(f.depends & bits) for f in jaxpr_facts.result_facts(closed)]
+    return random_keys.OutsideDraws(closed, wanted, tagging.call_body)
+
+
+def _check_carried_keys(
+    in_leaves: Sequence[Leaf],
+    pairs: Mapping[int, int],
+    facts: Sequence[jaxpr_facts.ResultFacts],
+    number_bit: int,
+) -> None:
+    """The next key is the unmodified step's, which knows no micro-batches."""
+    for i, leaf in enumerate(in_leaves):
+        is_key = leaf.key_impl is not None or leaf.data_dtype == "uint32"
+        if is_key and i in pairs and facts[pairs[i]].depends & number_bit:
+            raise TraceError(
+                "the next value of this random key comes from inside of the loss function, mixed "
+                "with what depends on the micro-batch",
+                where=leaf.name,
+                fix="split the key outside of the loss function, or use one micro-batch",
+            )
 
 
 def _name(fn: Any) -> str:
@@ -275,6 +428,41 @@ def _run(jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, nam
             fix="remove callbacks such as jax.debug.print and mutable references",
         )
     return traced
+
+
+def _check_single_examples(
+    jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, name: str
+) -> None:
+    """A batch of one example fits state with a batch dimension by broadcasting, silently."""
+
+    def other(one: Any, all_of_them: Any) -> Any:
+        if one.shape == all_of_them.shape or one.shape[0] != 1:
+            return one
+        size = 3 if all_of_them.shape[0] == 2 else 2
+        return _jax.ShapeDtypeStruct((size, *one.shape[1:]), one.dtype)
+
+    def forms(tree: Any) -> list[Any]:
+        return [x for x in trees.leaves(tree) if hasattr(x, "shape")]
+
+    pairs = [
+        p for a, b in zip(micro, full, strict=True) for p in zip(forms(a), forms(b), strict=True)
+    ]
+    if all(a.shape == b.shape or a.shape[0] != 1 for a, b in pairs):
+        return
+    two = [
+        _jax.tree.map(other, a, b) if forms(a) and forms(a) != forms(b) else a
+        for a, b in zip(micro, full, strict=True)
+    ]
+    try:
+        jitted.eval_shape(*two)
+    except (TypeError, ValueError) as error:
+        raise TraceError(
+            f"the step works on micro-batches of one example, but not of two, so its state holds "
+            f"data of single examples: {str(error).splitlines()[0]}",
+            where=name,
+            fix=f"keep data of single examples out of the state, or use fewer than {count} "
+            "micro-batches",
+        ) from error
 
 
 def _check_main(module: Any, inputs: int, outputs: int, name: str) -> None:

@@ -14,6 +14,7 @@
 #include "compiler/Registration.h"
 #include "compiler/Schedule/Schedules.h"
 #include "compiler/Sharding/Methods.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "compiler/Stage/PipelineMethods.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -127,6 +128,33 @@ public:
       diagnostics.raise("a pass failed without saying why");
   }
 
+  /// Numbers that the search left on the module, and how many stages it made.
+  std::map<std::string, double> predicted() {
+    std::map<std::string, double> numbers;
+    if (auto found = (*module)->getAttrOfType<mlir::DictionaryAttr>(alpa::attr::predicted))
+      for (mlir::NamedAttribute entry : found) {
+        if (auto real = mlir::dyn_cast<mlir::FloatAttr>(entry.getValue()))
+          numbers[entry.getName().str()] = real.getValueAsDouble();
+        else if (auto integer = mlir::dyn_cast<mlir::IntegerAttr>(entry.getValue()))
+          numbers[entry.getName().str()] = double(integer.getInt());
+      }
+    auto stages = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::stages);
+    if (!stages)
+      return numbers;
+    numbers["stages"] = double(stages.size());
+    double &peak = numbers["peak_bytes"];
+    for (auto stage : stages.getAsRange<alpa::StageAttr>())
+      if (mlir::DictionaryAttr found = stage.getPredicted())
+        if (auto bytes = found.getAs<mlir::IntegerAttr>("peak_bytes"))
+          peak = std::max(peak, double(bytes.getInt()));
+    return numbers;
+  }
+
+  std::string chosenSchedule() {
+    auto name = (*module)->getAttrOfType<mlir::StringAttr>(alpa::attr::schedule);
+    return name ? name.str() : "";
+  }
+
   std::string toText(bool generic, bool debugInfo) {
     std::string text;
     llvm::raw_string_ostream os(text);
@@ -216,6 +244,8 @@ NB_MODULE(_native, m) {
       .def("clone", &Module::clone)
       .def("annotate", &Module::annotate, nb::arg("signature_json"))
       .def("run_pipeline", &Module::runPipeline, nb::arg("pipeline"))
+      .def("predicted", &Module::predicted)
+      .def("chosen_schedule", &Module::chosenSchedule)
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
       .def("export_plan", &Module::exportPlan);
   m.def("parse_module", &Module::parse, nb::arg("text"), nb::arg("file_name") = "<module>");

@@ -61,7 +61,7 @@ def test_methods_become_pass_options():
 
 
 def test_automatic_counts_divide_the_batch():
-    assert AutoParallel().micro_batch_counts(12) == (1, 2, 4)
+    assert AutoParallel().micro_batch_counts(12) == (1, 2, 3, 4, 6, 12)
     assert AutoParallel(num_micro_batches=(3, 5)).micro_batch_counts(12) == (3,)
     assert AutoParallel(num_micro_batches=5).micro_batch_counts(12) == (5,)
 
@@ -69,7 +69,7 @@ def test_automatic_counts_divide_the_batch():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AutoParallel(schedule="zigzag"), "schedule 'zigzag'; fix: use one of 1f1b, 1f1b"),
+        (lambda: AutoParallel(schedule="zigzag"), "schedule 'zigzag'; fix: use one of auto, 1f1b"),
         (
             lambda: AutoParallel(pipeline="equal"),
             "unknown pipeline 'equal'; fix: use one of auto, intra-only, inter-only, equal-layer,",

@@ -47,9 +47,11 @@ def test_zoo(name):
     traced = trace(model.step, state, batch, num_micro_batches=count)
     signature = traced.signature
 
-    kinds = Counter(i.kind for i in signature.inputs)
+    inputs = [i for i in signature.inputs if not i.per_micro_batch]
+    assert (len(inputs) < len(signature.inputs)) == ("random" in model.tags)
+    kinds = Counter(i.kind for i in inputs)
     assert kinds == {"state": len(jax.tree.leaves(state)), "batch": len(jax.tree.leaves(batch))}
-    for item in signature.inputs:
+    for item in inputs:
         if item.kind == "batch":
             assert item.shape[0] == 8 // count
         else:
@@ -330,3 +332,12 @@ def test_arguments_that_do_not_match(args, message):
     assert len(traced.flatten_args(_PARAMS, _BATCH)) == 3
     with pytest.raises(ArgumentMismatchError, match=message):
         traced.flatten_args(*args)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_state_with_a_batch_dimension(count):
+    """Micro-batches of one example would fit the cache of all by broadcasting."""
+    model = zoo.get("kv_cache")
+    state, batch = jax.eval_shape(model.init)
+    with pytest.raises(TraceError, match="data of single examples"):
+        trace(model.step, state, batch, num_micro_batches=count)

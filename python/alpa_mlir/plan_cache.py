@@ -1,0 +1,192 @@
+"""Plans on disk, found again by what they were made from.
+
+An entry's name is a hash of the traced module and its signature, the cluster, the method's
+options and the compiler itself, so nothing ever has to be declared out of date: whatever
+changes makes another name. Entries that were not used for the longest time are removed when
+the cache outgrows its bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from alpa_mlir import compiler
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.plan import Plan
+from alpa_mlir.planning import Tried
+from alpa_mlir.search import Method
+from alpa_mlir.signature import Signature
+
+FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
+MOST_BYTES = 2 << 30
+_RECORD = "record.json"
+_TEXT = "step.txt"
+# Where a line stands in its file is no part of what it says; the names in locations are.
+_FILE_LOCATION = re.compile(r'^(#loc\d* = loc\()"[^"\n]*":\d+:\d+(?: to :\d+)*.*$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CachedPlan:
+    """What the search found once.
+
+    Attributes:
+        plan: the plan.
+        signature, text: of the step as traced for the plan's number of micro-batches.
+        tried: what the search looked at.
+    """
+
+    plan: Plan
+    signature: Signature
+    text: str
+    tried: tuple[Tried, ...]
+
+
+def default_folder() -> Path:
+    """`$ALPA_MLIR_CACHE`, or `alpa_mlir` in the user's cache folder (`$XDG_CACHE_HOME`)."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "alpa_mlir" / "plans"
+
+
+@cache
+def code_version() -> str:
+    """A hash of the compiler's native module and of the Python files that drive it."""
+    digest = hashlib.sha256(compiler.native_path().read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def key(module: str, signature_json: str, cluster: Cluster, method: Method, version: str) -> str:
+    """The name of the entry for a step, a cluster, a method and a compiler.
+
+    Args:
+        module: the traced step's text.
+        signature_json: its signature as the compiler gets it.
+    """
+    options = {f.name: repr(getattr(method, f.name)) for f in fields(method)}
+    parts = [
+        _FILE_LOCATION.sub(r"\1", module),
+        signature_json,
+        cluster.as_text(),
+        type(method).__name__,
+        json.dumps(options, sort_keys=True),
+        version,
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+class PlanCache:
+    """A folder of plans.
+
+    Args:
+        folder: made when the first plan is kept.
+        most_bytes: the bound on what the plans take together.
+
+    Example:
+        >>> cache = PlanCache(Path("/tmp/plans"))
+        >>> cache.get("0" * 64) is None
+        True
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+
+    def get(self, name: str) -> CachedPlan | None:
+        """The entry, or None. A damaged one is removed with a warning."""
+        entry = self.folder / name
+        if not (entry / _RECORD).exists():
+            return None
+        try:
+            record: dict[str, Any] = json.loads((entry / _RECORD).read_text())
+            _check(entry, record)
+            found = CachedPlan(
+                Plan.load(entry),
+                Signature.from_json(json.dumps(record["signature"])),
+                (entry / _TEXT).read_text(),
+                tuple(Tried(**item) for item in record["tried"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, PlanFormatError) as error:
+            warnings.warn(
+                f"the plan in {entry} is damaged and is made again: {error}", stacklevel=2
+            )
+            shutil.rmtree(entry, ignore_errors=True)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(entry / _RECORD)
+        return found
+
+    def put(self, name: str, made: CachedPlan) -> None:
+        """Keep a plan: all of it appears at once, or nothing. A folder that cannot be written
+        to is a warning, since the plan itself is good."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
+                new = Path(folder) / "entry"
+                made.plan.save(new)
+                (new / _TEXT).write_text(made.text)
+                record = {
+                    "signature": json.loads(made.signature.to_json()),
+                    "tried": [asdict(item) for item in made.tried],
+                    "files": {path.name: _digest(path) for path in sorted(new.iterdir())},
+                }
+                (new / _RECORD).write_text(json.dumps(record))
+                with contextlib.suppress(FileExistsError):
+                    _rename(new, self.folder / name)
+            self._shrink(keep=name)
+        except OSError as error:
+            warnings.warn(f"the plan cannot be kept in {self.folder}: {error}", stacklevel=2)
+
+    def _shrink(self, keep: str) -> None:
+        entries: list[tuple[float, int, Path]] = []
+        for entry in self.folder.iterdir():
+            with contextlib.suppress(OSError):  # Another process may be removing it.
+                used = (entry / _RECORD).stat().st_mtime
+                size = sum(path.stat().st_size for path in entry.iterdir())
+                entries.append((used, size, entry))
+        total = sum(size for _, size, _ in entries)
+        for _, size, entry in sorted(entries):
+            if total <= self.most_bytes:
+                break
+            if entry.name != keep:
+                shutil.rmtree(entry, ignore_errors=True)
+                total -= size
+
+
+def _rename(new: Path, entry: Path) -> None:
+    """Move a whole folder; an entry that another process made meanwhile is as good."""
+    try:
+        new.rename(entry)
+    except OSError:
+        if not (entry / _RECORD).exists():
+            raise
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _check(entry: Path, record: dict[str, Any]) -> None:
+    files: dict[str, str] = record["files"]
+    for name, digest in files.items():
+        if _digest(entry / name) != digest:
+            raise ValueError(f"{name} is not what was written")
