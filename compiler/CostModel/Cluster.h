@@ -9,8 +9,10 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,12 +34,36 @@ struct DeviceType {
 struct Link {
   double bandwidthBytesPerSecond = 0; // Per device within a host, per host between.
   double latencySeconds = 0;
+
+  bool operator==(const Link &other) const {
+    return bandwidthBytesPerSecond == other.bandwidthBytesPerSecond &&
+           latencySeconds == other.latencySeconds;
+  }
+  /// Of one message; nothing is no message.
+  double secondsFor(double bytes) const {
+    return bytes > 0 ? latencySeconds + bytes / bandwidthBytesPerSecond : 0;
+  }
+  /// What a group of devices gets that uses both.
+  Link slower(const Link &other) const {
+    return {std::min(bandwidthBytesPerSecond, other.bandwidthBytesPerSecond),
+            std::max(latencySeconds, other.latencySeconds)};
+  }
 };
 
 struct Host {
   unsigned deviceType = 0; // Index into Cluster::deviceTypes.
   int64_t devices = 0;
   int64_t nics = 1; // Adapters that its bandwidth to other hosts is made of.
+  std::optional<Link> intraHost = {}, interHost = {}; // Where they are not the cluster's.
+};
+
+/// Hosts that are alike: equal devices, as many of them, and equal links.
+struct HostKind {
+  unsigned deviceType = 0;
+  int64_t devices = 0;
+  int64_t nics = 1;
+  Link intraHost, interHost;
+  int64_t hosts = 0; // So many of the cluster's.
 };
 
 struct Cluster {
@@ -49,6 +75,9 @@ struct Cluster {
   std::shared_ptr<const Profile> profile; // Measured costs, or null.
 
   int64_t numDevices() const;
+  /// The kinds of hosts, in the order in which they come first; and each host's.
+  std::vector<HostKind> hostKinds() const;
+  std::vector<unsigned> kindOfHosts() const;
 };
 
 /// Parses YAML (JSON is YAML). `where` is the file name for messages. An error
@@ -71,13 +100,17 @@ struct Submesh {
   int kind = 0; // Of its hosts; with anyKind they may be of several.
 
   bool fitsKind(int other) const { return kind == anyKind || kind == other; }
+  bool operator==(const Submesh &other) const {
+    return hosts == other.hosts && devicesPerHost == other.devicesPerHost && kind == other.kind;
+  }
   int64_t numDevices() const { return hosts * devicesPerHost; }
 };
 
-/// Shapes (1,1), (1,2), (1,4), ... (1,M), (2,M), ... (N,M); paper, section 5.2. If
-/// M is no power of two its divisors as well; with unequal hosts it is the smallest
-/// host's. Of more than 16 hosts only powers of two and divisors of their number,
-/// unless every count is asked for.
+/// For each kind of hosts, shapes (1,1), (1,2), (1,4), ... (1,M), (2,M), ... (N,M);
+/// paper, section 5.2. If M is no power of two its divisors as well. Where kinds have
+/// equally many devices a host, also whole hosts of any of them. Of more than 16
+/// hosts only powers of two and divisors of their number, unless every count is asked
+/// for.
 std::vector<Submesh> submeshShapes(const Cluster &cluster, bool everyHostCount = false);
 
 /// A submesh seen as an n-dimensional mesh; every axis has a link of its own.
@@ -89,7 +122,7 @@ struct LogicalMesh {
   llvm::SmallVector<int64_t, 3> devicesOnHost;
   /// How many groups along the axis share a host's adapters; 1 within hosts.
   llvm::SmallVector<int64_t, 3> groupsPerHost;
-  DeviceType device; // The weakest one if hosts differ.
+  DeviceType device; // The weakest one if hosts may be of several kinds.
   llvm::SmallVector<std::string, 1> deviceTypes;
   std::shared_ptr<const Profile> profile;
   int64_t numDevices() const;
@@ -101,6 +134,9 @@ struct LogicalMesh {
 /// three axes of more than one device.
 std::vector<LogicalMesh> logicalMeshes(const Cluster &cluster, const Submesh &submesh,
                                        unsigned maxAxes = 2);
+/// The submesh that devices (numbered host by host) make up; nothing if their hosts
+/// hold unequal numbers of them.
+std::optional<Submesh> submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t> devices);
 /// One given view, devices numbered host by host in row-major order. An axis
 /// within hosts has the link within a host; one that spans hosts has the host's
 /// network bandwidth, shared by the groups of devices that use it at once. An

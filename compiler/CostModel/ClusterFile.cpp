@@ -64,9 +64,9 @@ private:
     return true;
   }
 
-  bool readLink(const YamlValue &links, StringRef name, Link &link) {
-    const YamlValue *value = child(links, "links", name, "bandwidth and latency");
-    std::string path = "links." + name.str();
+  bool readLink(const YamlValue &links, const Twine &where, StringRef name, Link &link) {
+    const YamlValue *value = child(links, where.str(), name, "bandwidth and latency");
+    std::string path = (where + "." + name).str();
     return value && checkMap(*value, path, {"bandwidth", "latency"}, "bandwidth and latency") &&
            readNumber(*value, path, "bandwidth", "a positive number of bytes a second",
                       link.bandwidthBytesPerSecond) &&
@@ -159,9 +159,19 @@ private:
     return true;
   }
 
+  /// Links of one kind of hosts, where they differ from the cluster's.
+  bool readHostLinks(const YamlValue &links, StringRef path, Host &host) {
+    if (!checkMap(links, path, {"intra_host", "inter_host"}, "intra_host or inter_host"))
+      return false;
+    auto read = [&](StringRef name, std::optional<Link> &link) {
+      return !links.find(name) || readLink(links, path, name, link.emplace());
+    };
+    return read("intra_host", host.intraHost) && read("inter_host", host.interHost);
+  }
+
   bool readHosts(const YamlValue &value, StringRef path) {
-    constexpr StringRef expected = "{count, devices, device_type, nics} or a list of these";
-    if (!checkMap(value, path, {"count", "devices", "device_type", "nics"}, expected))
+    constexpr StringRef expected = "{count, devices, device_type, nics, links} or a list of these";
+    if (!checkMap(value, path, {"count", "devices", "device_type", "nics", "links"}, expected))
       return false;
     int64_t count = 1;
     Host host;
@@ -180,6 +190,9 @@ private:
       return error(*type, join(path, "device_type"), type->describe(),
                    "one of the device types: " + llvm::join(names, ", "));
     host.deviceType = found - names.begin();
+    if (const YamlValue *links = value.find("links"))
+      if (!readHostLinks(*links, join(path, "links"), host))
+        return false;
     if (static_cast<int64_t>(cluster.hosts.size()) + count > kMaxHosts)
       return error(value, path, "more hosts than can be planned for",
                    "at most " + Twine(kMaxHosts));
@@ -225,8 +238,8 @@ private:
     const YamlValue *links = child(root, "", "links", "intra_host and inter_host");
     return links &&
            checkMap(*links, "links", {"intra_host", "inter_host"}, "intra_host and inter_host") &&
-           readLink(*links, "intra_host", cluster.intraHost) &&
-           readLink(*links, "inter_host", cluster.interHost) &&
+           readLink(*links, "links", "intra_host", cluster.intraHost) &&
+           readLink(*links, "links", "inter_host", cluster.interHost) &&
            (!root.find("profile") || readMeasured(*root.find("profile")));
   }
 
@@ -314,12 +327,23 @@ std::string alpa::printCluster(const Cluster &cluster) {
     size_t begin = i;
     const Host &host = cluster.hosts[begin];
     while (i < cluster.hosts.size() && cluster.hosts[i].devices == host.devices &&
-           cluster.hosts[i].deviceType == host.deviceType && cluster.hosts[i].nics == host.nics)
+           cluster.hosts[i].deviceType == host.deviceType && cluster.hosts[i].nics == host.nics &&
+           cluster.hosts[i].intraHost == host.intraHost &&
+           cluster.hosts[i].interHost == host.interHost)
       ++i;
     os << hostSeparator << "\n    {\"count\": " << i - begin << ", \"devices\": " << host.devices
        << ", \"device_type\": " << quoted(cluster.deviceTypes[host.deviceType].name);
     if (host.nics != 1)
       os << ", \"nics\": " << host.nics;
+    if (host.intraHost || host.interHost) {
+      llvm::ListSeparator linkSeparator;
+      os << ", \"links\": {";
+      if (host.intraHost)
+        os << linkSeparator << "\"intra_host\": " << link(*host.intraHost);
+      if (host.interHost)
+        os << linkSeparator << "\"inter_host\": " << link(*host.interHost);
+      os << "}";
+    }
     os << "}";
   }
   os << "\n  ],\n  \"links\": {\n    \"intra_host\": " << link(cluster.intraHost)

@@ -21,11 +21,13 @@
 
 #include "compiler/CostModel/CostModel.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <limits>
 
 using namespace alpa;
 
@@ -123,30 +125,33 @@ double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
 }
 
 /// The part of a host's adapters that some of its devices use.
-static double partOfAdapters(const Cluster &cluster, double devices) {
-  double part = 1;
-  for (const Host &host : cluster.hosts) {
-    double adapters = double(std::min(host.nics, host.devices));
-    double used = std::max(1.0, std::floor(devices * adapters / double(host.devices)));
-    part = std::min(part, used / adapters);
-  }
-  return part;
+static double partOfAdapters(const HostKind &host, double devices) {
+  double adapters = double(std::min(host.nics, host.devices));
+  return std::max(1.0, std::floor(devices * adapters / double(host.devices))) / adapters;
 }
 
-double alpa::transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
-                             double bytes) {
-  if (bytes <= 0)
-    return 0;
-  int64_t most = 0;
-  for (const Host &host : cluster.hosts)
-    most = std::max(most, host.devices);
-  // Neighbouring stages are placed on one host when both fit.
-  bool oneHost = cluster.hosts.size() == 1 || (from.hosts == 1 && to.hosts == 1 &&
-                                               from.devicesPerHost + to.devicesPerHost <= most);
-  const Link &link = oneHost ? cluster.intraHost : cluster.interHost;
+Link alpa::transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
+                        std::optional<bool> sharesHost) {
   // Senders and receivers work side by side, each with a link of its own.
-  double lanes = std::min(from.devicesPerHost, to.devicesPerHost);
-  if (!oneHost)
-    lanes = std::min(from.hosts, to.hosts) * partOfAdapters(cluster, lanes);
-  return link.latencySeconds + bytes / (link.bandwidthBytesPerSecond * lanes);
+  double devices = std::min(from.devicesPerHost, to.devicesPerHost);
+  double hosts = std::min(from.hosts, to.hosts);
+  bool oneHost = sharesHost.value_or(cluster.hosts.size() == 1);
+  Link within{std::numeric_limits<double>::infinity(), 0}, between = within;
+  for (auto [index, kind] : llvm::enumerate(cluster.hostKinds())) {
+    bool sends = from.fitsKind(int(index)), receives = to.fitsKind(int(index));
+    if (sends || receives) {
+      Link host = kind.interHost;
+      host.bandwidthBytesPerSecond *= hosts * partOfAdapters(kind, devices);
+      between = between.slower(host);
+    }
+    if (sends && receives) {
+      Link host = kind.intraHost;
+      host.bandwidthBytesPerSecond *= devices;
+      within = within.slower(host);
+      // Neighbouring stages are placed on one host when both fit.
+      oneHost |= !sharesHost && from.hosts == 1 && to.hosts == 1 &&
+                 from.devicesPerHost + to.devicesPerHost <= kind.devices;
+    }
+  }
+  return oneHost ? within : between;
 }

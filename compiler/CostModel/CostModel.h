@@ -35,9 +35,10 @@ private:
   LogicalMesh mesh;
 };
 
-/// Point to point between two stages' meshes.
-double transferSeconds(const Cluster &cluster, const Submesh &from, const Submesh &to,
-                       double bytes);
+/// What two stages' meshes have between them, point to point. Unless it is known
+/// whether they share a host, they do if both fit on one.
+Link transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
+                  std::optional<bool> sharesHost = {});
 
 } // namespace alpa
 

@@ -7,6 +7,7 @@
 #include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
+#include <map>
 
 using namespace alpa;
 
@@ -24,11 +25,44 @@ int64_t LogicalMesh::numDevices() const {
   return devices;
 }
 
-static int64_t fewestDevices(const Cluster &cluster) {
-  int64_t fewest = cluster.hosts.empty() ? 0 : cluster.hosts.front().devices;
-  for (const Host &host : cluster.hosts)
-    fewest = std::min(fewest, host.devices);
-  return fewest;
+static HostKind kindOf(const Cluster &cluster, const Host &host) {
+  return {host.deviceType,
+          host.devices,
+          host.nics,
+          host.intraHost.value_or(cluster.intraHost),
+          host.interHost.value_or(cluster.interHost),
+          1};
+}
+
+static size_t findKind(llvm::ArrayRef<HostKind> kinds, const HostKind &mine) {
+  return llvm::find_if(kinds,
+                       [&](const HostKind &kind) {
+                         return kind.deviceType == mine.deviceType &&
+                                kind.devices == mine.devices && kind.nics == mine.nics &&
+                                kind.intraHost == mine.intraHost &&
+                                kind.interHost == mine.interHost;
+                       }) -
+         kinds.begin();
+}
+
+std::vector<HostKind> Cluster::hostKinds() const {
+  std::vector<HostKind> kinds;
+  for (const Host &host : hosts) {
+    HostKind mine = kindOf(*this, host);
+    if (size_t known = findKind(kinds, mine); known < kinds.size())
+      ++kinds[known].hosts;
+    else
+      kinds.push_back(mine);
+  }
+  return kinds;
+}
+
+std::vector<unsigned> Cluster::kindOfHosts() const {
+  std::vector<HostKind> kinds = hostKinds();
+  std::vector<unsigned> indices;
+  for (const Host &host : hosts)
+    indices.push_back(unsigned(findKind(kinds, kindOf(*this, host))));
+  return indices;
 }
 
 /// Numbers of whole hosts for a submesh: all of them in small clusters, else
@@ -40,16 +74,51 @@ static bool isHostCount(int64_t count, int64_t hosts) {
 
 std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster, bool everyHostCount) {
   std::vector<Submesh> shapes;
-  int64_t full = fewestDevices(cluster), hosts = cluster.hosts.size();
-  if (full < 1)
-    return shapes;
-  for (int64_t devices = 1; devices < full; ++devices)
-    if (llvm::isPowerOf2_64(devices) || full % devices == 0)
-      shapes.push_back({1, devices});
-  for (int64_t count = 1; count <= hosts; ++count)
-    if (everyHostCount || isHostCount(count, hosts))
-      shapes.push_back({count, full});
+  std::map<int64_t, int64_t> hostsOfSize; // By devices, hosts of all kinds.
+  std::vector<HostKind> kinds = cluster.hostKinds();
+  auto addHosts = [&](int64_t first, int64_t hosts, int64_t devices, int kind) {
+    for (int64_t count = first; count <= hosts; ++count)
+      if (everyHostCount || isHostCount(count, hosts))
+        shapes.push_back({count, devices, kind});
+  };
+  for (auto [index, kind] : llvm::enumerate(kinds)) {
+    for (int64_t devices = 1; devices < kind.devices; ++devices)
+      if (llvm::isPowerOf2_64(devices) || kind.devices % devices == 0)
+        shapes.push_back({1, devices, int(index)});
+    addHosts(1, kind.hosts, kind.devices, int(index));
+    hostsOfSize[kind.devices] += kind.hosts;
+  }
+  for (auto [devices, hosts] : hostsOfSize) {
+    auto ofSize = [&, devices = devices](const HostKind &kind) { return kind.devices == devices; };
+    if (llvm::count_if(kinds, ofSize) > 1)
+      addHosts(2, hosts, devices, Submesh::anyKind);
+  }
   return shapes;
+}
+
+std::optional<Submesh> alpa::submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t> devices) {
+  std::map<size_t, int64_t> onHost;
+  for (int64_t device : devices) {
+    size_t host = 0;
+    for (int64_t first = 0; host < cluster.hosts.size(); first += cluster.hosts[host++].devices)
+      if (device < first + cluster.hosts[host].devices)
+        break;
+    if (device < 0 || host == cluster.hosts.size())
+      return std::nullopt;
+    ++onHost[host];
+  }
+  if (onHost.empty())
+    return std::nullopt;
+  std::vector<unsigned> kinds = cluster.kindOfHosts();
+  auto [firstHost, count] = *onHost.begin();
+  Submesh submesh{int64_t(onHost.size()), count, int(kinds[firstHost])};
+  for (auto [host, number] : onHost) {
+    if (number != submesh.devicesPerHost)
+      return std::nullopt;
+    if (int(kinds[host]) != submesh.kind)
+      submesh.kind = Submesh::anyKind;
+  }
+  return submesh;
 }
 
 double DeviceType::reachableFlopsPerSecond(llvm::StringRef dtype) const {
@@ -67,16 +136,25 @@ double DeviceType::reachableBytesPerSecond() const {
   return memoryBandwidthBytesPerSecond * (part == efficiency.end() ? 1 : part->second);
 }
 
-/// With unequal device types a plan must fit the weakest. Its rates are those that
+/// Kinds of hosts that a submesh may lie on, as far as they have the devices.
+static std::vector<HostKind> kindsOf(const Cluster &cluster, const Submesh &submesh) {
+  std::vector<HostKind> fitting;
+  for (auto [index, kind] : llvm::enumerate(cluster.hostKinds()))
+    if (submesh.fitsKind(int(index)) && submesh.devicesPerHost <= kind.devices)
+      fitting.push_back(kind);
+  return fitting;
+}
+
+/// A plan for several kinds of devices must fit the weakest. Its rates are those that
 /// are reached, so it has no efficiency of its own.
-static DeviceType weakestDevice(const Cluster &cluster) {
-  DeviceType weakest = cluster.deviceTypes[cluster.hosts.front().deviceType];
+static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind> kinds) {
+  DeviceType weakest = cluster.deviceTypes[kinds.front().deviceType];
   for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
     entry.second = weakest.reachableFlopsPerSecond(entry.getKey());
   weakest.memoryBandwidthBytesPerSecond = weakest.reachableBytesPerSecond();
   weakest.efficiency.clear();
-  for (const Host &host : cluster.hosts) {
-    const DeviceType &type = cluster.deviceTypes[host.deviceType];
+  for (const HostKind &kind : kinds) {
+    const DeviceType &type = cluster.deviceTypes[kind.deviceType];
     weakest.memoryBytes = std::min(weakest.memoryBytes, type.memoryBytes);
     weakest.memoryBandwidthBytesPerSecond =
         std::min(weakest.memoryBandwidthBytesPerSecond, type.reachableBytesPerSecond());
@@ -127,16 +205,16 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
   auto fail = [](const llvm::Twine &message) {
     return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
   };
-  int64_t hosts = cluster.hosts.size();
-  int64_t most = 0;
+  std::vector<HostKind> kinds = kindsOf(cluster, submesh);
+  int64_t hosts = 0, most = 0;
+  for (const HostKind &kind : kinds)
+    hosts += kind.hosts;
   for (const Host &host : cluster.hosts)
     most = std::max(most, host.devices);
-  int64_t full = submesh.hosts > 1 ? fewestDevices(cluster) : most;
-  if (submesh.hosts < 1 || submesh.devicesPerHost < 1 || submesh.hosts > hosts ||
-      submesh.devicesPerHost > full)
+  if (submesh.hosts < 1 || submesh.devicesPerHost < 1 || submesh.hosts > hosts)
     return fail(llvm::formatv("submesh of {0} x {1} devices does not fit a cluster of {2} hosts "
                               "with {3} devices",
-                              submesh.hosts, submesh.devicesPerHost, hosts, full));
+                              submesh.hosts, submesh.devicesPerHost, cluster.hosts.size(), most));
   int64_t left = submesh.numDevices();
   bool divides = !shape.empty();
   for (int64_t size : shape) {
@@ -151,12 +229,16 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
 
   LogicalMesh mesh;
   mesh.shape.assign(shape.begin(), shape.end());
-  mesh.device = weakestDevice(cluster);
+  mesh.device = weakestDevice(cluster, kinds);
   mesh.profile = cluster.profile;
-  for (const Host &host : cluster.hosts)
-    if (const std::string &name = cluster.deviceTypes[host.deviceType].name;
+  Link intraHost = kinds.front().intraHost, interHost = kinds.front().interHost;
+  for (const HostKind &kind : kinds) {
+    intraHost = intraHost.slower(kind.intraHost);
+    interHost = interHost.slower(kind.interHost);
+    if (const std::string &name = cluster.deviceTypes[kind.deviceType].name;
         !llvm::is_contained(mesh.deviceTypes, name))
       mesh.deviceTypes.push_back(name);
+  }
   int64_t stride = submesh.numDevices();
   for (int64_t size : shape) {
     stride /= size;
@@ -164,18 +246,15 @@ llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const 
     mesh.devicesOnHost.push_back(placement.onHost);
     mesh.groupsPerHost.push_back(placement.groupsPerHost);
     if (!placement.spansHosts) {
-      mesh.axes.push_back(cluster.intraHost);
+      mesh.axes.push_back(intraHost);
       continue;
     }
     // Groups that run at the same time share a host's adapters; a ring that has
     // several devices on a host also uses the links within.
-    Link link = cluster.interHost;
+    Link link = interHost;
     link.bandwidthBytesPerSecond /= placement.groupsPerHost;
-    if (placement.onHost > 1) {
-      link.bandwidthBytesPerSecond =
-          std::min(link.bandwidthBytesPerSecond, cluster.intraHost.bandwidthBytesPerSecond);
-      link.latencySeconds = std::max(link.latencySeconds, cluster.intraHost.latencySeconds);
-    }
+    if (placement.onHost > 1)
+      link = link.slower(intraHost);
     mesh.axes.push_back(link);
   }
   return mesh;

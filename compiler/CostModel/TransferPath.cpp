@@ -53,17 +53,22 @@ public:
     double each = 1.0 / (double(places.size()) * double(others.size()));
     for (const Place &place : places) {
       int64_t near = onHost.lookup(place.host), far = int64_t(others.size()) - near;
+      const Host &host = cluster.hosts[place.host];
+      Link within = host.intraHost.value_or(cluster.intraHost);
+      Link between = host.interHost.value_or(cluster.interHost);
+      nearLatencySeconds = std::max(nearLatencySeconds, within.latencySeconds);
       if (near > 0)
-        add(("device " + Twine(place.device) + " " + way).str(),
-            cluster.intraHost.bandwidthBytesPerSecond, each * double(near));
+        add(("device " + Twine(place.device) + " " + way).str(), within.bandwidthBytesPerSecond,
+            each * double(near));
       if (far == 0)
         continue;
       leavesHost = true;
+      farLatencySeconds = std::max(farLatencySeconds, between.latencySeconds);
       std::string name = "host " + std::to_string(place.host);
       if (place.adapters > 1)
         name += " adapter " + std::to_string(place.adapter);
-      add(name + " " + way.str(),
-          cluster.interHost.bandwidthBytesPerSecond / double(place.adapters), each * double(far));
+      add(name + " " + way.str(), between.bandwidthBytesPerSecond / double(place.adapters),
+          each * double(far));
     }
   }
 
@@ -75,7 +80,7 @@ public:
       path.links.push_back(std::move(link));
     }
     path.bytesPerSecond = 1 / secondsPerByte;
-    path.latencySeconds = (leavesHost ? cluster.interHost : cluster.intraHost).latencySeconds;
+    path.latencySeconds = leavesHost ? farLatencySeconds : nearLatencySeconds;
     return path;
   }
 
@@ -91,6 +96,7 @@ private:
   llvm::SmallVector<int64_t> firstDevice = {0}; // Of each host, and the end.
   std::map<std::string, LinkUse> links;
   bool leavesHost = false;
+  double nearLatencySeconds = 0, farLatencySeconds = 0; // Of the slowest host.
 };
 
 } // namespace

@@ -2,8 +2,6 @@
 
 #include "compiler/Spmd/ShardedModule.h"
 
-#include "llvm/ADT/SmallSet.h"
-
 using namespace alpa;
 using namespace mlir;
 
@@ -28,31 +26,17 @@ alpa::forEachShardedFunction(ModuleOp module,
                             << "`; run alpa-solve-sharding, or alpa-slice-stages first";
 }
 
-/// How many hosts hold the devices; they are numbered host by host.
-static int64_t numHosts(const Cluster &cluster, llvm::ArrayRef<int64_t> devices) {
-  llvm::SmallSet<int64_t, 8> hosts;
-  for (int64_t device : devices) {
-    int64_t host = 0, first = 0;
-    while (host < static_cast<int64_t>(cluster.hosts.size()) &&
-           device >= first + cluster.hosts[host].devices)
-      first += cluster.hosts[host++].devices;
-    hosts.insert(host);
-  }
-  return static_cast<int64_t>(hosts.size());
-}
-
 llvm::Expected<LogicalMesh> alpa::logicalMeshOf(ModuleOp module, MeshAttr mesh) {
   if (auto text = module->getAttrOfType<StringAttr>(attr::cluster)) {
     llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
     if (!cluster)
       return cluster.takeError();
-    auto devices = static_cast<int64_t>(mesh.getDevices().size());
-    int64_t hosts = numHosts(*cluster, mesh.getDevices());
-    llvm::Expected<LogicalMesh> found =
-        makeLogicalMesh(*cluster, {hosts, devices / hosts}, mesh.getShape());
-    if (found)
-      return found;
-    llvm::consumeError(found.takeError()); // A mesh that the search does not make.
+    if (std::optional<Submesh> submesh = submeshOf(*cluster, mesh.getDevices())) {
+      llvm::Expected<LogicalMesh> found = makeLogicalMesh(*cluster, *submesh, mesh.getShape());
+      if (found)
+        return found;
+      llvm::consumeError(found.takeError()); // A mesh that the search does not make.
+    }
   }
   LogicalMesh even;
   even.shape.assign(mesh.getShape().begin(), mesh.getShape().end());

@@ -1,6 +1,7 @@
 //===- Misfit.cpp - why no plan fits into memory --------------------------===//
 
 #include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Stage/StageMisfit.h"
 #include "compiler/Stage/StageSearch.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -41,6 +42,20 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
       number = index;
     }
   }
+  // Among the stages that were solved; what is only hoped for would fit.
+  costs.refresh(/*onlySolved=*/true);
+  StageDpProblem limited = problem;
+  limited.memoryBytes = available;
+  StageMisfit misfit = findStageMisfit(limited);
+  std::string closest;
+  if (misfit.layer)
+    closest = llvm::formatv("; layer {0} alone needs {1:F2} times the memory, on any submesh that "
+                            "was tried",
+                            *misfit.layer, misfit.layerFactor);
+  else if (!misfit.plan.stages.empty() && misfit.factor > 1)
+    closest = llvm::formatv("; the plan that is closest, of {0} stages, needs {1:F2} times the "
+                            "memory for stage {2}",
+                            misfit.plan.stages.size(), misfit.factor, misfit.stage);
   const StageChoice &choice = worst->choice;
   std::vector<std::pair<int64_t, std::string>> largest;
   const IntraOpResult *result = costs.result(choice.id);
@@ -64,7 +79,7 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
       formatBytes(choice.stateBytes) + " of state and gradients, " +
       formatBytes(choice.activationBytes) + " of activations for each of " + llvm::Twine(inFlight) +
       " micro-batches and " + formatBytes(choice.temporaryBytes) + " of temporaries" +
-      (names.empty() ? "" : "; the largest arguments are " + names) +
+      (names.empty() ? "" : "; the largest arguments are " + names) + closest +
       "; use more devices, more and smaller micro-batches, or rematerialization "
       "(jax.checkpoint)");
 }

@@ -142,7 +142,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a "
            "stage keeps; of several (`1f1b,gpipe`), or of all (`auto`), the fastest is taken">,
     ListOption<"submeshes", "submeshes", "std::string",
-               "Stages by hand: hosts x devices of each, such as 1x2,1x2">,
+               "Stages by hand: hosts x devices of each, such as 1x2,1x2; where hosts "
+               "differ also their device type, such as 1x2@v100">,
     ListOption<"meshShapes", "mesh-shapes", "std::string",
                "With submeshes: the logical shape of each, such as 1x2,2x1">,
     ListOption<"layerRanges", "layer-ranges", "std::string",

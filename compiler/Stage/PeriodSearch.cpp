@@ -77,7 +77,8 @@ std::vector<PlannedStage> PeriodSearch::solve(double bound, double limit) {
   open.clear();
   for (auto &list : closed)
     list.clear();
-  labels.push_back({0, -kInfinity, table.numLayers, 0, states.start(), 0, 0, kNone});
+  labels.push_back({0, -kInfinity, table.numLayers, 0, states.start(), 0, 0, kNone,
+                    states.freeDevices(states.start())});
   extend(0, limit);
   while (!open.empty()) {
     std::pop_heap(open.begin(), open.end());
@@ -119,7 +120,8 @@ void PeriodSearch::extend(unsigned index, double limit) {
     double sum = after.sum + sending + option->seconds;
     for (unsigned state : states.after(after.state, m))
       if (lo > 0 || states.isEnd(state))
-        push({sum, wait, lo, m, state, stages, option->choice, index}, limit);
+        push({sum, wait, lo, m, state, stages, option->choice, index, states.freeDevices(state)},
+             limit);
   }
 }
 
@@ -139,7 +141,7 @@ double PeriodSearch::waitOf(const Label &next, double seconds, double sending,
 void PeriodSearch::push(const Label &label, double limit) {
   double bound = label.sum;
   if (label.cut > 0)
-    bound += bounds.at(label.cut, states.freeDevices(label.state), label.stages) +
+    bound += bounds.at(label.cut, label.freeDevices, label.stages) +
              leastTo[size_t(label.cut) * table.numSubmeshes + label.submesh];
   if (!(bound < limit) || (label.cut > 0 && isDominated(label)))
     return;
@@ -155,9 +157,11 @@ bool PeriodSearch::isDominated(const Label &label) const {
 
 /// Whether every way to go on from `b` is one from `a`, and none is faster.
 bool PeriodSearch::dominates(const Label &a, const Label &b) const {
+  if (a.freeDevices < b.freeDevices || (stagesMatter && a.stages > b.stages))
+    return false;
   double delta = moreThan[pairAt(a.cut, a.submesh, b.submesh)];
-  return a.sum + delta <= b.sum && (!stagesMatter || a.stages <= b.stages) &&
-         waitsNoLonger(a, b, delta) && (a.state == b.state || states.covers(a.state, b.state));
+  return a.sum + delta <= b.sum && waitsNoLonger(a, b, delta) &&
+         (a.state == b.state || states.covers(a.state, b.state));
 }
 
 bool PeriodSearch::waitsNoLonger(const Label &a, const Label &b, double delta) const {

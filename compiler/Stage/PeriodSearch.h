@@ -36,6 +36,7 @@ private:
     double sum;
     double wait; // By how much the round trips from the first stage exceed the period.
     unsigned cut, submesh, state, stages, option, next;
+    int64_t freeDevices;
   };
   struct Open {
     double bound;

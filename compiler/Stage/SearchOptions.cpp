@@ -26,15 +26,27 @@ static bool readNumbers(llvm::StringRef text, char separator, int64_t least,
   return true;
 }
 
+/// The index of a mesh; those of hosts that differ in nothing else than their number
+/// of devices are one.
+static unsigned addMesh(SearchSpace &space, LogicalMesh mesh) {
+  auto known = llvm::find_if(space.meshes, [&](const LogicalMesh &other) {
+    return other.shape == mesh.shape && other.axes == mesh.axes &&
+           other.devicesOnHost == mesh.devicesOnHost && other.groupsPerHost == mesh.groupsPerHost &&
+           other.deviceTypes == mesh.deviceTypes;
+  });
+  auto index = unsigned(known - space.meshes.begin());
+  if (known == space.meshes.end())
+    space.meshes.push_back(std::move(mesh));
+  return index;
+}
+
 SearchSpace alpa::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
   SearchSpace space;
   space.submeshes = submeshShapes(cluster);
   for (const Submesh &submesh : space.submeshes) {
     auto &views = space.views.emplace_back();
-    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes)) {
-      views.push_back(space.meshes.size());
-      space.meshes.push_back(std::move(mesh));
-    }
+    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes))
+      views.push_back(addMesh(space, std::move(mesh)));
   }
   return space;
 }
@@ -54,11 +66,45 @@ void alpa::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
         llvm::consumeError(mesh.takeError());
         continue;
       }
-      views.push_back(space.meshes.size());
-      space.meshes.push_back(std::move(*mesh));
+      views.push_back(addMesh(space, std::move(*mesh)));
       shapes.push_back(turned);
     }
   }
+}
+
+/// "1x2" on any hosts where it fits, or "1x2@v100" on those of a device type.
+static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringRef text) {
+  auto [shape, type] = text.split('@');
+  llvm::SmallVector<int64_t> sizes;
+  if (!readNumbers(shape, 'x', 1, sizes) || sizes.size() != 2)
+    return fail("submesh '" + text +
+                "' must be hosts x devices of each host, such as 1x2, or 1x2@TYPE for hosts of a "
+                "device type");
+  std::string names;
+  bool known = type.empty();
+  for (const DeviceType &device : cluster.deviceTypes) {
+    names += (names.empty() ? "" : ", ") + device.name;
+    known |= device.name == type;
+  }
+  if (!known)
+    return fail("submesh '" + text + "' names no device type of cluster '" + cluster.name +
+                "': " + names);
+  llvm::SmallVector<int> kinds;
+  int64_t hosts = 0;
+  for (auto [index, kind] : llvm::enumerate(cluster.hostKinds())) {
+    bool fits = sizes[0] == 1 ? kind.devices >= sizes[1] : kind.devices == sizes[1];
+    if (!fits || (!type.empty() && cluster.deviceTypes[kind.deviceType].name != type))
+      continue;
+    kinds.push_back(int(index));
+    hosts += kind.hosts;
+  }
+  if (hosts < sizes[0])
+    return fail("submesh '" + text + "' is no part of cluster '" + cluster.name +
+                "': it must be devices of one host, or all devices of several hosts");
+  if (kinds.size() > 1 && !type.empty())
+    return fail("submesh '" + text + "': cluster '" + cluster.name +
+                "' has hosts of this device type that differ; leave the type out");
+  return Submesh{sizes[0], sizes[1], kinds.size() == 1 ? kinds.front() : Submesh::anyKind};
 }
 
 llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
@@ -82,26 +128,17 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
   std::vector<std::pair<Submesh, std::string>> known;
   std::vector<llvm::SmallVector<unsigned>> knownViews;
   for (auto [index, text] : llvm::enumerate(submeshes)) {
-    llvm::SmallVector<int64_t> sizes;
-    if (!readNumbers(text, 'x', 1, sizes) || sizes.size() != 2)
-      return fail("submesh '" + text + "' must be hosts x devices of each host, such as 1x2");
-    Submesh submesh{sizes[0], sizes[1]};
-    int64_t fitting = llvm::count_if(cluster.hosts, [&](const Host &host) {
-      return submesh.hosts == 1 ? host.devices >= submesh.devicesPerHost
-                                : host.devices == submesh.devicesPerHost;
-    });
-    if (fitting < submesh.hosts)
-      return fail("submesh '" + text + "' is no part of cluster '" + cluster.name +
-                  "': it must be devices of one host, or all devices of several hosts");
+    llvm::Expected<Submesh> submesh = readSubmesh(cluster, text);
+    if (!submesh)
+      return submesh.takeError();
     std::string shapeText = meshShapes.empty() ? "" : meshShapes[index];
     auto same = llvm::find_if(known, [&](const auto &entry) {
-      return entry.first.hosts == submesh.hosts &&
-             entry.first.devicesPerHost == submesh.devicesPerHost && entry.second == shapeText;
+      return entry.first == *submesh && entry.second == shapeText;
     });
     if (same == known.end()) {
       auto &views = knownViews.emplace_back();
       if (meshShapes.empty()) {
-        for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes)) {
+        for (LogicalMesh &mesh : logicalMeshes(cluster, *submesh, meshAxes)) {
           views.push_back(space.meshes.size());
           space.meshes.push_back(std::move(mesh));
         }
@@ -109,16 +146,16 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
         llvm::SmallVector<int64_t> shape;
         if (!readNumbers(shapeText, 'x', 1, shape) || shape.size() > 3)
           return fail("mesh shape '" + shapeText + "' must be one to three sizes, such as 2x4");
-        llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, shape);
+        llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, *submesh, shape);
         if (!mesh)
           return mesh.takeError();
         views.push_back(space.meshes.size());
         space.meshes.push_back(std::move(*mesh));
       }
-      known.push_back({submesh, shapeText});
+      known.push_back({*submesh, shapeText});
       same = std::prev(known.end());
     }
-    space.submeshes.push_back(submesh);
+    space.submeshes.push_back(*submesh);
     space.views.push_back(knownViews[same - known.begin()]);
   }
 

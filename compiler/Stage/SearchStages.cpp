@@ -1,9 +1,7 @@
 //===- SearchStages.cpp - stages, meshes and shardings of a step ----------===//
 
-#include "compiler/CostModel/TransferPath.h"
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
-#include "compiler/Stage/Placement.h"
 #include "compiler/Stage/PlanAttributes.h"
 #include "compiler/Stage/SearchOptions.h"
 #include "compiler/Stage/StageSearch.h"
@@ -161,6 +159,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   problem.numLayers = numLayers;
   for (const Host &host : described->hosts)
     problem.hostDevices.push_back(host.devices);
+  problem.hostKinds = described->kindOfHosts();
   problem.submeshes = space->submeshes;
   problem.numMicroBatches = numMicroBatches;
   for (ArrayRef<unsigned> views : space->views) {
@@ -177,7 +176,8 @@ llvm::Error AlpaSearchStagesPass::run() {
 
   StageCostOptions options;
   options.numMicroBatches = numMicroBatches;
-  options.memoryBytes = *llvm::min_element(problem.memoryBytes);
+  for (const LogicalMesh &mesh : space->meshes)
+    options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
   for (const ScheduleInfo *info : tried.schedules)
     options.mostInFlight =
         std::max(options.mostInFlight, info->inFlight(numLayers, numMicroBatches));
@@ -188,17 +188,13 @@ llvm::Error AlpaSearchStagesPass::run() {
       return error;
   main.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
   StageCosts costs(layers->opsOfLayer, space->meshes, space->views, std::move(options));
-  const Crossings &crossings = layers->crossings;
-  auto sending = [&](unsigned cut, const Submesh &from, const Submesh &to) {
-    double forward = crossings.forwardBytes[cut], backward = crossings.backwardBytes[cut];
-    return SendSeconds{transferSeconds(*described, from, to, forward),
-                       transferSeconds(*described, to, from, backward)};
-  };
+  PlanTimer timer(*described, problem, layers->crossings,
+                  [&](unsigned id) { return costs.result(id); });
   problem.transferSeconds = [&](unsigned cut, unsigned from, unsigned to) {
-    return sending(cut, problem.submeshes[from], problem.submeshes[to]);
+    return timer.send(cut, from, to);
   };
 
-  StageSearch search(&getContext(), costs, problem, gap);
+  StageSearch search(&getContext(), costs, timer, problem, gap);
   llvm::Expected<FoundPlan> found = search.run(tried);
   if (!found)
     return found.takeError();
@@ -207,44 +203,24 @@ llvm::Error AlpaSearchStagesPass::run() {
     return fail(llvm::toString(explainMisfit(search, costs, tried, main)));
 
   PlanOutcome outcome;
-  std::vector<Submesh> chosen;
-  for (const PlannedStage &stage : plan->stages)
-    chosen.push_back(problem.submeshes[stage.submesh]);
-  auto devices = placeSubmeshes(problem.hostDevices, chosen);
-  if (!devices)
+  const TimedPlan &timed = found->timed;
+  if (timed.devices.empty())
     return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
-  // Only now it is known which stages lie on one host.
-  StageDpProblem placed = search.getProblem();
-  placed.schedule = found->schedule;
-  llvm::DenseMap<unsigned, SendSeconds> sendSeconds;
-  for (size_t i = 0; i + 1 < plan->stages.size(); ++i) {
-    unsigned cut = plan->stages[i].hi;
-    llvm::ArrayRef<int64_t> from = (*devices)[i], to = (*devices)[i + 1];
-    llvm::Expected<TransferPath> forth = transferPath(*described, from, to);
-    if (!forth)
-      return forth.takeError();
-    llvm::Expected<TransferPath> back = transferPath(*described, to, from);
-    if (!back)
-      return back.takeError();
-    sendSeconds[cut] = {forth->seconds(crossings.forwardBytes[cut]),
-                        back->seconds(crossings.backwardBytes[cut])};
-    outcome.transferSeconds += sendSeconds[cut].sum();
-  }
-  placed.transferSeconds = [&](unsigned cut, unsigned, unsigned) { return sendSeconds[cut]; };
   for (auto [index, stage] : llvm::enumerate(plan->stages)) {
     const IntraOpResult *result = costs.result(stage.choice.id);
-    double t = result->forwardSeconds + result->backwardSeconds;
-    outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds, t);
+    outcome.slowestStageSeconds =
+        std::max(outcome.slowestStageSeconds, result->forwardSeconds + result->backwardSeconds);
     outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
     llvm::Expected<Explanation> explanation = costs.explain(stage.choice.id);
     if (!explanation)
       return explanation.takeError();
     outcome.stages.push_back({stage.lo, stage.hi, costs.mesh(stage.choice.id).shape,
-                              (*devices)[index], result,
+                              timed.devices[index], result,
                               search.getProblem().inFlight(plan->stages.size() - index),
                               explanation->toAttribute(&getContext())});
   }
-  outcome.stepSeconds = stagePlanSeconds(placed, plan->stages);
+  outcome.stepSeconds = timed.stepSeconds;
+  outcome.transferSeconds = timed.transferSeconds;
   outcome.numMicroBatches = numMicroBatches;
   outcome.schedule = found->schedule->name.str();
   outcome.solvedStages = costs.numSolved();

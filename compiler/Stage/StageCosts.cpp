@@ -92,7 +92,7 @@ llvm::Error StageCosts::solve(MLIRContext *context, llvm::ArrayRef<Request> requ
                                    ? options.timeLimitSeconds
                                    : std::min(options.timeLimitSeconds, kFirstLookSeconds);
     if (int64_t inFlight = std::get<2>(job.key)) {
-      intraOp.memoryLimitBytes = options.memoryBytes;
+      intraOp.memoryLimitBytes = options.memoryBytes[std::get<1>(job.key)];
       intraOp.microBatchesInFlight = inFlight;
     }
     if (!options.filters.empty())
@@ -175,7 +175,8 @@ void StageCosts::listChoices(size_t index, bool onlySolved, std::vector<StageCho
     list.push_back(stage.bound);
     list.back().id = index * kSlots + (stage.provisional ? kRefined : 0);
   }
-  if (stage.solutions.empty() || stage.bound.peakBytes(options.mostInFlight) <= options.memoryBytes)
+  int64_t memoryBytes = options.memoryBytes[stage.mesh];
+  if (stage.solutions.empty() || stage.bound.peakBytes(options.mostInFlight) <= memoryBytes)
     return;
   // The fastest solution does not always fit: slower ones that do.
   for (unsigned slot = 1; slot < stage.solutions.size(); ++slot)
@@ -186,7 +187,7 @@ void StageCosts::listChoices(size_t index, bool onlySolved, std::vector<StageCho
   // Might fit with fewer micro-batches in flight than were seen not to.
   StageChoice hope{stage.bound.seconds, 0, 0, 0, unsigned(index * kSlots + kUnsolved)};
   if (stage.infeasibleFrom < std::numeric_limits<int64_t>::max())
-    hope.activationBytes = options.memoryBytes / (stage.infeasibleFrom - 1);
+    hope.activationBytes = memoryBytes / (stage.infeasibleFrom - 1);
   list.push_back(hope);
 }
 

@@ -23,8 +23,8 @@ namespace alpa {
 
 struct StageCostOptions {
   int64_t numMicroBatches = 1;
-  int64_t memoryBytes = 0;  // Of one device, for plans.
-  int64_t mostInFlight = 1; // Micro-batches whose activations a stage may have to keep.
+  std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
+  int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
   double timeLimitSeconds = 60;
   /// What a method leaves of the plans, for each mesh; empty for everything.
   std::vector<PlanFilter> filters;

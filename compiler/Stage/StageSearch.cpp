@@ -7,9 +7,12 @@
 using namespace mlir;
 using namespace alpa;
 
-StageSearch::StageSearch(MLIRContext *context, StageCosts &costs, StageDpProblem problem,
-                         double gap)
-    : context(context), costs(costs), problem(std::move(problem)), gap(gap) {
+/// How much slower than the best plan by the DP's formula one may be that is timed.
+static constexpr double kClose = 1.05;
+
+StageSearch::StageSearch(MLIRContext *context, StageCosts &costs, const PlanTimer &timer,
+                         StageDpProblem problem, double gap)
+    : context(context), costs(costs), timer(timer), problem(std::move(problem)), gap(gap) {
   this->problem.choices = [this](unsigned lo, unsigned hi, unsigned submesh) {
     return this->costs.choices(lo, hi, submesh);
   };
@@ -17,7 +20,8 @@ StageSearch::StageSearch(MLIRContext *context, StageCosts &costs, StageDpProblem
 
 StagePlan StageSearch::runDp() {
   auto begin = std::chrono::steady_clock::now();
-  StagePlan plan = solveStageDp(problem);
+  seen.clear();
+  StagePlan plan = solveStageDp(problem, &seen);
   dpSeconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return plan;
 }
@@ -44,6 +48,27 @@ llvm::Expected<StagePlan> StageSearch::search() {
   }
 }
 
+/// Of a plan and those close to it that the DP saw, the one whose step takes the
+/// least time.
+FoundPlan StageSearch::fastest(StagePlan plan) const {
+  FoundPlan best{std::move(plan), problem.schedule, {}};
+  if (best.plan.stages.empty())
+    return best;
+  best.timed = timer.time(best.plan, *problem.schedule);
+  double most = best.plan.seconds * kClose;
+  for (const StagePlan &other : seen) {
+    bool isSolved = llvm::all_of(other.stages, [&](const PlannedStage &stage) {
+      return costs.result(stage.choice.id) != nullptr;
+    });
+    if (!isSolved || other.seconds > most)
+      continue;
+    TimedPlan timed = timer.time(other, *problem.schedule);
+    if (timed.stepSeconds < best.timed.stepSeconds)
+      best = {other, problem.schedule, std::move(timed)};
+  }
+  return best;
+}
+
 llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
   FoundPlan best;
   for (const ScheduleInfo *schedule : space.schedules)
@@ -53,8 +78,9 @@ llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
       llvm::Expected<StagePlan> plan = search();
       if (!plan)
         return plan.takeError();
-      if (!best.schedule || plan->seconds < best.plan.seconds)
-        best = {std::move(*plan), schedule};
+      FoundPlan found = fastest(std::move(*plan));
+      if (!best.schedule || found.timed.stepSeconds < best.timed.stepSeconds)
+        best = std::move(found);
     }
   problem.schedule = best.schedule;
   return best;

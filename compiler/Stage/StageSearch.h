@@ -10,6 +10,7 @@
 #define ALPA_COMPILER_STAGE_STAGESEARCH_H
 
 #include "compiler/Stage/PipelineMethods.h"
+#include "compiler/Stage/PlanTime.h"
 #include "compiler/Stage/StageCosts.h"
 #include "compiler/Stage/StageDp.h"
 
@@ -24,12 +25,14 @@ struct StageSearchSpace {
 struct FoundPlan {
   StagePlan plan; // Without stages if there is none.
   const ScheduleInfo *schedule = nullptr;
+  TimedPlan timed;
 };
 
 class StageSearch {
 public:
   /// `problem` says all but rule, schedule and choices.
-  StageSearch(mlir::MLIRContext *context, StageCosts &costs, StageDpProblem problem, double gap);
+  StageSearch(mlir::MLIRContext *context, StageCosts &costs, const PlanTimer &timer,
+              StageDpProblem problem, double gap);
 
   llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
 
@@ -42,11 +45,14 @@ public:
 
 private:
   StagePlan runDp();
+  FoundPlan fastest(StagePlan plan) const;
   llvm::Expected<StagePlan> search();
 
   mlir::MLIRContext *context;
   StageCosts &costs;
+  const PlanTimer &timer;
   StageDpProblem problem;
+  std::vector<StagePlan> seen; // By the last run of the DP.
   double gap;
 };
 

@@ -44,8 +44,12 @@ static LogicalMesh makeMesh(const Cluster &cluster, Submesh submesh,
 static void testSubmeshes() {
   auto text = [](const Cluster &cluster) {
     std::string result;
-    for (const Submesh &submesh : submeshShapes(cluster))
-      result += std::to_string(submesh.hosts) + "x" + std::to_string(submesh.devicesPerHost) + " ";
+    for (const Submesh &submesh : submeshShapes(cluster)) {
+      result += std::to_string(submesh.hosts) + "x" + std::to_string(submesh.devicesPerHost);
+      if (submesh.kind != 0)
+        result += "@" + std::to_string(submesh.kind);
+      result += " ";
+    }
     return result;
   };
   CHECK(text(makeCluster(2, 4)) == "1x1 1x2 1x4 2x4 ");
@@ -55,7 +59,43 @@ static void testSubmeshes() {
   CHECK(submeshShapes(makeCluster(20, 2), /*everyHostCount=*/true).size() == 21);
   Cluster unequal = makeCluster(2, 8);
   unequal.hosts[1].devices = 4;
-  CHECK(text(unequal) == "1x1 1x2 1x4 2x4 ");
+  CHECK(text(unequal) == "1x1 1x2 1x4 1x8 1x1@1 1x2@1 1x4@1 ");
+}
+
+/// A mesh has the devices and links of the hosts that it may lie on.
+static void testHostKinds() {
+  Cluster cluster = makeCluster(4, 4);
+  DeviceType small = cluster.deviceTypes.front();
+  small.name = "small";
+  small.memoryBytes /= 2;
+  small.peakFlopsPerSecond["float32"] /= 4;
+  cluster.deviceTypes.push_back(small);
+  cluster.hosts[1].deviceType = cluster.hosts[3].deviceType = 1;
+  cluster.hosts[1].intraHost = cluster.hosts[3].intraHost = Link{5e10, 2e-6};
+  CHECK(cluster.hostKinds().size() == 2 && cluster.hostKinds()[1].hosts == 2);
+  CHECK((cluster.kindOfHosts() == std::vector<unsigned>{0, 1, 0, 1}));
+
+  LogicalMesh strong = makeMesh(cluster, {2, 4, 0}, {2, 4});
+  LogicalMesh weak = makeMesh(cluster, {2, 4, 1}, {2, 4});
+  LogicalMesh both = makeMesh(cluster, {3, 4, Submesh::anyKind}, {3, 4});
+  CHECK(strong.device.memoryBytes == 2 * weak.device.memoryBytes);
+  CHECK(strong.device.peakFlopsPerSecond.lookup("float32") == 1e12);
+  CHECK(strong.axes[1] == (Link{1e11, 1e-6}) && weak.axes[1] == (Link{5e10, 2e-6}));
+  CHECK(both.device.memoryBytes == weak.device.memoryBytes && both.axes[1] == weak.axes[1]);
+  CHECK(both.deviceTypes.size() == 2);
+  llvm::Expected<LogicalMesh> tooMany = makeLogicalMesh(cluster, {3, 4, 0}, {3, 4});
+  CHECK(!tooMany);
+  llvm::consumeError(tooMany.takeError());
+
+  CHECK(submeshOf(cluster, {0, 1}) == (Submesh{1, 2, 0}));
+  CHECK(submeshOf(cluster, {4, 5, 12, 13}) == (Submesh{2, 2, 1}));
+  CHECK(submeshOf(cluster, {0, 4}) == (Submesh{2, 1, Submesh::anyKind}));
+  CHECK(!submeshOf(cluster, {0, 1, 4}) && !submeshOf(cluster, {16}));
+
+  // Devices of different kinds share no host.
+  CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 0}) == (Link{1e11, 1e-6}));
+  CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 1}) == (Link{1e10, 1e-5}));
+  CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 0}, /*sharesHost=*/false) == (Link{1e10, 1e-5}));
 }
 
 static void testMeshes() {
@@ -166,9 +206,9 @@ static void testCosts() {
           one.computeSeconds(2 * flops, bytes, "float32"));
     CHECK(one.computeSeconds(flops, bytes, "float32") <=
           one.computeSeconds(flops, 2 * bytes, "float32"));
-    CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, bytes) <
-          transferSeconds(cluster, {1, 1}, {1, 1}, 2 * bytes));
-    CHECK(transferSeconds(cluster, {1, 1}, {1, 1}, 0) == 0);
+    CHECK(transferLink(cluster, {1, 1}, {1, 1}).secondsFor(bytes) <
+          transferLink(cluster, {1, 1}, {1, 1}).secondsFor(2 * bytes));
+    CHECK(transferLink(cluster, {1, 1}, {1, 1}).secondsFor(0) == 0);
   }
 
   // 4 devices: 2 steps that double, of a quarter and a half; twice for a long sum,
@@ -202,7 +242,8 @@ static void testCosts() {
   CHECK(close(part.computeSeconds(0, 1e11, "float32"), 4));
   // Hosts of one cluster, then between hosts: the network is slower.
   Cluster two = makeCluster(2, 4);
-  CHECK(transferSeconds(two, {1, 2}, {1, 2}, 1e9) < transferSeconds(two, {1, 4}, {1, 4}, 1e9));
+  CHECK(transferLink(two, {1, 2}, {1, 2}).secondsFor(1e9) <
+        transferLink(two, {1, 4}, {1, 4}).secondsFor(1e9));
 }
 
 static void testProfile() {
@@ -316,6 +357,7 @@ int main(int argc, char **argv) {
   if (argc > 1)
     return 0;
   testSubmeshes();
+  testHostKinds();
   testMeshes();
   testCosts();
   testProfile();

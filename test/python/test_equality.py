@@ -142,6 +142,25 @@ def test_gpt_automatic():
     assert relative_difference(params, expected_params) < 1e-4
 
 
+def test_gpt_on_unequal_hosts():
+    """Stages on devices of two types, and on hosts of which neither count is a power of two."""
+    types = CLUSTER["device_types"]
+    slow = {**types["small"], "peak_flops": {"float32": 1e10}}
+    cluster = {
+        **CLUSTER,
+        "device_types": {**types, "slow": slow},
+        "hosts": [{"devices": 3, "device_type": "small"}, {"devices": 5, "device_type": "slow"}],
+    }
+    model = gpt()
+    state, batch = model.init()
+    method = AutoParallel(num_micro_batches=4)
+    step = alpa_mlir.compile(model.step, state, batch, cluster=cluster, method=method)
+    losses, params = run(step, state, batch)
+    expected_losses, expected_params = gpt_reference()
+    assert relative_difference(losses, expected_losses) < 1e-4
+    assert relative_difference(params, expected_params) < 1e-4
+
+
 @pytest.mark.parametrize(
     ("name", "floor"), [("mlp", 1e-6), ("moe", 1e-6), ("vit", 1e-2), ("wide_resnet", 1e-6)]
 )

@@ -8,6 +8,7 @@
 #include "compiler/Stage/StageDp.h"
 #include "compiler/Stage/DeviceStates.h"
 #include "compiler/Stage/Placement.h"
+#include "compiler/Stage/StageMisfit.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -95,18 +96,18 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   };
 }
 
-/// Every plan there is; whether its submeshes fit is decided by placing them.
-void enumerate(const StageDpProblem &p, std::vector<PlannedStage> &stages, double &best) {
+/// Calls `visit` with every plan in `stages`, whose submeshes may not fit side by side.
+void forEachPlan(const StageDpProblem &p, std::vector<PlannedStage> &stages,
+                 const std::function<void()> &visit) {
   unsigned lo = stages.empty() ? 0 : stages.back().hi;
-  int64_t total = std::accumulate(p.hostDevices.begin(), p.hostDevices.end(), int64_t(0)), used = 0;
+  int64_t left = std::accumulate(p.hostDevices.begin(), p.hostDevices.end(), int64_t(0));
   for (const PlannedStage &stage : stages)
-    used += p.submeshes[stage.submesh].numDevices();
-  if (used > total)
+    left -= p.submeshes[stage.submesh].numDevices();
+  if (left < 0)
     return;
   if (lo == p.numLayers) {
-    if ((!p.usesAllDevices || used == total) && stagePlanFits(p, stages) &&
-        stagePlanSeconds(p, stages) < best && placeStages(p, stages))
-      best = stagePlanSeconds(p, stages);
+    if ((!p.usesAllDevices || left == 0) && stagePlanFits(p, stages))
+      visit();
     return;
   }
   for (unsigned hi = lo + 1; hi <= p.numLayers; ++hi)
@@ -114,7 +115,7 @@ void enumerate(const StageDpProblem &p, std::vector<PlannedStage> &stages, doubl
       if (!p.allows || p.allows(lo, hi, m))
         for (const StageChoice &choice : p.choices(lo, hi, m)) {
           stages.push_back({lo, hi, m, choice});
-          enumerate(p, stages, best);
+          forEachPlan(p, stages, visit);
           stages.pop_back();
         }
 }
@@ -144,13 +145,43 @@ bool isPlacement(const StageDpProblem &p, llvm::ArrayRef<PlannedStage> stages,
   return all.size() == count;
 }
 
+/// The least factor on memory with which some plan fits; infinity if none does.
+double leastFactor(const StageDpProblem &p) {
+  StageDpProblem unbounded = p;
+  unbounded.memoryBytes.assign(p.submeshes.size(), int64_t(1) << 40);
+  double least = std::numeric_limits<double>::infinity();
+  std::vector<PlannedStage> stages;
+  forEachPlan(unbounded, stages, [&] {
+    double most = 0;
+    for (size_t i = 0; i < stages.size(); ++i)
+      most = std::max(most, double(stages[i].choice.peakBytes(p.inFlight(stages.size() - i))) /
+                                double(p.memoryOf(stages[i].submesh)));
+    if (most < least && placeStages(p, stages))
+      least = most;
+  });
+  return least;
+}
+
+bool checkMisfit(const StageDpProblem &p) {
+  StageMisfit misfit = findStageMisfit(p);
+  double least = leastFactor(p);
+  if (std::isinf(least))
+    return misfit.plan.stages.empty();
+  return !misfit.plan.stages.empty() && misfit.factor >= least * (1 - 1e-9) &&
+         misfit.factor <= least * 1.0011 && misfit.stage < misfit.plan.stages.size() &&
+         placeStages(p, misfit.plan.stages) && (!misfit.layer || misfit.layerFactor > 1);
+}
+
 bool check(const StageDpProblem &p, double epsilon) {
   StagePlan plan = solveStageDp(p);
   double best = std::numeric_limits<double>::infinity();
   std::vector<PlannedStage> stages;
-  enumerate(p, stages, best);
+  forEachPlan(p, stages, [&] {
+    if (double seconds = stagePlanSeconds(p, stages); seconds < best && placeStages(p, stages))
+      best = seconds;
+  });
   if (std::isinf(best))
-    return plan.stages.empty();
+    return plan.stages.empty() && (p.memoryBytes.empty() || checkMisfit(p));
   if (plan.stages.empty() || plan.seconds > best * (1 + 1e-9) + (p.numMicroBatches - 1) * epsilon)
     return false;
   auto placed = placeStages(p, plan.stages);
@@ -173,6 +204,107 @@ bool checkGroup(const char *name, const Hosts &hosts, double epsilon, int rounds
   return true;
 }
 
+/// Stages of a model: more devices are faster and hold less.
+void makeModel(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts, unsigned layers) {
+  auto uniform = [&](double lo, double hi) {
+    return std::uniform_real_distribution<double>(lo, hi)(rng);
+  };
+  StageDpProblem &p = r.problem;
+  p.hostDevices = hosts.devices;
+  p.hostKinds = hosts.kinds();
+  p.submeshes = shapesFor(hosts);
+  p.numLayers = layers;
+  p.numMicroBatches = int64_t(uniform(2, 64));
+  p.schedule = &getSchedules()[size_t(uniform(0, 2.99))];
+  p.memoryBytes.assign(p.submeshes.size(), int64_t(uniform(2000, 20000)));
+  std::vector<double> work(layers + 1, 0);
+  for (unsigned layer = 0; layer < layers; ++layer)
+    work[layer + 1] = work[layer] + uniform(1, 3);
+  for (unsigned lo = 0; lo < layers; ++lo)
+    for (unsigned hi = lo + 1; hi <= layers; ++hi)
+      for (unsigned m = 0; m < p.submeshes.size(); ++m) {
+        double devices = double(p.submeshes[m].numDevices());
+        double speed = p.submeshes[m].kind == 1 ? 0.5 : 1;
+        double seconds = (work[hi] - work[lo]) / std::pow(devices, 0.9) / speed;
+        auto bytes = [&](double part) { return int64_t(1000 * part * (hi - lo) / devices); };
+        r.table[{lo, hi, m}] = {{seconds, bytes(8), bytes(1), 100, 0},
+                                {seconds * 1.3, bytes(8), bytes(0.2), 100, 1}};
+      }
+  p.choices = [&r](unsigned lo, unsigned hi, unsigned m) -> llvm::ArrayRef<StageChoice> {
+    return r.table[{lo, hi, m}];
+  };
+  double slow = uniform(0, 0.5);
+  p.transferSeconds = [slow](unsigned cut, unsigned a, unsigned b) {
+    return SendSeconds{slow * ((cut + a) % 3), slow * ((cut + b) % 2)};
+  };
+}
+
+bool isValid(const StageDpProblem &p, const StagePlan &plan) {
+  unsigned lo = 0;
+  for (const PlannedStage &stage : plan.stages) {
+    if (stage.lo != lo || stage.hi <= lo || (p.allows && !p.allows(lo, stage.hi, stage.submesh)))
+      return false;
+    lo = stage.hi;
+  }
+  auto placed = placeStages(p, plan.stages);
+  return lo == p.numLayers && placed && isPlacement(p, plan.stages, *placed) &&
+         stagePlanFits(p, plan.stages) &&
+         std::abs(stagePlanSeconds(p, plan.stages) - plan.seconds) < 1e-9 * plan.seconds;
+}
+
+/// What holds for problems that are too large to enumerate.
+bool checkModels(const char *name, const Hosts &hosts, unsigned layers, int rounds) {
+  std::mt19937 rng(19);
+  int found = 0;
+  for (int round = 0; round < rounds; ++round) {
+    RandomProblem r;
+    makeModel(r, rng, hosts, layers);
+    StageDpProblem &p = r.problem;
+    auto fail = [&](const char *what) {
+      llvm::outs() << name << ": round " << round << ": " << what << "\n";
+      return false;
+    };
+    StagePlan plan = solveStageDp(p);
+    found += !plan.stages.empty();
+    if (!plan.stages.empty() && !isValid(p, plan))
+      return fail("no valid plan");
+    // Less that is ruled out is never worse; nor are more devices.
+    StageDpProblem other = p;
+    for (int64_t &bytes : other.memoryBytes)
+      bytes *= 2;
+    StagePlan roomy = solveStageDp(other);
+    if (!(roomy.seconds <= plan.seconds * (1 + 1e-9)))
+      return fail("more memory is slower");
+    other = p;
+    other.allows = [](unsigned lo, unsigned hi, unsigned m) { return (lo + hi + m) % 3 != 0; };
+    StagePlan narrow = solveStageDp(other);
+    if (!(plan.seconds <= narrow.seconds * (1 + 1e-9)))
+      return fail("fewer stages are faster");
+    if (!narrow.stages.empty() && !isValid(other, narrow))
+      return fail("a stage that is ruled out");
+    other = p;
+    other.hostDevices.push_back(p.hostDevices.back());
+    if (!other.hostKinds.empty())
+      other.hostKinds.push_back(p.hostKinds.back());
+    if (!(solveStageDp(other).seconds <= plan.seconds * (1 + 1e-9)))
+      return fail("a host more is slower");
+    other = p;
+    other.epsilonPart = 0.02;
+    if (!(solveStageDp(other).seconds <= plan.seconds * 1.0201))
+      return fail("outside of epsilon");
+    other = p;
+    other.usesAllDevices = true;
+    StagePlan full = solveStageDp(other);
+    if (!(plan.seconds <= full.seconds * (1 + 1e-9)))
+      return fail("using all devices is faster");
+  }
+  if (found < rounds / 3)
+    llvm::outs() << name << ": only " << found << " of " << rounds << " have a plan\n";
+  else
+    llvm::outs() << name << ": ok\n";
+  return found >= rounds / 3;
+}
+
 } // namespace
 
 int main() {
@@ -181,6 +313,9 @@ int main() {
       checkGroup("2 hosts of 3", {{3, 3}}, 0, 60) && checkGroup("one host of 6", {{6}}, 0, 60) &&
       checkGroup("hosts of 1 and 3", {{1, 3}, true}, 0, 100) &&
       checkGroup("hosts of 2, 2 and 1", {{2, 2, 1}, true}, 0, 60) &&
-      checkGroup("one host of 4, epsilon", {{4}}, 5, 150);
+      checkGroup("one host of 4, epsilon", {{4}}, 5, 150) &&
+      checkModels("16 layers, 4 hosts of 8", {{8, 8, 8, 8}}, 16, 25) &&
+      checkModels("12 layers, hosts of 8 and 4", {{8, 4, 8, 4}, true}, 12, 15) &&
+      checkModels("12 layers, 3 hosts of 6", {{6, 6, 6}}, 12, 15);
   return ok ? 0 : 1;
 }

@@ -1,0 +1,27 @@
+//===- PipelineTime.h - when a pipeline's runs take place --------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_STAGE_PIPELINETIME_H
+#define ALPA_COMPILER_STAGE_PIPELINETIME_H
+
+#include "compiler/Schedule/Schedules.h"
+
+namespace alpa {
+
+/// Seconds of one stage: for a micro-batch, and for the update after all of them.
+/// `forthSeconds` are those of sending to the next stage, `backSeconds` of that
+/// one sending back.
+struct StageTimes {
+  double forwardSeconds = 0, backwardSeconds = 0, updateSeconds = 0;
+  double forthSeconds = 0, backSeconds = 0;
+};
+
+/// When the last stage is done with a step, by following every run and send: a
+/// stage runs one thing at a time, in the order of the schedule; neighbours have a
+/// link of their own each way, which carries one micro-batch after the other while
+/// the stages go on. Infinity for a schedule that waits forever.
+double pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
+                       int64_t numMicroBatches);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_PIPELINETIME_H
