@@ -42,8 +42,8 @@ std::string explanationText(const SlicedModule &sliced, size_t stage) {
 
 class PlanWriter {
 public:
-  PlanWriter(const SlicedModule &sliced, llvm::raw_ostream &os)
-      : sliced(sliced), main(sliced.main), json(os) {}
+  PlanWriter(const SlicedModule &sliced, ArrayRef<ProgramText> programs, llvm::raw_ostream &os)
+      : sliced(sliced), programs(programs), main(sliced.main), json(os) {}
 
   void write();
 
@@ -54,7 +54,7 @@ private:
   void writeFunction(StringRef name, const StageFunction &function, MeshAttr mesh);
   void writeWeights(int64_t stage);
   void writeTensor(Type type);
-  void writeProgram(ProgramOp program);
+  void writeProgram(int64_t mesh, const ProgramText &text);
   void writeOptional(StringRef key, std::optional<int64_t> value) {
     if (value)
       json.attribute(key, *value);
@@ -73,6 +73,7 @@ private:
   }
 
   const SlicedModule &sliced;
+  ArrayRef<ProgramText> programs; // In the order of the module.
   func::FuncOp main;
   llvm::json::OStream json;
 };
@@ -105,8 +106,8 @@ void PlanWriter::write() {
     writeStages();
     writeDictionary("predicted", module->getAttrOfType<DictionaryAttr>(attr::predicted));
     json.attributeArray("programs", [&] {
-      for (auto program : module.getOps<ProgramOp>())
-        writeProgram(program);
+      for (auto [program, text] : llvm::zip_equal(module.getOps<ProgramOp>(), programs))
+        writeProgram(program.getMesh(), text);
     });
   });
 }
@@ -222,10 +223,9 @@ void PlanWriter::writeWeights(int64_t stage) {
   });
 }
 
-void PlanWriter::writeProgram(ProgramOp program) {
-  ProgramText text = programText(program, sliced.stages[program.getMesh()].mesh);
+void PlanWriter::writeProgram(int64_t mesh, const ProgramText &text) {
   json.object([&] {
-    json.attribute("mesh", int64_t(program.getMesh()));
+    json.attribute("mesh", mesh);
     json.attribute("slots", text.slots);
     json.attributeArray("instructions", [&] {
       for (const std::string &line : text.lines)
@@ -273,18 +273,21 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
     return llvm::createStringError("the plan cannot be written: " + problem);
   ExportedPlan plan;
   size_t numStages = sliced->stages.size();
+  auto ops = llvm::to_vector(module.getOps<ProgramOp>());
+  std::vector<ProgramText> programs(ops.size());
   std::vector<std::string> modules(numStages), explanations(numStages);
-  parallelFor(module.getContext(), 0, 2 * numStages + 1, [&](size_t i) {
-    if (i == 0) {
-      llvm::raw_string_ostream os(plan.json);
-      PlanWriter(*sliced, os).write();
-      os << "\n";
-    } else if (i <= numStages) {
-      modules[i - 1] = plainText(sliced->stages[i - 1].module);
+  parallelFor(module.getContext(), 0, ops.size() + 2 * numStages, [&](size_t i) {
+    if (i < ops.size()) {
+      programs[i] = programText(ops[i], sliced->stages[ops[i].getMesh()].mesh);
+    } else if (i -= ops.size(); i < numStages) {
+      modules[i] = plainText(sliced->stages[i].module);
     } else {
-      explanations[i - 1 - numStages] = explanationText(*sliced, i - 1 - numStages);
+      explanations[i - numStages] = explanationText(*sliced, i - numStages);
     }
   });
+  llvm::raw_string_ostream os(plan.json);
+  PlanWriter(*sliced, programs, os).write();
+  os << "\n";
   for (size_t stage = 0; stage < numStages; ++stage) {
     plan.files[moduleFile(stage)] = std::move(modules[stage]);
     if (!explanations[stage].empty())

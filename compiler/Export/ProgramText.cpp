@@ -12,7 +12,7 @@
 
 #include "llvm/ADT/SetVector.h"
 
-#include <set>
+#include <queue>
 
 using namespace mlir;
 using namespace alpa;
@@ -24,21 +24,23 @@ class Slots {
 public:
   int64_t add(Value buffer) {
     int64_t slot = count;
-    if (unused.empty())
+    if (unused.empty()) {
       ++count;
-    else
-      slot = unused.extract(unused.begin()).value();
+    } else {
+      slot = unused.top();
+      unused.pop();
+    }
     slots[buffer] = slot;
     return slot;
   }
   int64_t at(Value buffer) const { return slots.lookup(buffer); }
   void hand(Value from, Value to) { slots[to] = at(from); }
-  void release(Value buffer) { unused.insert(at(buffer)); }
+  void release(Value buffer) { unused.push(at(buffer)); }
   int64_t size() const { return count; }
 
 private:
   llvm::DenseMap<Value, int64_t> slots;
-  std::set<int64_t> unused;
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> unused;
   int64_t count = 0;
 };
 
