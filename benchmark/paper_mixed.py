@@ -70,7 +70,7 @@ class KeptStages(Method):
 
 def plan_for(model: PaperModel, cluster: Cluster, method: Method) -> Plan:
     """The plan of the model's step."""
-    function = parallelize(model.step, cluster=cluster, method=method)
+    function = parallelize(model.step, cluster=cluster, method=method, cache=False)
     return function.plan(model.state, model.batch).plan
 
 
@@ -78,7 +78,11 @@ def measure(case: str, micro_batches: int, layers: int) -> list[dict[str, Any]]:
     """A row for our plan and one for each assumption."""
     model = make_case(case)
     truth = cluster_of(HOSTS)
-    common: dict[str, Any] = {"num_micro_batches": micro_batches, "layers": layers}
+    common: dict[str, Any] = {
+        "num_micro_batches": micro_batches,
+        "layers": layers,
+        "remat": "none",  # The models recompute layers themselves.
+    }
     assumed = {
         "all as the weakest": [("v100", count) for _, count in HOSTS],
         "all as the strongest": [("a100", count) for _, count in HOSTS],

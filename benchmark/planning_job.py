@@ -34,7 +34,8 @@ class Job:
         depth: layers of the model; 0 for as many as the paper's.
         layers: layers that stages are made from; 0 for the model's.
         pipeline, method: as in docs/methods.md.
-        options: more fields of `AutoParallel`.
+        options: more fields of `AutoParallel`; the models recompute layers themselves, so that
+            `remat` is `"none"` by default.
         predict: only search; there are no programs and there is no Plan.
     """
 
@@ -146,7 +147,7 @@ def measure(job: Job) -> dict[str, Any]:
         layers=job.layers or model.layers,
         pipeline=job.pipeline,
         method=job.method,
-        **(job.options or {}),
+        **{"remat": "none", **(job.options or {})},
     )
     cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()
@@ -168,6 +169,7 @@ def measure(job: Job) -> dict[str, Any]:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "breakdown": watch.seconds,
         "micro_batches_tried": list(counts),
+        "remat": "every layer, by the model",
         **found,
     }
 
@@ -182,7 +184,6 @@ def _plan(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any]:
         "step_seconds": plan.predicted["step_seconds"],
         "num_micro_batches": plan.num_micro_batches,
         "schedule": plan.schedule,
-        "remat": method.remat,
         "stages": [
             {
                 "layers": list(stage.layers),
@@ -233,7 +234,6 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
             "step_seconds": float(predicted[1]),
             "num_micro_batches": count,
             "schedule": schedule[1],
-            "remat": method.remat,
             "stages": [
                 {
                     "layers": [int(found[3]), int(found[4])],
