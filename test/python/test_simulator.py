@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -219,6 +220,23 @@ def test_trace_for_perfetto(tmp_path):
         row = (event["pid"], event["tid"])
         assert event["ts"] >= rows.get(row, 0.0) - 1e-6
         rows[row] = event["ts"] + event["dur"]
+
+
+def test_picture(tmp_path):
+    """A box for each run and wait, inside the picture; very short ones are joined."""
+    timeline = simulate(pipeline([(1, 2, 1)] * 2, 3), FAST)
+    root = ElementTree.fromstring(timeline.to_svg(tmp_path / "t.svg", width=400).read_text())
+    svg = "{http://www.w3.org/2000/svg}"
+    boxes = [box for box in root.iter(f"{svg}rect") if box.find(f"{svg}title") is not None]
+    assert len(boxes) == sum(map(len, timeline.spans))
+    for box in boxes:
+        assert 250 <= float(box.attrib["x"]) <= float(root.attrib["width"])
+        assert float(box.attrib["width"]) > 0
+    titles = [box.findtext(f"{svg}title") for box in boxes]
+    assert "forward 0: 0 s to 1 s" in titles
+    many = simulate(pipeline([(1, 2, 1)] * 2, 600, "gpipe"), FAST).to_svg(tmp_path / "m.svg", 300)
+    assert "times forward" in many.read_text()
+    assert len(many.read_text().splitlines()) < 1300
 
 
 def test_wrong_plans_and_clusters_are_named():

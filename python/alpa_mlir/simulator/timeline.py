@@ -202,3 +202,9 @@ class Timeline:
         from alpa_mlir.simulator.chrome_trace import write_trace
 
         return write_trace(self, FilePath(path))
+
+    def to_svg(self, path: str | FilePath, width: int = 1200) -> FilePath:
+        """Write a picture of the runs and waits for browsers, `width` pixels for the step."""
+        from alpa_mlir.simulator.svg import write_svg
+
+        return write_svg(self, FilePath(path), width)
