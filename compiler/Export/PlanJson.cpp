@@ -61,6 +61,17 @@ private:
     else
       json.attribute(key, nullptr);
   }
+  /// Which rows of which argument or result of the caller's function this is.
+  void writePiece(DictionaryAttr attributes, StringRef of) {
+    auto piece = attributes ? attributes.getAs<DictionaryAttr>(attr::piece) : DictionaryAttr();
+    if (!piece)
+      return;
+    json.attributeObject("piece", [&] {
+      for (StringRef key : {of, StringRef("offset"), StringRef("size")})
+        if (auto number = piece.getAs<IntegerAttr>(key))
+          json.attribute(key == of ? "of" : key, number.getInt());
+    });
+  }
   void writeDictionary(StringRef key, DictionaryAttr attribute) {
     json.attributeBegin(key);
     writeJson(json, attribute ? attribute : DictionaryAttr::get(main.getContext()));
@@ -121,6 +132,7 @@ void PlanWriter::writeSignature() {
         json.attribute("kind", sliced.isBatch(i) ? "batch" : "state");
         auto carriedBy = main.getArgAttrOfType<IntegerAttr>(i, attr::carriedBy);
         writeOptional("carried_by", carriedBy ? std::optional(carriedBy.getInt()) : std::nullopt);
+        writePiece(main.getArgAttrDict(i), "argument");
       });
     }
   });
@@ -132,6 +144,7 @@ void PlanWriter::writeSignature() {
         StringRef reduction = sliced.reductionOf(i);
         json.attribute("reduction", reduction.empty() ? llvm::json::Value(nullptr)
                                                       : llvm::json::Value(reduction));
+        writePiece(main.getResultAttrDict(i), "result");
       });
     }
   });

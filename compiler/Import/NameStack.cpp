@@ -86,3 +86,29 @@ bool alpa::isLayerBoundary(Operation *op) {
       })
       .wasInterrupted();
 }
+
+static std::optional<int64_t> readBodyEqn(Location location, llvm::StringRef scope) {
+  if (auto callSite = dyn_cast<CallSiteLoc>(location)) {
+    if (std::optional<int64_t> caller = readBodyEqn(callSite.getCaller(), scope))
+      return caller;
+    return readBodyEqn(callSite.getCallee(), scope);
+  }
+  if (auto name = dyn_cast<NameLoc>(location)) {
+    llvm::StringRef text = name.getName();
+    size_t at = text.find(scope);
+    int64_t eqn;
+    if (at == llvm::StringRef::npos)
+      return readBodyEqn(name.getChildLoc(), scope);
+    text = text.substr(at + scope.size());
+    return text.consumeInteger(10, eqn) || eqn < 0 ? std::nullopt : std::optional(eqn);
+  }
+  if (auto fused = dyn_cast<FusedLoc>(location))
+    for (Location part : fused.getLocations())
+      if (std::optional<int64_t> eqn = readBodyEqn(part, scope))
+        return eqn;
+  return std::nullopt;
+}
+
+std::optional<int64_t> alpa::readBodyEqn(Location location, unsigned level) {
+  return ::readBodyEqn(location, ("alpa_inner" + llvm::Twine(level) + "_").str());
+}

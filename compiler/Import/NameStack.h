@@ -42,6 +42,10 @@ bool isLayerBoundary(mlir::Operation *op);
 /// clustering takes the barrier away.
 inline constexpr llvm::StringLiteral kBoundaryAttr = "alpa.boundary";
 
+/// The equation of a loop's body that an op of it stems from, from the outermost scope
+/// `alpa_inner<level>_<i>`; bodies of @main's own loops are of level 1.
+std::optional<int64_t> readBodyEqn(mlir::Location location, unsigned level);
+
 } // namespace alpa
 
 #endif // ALPA_COMPILER_IMPORT_NAMESTACK_H

@@ -73,4 +73,95 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaUnrollLayers : Pass<"alpa-unroll-layers", "mlir::ModuleOp"> {
+  let summary = "Write out scans over layers, so that stages can be cut inside";
+  let description = [{
+    Unrolls the loops of `@main` whose iterations are layers: a constant number of them,
+    each of which multiplies what the loop carries by weights taken from a stack of
+    state at its counter. A recurrence over time, whose steps share their weights, stays
+    a loop. Slices at the counter become static slices, a result that is filled part
+    by part becomes a concatenation, and slices of one (residuals that the
+    backward scan reads) become the parts.
+
+    The equation of the loop becomes one for each iteration and equation of the body
+    (scopes `alpa_inner1_<i>` of the tracer, `alpa_inner2_<i>` in a loop within; without
+    scopes a body is one equation), and equations after it move up. The gradient of a
+    scan goes through the layers in reverse: its iterations get the equations of those
+    that they belong to.
+
+    Before:
+    ```mlir
+    %r:2 = stablehlo.while(%i = %c0, %x = %0) : tensor<i32>, tensor<4x8xf32>
+        attributes {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+    cond { .. %i < 2 .. } do {
+      %s = stablehlo.dynamic_slice %w, %i, %zero, %zero, sizes = [1, 8, 8] : ..
+      %m = stablehlo.reshape %s : ..
+      %y = stablehlo.dot_general %x, %m, ..
+      %n = stablehlo.add %i, %one
+      stablehlo.return %n, %y
+    }
+    ```
+    After:
+    ```mlir
+    %s0 = stablehlo.slice %w [0:1, 0:8, 0:8] {alpa.eqn = 1 : i64, ..}
+    %m0 = stablehlo.reshape %s0 {alpa.eqn = 1 : i64, ..}
+    %y0 = stablehlo.dot_general %0, %m0, .. {alpa.eqn = 1 : i64, ..}
+    %s1 = stablehlo.slice %w [1:2, 0:8, 0:8] {alpa.eqn = 2 : i64, ..}
+    %m1 = stablehlo.reshape %s1 {alpa.eqn = 2 : i64, ..}
+    %y1 = stablehlo.dot_general %y0, %m1, .. {alpa.eqn = 2 : i64, ..}
+    ```
+    Loops whose gradient is not one loop in reverse stay as they are, as with
+    `jax.checkpoint` around a whole scan.
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let options = [Option<"maxOps", "max-ops", "int64_t", /*default=*/"100000",
+                        "Leave loops whole that would become more ops than this">];
+  let statistics = [
+    Statistic<"numLoops", "unrolled loops", "Loops written out, gradients not counted">,
+    Statistic<"numIterations", "unrolled iterations", "Iterations of these loops">
+  ];
+}
+
+def AlpaSplitStacked : Pass<"alpa-split-stacked", "mlir::ModuleOp"> {
+  let summary = "Split stacks of layers, so that each stage owns only its own";
+  let description = [{
+    A state argument of which single rows of dimension 0 are read, as unrolled scans do,
+    becomes one argument for each row, and so does the result that carries it. Gradients
+    that are concatenated from rows, and all ops between gradients and state whose
+    sharding rule keeps dimension 0 as it is (the optimizer), are written once for each
+    row; a reduction over dimension 0 (the global norm) becomes one for each row and
+    their sum. Any other op sees a concatenation of the rows. The rows of a stack then
+    may live on different stages.
+
+    Before:
+    ```mlir
+    func.func public @main(%w: tensor<2x8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64,
+                                                alpa.name = "w"}) -> tensor<2x8xf32> {
+      %g = stablehlo.concatenate %g0, %g1, dim = 0 ..
+      %n = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<2x8xf32>
+      return %n : tensor<2x8xf32>
+    }
+    ```
+    After:
+    ```mlir
+    func.func public @main(
+        %w0: tensor<1x8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64, alpa.name = "w[0]",
+                              alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}},
+        %w1: tensor<1x8xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.name = "w[1]",
+                              alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}})
+        -> (tensor<1x8xf32> {alpa.piece = {offset = 0 : i64, result = 0 : i64, size = 1 : i64}},
+            tensor<1x8xf32> {alpa.piece = {offset = 1 : i64, result = 0 : i64, size = 1 : i64}}) {
+      %n0 = stablehlo.subtract %w0, %g0 {alpa.phase = "update"} : tensor<1x8xf32>
+      %n1 = stablehlo.subtract %w1, %g1 {alpa.phase = "update"} : tensor<1x8xf32>
+      return %n0, %n1 : tensor<1x8xf32>, tensor<1x8xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let statistics = [
+    Statistic<"numArguments", "split arguments", "State arguments that became one a layer">,
+    Statistic<"numOps", "split ops", "Ops that were written once for each layer">
+  ];
+}
+
 #endif // ALPA_COMPILER_IMPORT_PASSES

@@ -22,6 +22,7 @@ from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.planning import Planner, Progress, Tried, sensible_count
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
+from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
 
@@ -495,7 +496,7 @@ def _shapes(tree: Any) -> Any:
     """Shapes and dtypes in place of arrays, so that a plan keeps no data alive."""
 
     def shape(x: Any) -> Any:
-        if not isinstance(x, jax.Array):
+        if not isinstance(x, jax.Array | StackedArray):
             return x
         weak = getattr(x, "weak_type", False)
         return _jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)

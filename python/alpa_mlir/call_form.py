@@ -17,6 +17,7 @@ from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
 from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
 from alpa_mlir.plan import CallInfo, Plan, StaticArgument
+from alpa_mlir.runtime.stacked import StackedArray
 
 _jax: Any = jax
 jnp: Any = jax.numpy
@@ -72,7 +73,7 @@ class CallForm:
             shape = leaf.shape
             if is_batch:
                 shape = (shape[0] * self.num_micro_batches, *shape[1:])
-            aval = _jax.typeof(value)
+            aval = value if isinstance(value, StackedArray) else _jax.typeof(value)
             if (aval.shape, aval.dtype) != (shape, leaf.dtype):
                 raise ArgumentMismatchError(
                     f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
@@ -82,7 +83,8 @@ class CallForm:
                 )
             if leaf.key_impl:
                 value = _jax.random.key_data(value)
-            elif not trees.is_array(value):  # Python numbers, and NumPy's wider dtypes
+            elif not isinstance(value, jax.Array | StackedArray):
+                # Python numbers, and NumPy's wider dtypes.
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
             flat.append(value)
         if self.is_numbered:
@@ -155,16 +157,17 @@ class CallForm:
         examples = [trees.structure(tree) for tree in (arguments, result) if tree is not None]
         in_tree = _decode(plan, "arguments", call.arguments, examples)
         out_tree = _decode(plan, "result", call.result, [in_tree, *examples])
-        last = plan.inputs[-1] if plan.inputs else None
+        inputs, results = plan.arguments, plan.results
+        last = inputs[-1] if inputs else None
         is_numbered = (
             last is not None
-            and len(plan.inputs) == in_tree.num_leaves + 1
+            and len(inputs) == in_tree.num_leaves + 1
             and (last.name, last.kind, last.shape) == (MICRO_BATCH, "batch", (1,))
         )
-        inputs = plan.inputs[:-1] if is_numbered else plan.inputs
+        inputs = inputs[:-1] if is_numbered else inputs
         for what, tree, infos in (
             ("arguments", in_tree, inputs),
-            ("result", out_tree, plan.outputs),
+            ("result", out_tree, results),
         ):
             if tree.num_leaves != len(infos):
                 raise PlanMismatchError(
@@ -177,7 +180,7 @@ class CallForm:
             in_tree,
             out_tree,
             tuple(_leaf(x, call.input_keys.get(i)) for i, x in enumerate(inputs)),
-            tuple(_leaf(x, call.output_keys.get(i)) for i, x in enumerate(plan.outputs)),
+            tuple(_leaf(x, call.output_keys.get(i)) for i, x in enumerate(results)),
             tuple(x.kind == "batch" for x in inputs),
             call.static,
             is_numbered,

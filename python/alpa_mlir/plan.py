@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from alpa_mlir.errors import PlanFormatError, PlanMismatchError
 from alpa_mlir.plan_check import cluster_difference, signature_difference
@@ -66,14 +66,35 @@ VERSION = 2
 
 
 @dataclass(frozen=True)
+class PieceInfo:
+    """Rows [offset, offset + size) of dimension 0 of the caller's argument or result `of`."""
+
+    of: int
+    offset: int
+    size: int
+
+    @classmethod
+    def read(cls, node: Node) -> PieceInfo | None:
+        if not node.mapping():
+            return None
+        return cls(
+            node.get("of").integer(), node.get("offset").integer(), node.get("size").integer(1)
+        )
+
+
+@dataclass(frozen=True)
 class InputInfo:
-    """An argument of the step; `shape` of a batch argument is that of one micro-batch."""
+    """An argument of the step; `shape` of a batch argument is that of one micro-batch.
+
+    A stack of layers may be several inputs, one behind the other, each a `piece` of it.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     kind: str
     carried_by: int | None
+    piece: PieceInfo | None = None
 
     @classmethod
     def read(cls, node: Node) -> InputInfo:
@@ -83,17 +104,22 @@ class InputInfo:
             node.get("dtype").string(),
             node.get("kind").choice("state", "batch"),
             node.get("carried_by").optional_integer(),
+            PieceInfo.read(node.optional("piece")),
         )
 
 
 @dataclass(frozen=True)
 class OutputInfo:
-    """A result of the step; `reduction` says how micro-batches become one value."""
+    """A result of the step; `reduction` says how micro-batches become one value.
+
+    A stack of layers may be several outputs, one behind the other, each a `piece` of it.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     reduction: str | None
+    piece: PieceInfo | None = None
 
     @classmethod
     def read(cls, node: Node) -> OutputInfo:
@@ -103,7 +129,33 @@ class OutputInfo:
             node.get("shape").dims(),
             node.get("dtype").string(),
             None if reduction.value is None else reduction.choice("mean", "sum", "concat"),
+            PieceInfo.read(node.optional("piece")),
         )
+
+
+_Info = TypeVar("_Info", InputInfo, OutputInfo)
+
+
+def _owners(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[int]:
+    """For each input or output the number of the argument or result that it belongs to."""
+    owners: list[int] = []
+    for info in infos:
+        begins = info.piece is None or info.piece.offset == 0
+        owners.append((owners[-1] if owners else -1) + begins)
+    return owners
+
+
+def _whole(infos: Sequence[_Info]) -> list[_Info]:
+    whole: list[_Info] = []
+    for info in infos:
+        if info.piece is None:
+            whole.append(info)
+        elif info.piece.offset == 0:
+            whole.append(replace(info, name=info.name.removesuffix("[0]"), piece=None))
+        else:
+            rows, *rest = whole[-1].shape
+            whole[-1] = replace(whole[-1], shape=(rows + info.piece.size, *rest))
+    return whole
 
 
 @dataclass(frozen=True)
@@ -498,6 +550,20 @@ class Plan:
             >>> print(plan.diff(Plan.load("older")).as_text())   # doctest: +SKIP
         """
         return diff_plans(self, other)
+
+    @property
+    def arguments(self) -> tuple[InputInfo, ...]:
+        """The function's arguments, stacks of layers whole; `carried_by` counts `results`."""
+        result_of = _owners(self.outputs)
+        return tuple(
+            replace(info, carried_by=None if (r := info.carried_by) is None else result_of[r])
+            for info in _whole(self.inputs)
+        )
+
+    @property
+    def results(self) -> tuple[OutputInfo, ...]:
+        """The function's results, stacks of layers whole."""
+        return tuple(_whole(self.outputs))
 
     @property
     def num_devices(self) -> int:

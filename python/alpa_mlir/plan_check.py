@@ -22,8 +22,8 @@ def signature_difference(plan: Plan, signature: Any) -> str | None:
             f"{signature.num_micro_batches}"
         )
     for what, planned, traced, fields in (
-        ("argument", plan.inputs, signature.inputs, ("kind", "carried_by")),
-        ("result", plan.outputs, signature.outputs, ("reduction",)),
+        ("argument", plan.arguments, signature.inputs, ("kind", "carried_by")),
+        ("result", plan.results, signature.outputs, ("reduction",)),
     ):
         found = _leaf_difference(what, planned, traced, fields)
         if found:

@@ -297,7 +297,7 @@ class Planner:
         if count not in self._modules:
             module = Module(traced.text, traced.signature.name)
             module.annotate(self._annotated(traced))
-            self._modules[count] = module.run(self.method.import_passes())
+            self._modules[count] = module.run(self.method.import_passes(self.cluster))
         return self._modules[count]
 
     def _step(self, count: int) -> Traced:

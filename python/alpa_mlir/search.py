@@ -134,6 +134,10 @@ class Method(ABC):
             MethodError: the choice does not fit the cluster.
         """
 
+    def may_cut(self, cluster: Cluster) -> bool:
+        """Whether a plan may have several stages, so that scans over layers are unrolled."""
+        return sum(cluster.devices_per_host) > 1
+
     def pins(self, structure: Any) -> list[list[list[int]] | None]:
         """Mesh axes of each dimension of each flattened argument; None where nothing is pinned.
 
@@ -202,16 +206,18 @@ class Method(ABC):
             return (self,)
         return (replace(self, remat="none"), replace(self, remat="all"))
 
-    def import_passes(self) -> str:
+    def import_passes(self, cluster: Cluster) -> str:
         """Passes that make a traced module ready for searches."""
         layers = {
             "layers": str(self.layers),
             "max-layers": str(self.max_layers),
             "balance": self.layer_balance,
         }
+        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
         return ",".join(
             (
                 "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
+                *scans,
                 _with_options("alpa-cluster-layers", layers),
             )
         )
@@ -258,7 +264,7 @@ class Method(ABC):
         """The whole pass pipeline for one count of micro-batches, for the usual variant."""
         usual = self.variants()[0]
         parts = (
-            usual.import_passes(),
+            usual.import_passes(cluster),
             usual.search_passes(cluster, cluster_file, count),
             usual.finish_passes(gradients),
         )
@@ -320,6 +326,9 @@ class ShardParallel(Method):
 
     mesh_shape: tuple[int, ...] | None = None
 
+    def may_cut(self, cluster: Cluster) -> bool:
+        return False
+
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
         hosts = cluster.devices_per_host
         if self.mesh_shape is None:
@@ -375,6 +384,9 @@ class PipeshardParallel(Method):
                     where="PipeshardParallel",
                     fix="give one for each stage",
                 )
+
+    def may_cut(self, cluster: Cluster) -> bool:
+        return len(self.submeshes) > 1
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
         options = {"submeshes": ",".join(f"{h}x{d}" for h, d in self.submeshes)}

@@ -6,7 +6,9 @@ and the backward ops from that scope: `jvp(alpa_eqn_7)` and `transpose(jvp(alpa_
 same primitives are bound in the same order, so the numbers do not change.
 
 Calls of jitted functions are evaluated inside; equations that hold a rule of their own
-(checkpoint, scan, while, cond, custom derivatives) stay whole and carry one tag.
+(checkpoint, scan, while, cond, custom derivatives) stay whole and carry one tag. Equations of
+a scan's body are tagged once more (`alpa_inner1_<i>`, in a scan within it `alpa_inner2_<i>`),
+for the compiler may unroll it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _jax: Any = jax
 _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
+INNER_PREFIX = "alpa_inner"
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
@@ -35,6 +38,7 @@ class TagSession:
     """Counts the tags given during one trace.
 
     Attributes:
+        level: 0 for equations of the step, 1 for those of a scan's body, and so on.
         equations: tags given so far; the next equation gets this number.
         functions: functions whose equations were tagged.
         hooked: whether plain `jax.grad` goes through the session.
@@ -43,7 +47,8 @@ class TagSession:
             None leaves them as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = 0) -> None:
+        self.level = level
         self.equations = 0
         self.functions = 0
         self.hooked = False
@@ -51,7 +56,8 @@ class TagSession:
         self.micro_batch: Any | None = None
 
     def next_tag(self) -> str:
-        tag = f"{TAG_PREFIX}{self.equations}"
+        prefix = f"{INNER_PREFIX}{self.level}_" if self.level else TAG_PREFIX
+        tag = f"{prefix}{self.equations}"
         self.equations += 1
         return tag
 
@@ -191,6 +197,9 @@ def _evaluate(
             stack = eqn.source_info.name_stack.extend(f"jit({eqn.params.get('name', 'call')})")
             outputs = _evaluate(session, inner, inner_consts, values, stack)
         else:
+            if eqn.primitive.name == "scan":
+                inner = _tag_body(eqn.params["jaxpr"], session.level + 1)
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
             with _jax.named_scope(session.next_tag()):
                 outputs = random_keys.bind(eqn, values, debug)
                 if eqn.primitive.name == "random_seed" and isinstance(values[0], _jax.core.Tracer):
@@ -199,6 +208,17 @@ def _evaluate(
                         outputs = [random_keys.fold(outputs[0], None, session.micro_batch)]
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _tag_body(closed: Any, level: int) -> Any:
+    """The body of a scan with its equations tagged, for the pass that unrolls layers."""
+
+    def body(*args: Any) -> list[Any]:
+        return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, None)
+
+    return _jax.make_jaxpr(body)(
+        *(_jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals)
+    )
 
 
 def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:

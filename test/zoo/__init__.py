@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import optax
 
-from . import features, gpt, gpt_nnx, moe, sequence, training, vision
+from . import features, gpt, gpt_nnx, moe, sequence, stacked, training, vision
 from .base import Model
 from .gpt import GPTConfig, make_gpt
 from .gpt_nnx import make_gpt_nnx
@@ -44,6 +44,8 @@ def _gpt_entries() -> dict[str, Callable[[str], Model]]:
 _ENTRIES: dict[str, Callable[[str], Model]] = {
     **_gpt_entries(),
     "moe": moe.make_moe,
+    "moe_scan": functools.partial(moe.make_moe, scan=True),
+    "layer_stack": stacked.make_layer_stack,
     "wide_resnet": vision.make_wide_resnet,
     "vit": vision.make_vit,
     "unet": vision.make_unet,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -47,7 +50,7 @@ def top2_gating(logits: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array,
     return combine, (combine > 0).astype(logits.dtype), balance
 
 
-def _init_params(key: jax.Array) -> PyTree:
+def _init_params(key: jax.Array, scan: bool) -> PyTree:
     def normal(i: int, *shape: int) -> jax.Array:
         return 0.1 * jax.random.normal(jax.random.fold_in(key, i), shape)
 
@@ -60,20 +63,30 @@ def _init_params(key: jax.Array) -> PyTree:
         }
         for i in range(_LAYERS)
     ]
+    if scan:
+        layers = jax.tree.map(lambda *weights: jnp.stack(weights), *layers)
     return {"embed": normal(0, _VOCAB, _HIDDEN), "layers": layers}
 
 
+def _layer(carry: tuple[jax.Array, jax.Array], layer: PyTree) -> tuple[Any, None]:
+    """One layer on (tokens, sum of balancing losses), as `lax.scan` wants its body."""
+    x, balance = carry
+    h = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * layer["scale"]
+    combine, dispatch, layer_balance = top2_gating(h @ layer["gate"], _CAPACITY)
+    inputs = jnp.einsum("gsec,gsm->egcm", dispatch, h)
+    hidden = jax.nn.relu(jnp.einsum("egcm,emf->egcf", inputs, layer["up"]))
+    outputs = jnp.einsum("egcf,efm->egcm", hidden, layer["down"])
+    return (x + jnp.einsum("gsec,egcm->gsm", combine, outputs), balance + layer_balance), None
+
+
 def _loss(params: PyTree, batch: PyTree) -> jax.Array:
-    x = params["embed"][batch["tokens"]]
-    balance = jnp.float32(0)
-    for layer in params["layers"]:
-        h = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * layer["scale"]
-        combine, dispatch, layer_balance = top2_gating(h @ layer["gate"], _CAPACITY)
-        inputs = jnp.einsum("gsec,gsm->egcm", dispatch, h)
-        hidden = jax.nn.relu(jnp.einsum("egcm,emf->egcf", inputs, layer["up"]))
-        outputs = jnp.einsum("egcf,efm->egcm", hidden, layer["down"])
-        x = x + jnp.einsum("gsec,egcm->gsm", combine, outputs)
-        balance += layer_balance
+    carry = params["embed"][batch["tokens"]], jnp.float32(0)
+    if isinstance(params["layers"], list):
+        for layer in params["layers"]:
+            carry, _ = _layer(carry, layer)
+    else:
+        carry, _ = jax.lax.scan(_layer, carry, params["layers"])
+    x, balance = carry
     return cross_entropy(x @ params["embed"].T, batch["targets"]) + 0.01 * balance
 
 
@@ -82,7 +95,8 @@ def _make_batch(key: jax.Array, batch_size: int) -> PyTree:
     return {"tokens": ids[:, :-1], "targets": ids[:, 1:]}
 
 
-def make_moe(name: str = "moe") -> Model:
+def make_moe(name: str = "moe", scan: bool = False) -> Model:
     """Two GShard layers between a tied embedding; each sequence is one routing group."""
-    tags = frozenset({"moe", "train"})
-    return training_model(name, _init_params, _make_batch, _loss, optax.adamw(1e-3), tags)
+    tags = frozenset({"moe", "train"} | ({"scan"} if scan else set()))
+    init_params = partial(_init_params, scan=scan)
+    return training_model(name, init_params, _make_batch, _loss, optax.adamw(1e-3), tags)

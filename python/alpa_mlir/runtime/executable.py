@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.plan import InputInfo, Plan, TensorSpec
 from alpa_mlir.plan_text import bytes_text
+from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.compile_stages import (
     Job,
     Progress,
@@ -69,6 +70,7 @@ def load(
         >>> results = step(arguments)                # doctest: +SKIP
     """
     linear = linearize(plan)
+    boundary = Boundary(plan, check_argument)
     meshes = make_meshes(plan, None if devices is None else list(devices))
     stages = stage_jobs(plan, donations(plan, linear, donate_state))
     sums = {
@@ -82,6 +84,7 @@ def load(
     return LoadedPlan(
         plan,
         linear,
+        boundary,
         shardings,
         dict(zip(stages, compiled[: len(stages)], strict=True)),
         dict(zip(sums, compiled[len(stages) :], strict=True)),
@@ -97,6 +100,7 @@ class LoadedPlan:
         self,
         plan: Plan,
         linear: LinearStep,
+        boundary: Boundary,
         shardings: list[NamedSharding],
         stages: dict[tuple[int, str], Executable],
         sums: dict[int, Executable],
@@ -105,6 +109,7 @@ class LoadedPlan:
     ) -> None:
         self.plan = plan
         self._linear = linear
+        self._boundary = boundary
         self._stages = stages
         self._donate = donate_state
         self._flight = _Flight(max_in_flight)
@@ -131,16 +136,18 @@ class LoadedPlan:
         """Run one step.
 
         Args:
-            args: one array per input of the plan, in its order; batch arguments whole, with
-                micro-batches times the plan's rows in dimension 0.
+            args: one array per argument of the function, in the plan's order; batch arguments
+                whole, with micro-batches times the plan's rows in dimension 0, and so are
+                stacks of layers, or as an earlier call returned them.
 
         Returns:
-            One array per output of the plan. State stays on the mesh that owns it.
+            One array per result of the function. State stays on the mesh that owns it; a stack
+            whose layers have several owners is a `StackedArray`.
 
         Raises:
             ArgumentMismatchError: an argument has another shape or dtype than the plan's.
         """
-        args = self._checked(args)
+        args = self._checked(self._boundary.take_apart(args, self.sharding_of_input))
         buffers: Buffers = [None] * (len(self._linear.values) + 1)
         used: set[int] = set()
         for place in self._state_places:
@@ -148,10 +155,10 @@ class LoadedPlan:
         buffers[-1] = [self._split(x) if i in self._splits else x for i, x in enumerate(args)]
         for step in self._steps:
             step(buffers)
-        return [finish(buffers) for finish in self._finish]
+        return self._boundary.put_together([finish(buffers) for finish in self._finish])
 
     def sharding_of_input(self, index: int) -> NamedSharding | None:
-        """Where argument `index` is wanted first; None if the step does not read it."""
+        """Where input `index` of the plan is wanted first; None if the step does not read it."""
         for action in self._linear.actions:
             if isinstance(action, Place) and action.arg == index:
                 return self._shardings[action.value]
@@ -183,10 +190,6 @@ class LoadedPlan:
 
     def _checked(self, args: Sequence[Any]) -> list[Any]:
         inputs = self.plan.inputs
-        if len(args) != len(inputs):
-            raise ArgumentMismatchError(
-                f"{len(args)} arguments, expected {len(inputs)}", where=self.plan.name
-            )
         result = list(args)
         for i, (x, info) in enumerate(zip(args, inputs, strict=True)):
             if isinstance(x, jax.Array) and x.is_deleted():  # XLA would crash, not complain
@@ -203,7 +206,7 @@ class LoadedPlan:
         return result
 
     def full_shape(self, index: int) -> tuple[int, ...]:
-        """The shape that the caller gives for argument `index`, batches whole."""
+        """The shape of input `index` of the plan, batches whole."""
         info = self.plan.inputs[index]
         if info.kind == "state" or not info.shape:
             return info.shape

@@ -1,0 +1,401 @@
+//===- SplitStacked.cpp - stacks of layers into their layers --------------===//
+
+#include "compiler/Import/DataFlow.h"
+#include "compiler/Import/Passes.h"
+#include "compiler/Import/Stacked.h"
+#include "compiler/Import/StackedValues.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/Matchers.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_ALPASPLITSTACKED
+#include "compiler/Import/Passes.h.inc"
+} // namespace alpa
+
+using namespace mlir;
+using namespace alpa;
+namespace hlo = mlir::stablehlo;
+
+static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+static RankedTensorType rowType(RankedTensorType type) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[0] = 1;
+  return type.clone(shape);
+}
+
+/// Phase and equation of an op, for what is made in its place.
+static DictionaryAttr attributesOf(Operation *op) {
+  NamedAttrList attributes;
+  for (StringRef name : {StringRef(attr::phase), StringRef(attr::eqn)})
+    if (Attribute value = op->getAttr(name))
+      attributes.set(name, value);
+  if (attributes.empty()) // The terminator.
+    attributes.set(attr::phase, StringAttr::get(op->getContext(), "update"));
+  return attributes.getDictionary(op->getContext());
+}
+
+/// Whether the initial value leaves what it is put to as it is.
+static bool isNeutral(Value init, Operation *reducer) {
+  DenseElementsAttr value;
+  if (!matchPattern(init, m_Constant(&value)) || !value.isSplat())
+    return false;
+  StringRef name = reducer->getName().getStringRef();
+  if (auto real = dyn_cast<FloatType>(value.getElementType())) {
+    APFloat number = value.getSplatValue<APFloat>();
+    if (name == "stablehlo.add")
+      return number.isZero();
+    if (name == "stablehlo.multiply")
+      return number.isExactlyValue(1);
+    return number.isInfinity() && number.isNegative() == (name == "stablehlo.maximum") &&
+           (name == "stablehlo.maximum" || name == "stablehlo.minimum");
+  }
+  auto integer = dyn_cast<IntegerType>(value.getElementType());
+  if (!integer)
+    return false;
+  APInt number = value.getSplatValue<APInt>();
+  bool isTruth = integer.getWidth() == 1, isSigned = !integer.isUnsigned() && !isTruth;
+  if (name == "stablehlo.add" || name == "stablehlo.or")
+    return number.isZero();
+  if (name == "stablehlo.multiply")
+    return number.isOne();
+  if (name == "stablehlo.and")
+    return number.isAllOnes();
+  if (name == "stablehlo.maximum")
+    return isSigned ? number.isMinSignedValue() : number.isZero();
+  return name == "stablehlo.minimum" && (isSigned ? number.isMaxSignedValue() : number.isAllOnes());
+}
+
+/// The op that a reduction over dimension 0 puts two values together with, if the
+/// reduction may be done in parts.
+static Operation *findReducer(Operation *op) {
+  auto reduce = dyn_cast<hlo::ReduceOp>(op);
+  if (!reduce || op->getNumResults() != 1 || !llvm::is_contained(reduce.getDimensions(), 0))
+    return nullptr;
+  Block &body = op->getRegion(0).front();
+  Operation *reducer = &body.front();
+  static constexpr llvm::StringLiteral known[] = {"stablehlo.add",     "stablehlo.multiply",
+                                                  "stablehlo.maximum", "stablehlo.minimum",
+                                                  "stablehlo.and",     "stablehlo.or"};
+  bool isPlain = body.getOperations().size() == 2 &&
+                 llvm::is_contained(known, reducer->getName().getStringRef()) &&
+                 reducer->getOperand(0) != reducer->getOperand(1) &&
+                 llvm::all_of(reducer->getOperands(),
+                              [&](Value value) { return value.getParentBlock() == &body; }) &&
+                 body.getTerminator()->getOperand(0) == reducer->getResult(0);
+  return isPlain && isNeutral(op->getOperand(1), reducer) ? reducer : nullptr;
+}
+
+namespace {
+
+class Splitter {
+public:
+  Splitter(func::FuncOp main, const StackedValues &stacked)
+      : main(main), body(main.getBody().front()), stacked(stacked), builder(main.getContext()) {}
+
+  void run();
+
+  unsigned numArguments = 0, numOps = 0;
+
+private:
+  void splitArguments();
+  void visit(Operation *op);
+  void splitByRow(Operation *op);
+  bool reduceByRow(Operation *op);
+  void useWhole(Operation *op);
+  void splitResults(unsigned oldArguments);
+  void moveToReaders();
+  Value rowOf(Value value, int64_t row, Operation *reader);
+  Value wholeOf(Value value, Operation *reader);
+
+  struct Given { // An argument or a result of the new @main.
+    unsigned index = 0;
+    int64_t row = -1;
+  };
+  DictionaryAttr attributesOfPart(DictionaryAttr old, StringRef of, Given part);
+
+  func::FuncOp main;
+  Block &body;
+  const StackedValues &stacked;
+  OpBuilder builder;
+  llvm::DenseMap<Value, SmallVector<Value>> parts;
+  llvm::DenseMap<std::pair<Value, Attribute>, Value> wholes;
+  llvm::DenseMap<std::pair<Value, Attribute>, SmallVector<Value>> slices;
+  SmallVector<Operation *> replaced, made;
+  SmallVector<unsigned> splitArgs;
+};
+
+} // namespace
+
+void Splitter::run() {
+  unsigned oldArguments = main.getNumArguments();
+  splitArguments();
+  for (Operation &op : llvm::make_early_inc_range(body.without_terminator()))
+    visit(&op);
+  moveToReaders();
+  splitResults(oldArguments);
+}
+
+/// New arguments stand behind the old ones until these are gone.
+void Splitter::splitArguments() {
+  for (unsigned index = 0, e = main.getNumArguments(); index < e; ++index) {
+    BlockArgument argument = body.getArgument(index);
+    if (!stacked.contains(argument) || !canSplitArgument(main, argument))
+      continue;
+    splitArgs.push_back(index);
+    ++numArguments;
+    for (int64_t row = 0, rows = typeOf(argument).getDimSize(0); row < rows; ++row)
+      parts[argument].push_back(body.addArgument(rowType(typeOf(argument)), argument.getLoc()));
+  }
+}
+
+void Splitter::visit(Operation *op) {
+  if (isStack(op) && stacked.contains(op->getResult(0))) {
+    for (Value part : op->getOperands())
+      parts[op->getResult(0)].push_back(part);
+    replaced.push_back(op);
+    return;
+  }
+  if (std::optional<int64_t> row = takenRow(op); row && stacked.contains(op->getOperand(0))) {
+    if (!parts.contains(op->getOperand(0)))
+      return; // Taken from what is made as a whole.
+    op->getResult(0).replaceAllUsesWith(parts[op->getOperand(0)][*row]);
+    replaced.push_back(op);
+    return;
+  }
+  if (op->getNumResults() > 0 && stacked.contains(op->getResult(0)) && worksByRow(op))
+    return splitByRow(op);
+  if (!reduceByRow(op))
+    useWhole(op);
+}
+
+Value Splitter::rowOf(Value value, int64_t row, Operation *reader) {
+  if (auto it = parts.find(value); it != parts.end())
+    return it->second[row];
+  SmallVector<Value> &rows = slices[{value, attributesOf(reader)}];
+  if (rows.empty())
+    for (int64_t i = 0, e = typeOf(value).getDimSize(0); i < e; ++i)
+      rows.push_back(rowsOf(builder, value, i, 1, attributesOf(reader), reader->getLoc()));
+  return rows[row];
+}
+
+void Splitter::splitByRow(Operation *op) {
+  builder.setInsertionPoint(op);
+  SmallVector<unsigned> withRows = operandsWithRows(op);
+  int64_t rows = typeOf(op->getResult(0)).getDimSize(0);
+  for (Value result : op->getResults())
+    parts[result].reserve(rows);
+  for (auto [index, operand] : llvm::enumerate(op->getOperands()))
+    if (!llvm::is_contained(withRows, index) && parts.contains(operand))
+      op->setOperand(index, wholeOf(operand, op));
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row > 0 && withRows.empty() &&
+        isSplatLike(op)) { // One for all; layers repeat it where they are.
+      for (Value result : op->getResults())
+        parts[result].push_back(parts[result][0]);
+      continue;
+    }
+    Operation *copy = builder.clone(*op);
+    for (unsigned index : withRows)
+      copy->setOperand(index, rowOf(op->getOperand(index), row, op));
+    for (Value result : copy->getResults())
+      result.setType(rowType(typeOf(result)));
+    if (auto slice = dyn_cast<hlo::SliceOp>(copy)) {
+      SmallVector<int64_t> limits(slice.getLimitIndices());
+      limits[0] = 1;
+      slice.setLimitIndices(limits);
+    }
+    if (auto constant = dyn_cast<hlo::ConstantOp>(copy))
+      constant.setValueAttr(cast<ElementsAttr>(
+          cast<DenseElementsAttr>(constant.getValue()).resizeSplat(typeOf(constant))));
+    for (auto [result, part] : llvm::zip_equal(op->getResults(), copy->getResults()))
+      parts[result].push_back(part);
+    made.push_back(copy);
+  }
+  replaced.push_back(op);
+  ++numOps;
+}
+
+bool Splitter::reduceByRow(Operation *op) {
+  Operation *reducer =
+      op->getNumOperands() == 2 && parts.contains(op->getOperand(0)) ? findReducer(op) : nullptr;
+  if (!reducer)
+    return false;
+  builder.setInsertionPoint(op);
+  Value sum;
+  for (Value part : parts[op->getOperand(0)]) {
+    Operation *copy = builder.clone(*op);
+    copy->setOperand(0, part);
+    if (!sum) {
+      sum = copy->getResult(0);
+      continue;
+    }
+    OperationState state(op->getLoc(), reducer->getName());
+    state.addOperands({sum, copy->getResult(0)});
+    state.addTypes(sum.getType());
+    Operation *add = builder.create(state);
+    add->setDiscardableAttrs(attributesOf(op));
+    sum = add->getResult(0);
+  }
+  op->getResult(0).replaceAllUsesWith(sum);
+  replaced.push_back(op);
+  ++numOps;
+  return true;
+}
+
+Value Splitter::wholeOf(Value value, Operation *reader) {
+  Value &whole = wholes[{value, attributesOf(reader)}];
+  if (!whole) {
+    auto concat =
+        hlo::ConcatenateOp::create(builder, reader->getLoc(), value.getType(), parts[value], 0);
+    concat->setDiscardableAttrs(attributesOf(reader));
+    whole = concat;
+  }
+  return whole;
+}
+
+void Splitter::useWhole(Operation *op) {
+  builder.setInsertionPoint(op);
+  for (Value value : getUsedValues(op)) {
+    if (!parts.contains(value))
+      continue;
+    Value whole = wholeOf(value, op);
+    op->walk([&](Operation *inner) { inner->replaceUsesOfWith(value, whole); });
+  }
+}
+
+/// Rows of weights that are prepared before the first layer belong to their layer, and so do
+/// gradients that are treated after the last one.
+void Splitter::moveToReaders() {
+  auto eqnOf = [](Operation *op) { return op->getAttrOfType<IntegerAttr>(attr::eqn); };
+  auto isOf = [](Operation *op, StringRef phase) {
+    auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
+    return attribute && attribute.getValue() == phase;
+  };
+  auto least = [&](IntegerAttr &found, Operation *op) {
+    IntegerAttr eqn = eqnOf(op);
+    if (eqn && (!found || eqn.getInt() < found.getInt()))
+      found = eqn;
+  };
+  for (Operation *op : llvm::reverse(made)) {
+    IntegerAttr eqn;
+    if (isOf(op, "forward"))
+      for (Operation *user : getUsers(op->getResult(0)))
+        if (isOf(user, "forward"))
+          least(eqn, user);
+    if (eqn)
+      op->setAttr(attr::eqn, eqn);
+  }
+  for (Operation *op : made) {
+    IntegerAttr eqn;
+    if (isOf(op, "backward"))
+      for (Value value : getUsedValues(op))
+        if (Operation *source = value.getDefiningOp(); source && isOf(source, "backward"))
+          least(eqn, source);
+    if (eqn)
+      op->setAttr(attr::eqn, eqn);
+  }
+}
+
+DictionaryAttr Splitter::attributesOfPart(DictionaryAttr old, StringRef of, Given part) {
+  NamedAttrList attributes(old);
+  if (auto name = old.getAs<StringAttr>(attr::name))
+    attributes.set(attr::name,
+                   builder.getStringAttr(name.getValue() + "[" + Twine(part.row) + "]"));
+  attributes.set(attr::piece,
+                 builder.getDictionaryAttr(
+                     {builder.getNamedAttr(of, builder.getI64IntegerAttr(part.index)),
+                      builder.getNamedAttr("offset", builder.getI64IntegerAttr(part.row)),
+                      builder.getNamedAttr("size", builder.getI64IntegerAttr(1))}));
+  return attributes.getDictionary(builder.getContext());
+}
+
+void Splitter::splitResults(unsigned oldArguments) {
+  Operation *end = body.getTerminator();
+  builder.setInsertionPoint(end);
+  SmallVector<Value> returned;
+  SmallVector<DictionaryAttr> resultAttrs, argAttrs;
+  SmallVector<unsigned> firstOfResult;
+  llvm::SmallDenseSet<int64_t> splitCarriers; // Only what a split argument is next.
+  for (unsigned arg : splitArgs)
+    if (auto carried = main.getArgAttrOfType<IntegerAttr>(arg, attr::carriedBy))
+      splitCarriers.insert(carried.getInt());
+  for (auto [index, value] : llvm::enumerate(end->getOperands())) {
+    firstOfResult.push_back(returned.size());
+    DictionaryAttr attributes = main.getResultAttrDict(index);
+    attributes = attributes ? attributes : builder.getDictionaryAttr({});
+    Operation *source = value.getDefiningOp();
+    if (splitCarriers.contains(index)) {
+      for (int64_t row = 0, rows = typeOf(value).getDimSize(0); row < rows; ++row) {
+        returned.push_back(rowOf(value, row, source ? source : end));
+        resultAttrs.push_back(attributesOfPart(attributes, "result", {unsigned(index), row}));
+      }
+      continue;
+    }
+    returned.push_back(parts.contains(value) ? wholeOf(value, source ? source : end) : value);
+    resultAttrs.push_back(attributes);
+  }
+  end->setOperands(returned);
+
+  // The arguments in their order, parts in the place of their stack.
+  SmallVector<Value> order;
+  for (unsigned index = 0; index < oldArguments; ++index) {
+    BlockArgument argument = body.getArgument(index);
+    DictionaryAttr attributes = main.getArgAttrDict(index);
+    attributes = attributes ? attributes : builder.getDictionaryAttr({});
+    auto carried = attributes.getAs<IntegerAttr>(attr::carriedBy);
+    auto withCarrier = [&](DictionaryAttr old, int64_t row) {
+      if (!carried)
+        return old;
+      NamedAttrList list(old);
+      list.set(attr::carriedBy, builder.getI64IntegerAttr(firstOfResult[carried.getInt()] + row));
+      return list.getDictionary(builder.getContext());
+    };
+    auto it = parts.find(argument);
+    if (it == parts.end()) {
+      order.push_back(argument);
+      argAttrs.push_back(withCarrier(attributes, 0));
+      continue;
+    }
+    for (auto [row, part] : llvm::enumerate(it->second)) {
+      order.push_back(part);
+      argAttrs.push_back(
+          withCarrier(attributesOfPart(attributes, "argument", {index, int64_t(row)}), row));
+    }
+  }
+  for (Operation *op : llvm::reverse(replaced))
+    op->erase();
+  unsigned known = body.getNumArguments();
+  for (Value value : order)
+    value.replaceAllUsesWith(body.addArgument(value.getType(), value.getLoc()));
+  body.eraseArguments(0, known);
+  main.setFunctionType(builder.getFunctionType(body.getArgumentTypes(), end->getOperandTypes()));
+  main.setAllArgAttrs(argAttrs);
+  main.setAllResultAttrs(resultAttrs);
+}
+
+namespace {
+
+struct AlpaSplitStackedPass : alpa::impl::AlpaSplitStackedBase<AlpaSplitStackedPass> {
+  using AlpaSplitStackedBase::AlpaSplitStackedBase;
+
+  void runOnOperation() override {
+    auto main = getOperation().lookupSymbol<func::FuncOp>("main");
+    if (!main || main.isDeclaration()) {
+      emitError(getOperation().getLoc(), "the module has no function @main");
+      return signalPassFailure();
+    }
+    StackedValues stacked(main);
+    if (stacked.empty())
+      return;
+    Splitter splitter(main, stacked);
+    splitter.run();
+    numArguments += splitter.numArguments;
+    numOps += splitter.numOps;
+  }
+};
+
+} // namespace

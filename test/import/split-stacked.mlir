@@ -1,0 +1,92 @@
+// RUN: alpa-opt %s -split-input-file -alpa-split-stacked | FileCheck %s -enable-var-scope
+
+// Weights that are converted before the layers, a moment, and a global norm. Conversions go to the
+// equation of their layer; results and arguments name the rows they are.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W0:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}}
+// CHECK-SAME: %[[W1:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}}
+// CHECK-SAME: %[[M0:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 3 : i64
+// CHECK-SAME: %[[M1:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 4 : i64
+// CHECK-SAME: %[[X:.+]]: tensor<4x8xbf16> {alpa.kind = "batch"}
+// CHECK-SAME: -> (tensor<4x8xbf16> {alpa.name = "y"}, tensor<1x8x8xf32> {alpa.name = "nw[0]", alpa.piece = {offset = 0 : i64, result = 1 : i64, size = 1 : i64}}, tensor<1x8x8xf32>
+func.func @main(%w: tensor<2x8x8xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.name = "w"}, %mu: tensor<2x8x8xf32> {alpa.kind = "state", alpa.carried_by = 2 : i64}, %x: tensor<4x8xbf16> {alpa.kind = "batch"}) -> (tensor<4x8xbf16> {alpa.name = "y"}, tensor<2x8x8xf32> {alpa.name = "nw"}, tensor<2x8x8xf32>) {
+  // CHECK-DAG: %[[B0:.+]] = stablehlo.convert %[[W0]] {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+  // CHECK-DAG: %[[B1:.+]] = stablehlo.convert %[[W1]] {alpa.eqn = 2 : i64, alpa.phase = "forward"}
+  %0 = stablehlo.convert %w {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2x8x8xf32>) -> tensor<2x8x8xbf16>
+  %1 = stablehlo.slice %0 [0:1, 0:8, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8x8xbf16>) -> tensor<1x8x8xbf16>
+  // CHECK: stablehlo.reshape %[[B0]] {alpa.eqn = 1
+  %2 = stablehlo.reshape %1 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<1x8x8xbf16>) -> tensor<8x8xbf16>
+  %3 = stablehlo.dot_general %x, %2, contracting_dims = [1] x [0] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
+  %4 = stablehlo.slice %0 [1:2, 0:8, 0:8] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<2x8x8xbf16>) -> tensor<1x8x8xbf16>
+  // CHECK: stablehlo.reshape %[[B1]] {alpa.eqn = 2
+  %5 = stablehlo.reshape %4 {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<1x8x8xbf16>) -> tensor<8x8xbf16>
+  %6 = stablehlo.dot_general %3, %5, contracting_dims = [1] x [0] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
+  // CHECK: %[[D1:.+]] = stablehlo.dot_general {{.*}}alpa.phase = "backward"
+  %7 = stablehlo.dot_general %3, %6, contracting_dims = [0] x [0] {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<4x8xbf16>, tensor<4x8xbf16>) -> tensor<8x8xbf16>
+  // CHECK: %[[G1:.+]] = stablehlo.reshape %[[D1]]
+  %8 = stablehlo.reshape %7 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<8x8xbf16>) -> tensor<1x8x8xbf16>
+  %9 = stablehlo.dot_general %x, %6, contracting_dims = [0] x [0] {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<4x8xbf16>, tensor<4x8xbf16>) -> tensor<8x8xbf16>
+  // CHECK: %[[G0:.+]] = stablehlo.reshape {{.*}} {alpa.eqn = 1
+  %10 = stablehlo.reshape %9 {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<8x8xbf16>) -> tensor<1x8x8xbf16>
+  %11 = stablehlo.concatenate %10, %8, dim = 0 {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<1x8x8xbf16>, tensor<1x8x8xbf16>) -> tensor<2x8x8xbf16>
+  // CHECK-NOT: concatenate
+  // CHECK: %[[F0:.+]] = stablehlo.convert %[[G0]] {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+  // CHECK: %[[F1:.+]] = stablehlo.convert %[[G1]] {alpa.eqn = 2 : i64, alpa.phase = "backward"}
+  %12 = stablehlo.convert %11 {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<2x8x8xbf16>) -> tensor<2x8x8xf32>
+  %zero = stablehlo.constant {alpa.phase = "update"} dense<0.0> : tensor<f32>
+  // CHECK: %[[N0:.+]] = stablehlo.reduce(%[[F0]] {{.*}} {alpa.phase = "update"} : (tensor<1x8x8xf32>
+  // CHECK: %[[N1:.+]] = stablehlo.reduce(%[[F1]]
+  // CHECK: %[[N:.+]] = stablehlo.add %[[N0]], %[[N1]] {alpa.phase = "update"} : tensor<f32>
+  %13 = stablehlo.reduce(%12 init: %zero) applies stablehlo.add across dimensions = [0, 1, 2] {alpa.phase = "update"} : (tensor<2x8x8xf32>, tensor<f32>) -> tensor<f32>
+  // One broadcast serves all rows: layers repeat it.
+  // CHECK: %[[B:.+]] = stablehlo.broadcast_in_dim %[[N]], {{.*}} -> tensor<1x8x8xf32>
+  %14 = stablehlo.broadcast_in_dim %13, dims = [] {alpa.phase = "update"} : (tensor<f32>) -> tensor<2x8x8xf32>
+  // CHECK: %[[Q0:.+]] = stablehlo.divide %[[F0]], %[[B]]
+  // CHECK: %[[Q1:.+]] = stablehlo.divide %[[F1]], %[[B]]
+  %15 = stablehlo.divide %12, %14 {alpa.phase = "update"} : tensor<2x8x8xf32>
+  // CHECK: %[[A0:.+]] = stablehlo.add %[[M0]], %[[Q0]]
+  // CHECK: %[[A1:.+]] = stablehlo.add %[[M1]], %[[Q1]]
+  %16 = stablehlo.add %mu, %15 {alpa.phase = "update"} : tensor<2x8x8xf32>
+  // CHECK: %[[R0:.+]] = stablehlo.subtract %[[W0]], %[[A0]]
+  // CHECK: %[[R1:.+]] = stablehlo.subtract %[[W1]], %[[A1]]
+  %17 = stablehlo.subtract %w, %16 {alpa.phase = "update"} : tensor<2x8x8xf32>
+  // CHECK: return %{{.+}}, %[[R0]], %[[R1]], %[[A0]], %[[A1]]
+  return %6, %17, %16 : tensor<4x8xbf16>, tensor<2x8x8xf32>, tensor<2x8x8xf32>
+}
+
+// -----
+
+// An op that mixes the rows sees all of them; a reduction that does not begin with nothing, too.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W0:.+]]: tensor<1x8xf32> {{.*}}, %[[W1:.+]]: tensor<1x8xf32>
+func.func @main(%w: tensor<2x8xf32> {alpa.kind = "state"}) -> (tensor<2x8xf32>, tensor<8xf32>, tensor<1x8xf32>) {
+  // CHECK: %[[S:.+]] = stablehlo.add %[[W0]], %[[W1]] {alpa.eqn = 1
+  %0 = stablehlo.slice %w [0:1, 0:8] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2x8xf32>) -> tensor<1x8xf32>
+  %1 = stablehlo.slice %w [1:2, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8xf32>) -> tensor<1x8xf32>
+  %2 = stablehlo.add %0, %1 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : tensor<1x8xf32>
+  // CHECK: %[[W:.+]] = stablehlo.concatenate %[[W0]], %[[W1]], dim = 0 {alpa.phase = "update"}
+  // CHECK: %[[V:.+]] = stablehlo.reverse %[[W]], dims = [0]
+  %3 = stablehlo.reverse %w, dims = [0] {alpa.phase = "update"} : tensor<2x8xf32>
+  %one = stablehlo.constant {alpa.phase = "update"} dense<1.0> : tensor<f32>
+  // CHECK: stablehlo.reduce(%[[W]]
+  %4 = stablehlo.reduce(%w init: %one) applies stablehlo.add across dimensions = [0] {alpa.phase = "update"} : (tensor<2x8xf32>, tensor<f32>) -> tensor<8xf32>
+  // CHECK: return %[[V]], %{{.+}}, %[[S]]
+  return %3, %4, %2 : tensor<2x8xf32>, tensor<8xf32>, tensor<1x8xf32>
+}
+
+// -----
+
+// Rows of what only the batch makes stay a tensor.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: (%{{.+}}: tensor<2x8xf32> {alpa.kind = "batch"})
+// CHECK: stablehlo.sine {{.*}} : tensor<2x8xf32>
+func.func @main(%x: tensor<2x8xf32> {alpa.kind = "batch"}) -> tensor<1x8xf32> {
+  %0 = stablehlo.sine %x {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<2x8xf32>
+  %1 = stablehlo.slice %0 [0:1, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8xf32>) -> tensor<1x8xf32>
+  %2 = stablehlo.slice %0 [1:2, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8xf32>) -> tensor<1x8xf32>
+  %3 = stablehlo.add %1, %2 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : tensor<1x8xf32>
+  return %3 : tensor<1x8xf32>
+}

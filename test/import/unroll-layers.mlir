@@ -1,0 +1,152 @@
+// RUN: alpa-opt %s -split-input-file -alpa-unroll-layers | FileCheck %s -enable-var-scope
+// RUN: alpa-opt %s -split-input-file -alpa-unroll-layers=max-ops=10 | FileCheck %s -check-prefix=WHOLE
+
+// Two layers tanh(x w) and their gradient in reverse. The body has two equations, so the loop's
+// equation 1 becomes 1 and 2, 3 and 4, and what came after moves up. The residual goes from the
+// forward iteration to its backward one without a stack.
+
+// WHOLE-LABEL: func.func @main
+// WHOLE: stablehlo.while
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W:.+]]: tensor<2x8x8xf32> {{.*}}, %[[X:.+]]: tensor<4x8xf32>
+func.func @main(%w: tensor<2x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<4x8xf32>, tensor<2x8x8xf32>) {
+  %c0 = stablehlo.constant {alpa.eqn = 1 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %none = stablehlo.constant {alpa.eqn = 1 : i64, alpa.phase = "forward"} dense<0.0> : tensor<2x4x8xf32>
+  // CHECK-NOT: stablehlo.while
+  // CHECK: %[[S:.+]] = stablehlo.sine %[[X]] {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  %0 = stablehlo.sine %x {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<4x8xf32>
+  // CHECK: %[[W0:.+]] = stablehlo.slice %[[W]] [0:1, 0:8, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+  // CHECK: %[[M0:.+]] = stablehlo.reshape %[[W0]] {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+  // CHECK: %[[D0:.+]] = stablehlo.dot_general %[[S]], %[[M0]], {{.*}}alpa.eqn = 1 : i64, alpa.phase = "forward"
+  // CHECK: %[[Y0:.+]] = stablehlo.tanh %[[D0]] {alpa.eqn = 2 : i64, alpa.phase = "forward"}
+  // CHECK: %[[W1:.+]] = stablehlo.slice %[[W]] [1:2, 0:8, 0:8] {alpa.eqn = 3 : i64, alpa.phase = "forward"}
+  // CHECK: %[[M1:.+]] = stablehlo.reshape %[[W1]] {alpa.eqn = 3 : i64, alpa.phase = "forward"}
+  // CHECK: %[[D1:.+]] = stablehlo.dot_general %[[Y0]], %[[M1]], {{.*}}alpa.eqn = 3 : i64, alpa.phase = "forward"
+  // CHECK: %[[Y1:.+]] = stablehlo.tanh %[[D1]] {alpa.eqn = 4 : i64, alpa.phase = "forward"}
+  %1:4 = stablehlo.while(%i = %c0, %a = %0, %ws = %w, %r = %none) : tensor<i32>, tensor<4x8xf32>, tensor<2x8x8xf32>, tensor<2x4x8xf32> attributes {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+  cond {
+    %n = stablehlo.constant dense<2> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.dynamic_slice %ws, %i, %z, %z, sizes = [1, 8, 8] : (tensor<2x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x8xf32>
+    %m = stablehlo.reshape %s : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %a, %m, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32> loc("jit(f)/jvp(alpa_eqn_1)/while/body/alpa_inner1_0/dot_general")
+    %y = stablehlo.tanh %d : tensor<4x8xf32> loc("jit(f)/jvp(alpa_eqn_1)/while/body/alpa_inner1_1/tanh")
+    %u = stablehlo.broadcast_in_dim %a, dims = [1, 2] : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+    %q = stablehlo.dynamic_update_slice %r, %u, %i, %z, %z : (tensor<2x4x8xf32>, tensor<1x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x4x8xf32>
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %y, %ws, %q : tensor<i32>, tensor<4x8xf32>, tensor<2x8x8xf32>, tensor<2x4x8xf32>
+  }
+  // CHECK: %[[C:.+]] = stablehlo.cosine %[[Y1]] {alpa.eqn = 5 : i64, alpa.phase = "forward"}
+  %2 = stablehlo.cosine %1#1 {alpa.eqn = 2 : i64, alpa.phase = "forward"} : tensor<4x8xf32>
+  // CHECK: %[[G:.+]] = stablehlo.negate %[[C]] {alpa.eqn = 5 : i64, alpa.phase = "backward"}
+  %3 = stablehlo.negate %2 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : tensor<4x8xf32>
+  %b0 = stablehlo.constant {alpa.eqn = 1 : i64, alpa.phase = "backward"} dense<0> : tensor<i32>
+  %zeros = stablehlo.constant {alpa.eqn = 1 : i64, alpa.phase = "backward"} dense<0.0> : tensor<2x8x8xf32>
+  // CHECK: %[[H1:.+]] = stablehlo.abs %[[G]] {alpa.eqn = 4 : i64, alpa.phase = "backward"}
+  // CHECK: %[[DW1:.+]] = stablehlo.dot_general %[[Y0]], %[[H1]], {{.*}}alpa.eqn = 3 : i64, alpa.phase = "backward"
+  // CHECK: %[[P1:.+]] = stablehlo.reshape %[[DW1]] {alpa.eqn = 3 : i64, alpa.phase = "backward"}
+  // CHECK: %[[H0:.+]] = stablehlo.abs %{{.+}} {alpa.eqn = 2 : i64, alpa.phase = "backward"}
+  // CHECK: %[[DW0:.+]] = stablehlo.dot_general %[[S]], %[[H0]], {{.*}}alpa.eqn = 1 : i64, alpa.phase = "backward"
+  // CHECK: %[[P0:.+]] = stablehlo.reshape %[[DW0]] {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+  // CHECK: %[[DW:.+]] = stablehlo.concatenate %[[P0]], %[[P1]], dim = 0
+  %4:5 = stablehlo.while(%i = %b0, %g = %3, %ws = %w, %r = %1#3, %acc = %zeros) : tensor<i32>, tensor<4x8xf32>, tensor<2x8x8xf32>, tensor<2x4x8xf32>, tensor<2x8x8xf32> attributes {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+  cond {
+    %n = stablehlo.constant dense<2> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %j = stablehlo.subtract %one, %i : tensor<i32>
+    %s = stablehlo.dynamic_slice %ws, %j, %z, %z, sizes = [1, 8, 8] : (tensor<2x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x8xf32>
+    %m = stablehlo.reshape %s : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+    %t = stablehlo.dynamic_slice %r, %j, %z, %z, sizes = [1, 4, 8] : (tensor<2x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x4x8xf32>
+    %a = stablehlo.reshape %t : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+    %h = stablehlo.abs %g : tensor<4x8xf32> loc("transpose(jvp(alpa_eqn_1))/while/body/alpa_inner1_1/abs")
+    %dw = stablehlo.dot_general %a, %h, contracting_dims = [0] x [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32> loc("transpose(jvp(alpa_eqn_1))/while/body/alpa_inner1_0/dot")
+    %dx = stablehlo.dot_general %h, %m, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32> loc("transpose(jvp(alpa_eqn_1))/while/body/alpa_inner1_0/dot")
+    %u = stablehlo.reshape %dw : (tensor<8x8xf32>) -> tensor<1x8x8xf32>
+    %q = stablehlo.dynamic_update_slice %acc, %u, %j, %z, %z : (tensor<2x8x8xf32>, tensor<1x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x8x8xf32>
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %dx, %ws, %r, %q : tensor<i32>, tensor<4x8xf32>, tensor<2x8x8xf32>, tensor<2x4x8xf32>, tensor<2x8x8xf32>
+  }
+  // CHECK: return %[[C]], %[[DW]]
+  return %2, %4#4 : tensor<4x8xf32>, tensor<2x8x8xf32>
+}
+
+// -----
+
+// A recurrence over time multiplies by the same weights in every step.
+
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.while
+func.func @main(%w: tensor<8x8xf32> {alpa.kind = "state"}, %x: tensor<3x4x8xf32> {alpa.kind = "batch"}) -> tensor<4x8xf32> {
+  %c0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %h0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0.0> : tensor<4x8xf32>
+  %0:4 = stablehlo.while(%i = %c0, %h = %h0, %m = %w, %xs = %x) : tensor<i32>, tensor<4x8xf32>, tensor<8x8xf32>, tensor<3x4x8xf32> attributes {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  cond {
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.dynamic_slice %xs, %i, %z, %z, sizes = [1, 4, 8] : (tensor<3x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x4x8xf32>
+    %a = stablehlo.reshape %s : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+    %b = stablehlo.add %a, %h : tensor<4x8xf32>
+    %y = stablehlo.dot_general %b, %m, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %y, %m, %xs : tensor<i32>, tensor<4x8xf32>, tensor<8x8xf32>, tensor<3x4x8xf32>
+  }
+  return %0#1 : tensor<4x8xf32>
+}
+
+// -----
+
+// Loops within the layers come out and are unrolled as well: the chunks of each layer have weights
+// of their own. Without scopes a body is one equation.
+
+// CHECK-LABEL: func.func @main
+// CHECK-NOT: stablehlo.while
+// CHECK: stablehlo.slice %{{.+}} [0:1, 0:2, 0:8, 0:8] {alpa.eqn = 0 : i64
+// CHECK: stablehlo.dot_general {{.*}}alpa.eqn = 0 : i64
+// CHECK: stablehlo.dot_general {{.*}}alpa.eqn = 1 : i64
+// CHECK: stablehlo.slice %{{.+}} [1:2, 0:2, 0:8, 0:8] {alpa.eqn = 2 : i64
+// CHECK: stablehlo.dot_general {{.*}}alpa.eqn = 2 : i64
+// CHECK: %[[Y:.+]] = stablehlo.dot_general {{.*}}alpa.eqn = 3 : i64
+// CHECK: return %[[Y]]
+func.func @main(%w: tensor<2x2x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> tensor<4x8xf32> {
+  %c0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %c0, %a = %x) : tensor<i32>, tensor<4x8xf32> attributes {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  cond {
+    %n = stablehlo.constant dense<2> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.dynamic_slice %w, %i, %z, %z, %z, sizes = [1, 2, 8, 8] : (tensor<2x2x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x8x8xf32>
+    %m = stablehlo.reshape %s : (tensor<1x2x8x8xf32>) -> tensor<2x8x8xf32>
+    %1:2 = stablehlo.while(%j = %z, %b = %a) : tensor<i32>, tensor<4x8xf32>
+    cond {
+      %n = stablehlo.constant dense<2> : tensor<i32>
+      %go = stablehlo.compare LT, %j, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %go : tensor<i1>
+    } do {
+      %y = stablehlo.constant dense<0> : tensor<i32>
+      %c = stablehlo.constant dense<1> : tensor<i32>
+      %t = stablehlo.dynamic_slice %m, %j, %y, %y, sizes = [1, 8, 8] : (tensor<2x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x8xf32>
+      %v = stablehlo.reshape %t : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+      %d = stablehlo.dot_general %b, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+      %l = stablehlo.add %j, %c : tensor<i32>
+      stablehlo.return %l, %d : tensor<i32>, tensor<4x8xf32>
+    }
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %1#1 : tensor<i32>, tensor<4x8xf32>
+  }
+  return %0#1 : tensor<4x8xf32>
+}
