@@ -120,6 +120,15 @@ class Cluster:
         return min(int(types[name]["memory_bytes"]) for name in used)
 
     @property
+    def memory_bytes(self) -> int:
+        """Memory of all devices together."""
+        types: dict[str, Any] = self._fields["device_types"]
+        return sum(
+            int(g["count"]) * int(g["devices"]) * int(types[g["device_type"]]["memory_bytes"])
+            for g in self._fields["hosts"]
+        )
+
+    @property
     def host_groups(self) -> tuple[tuple[int, str], ...]:
         """How many hosts there are of each kind, and their devices."""
         return tuple((int(g["count"]), str(g["device_type"])) for g in self._fields["hosts"])

@@ -70,6 +70,11 @@ def _fits(
     counts: list[int] | None = None,
 ) -> int | None:
     """A number of micro-batches with which it fits."""
+    # Searches that cannot succeed are the slowest: all state has to lie somewhere.
+    where = cluster or planner.cluster
+    held = planner.state_bytes / (2 if dtype else 1)
+    if held > method.memory_fraction * where.memory_bytes:
+        return None
     for count in counts or _likely_counts(planner):
         for variant in method.variants():
             try:

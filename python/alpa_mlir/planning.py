@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from math import gcd, inf, prod
 from pathlib import Path
 from types import TracebackType
+
+import numpy as np
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
@@ -124,6 +126,11 @@ class Planner:
         self.method = method
         self.variants = method.variants()
         self.batch_size = first.signature.batch_size
+        self.state_bytes = sum(
+            prod(x.shape) * np.dtype(x.dtype).itemsize
+            for x in first.signature.inputs
+            if x.kind == "state"
+        )
         self.counts = method.micro_batch_counts(self.batch_size)
         self.tried: list[Tried] = []
 

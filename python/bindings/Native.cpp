@@ -14,8 +14,8 @@
 #include "compiler/Registration.h"
 #include "compiler/Schedule/Schedules.h"
 #include "compiler/Sharding/Methods.h"
-#include "dialects/Alpa/AlpaDialect.h"
 #include "compiler/Stage/PipelineMethods.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"
