@@ -121,6 +121,14 @@ def test_transfers_of_two_meshes_share_a_host_link():
     assert "adapter 1" in simulate(plan, two).as_text()
 
 
+def test_transfers_of_one_pair_follow_each_other():
+    """Activations leave every second and take 2.5 s each, of which 0.5 s are latency."""
+    timeline = simulate(pipeline([(1, 9, 1), (0, 9, 1)], 3, "gpipe"), cluster(intra=(5e5, 0.5)))
+    down = [t for t in timeline.transfers if t.source == 0]
+    assert [t.start for t in down] == pytest.approx([1, 2, 3])
+    assert [t.end for t in down] == pytest.approx([3.5, 5.5, 7.5])
+
+
 def crossing_plan() -> Plan:
     """Meshes 0 and 1 each make one activation and send it to meshes 2 and 3."""
     base = pipeline([(1, 1, 1)] * 4, 1)
@@ -384,11 +392,11 @@ def mlp(layers: int, width: int):
     return step, state, {k: shape((512, width), np.float32) for k in "xy"}
 
 
-@pytest.mark.parametrize("bandwidth", [1e11, 2e9])
+@pytest.mark.parametrize("bandwidth", [1e11, 1e8])
 @pytest.mark.parametrize("schedule", sorted(schedules()))
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_predictions_of_planned_steps(stages, schedule, bandwidth):
-    """Within 3%, as long as nobody shares a link; at 2 GB/s transfers take half of the compute."""
+    """Within 3%, as long as nobody shares a link; at 0.1 GB/s they take most of the time."""
     step, state, batch = mlp(2 * stages, 512)
     method = PipeshardParallel(
         submeshes=[(1, 2)] * stages, num_micro_batches=16, layers=stages, schedule=schedule

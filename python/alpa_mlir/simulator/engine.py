@@ -1,14 +1,16 @@
 """Runs the instruction lists of a plan against a clock: an event simulation without devices.
 
 Every mesh takes its instructions in order. A run keeps the mesh busy for its seconds; a send
-starts a transfer and costs the mesh nothing; a receive waits until its transfer has ended; all
-else takes no time. A mesh runs ahead by itself until it must wait, so that the events are only
-the beginnings and ends of transfers.
+starts a transfer, which follows earlier ones of its pair of meshes as on one connection, and
+costs the mesh nothing; a receive waits until its transfer has ended; all else takes no time. A
+mesh runs ahead by itself until it must wait, so that the events are only the beginnings and ends
+of transfers.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -142,7 +144,7 @@ class _Engine:
     clocks: list[float]
     positions: list[int]
     waiting: dict[int, int] = field(default_factory=dict[int, int])  # Tag to mesh.
-    flowing: dict[MeshPair, list[_Flow]] = field(default_factory=dict[MeshPair, list[_Flow]])
+    flowing: dict[MeshPair, deque[_Flow]] = field(default_factory=dict[MeshPair, deque[_Flow]])
     events: list[tuple[float, int, int, Any, int]] = field(
         default_factory=list[tuple[float, int, int, Any, int]]
     )
@@ -205,12 +207,13 @@ class _Engine:
 
     def begin(self, tag: int, now: float) -> None:
         pair = self.work.pairs[tag]
-        flow = _Flow(tag, pair, self.work.sizes[tag], now)
-        self.flowing[pair].append(flow)
-        self.share(pair, now)
+        queue = self.flowing[pair]
+        queue.append(_Flow(tag, pair, self.work.sizes[tag], now))
+        if len(queue) == 1:
+            self.share(pair, now)
 
     def end(self, flow: _Flow, now: float) -> None:
-        self.flowing[flow.pair].remove(flow)
+        self.flowing[flow.pair].popleft()
         self.record.ended[flow.tag] = now
         self.share(flow.pair, now)
         mesh = self.waiting.pop(flow.tag, None)
@@ -221,17 +224,17 @@ class _Engine:
         """New rates for the transfers that a change of this pair's concerns."""
         flowing = self.flowing
         pairs = [p for p in self.shares.affected(pair, flowing) if flowing[p]]
-        parts = self.shares.rates([(p, len(flowing[p])) for p in pairs])
+        parts = self.shares.rates([(p, 1) for p in pairs])
         for other in pairs:
             rate = parts[other] * self.work.paths[other].bytes_per_second
-            for flow in flowing[other]:
-                if flow.rate == rate:
-                    continue
-                flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
-                flow.since = now
-                flow.rate = rate
-                flow.version += 1
-                self.push(now + flow.remaining / rate, _ARRIVES, flow, flow.version)
+            flow = flowing[other][0]
+            if flow.rate == rate:
+                continue
+            flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
+            flow.since = now
+            flow.rate = rate
+            flow.version += 1
+            self.push(now + flow.remaining / rate, _ARRIVES, flow, flow.version)
 
 
 def execute(work: Work, share_links: bool = True) -> Record:
@@ -248,6 +251,6 @@ def execute(work: Work, share_links: bool = True) -> Record:
         record,
         [0.0 for _ in meshes],
         [0 for _ in meshes],
-        flowing={pair: [] for pair in work.paths},
+        flowing={pair: deque() for pair in work.paths},
     )
     return engine.run()
