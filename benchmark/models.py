@@ -54,15 +54,23 @@ def gpt(
     batch_size: int = 16,
     remat: bool = False,
     dtype: str = "float32",
+    scan: bool = False,
 ) -> BenchmarkModel:
-    """A GPT with AdamW; unrolled, since a scan cannot be cut into stages.
+    """A GPT with AdamW; with `scan`, its layers are one loop over stacked weights.
 
     Example:
         >>> model = gpt(4)
         >>> traced = trace(model.step, model.state, model.batch, num_micro_batches=4)
     """
     config = zoo.GPTConfig(
-        layers=layers, hidden=hidden, heads=heads, vocab=vocab, seq=seq, remat=remat, dtype=dtype
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocab=vocab,
+        seq=seq,
+        remat=remat,
+        dtype=dtype,
+        scan=scan,
     )
     model = zoo.make_gpt(config, f"gpt {layers} layers")
 

