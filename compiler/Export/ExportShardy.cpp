@@ -4,6 +4,7 @@
 #include "compiler/Export/PlanTexts.h"
 #include "compiler/Stage/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/AsmParser/AsmParser.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -42,7 +43,35 @@ public:
     Attribute &known = cache[sharding];
     if (known)
       return known;
-    std::string text = "#sdy.sharding<@mesh, [";
+    FailureOr<Attribute> made = parse("#sdy.sharding" + textOf(sharding));
+    if (succeeded(made))
+      known = *made;
+    return made;
+  }
+
+  /// One sharding for each operand or result of a manual computation.
+  FailureOr<Attribute> perValue(ArrayRef<ShardingAttr> shardings) {
+    std::string text = "#sdy.sharding_per_value<[";
+    for (auto [i, sharding] : llvm::enumerate(shardings))
+      text += (i ? ", " : "") + textOf(sharding);
+    return parse(text + "]>");
+  }
+
+  FailureOr<Attribute> allAxes() {
+    std::string text = "#sdy<manual_axes{";
+    bool first = true;
+    for (auto [axis, size] : llvm::enumerate(mesh.getShape()))
+      if (size > 1) {
+        text += (first ? "\"" : ", \"") + std::string(axisNames[axis]) + "\"";
+        first = false;
+      }
+    return parse(text + "}>");
+  }
+
+private:
+  /// `<@mesh, [{"x"}, {}]>`
+  std::string textOf(ShardingAttr sharding) {
+    std::string text = "<@mesh, [";
     llvm::raw_string_ostream os(text);
     llvm::interleaveComma(sharding.getSpec().dims, os, [&](ArrayRef<unsigned> axes) {
       os << '{';
@@ -56,13 +85,9 @@ public:
       os << '}';
     });
     os << "]>";
-    FailureOr<Attribute> made = parse(text);
-    if (succeeded(made))
-      known = *made;
-    return made;
+    return text;
   }
 
-private:
   FailureOr<Attribute> parse(StringRef text) {
     if (Attribute attribute = parseAttribute(text, mesh.getContext()))
       return attribute;
@@ -185,6 +210,13 @@ private:
       auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
       if (!shardings)
         continue;
+      if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op)) {
+        FailureOr<bool> isManual = exportGroups(convolution, mesh, annotations, known);
+        if (failed(isManual))
+          return failure();
+        if (*isManual)
+          continue;
+      }
       for (auto [result, item] : llvm::zip_equal(op.getResults(), shardings)) {
         auto type = dyn_cast<RankedTensorType>(result.getType());
         if (!type || type.getRank() == 0 || op.getNumOperands() == 0)
@@ -228,6 +260,68 @@ private:
     op.getResult().replaceAllUsesWith(constrained);
     op.erase();
     return success();
+  }
+
+  /// XLA's partitioner takes some convolutions of split groups for dots and computes
+  /// something else, others it gathers. Each device convolves its groups by itself.
+  FailureOr<bool> exportGroups(stablehlo::ConvolutionOp op, MeshAttr mesh, Annotations &annotations,
+                               llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto numbers = op.getDimensionNumbers();
+    auto made = normal(cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]), mesh);
+    ShardingAttr image = known.lookup(op.getLhs()), kernel = known.lookup(op.getRhs());
+    auto axesOf = [](ShardingAttr sharding, int64_t dim) {
+      return ArrayRef<unsigned>(sharding.getSpec().dims[dim]);
+    };
+    // One strategy is looked for: groups and examples split, nothing summed.
+    if (op.getFeatureGroupCount() == 1 || !image || !kernel)
+      return false;
+    SmallVector<unsigned, 2> groups(axesOf(made, numbers.getOutputFeatureDimension()));
+    SmallVector<unsigned, 2> batch(axesOf(made, numbers.getOutputBatchDimension()));
+    ShardingSpec images = ShardingSpec::replicated(image.getSpec().dims.size()), kernels = images,
+                 results = images;
+    images.dims[numbers.getInputFeatureDimension()] = groups;
+    images.dims[numbers.getInputBatchDimension()] = batch;
+    kernels.dims[numbers.getKernelOutputFeatureDimension()] = groups;
+    results.dims[numbers.getOutputFeatureDimension()] = groups;
+    results.dims[numbers.getOutputBatchDimension()] = batch;
+    int64_t pieces = 1;
+    for (unsigned axis : groups)
+      pieces *= mesh.getShape()[axis];
+    if (groups.empty() || op.getFeatureGroupCount() % pieces != 0 || image.getSpec() != images ||
+        kernel.getSpec() != kernels || made.getSpec() != results)
+      return false;
+    FailureOr<Attribute> in = annotations.perValue({image, kernel}),
+                         out = annotations.perValue({made}), axes = annotations.allAxes();
+    if (failed(in) || failed(out) || failed(axes))
+      return failure();
+    auto part = [&](Type type, const ShardingSpec &spec) {
+      SmallVector<int64_t> shape(cast<RankedTensorType>(type).getShape());
+      for (auto [size, axes] : llvm::zip_equal(shape, spec.dims))
+        for (unsigned axis : axes)
+          size /= mesh.getShape()[axis];
+      return cast<RankedTensorType>(type).clone(shape);
+    };
+    OpBuilder builder(op);
+    Location loc = op.getLoc();
+    OperationState state(loc, "sdy.manual_computation", op->getOperands(), op->getResultTypes());
+    state.addAttribute("in_shardings", *in);
+    state.addAttribute("out_shardings", *out);
+    state.addAttribute("manual_axes", *axes);
+    state.addRegion();
+    Operation *manual = builder.create(state);
+    Block &body = manual->getRegion(0).emplaceBlock();
+    body.addArguments({part(op.getLhs().getType(), images), part(op.getRhs().getType(), kernels)},
+                      {loc, loc});
+    builder.setInsertionPointToEnd(&body);
+    auto local = cast<stablehlo::ConvolutionOp>(builder.clone(*op));
+    local->setOperands(body.getArguments());
+    local.setFeatureGroupCount(op.getFeatureGroupCount() / pieces);
+    local.getResult().setType(part(op.getType(), results));
+    builder.create(OperationState(loc, "sdy.return", local->getResults(), TypeRange()));
+    known[manual->getResult(0)] = made;
+    op.getResult().replaceAllUsesWith(manual->getResult(0));
+    op.erase();
+    return true;
   }
 
   LogicalResult constrain(Operation &op, OpResult result, ShardingAttr sharding,

@@ -38,6 +38,7 @@ private:
   void addMoves();
   void addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
                Operation *user);
+  void addSum(const ValueInfo &sum);
   void addHeldPrices();
   void addDecisions();
   void addRunnersUp();
@@ -206,7 +207,35 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
   explanation.ops.push_back(std::move(added));
 }
 
+/// The sum of terms that waited for the update.
+void Explainer::addSum(const ValueInfo &sum) {
+  SumCompletion completion = builder.completionOf(sum, choices);
+  if (completion.picoseconds == 0)
+    return;
+  PackedSpec terms = builder.specOf(builder.getValues()[sum.sumOf], choices);
+  int64_t picoseconds = 0;
+  for (const CollectiveUse &use : completion.uses) {
+    addTraffic(use.collective, static_cast<int>(use.axis), 1, use.bytes,
+               toPicoseconds(use.seconds));
+    picoseconds += toPicoseconds(use.seconds);
+  }
+  if (!completion.uses.empty()) {
+    ExplainedOp row;
+    row.name = nameOf(sum.value, nullptr);
+    row.where = whereIs(sum.value, nullptr);
+    row.phase = phaseName(OpPhase::Update);
+    row.specs = textOf(sum.value, terms) + " -> " + textOf(sum.value, completion.summed);
+    row.communicationPicoseconds = picoseconds;
+    row.decision = sum.node;
+    explanation.ops.push_back(std::move(row));
+  }
+  addMove(sum, completion.summed, builder.specOf(sum, choices), OpPhase::Update, nullptr);
+}
+
 void Explainer::addMoves() {
+  for (const ValueInfo &value : builder.getValues())
+    if (value.sumOf >= 0)
+      addSum(value);
   for (const Demand &demand : builder.getDemands()) {
     if (!demand.charged)
       continue;
@@ -359,7 +388,7 @@ Strategy ProblemBuilder::strategyOf(const OpPart &part, const RuleProjection &pr
     return part.node < 0 ? Strategy() : nodes[part.node].strategies[choices[part.node]];
   PackedSpec spec =
       part.node < 0 ? tables[part.table].specs[0] : specOf(part.node, part.table, choices);
-  return {projection.fromSpec(part.tensor, spec), Strategy().scatter};
+  return strategyFor(ops[part.op], projection, part.tensor, spec);
 }
 
 TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {

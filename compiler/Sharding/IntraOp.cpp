@@ -19,6 +19,14 @@ static size_t rankOf(Value value) {
   return type ? type.getRank() : 0;
 }
 
+const ShardingSpec *IntraOpResult::heldFor(Operation *user, Value value) const {
+  if (opPhaseOf(user) == OpPhase::Update)
+    if (auto sum = sumSpecs.find(value); sum != sumSpecs.end())
+      return &sum->second;
+  auto held = specs.find(value);
+  return held == specs.end() ? nullptr : &held->second;
+}
+
 llvm::Expected<Problem> alpa::buildIntraOpProblem(const StageView &stage, const CostModel &model,
                                                   const IntraOpOptions &options) {
   ProblemBuilder builder(stage, model, options);
@@ -36,9 +44,14 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   llvm::ArrayRef<unsigned> choices = result.solution.choices;
   std::vector<PackedSpec> specs;
   for (const ValueInfo &info : builder.getValues())
-    specs.push_back(builder.specOf(info, choices));
-  for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs))
-    result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
+    specs.push_back(info.sumOf < 0 ? builder.specOf(info, choices)
+                                   : builder.completionOf(info, choices).summed);
+  for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs)) {
+    if (info.sumOf < 0)
+      result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
+    else if (specs[info.sumOf].isPartial())
+      result.sumSpecs[info.value] = spec.unpack(rankOf(info.value), numAxes);
+  }
   for (const Demand &demand : builder.getDemands()) {
     PackedSpec wanted = builder.specOf(demand.node, demand.table, choices);
     if (demand.user && wanted != specs[demand.value])

@@ -56,6 +56,11 @@ struct IntraOpResult {
   /// Operands (op, number) that the op wants otherwise than `specs` has them. What a
   /// body uses from outside is numbered on, in the order of ShardingRule::captures.
   llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
+  /// For a value that `specs` has as terms of a sum and that the update reads: how
+  /// the sum is held when it is taken.
+  llvm::DenseMap<mlir::Value, ShardingSpec> sumSpecs;
+  /// How `user` finds a value before it moves it; null if the value is not known.
+  const ShardingSpec *heldFor(mlir::Operation *user, mlir::Value value) const;
   /// With status infeasible only `solution` and `choices` are set.
   double forwardSeconds = 0;  // One micro-batch.
   double backwardSeconds = 0; // One micro-batch.

@@ -32,7 +32,9 @@ public:
     for (unsigned index = 0; index < values.size(); ++index) {
       if (values[index].kind == ValueKind::Free)
         continue;
-      if (values[index].isInput)
+      if (values[index].sumOf >= 0)
+        addSum(index);
+      else if (values[index].isInput)
         addInput(index);
       else
         addResult(index);
@@ -97,6 +99,10 @@ private:
         birth[result] = time;
     }
     for (unsigned index = 0; index < values.size(); ++index) {
+      if (values[index].sumOf >= 0) {
+        updated.insert(values[index].sumOf);
+        continue;
+      }
       Value value = values[index].value;
       Block *block = value.getParentBlock();
       for (Operation *user : value.getUsers()) {
@@ -182,6 +188,14 @@ private:
       return add(index, Lifetime::Temporary, 1, begin, phaseEnd[phase]);
     if (values[index].materialized)
       add(index, Lifetime::Temporary, 1, begin, last + 1);
+  }
+
+  /// A completed sum, while the update reads it.
+  void addSum(unsigned index) {
+    const Uses &use = uses[index];
+    unsigned update = static_cast<unsigned>(OpPhase::Update);
+    if (use.first[update] >= 0)
+      add(index, Lifetime::Temporary, 1, use.first[update], use.last[update] + 1);
   }
 
   void addNextState(unsigned index, unsigned argument) {

@@ -13,6 +13,9 @@
 //   temporaries   from the op that makes them to the last one that reads them, or
 //                 to the end of the phase if others read them as well
 //
+// Terms of a sum that waits for the update are summed over micro-batches as they
+// are; the sum itself lives while the update reads it.
+//
 // The next value of a state argument is written into the argument's own space,
 // unless an op still reads the argument then, or the two are split differently.
 //

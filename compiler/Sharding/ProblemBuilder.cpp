@@ -57,6 +57,10 @@ llvm::Error ProblemBuilder::collectOps() {
     bool hasReduction = llvm::any_of(
         rule->factors, [](const Factor &f) { return f.kind == FactorKind::Reduction; });
     info.fusible = !rule->heavy && !rule->leads && !hasReduction && op->getNumRegions() == 0;
+    if (op->getNumResults() == 1 && waiting.waits(op->getResult(0))) {
+      info.deferrable = deferrableFactors(op, *rule);
+      info.link = linkOperand(op);
+    }
     info.rule = std::move(*rule);
     ops.push_back(std::move(info));
   }
@@ -125,13 +129,16 @@ llvm::Error ProblemBuilder::build() {
     return llvm::createStringError("a mesh of %zu axes is not supported; at most %u are",
                                    meshShape.size(), PackedSpec::kMaxAxes);
   addTable({0});
+  // With one micro-batch there is nothing to save.
+  if (options.numMicroBatches > 1)
+    waiting = WaitingValues(stage.ops);
   if (llvm::Error error = collectOps())
     return error;
   if (llvm::Error error = collectPins())
     return error;
   for (OpInfo &info : ops) {
     for (Value operand : info.op->getOperands())
-      info.operands.push_back(valueOf(operand));
+      info.operands.push_back(valueFor(info.phase, operand));
     for (Value result : info.op->getResults())
       info.results.push_back(addValue(result));
     findReads(info);
@@ -232,13 +239,16 @@ ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
           static_cast<double>(reshards.of(shapeOf(value.value), value.bytes)
                                   .picoseconds(specOf(value.madeNode, value.madeTable, choices),
                                                specOf(value, choices)));
+  for (const ValueInfo &value : values)
+    if (value.sumOf >= 0 && value.node >= 0 && value.node != values[value.sumOf].node)
+      totals[static_cast<size_t>(OpPhase::Update)] +=
+          static_cast<double>(completionOf(value, choices).picoseconds);
   for (const Demand &demand : demands) {
     const ValueInfo &value = values[demand.value];
     if (!demand.charged || demand.node < 0 || demand.node == value.node)
       continue; // Part of a node's own costs.
-    totals[static_cast<size_t>(demand.phase)] += static_cast<double>(
-        reshards.of(shapeOf(value.value), value.bytes)
-            .picoseconds(specOf(value, choices), specOf(demand.node, demand.table, choices)));
+    totals[static_cast<size_t>(demand.phase)] += static_cast<double>(reshardPicoseconds(
+        value, specOf(value, choices), specOf(demand.node, demand.table, choices)));
   }
   for (double &total : totals)
     total = toSeconds(total);

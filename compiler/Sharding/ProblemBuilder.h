@@ -15,6 +15,7 @@
 #ifndef ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H
 #define ALPA_COMPILER_SHARDING_PROBLEMBUILDER_H
 
+#include "compiler/Sharding/DeferredSum.h"
 #include "compiler/Sharding/IntraOp.h"
 #include "compiler/Sharding/Reshard.h"
 #include "compiler/Sharding/Strategies.h"
@@ -47,6 +48,12 @@ struct ValueInfo {
   int madeNode = -1;
   unsigned madeTable = 0;
   bool isMoved = false;
+  /// The value, held as terms of a sum, of which this is the sum as the update reads
+  /// it: another entry of the same value; or -1.
+  int sumOf = -1;
+  /// Terms that an op makes which leads, or that links pass on from one: worth a
+  /// choice of how their sum is held.
+  bool isLed = false;
   bool isInput = false;
   bool isAsked = false;     // Some user has said how it wants this Free or View value.
   bool materialized = true; // False if its users compute it on the fly.
@@ -60,6 +67,8 @@ struct OpInfo {
   ShardingRule rule;
   double flops = 0;
   bool fusible = false;
+  llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
+  int link = -1;                                 // Operand whose terms it passes on, or -1.
   llvm::SmallVector<unsigned> operands, results; // Indices of values.
 };
 
@@ -132,6 +141,8 @@ public:
   int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
                       const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;
+  /// How the terms of a value with `sumOf` become what the update reads.
+  SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
   int64_t weight(OpPhase phase) const {
     return phase == OpPhase::Update ? 1 : options.numMicroBatches;
@@ -159,6 +170,8 @@ private:
   unsigned addValue(mlir::Value value);
   /// A value of the stage, or an input, which gets a node of its own.
   unsigned valueOf(mlir::Value value);
+  /// The same as an op of that phase reads it: the update reads completed sums.
+  unsigned valueFor(OpPhase phase, mlir::Value value);
   unsigned addTable(const std::vector<uint32_t> &codes);
   /// The table whose entry at each choice is `specs` at `base`'s entry.
   unsigned deriveTable(unsigned base, llvm::ArrayRef<PackedSpec> specs);
@@ -173,6 +186,14 @@ private:
   /// the specs of `table`. A second request for a View only passes on demands.
   void settle(const OpInfo &info, const TensorFactors &tensor, int node, unsigned table,
               bool isFirst, OpPhase phase);
+  /// What an op does that has `tensor` as `spec`.
+  Strategy strategyFor(const OpInfo &info, const RuleProjection &projection,
+                       const TensorFactors &tensor, PackedSpec spec) const;
+  /// Puts off the sums that can wait, if the op's result does.
+  void deferSums(const OpInfo &info, Strategy &strategy) const;
+  /// Adds the sum of a value that the update reads, if it is held as terms.
+  void addSum(unsigned value);
+  SumCompletion completion(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
   /// Works off `pending`; no recursion, chains of values can be long.
   void demand();
   void charge(const Pending &request);
@@ -188,6 +209,7 @@ private:
                llvm::ArrayRef<int64_t> matrix, int64_t times);
   /// Cost per spec of one table and of the other; empty if none costs anything.
   const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
+  int64_t reshardPicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
   void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   void carryState();
   void requireEqual(unsigned a, unsigned b);
@@ -216,6 +238,8 @@ private:
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
+  WaitingValues waiting;
+  llvm::DenseMap<unsigned, unsigned> sums; // By the value that is held as terms.
   llvm::SmallVector<Pending> pending;
   llvm::DenseMap<mlir::Value, PackedSpec> pinned;
   bool isFiltered = false;

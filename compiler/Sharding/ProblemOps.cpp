@@ -62,7 +62,9 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   node = isFixed ? -1 : node;
   table = isFixed ? 0 : table;
   Value whole = values[value].value;
-  if (isFiltered &&
+  bool hasTerms =
+      llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isPartial(); });
+  if (isFiltered && !hasTerms && // Else the filter says how the sum is held.
       !llvm::all_of(tables[table].specs, [&](PackedSpec spec) { return isAllowed(whole, spec); })) {
     // Held as the filter wants it, which is a choice of its own.
     setAnySpec(value);
@@ -113,6 +115,8 @@ void ProblemBuilder::lead(const OpInfo &info) {
     failure = "has no strategy that is allowed";
     return;
   }
+  for (Strategy &strategy : strategies)
+    deferSums(info, strategy);
   // Followers of a single strategy that splits something need a node to follow.
   bool isWhole = strategies.size() == 1 && strategies[0].axes == Assignment{};
   int node = !isWhole ? addNode(result, strategies.size()) : -1;
@@ -131,6 +135,8 @@ void ProblemBuilder::lead(const OpInfo &info) {
       codes[choice] = (i == 0 ? scatteredSpec(spec, strategies[choice]) : spec).code;
     }
     setSettled(index, node, node < 0 ? 0 : addTable(codes));
+    values[index].isLed = true;
+    addSum(index);
   }
   for (auto [i, index] : llvm::enumerate(info.operands)) {
     for (size_t choice = 0; choice < strategies.size(); ++choice)
@@ -141,31 +147,51 @@ void ProblemBuilder::lead(const OpInfo &info) {
   demand();
 }
 
+void ProblemBuilder::deferSums(const OpInfo &info, Strategy &strategy) const {
+  if (!info.deferrable.empty())
+    strategy.deferred = deferrableAxes(info.op, info.rule, info.deferrable, strategy);
+}
+
+Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &projection,
+                                     const TensorFactors &tensor, PackedSpec spec) const {
+  Strategy strategy;
+  strategy.axes = projection.fromSpec(tensor, spec);
+  deferSums(info, strategy);
+  if (info.link >= 0)
+    strategy.deferred = static_cast<uint8_t>(spec.partialAxes());
+  return strategy;
+}
+
 void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int node,
                             unsigned table, bool isFirst, OpPhase phase) {
   RuleProjection projection(info.rule, meshShape);
   llvm::SmallVector<Strategy> strategies;
   llvm::SmallVector<int64_t> costs;
   for (PackedSpec spec : tables[table].specs) {
-    strategies.push_back({projection.fromSpec(tensor, spec), Strategy{}.scatter});
+    strategies.push_back(strategyFor(info, projection, tensor, spec));
     if (isFirst)
       costs.push_back(picoseconds(info, projection, strategies.back()));
   }
-  auto derive = [&](const TensorFactors &other) {
+  auto derive = [&](const TensorFactors &other, bool hasTerms) {
     llvm::SmallVector<PackedSpec> specs;
-    for (const Strategy &strategy : strategies)
-      specs.push_back(projection.toSpec(other, strategy.axes));
+    for (const Strategy &strategy : strategies) {
+      PackedSpec spec = projection.toSpec(other, strategy.axes);
+      specs.push_back(hasTerms ? scatteredSpec(spec, strategy) : spec);
+    }
     return deriveTable(table, specs);
   };
   if (isFirst) {
     parts.push_back({static_cast<unsigned>(&info - ops.data()), node, table, false, tensor});
     addNodeCosts(node, info.phase, table, costs);
-    for (auto [index, result] : llvm::zip_equal(info.results, info.rule.results))
-      setSettled(index, node, derive(result));
+    for (auto [i, index, result] : llvm::enumerate(info.results, info.rule.results)) {
+      setSettled(index, node, derive(result, i == 0));
+      values[index].isLed = info.link >= 0 && values[info.operands[info.link]].isLed;
+      addSum(index);
+    }
   }
   for (auto [i, index] : llvm::enumerate(info.operands))
     pending.push_back({index, isFirst ? info.op : nullptr, static_cast<unsigned>(i), node,
-                       derive(info.rule.operands[i]), phase});
+                       derive(info.rule.operands[i], static_cast<int>(i) == info.link), phase});
 }
 
 /// Result i takes what operand i has; operands not settled yet get a node each.
@@ -198,6 +224,8 @@ void ProblemBuilder::visit(const OpInfo &info) {
     if (value.kind != ValueKind::Settled || value.node < 0)
       continue;
     isSpread = true;
+    if (info.link >= 0 && info.link != static_cast<int>(i))
+      continue; // Terms are passed on as they are.
     auto rank = [&](unsigned operand) {
       const ValueInfo &other = values[info.operands[operand]];
       return std::make_pair(numElements(other.value), other.depth);

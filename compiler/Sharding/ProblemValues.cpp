@@ -50,6 +50,64 @@ unsigned ProblemBuilder::valueOf(Value value) {
   return index;
 }
 
+unsigned ProblemBuilder::valueFor(OpPhase phase, Value value) {
+  unsigned index = valueOf(value);
+  auto sum = phase == OpPhase::Update ? sums.find(index) : sums.end();
+  return sum == sums.end() ? index : sum->second;
+}
+
+SumCompletion ProblemBuilder::completion(const ValueInfo &value, PackedSpec from,
+                                         PackedSpec to) const {
+  return completeSum(shapeOf(value.value), value.bytes, from, to, reshardsOf(value), model);
+}
+
+SumCompletion ProblemBuilder::completionOf(const ValueInfo &sum,
+                                           llvm::ArrayRef<unsigned> choices) const {
+  return completion(sum, specOf(values[sum.sumOf], choices), specOf(sum, choices));
+}
+
+void ProblemBuilder::addSum(unsigned value) {
+  int node = values[value].node;
+  unsigned table = values[value].table;
+  auto isTerms = [](PackedSpec spec) { return spec.isPartial(); };
+  if (!waiting.crosses(values[value].value) || node < 0 || values[value].isMoved ||
+      llvm::none_of(tables[table].specs, isTerms))
+    return;
+  auto sum = static_cast<unsigned>(values.size());
+  ValueInfo info;
+  info.value = values[value].value;
+  info.bytes = values[value].bytes;
+  info.depth = values[value].depth;
+  info.sumOf = static_cast<int>(value);
+  values.push_back(std::move(info));
+  sums[value] = sum;
+
+  llvm::SmallVector<PackedSpec> wholes;
+  for (PackedSpec spec : tables[table].specs)
+    wholes.push_back(spec.withoutPartial());
+  if (values[value].isLed || (isFiltered && !llvm::all_of(wholes, [&](PackedSpec spec) {
+                                return isAllowed(values[sum].value, spec);
+                              }))) {
+    setAnySpec(sum);
+  } else {
+    values[sum].node = node;
+    values[sum].table = deriveTable(table, wholes);
+  }
+  // What the solver pays to have it so.
+  const ValueInfo &made = values[sum];
+  if (made.node == node || made.node < 0) {
+    llvm::SmallVector<int64_t> costs;
+    for (auto [spec, whole] : llvm::zip_equal(tables[table].specs, wholes))
+      costs.push_back(completion(made, spec, made.node < 0 ? PackedSpec() : whole).picoseconds);
+    return addNodeCosts(node, OpPhase::Update, table, costs);
+  }
+  std::vector<int64_t> matrix;
+  for (PackedSpec from : tables[table].specs)
+    for (PackedSpec to : tables[made.table].specs)
+      matrix.push_back(completion(made, from, to).picoseconds);
+  addEdge(node, table, made.node, made.table, matrix, weight(OpPhase::Update));
+}
+
 unsigned ProblemBuilder::addTable(const std::vector<uint32_t> &codes) {
   auto [it, isNew] = tableIndex.try_emplace(codes, tables.size());
   if (!isNew)
@@ -141,6 +199,7 @@ static bool splitsRandomKey(Value value, PackedSpec spec) {
 static size_t rankOf(Value value) { return shapeOf(value).size(); }
 
 bool ProblemBuilder::isAllowed(Value value, PackedSpec spec) const {
+  spec = spec.withoutPartial();
   if (auto it = pinned.find(value); it != pinned.end())
     return it->second == spec;
   const auto &allows = options.filter.allowsSpec;
@@ -159,6 +218,7 @@ bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &project
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     results.push_back(
         (i == 0 ? scatteredSpec(spec, strategy) : spec).unpack(rankOf(value), meshShape.size()));
+    results.back().partial.clear(); // Whether the sum waits is nothing to a filter.
   }
   return options.filter.allowsStrategy(info.op, operands, results);
 }
@@ -191,6 +251,14 @@ void ProblemBuilder::setAnySpec(unsigned value) {
   nodes.back().heldPrices = costs;
 }
 
+/// Between an op and the links behind it terms stay terms.
+int64_t ProblemBuilder::reshardPicoseconds(const ValueInfo &value, PackedSpec from,
+                                           PackedSpec to) const {
+  if (from.partialAxes() != to.partialAxes())
+    return kForbiddenCost;
+  return reshardsOf(value).picoseconds(from.withoutPartial(), to.withoutPartial());
+}
+
 /// Layers are alike, so most matrices are asked for again.
 const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned to,
                                                          const ValueInfo &value) {
@@ -201,7 +269,7 @@ const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned
     return matrix;
   for (PackedSpec source : tables[from].specs)
     for (PackedSpec target : tables[to].specs)
-      matrix.push_back(tensor.picoseconds(source, target));
+      matrix.push_back(reshardPicoseconds(value, source, target));
   if (llvm::all_of(matrix, [](int64_t cost) { return cost == 0; }))
     matrix.clear();
   return matrix;

@@ -5,7 +5,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 bool alpa::ShardingSpec::isReplicated() const {
-  return llvm::all_of(dims, [](const auto &axes) { return axes.empty(); });
+  return partial.empty() && llvm::all_of(dims, [](const auto &axes) { return axes.empty(); });
 }
 
 int64_t alpa::ShardingSpec::numPieces(llvm::ArrayRef<int64_t> meshShape) const {
@@ -29,5 +29,8 @@ std::string alpa::ShardingSpec::str() const {
     for (unsigned axis : dims[dim])
       text += std::to_string(axis);
   }
-  return text + "]";
+  text += "]";
+  for (size_t i = 0; i < partial.size(); ++i)
+    text += (i ? "" : " partial ") + std::to_string(partial[i]);
+  return text;
 }

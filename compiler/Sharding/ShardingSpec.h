@@ -12,16 +12,23 @@ namespace alpa {
 
 /// For each tensor dimension the ordered mesh axes that split it, major first.
 /// Prints as [S0, R, S01]. An axis of size 1 never appears.
+///
+/// Over the axes of `partial`, rising, the devices hold terms of a sum: what the
+/// tensor is only all of them together say. Prints as [R, S0] partial 1.
 struct ShardingSpec {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> dims;
+  llvm::SmallVector<unsigned, 2> partial;
 
   static ShardingSpec replicated(size_t rank) {
     ShardingSpec spec;
     spec.dims.resize(rank);
     return spec;
   }
-  bool operator==(const ShardingSpec &other) const { return dims == other.dims; }
-  bool operator!=(const ShardingSpec &other) const { return dims != other.dims; }
+  bool operator==(const ShardingSpec &other) const {
+    return dims == other.dims && partial == other.partial;
+  }
+  bool operator!=(const ShardingSpec &other) const { return !(*this == other); }
+  /// Whether every device holds all of it.
   bool isReplicated() const;
   /// Number of pieces of the tensor on a mesh.
   int64_t numPieces(llvm::ArrayRef<int64_t> meshShape) const;

@@ -100,14 +100,20 @@ void alpa::annotateMain(const StageOfMain &stage, const IntraOpResult &result) {
   for (Operation &op : main.getBody().front().without_terminator()) {
     llvm::SmallVector<Attribute> shardings, uses;
     bool isMoved = false;
-    for (Value value : op.getResults())
+    for (Value value : op.getResults()) {
       shardings.push_back(attrOf(value));
+      // alpa-defer-sums asks how the factors that make terms are split.
+      isMoved |= !result.specs.lookup(value).partial.empty();
+      if (auto sum = result.sumSpecs.find(value); sum != result.sumSpecs.end())
+        op.setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
+    }
     op.setAttr(attr::shardings, builder.getArrayAttr(shardings));
     for (OpOperand &operand : op.getOpOperands()) {
       auto it = result.useSpecs.find({&op, operand.getOperandNumber()});
+      const ShardingSpec *held = result.heldFor(&op, operand.get());
       isMoved |= it != result.useSpecs.end();
       uses.push_back(it == result.useSpecs.end()
-                         ? attrOf(operand.get())
+                         ? Attribute(ShardingAttr::get(context, held ? *held : ShardingSpec()))
                          : Attribute(ShardingAttr::get(context, it->second)));
     }
     if (isMoved)

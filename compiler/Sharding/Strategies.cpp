@@ -24,7 +24,7 @@ Assignment RuleProjection::fromSpec(const TensorFactors &tensor, PackedSpec spec
   Assignment axes;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     int dim = spec.dimOf(axis);
-    if (dim < 0 || tensor[dim].empty() || !splittable[tensor[dim][0]])
+    if (dim < 0 || spec.isPartial(axis) || tensor[dim].empty() || !splittable[tensor[dim][0]])
       continue;
     unsigned factor = tensor[dim][0];
     int64_t pieces = meshShape[axis];
@@ -152,6 +152,8 @@ PackedSpec alpa::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
   for (unsigned axis = 0; axis < PackedSpec::kMaxAxes; ++axis)
     if (strategy.scatter[axis] >= 0)
       spec.set(axis, strategy.scatter[axis]);
+    else if (strategy.isDeferred(axis))
+      spec.set(axis, PackedSpec::kPartial);
   return spec;
 }
 
@@ -166,7 +168,7 @@ llvm::SmallVector<CollectiveUse> alpa::reductionUses(const ShardingRule &rule, u
   auto isPartial = [&](unsigned axis) {
     int16_t factor = strategy.axes.factor[axis];
     return factor >= 0 && rule.factors[factor].kind == FactorKind::Reduction &&
-           spec.dimOf(axis) < 0;
+           spec.dimOf(axis) < 0 && !strategy.isDeferred(axis);
   };
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     if (!isPartial(axis) || result != 0 || strategy.scatter[axis] < 0)

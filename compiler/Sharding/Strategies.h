@@ -17,10 +17,13 @@ struct Assignment {
 };
 
 /// An assignment, and for every axis that splits a reduction the dimension of
-/// result 0 over which its sum is scattered, or -1 for a sum on every device.
+/// result 0 over which its sum is scattered, or -1 for a sum on every device; or,
+/// for axes in `deferred` (one bit each), no sum: the devices keep their terms.
 struct Strategy {
   Assignment axes;
   std::array<int16_t, PackedSpec::kMaxAxes> scatter{-1, -1, -1, -1};
+  uint8_t deferred = 0;
+  bool isDeferred(unsigned axis) const { return deferred >> axis & 1; }
 };
 
 /// Reads specs as assignments and back, by one op's rule on one mesh. A factor
@@ -54,7 +57,7 @@ std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
                                           llvm::ArrayRef<int64_t> meshShape, bool mayIdle = false);
 
-/// Result 0's spec after the scatters of a strategy.
+/// Result 0's spec after the scatters of a strategy, and partial over what it defers.
 PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
 
 /// Runs of one collective on one mesh axis; `bytes` as CostModel counts them.

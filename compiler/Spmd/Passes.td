@@ -5,6 +5,47 @@
 
 include "mlir/Pass/PassBase.td"
 
+def DeferSums : Pass<"alpa-defer-sums", "::mlir::ModuleOp"> {
+  let summary = "Give terms of sums that wait for the update a place in their types";
+  let description = [{
+    Before alpa-slice-stages. With several micro-batches the search may leave a
+    gradient as the terms that devices have of it: its sharding is partial over
+    their mesh axes, and `alpa.summed_as` on the op whose result the update reads
+    says how the sum is held at first. Here such a gradient gets leading dimensions,
+    one for each sum, split to single elements over those axes: dots batch over
+    them, convolutions group by them, and so on. What slicing then cuts, micro-batches
+    add up and programs pass on are tensors like any others, and a term cannot be
+    taken for the sum. The sum itself is a reduction of the update phase.
+
+    Constraints:
+    - alpa_defer_sums_c1: only dots, convolutions, reductions that add, scatters that
+      add to zeros, and linear ops behind them keep terms; `alpa.use_shardings` says
+      how their operands are split.
+    - alpa_defer_sums_c2: terms are those of split sums, of all axes that split them.
+    - alpa_defer_sums_c3: nothing but linear ops uses terms.
+
+    Before, on a mesh of two devices:
+    ```mlir
+    %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
+        {alpa.shardings = [#alpa.sharding<[R, R], partial = [0]>],
+         alpa.summed_as = #alpa.sharding<[R, R]>, ..}
+        : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    ```
+    After:
+    ```mlir
+    %1 = stablehlo.reshape %x : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
+    %2 = stablehlo.reshape %dy : (tensor<8x6xf32>) -> tensor<2x4x6xf32>
+    %3 = stablehlo.dot_general %1, %2, batching_dims = [0] x [0], contracting_dims = [1] x [1]
+        {alpa.shardings = [#alpa.sharding<[S0, R, R]>]} .. -> tensor<2x4x6xf32>
+    %0 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [0]
+        {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R]>]} .. -> tensor<4x6xf32>
+    ```
+  }];
+  let statistics = [Statistic<"numDeferred", "deferred", "Ops that keep their terms">,
+                    Statistic<"numSums", "sums", "Sums that the update takes">];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+}
+
 def InsertReshards : Pass<"alpa-insert-reshards", "::mlir::ModuleOp"> {
   let summary = "Make every change of a value's sharding an op";
   let description = [{

@@ -40,11 +40,14 @@ private:
     return plan.stages.size() - 1;
   }
 
-  Attribute specOf(Value value, unsigned stage) const {
-    const auto &specs = plan.stages[stage].result->specs;
-    auto it = specs.find(value);
-    if (it != specs.end())
-      return ShardingAttr::get(context, it->second);
+  /// As `user` finds it, if it is given.
+  Attribute specOf(Value value, unsigned stage, Operation *user = nullptr) const {
+    const IntraOpResult &result = *plan.stages[stage].result;
+    auto it = result.specs.find(value);
+    if (const ShardingSpec *held = user                       ? result.heldFor(user, value)
+                                   : it == result.specs.end() ? nullptr
+                                                              : &it->second)
+      return ShardingAttr::get(context, *held);
     int64_t rank = cast<RankedTensorType>(value.getType()).getRank();
     return ShardingAttr::get(context, ShardingSpec::replicated(rank));
   }
@@ -55,16 +58,23 @@ private:
     if (auto phase = op->getAttrOfType<StringAttr>(attr::phase))
       flops[stage][phase.getValue()] += getFlops(op);
     SmallVector<Attribute> results, operands, uses;
-    for (Value value : op->getResults())
-      results.push_back(specOf(value, stage));
+    const auto &useSpecs = plan.stages[stage].result->useSpecs;
+    const auto &sumSpecs = plan.stages[stage].result->sumSpecs;
+    bool foreign = false, moved = false;
+    for (Value value : op->getResults()) {
+      auto sharding = cast<ShardingAttr>(specOf(value, stage));
+      results.push_back(sharding);
+      // alpa-defer-sums asks how the factors that make terms are split.
+      moved |= !sharding.getSpec().partial.empty();
+      if (auto sum = sumSpecs.find(value); sum != sumSpecs.end())
+        op->setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
+    }
     op->setAttr(attr::shardings, builder.getArrayAttr(results));
 
-    const auto &useSpecs = plan.stages[stage].result->useSpecs;
-    bool foreign = false, moved = false;
     for (OpOperand &operand : op->getOpOperands()) {
       Operation *source = operand.get().getDefiningOp();
       foreign |= !source || stageOf(source) != stage;
-      operands.push_back(specOf(operand.get(), stage));
+      operands.push_back(specOf(operand.get(), stage, op));
       auto use = useSpecs.find({op, operand.getOperandNumber()});
       moved |= use != useSpecs.end();
       uses.push_back(use == useSpecs.end() ? operands.back()

@@ -133,9 +133,13 @@ IntraOpResult alpa::translateResult(const IntraOpResult &result, const StageShap
   IntraOpResult copy = result;
   copy.specs.clear();
   copy.useSpecs.clear();
+  copy.sumSpecs.clear();
   for (const auto &[value, spec] : result.specs)
     if (Value now = values.lookup(value))
       copy.specs[now] = spec;
+  for (const auto &[value, spec] : result.sumSpecs)
+    if (Value now = values.lookup(value))
+      copy.sumSpecs[now] = spec;
   for (const auto &[use, spec] : result.useSpecs)
     if (Operation *now = ops.lookup(use.first))
       copy.useSpecs[{now, use.second}] = spec;

@@ -24,7 +24,7 @@ llvm::hash_code alpa::hash_value(const ShardingSpec &spec) {
   llvm::hash_code code = llvm::hash_value(spec.dims.size());
   for (ArrayRef<unsigned> axes : spec.dims)
     code = llvm::hash_combine(code, llvm::hash_combine_range(axes));
-  return code;
+  return llvm::hash_combine(code, llvm::hash_combine_range(spec.partial));
 }
 
 Attribute ShardingAttr::parse(AsmParser &parser, Type) {
@@ -48,8 +48,15 @@ Attribute ShardingAttr::parse(AsmParser &parser, Type) {
   };
   llvm::SMLoc loc = parser.getCurrentLocation();
   if (parser.parseLess() ||
-      parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseEntry) ||
-      parser.parseGreater())
+      parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseEntry))
+    return {};
+  if (succeeded(parser.parseOptionalComma())) {
+    auto parseAxis = [&] { return parser.parseInteger(spec.partial.emplace_back()); };
+    if (parser.parseKeyword("partial") || parser.parseEqual() ||
+        parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
+      return {};
+  }
+  if (parser.parseGreater())
     return {};
   return parser.getChecked<ShardingAttr>(loc, parser.getContext(), spec);
 }
@@ -61,7 +68,13 @@ void ShardingAttr::print(AsmPrinter &printer) const {
     for (unsigned axis : axes)
       printer << axis;
   });
-  printer << "]>";
+  printer << "]";
+  if (!getSpec().partial.empty()) {
+    printer << ", partial = [";
+    llvm::interleaveComma(getSpec().partial, printer);
+    printer << "]";
+  }
+  printer << ">";
 }
 
 LogicalResult ShardingAttr::verify(function_ref<InFlightDiagnostic()> emitError,
@@ -75,6 +88,14 @@ LogicalResult ShardingAttr::verify(function_ref<InFlightDiagnostic()> emitError,
         return emitError() << "alpa_sharding_c2: mesh axis " << axis
                            << " is used twice; an axis splits one dimension, once";
     }
+  }
+  for (auto [i, axis] : llvm::enumerate(spec.partial)) {
+    if (axis > 9)
+      return emitError() << "alpa_sharding_c1: mesh axis " << axis << " is not one digit";
+    if (!seen.insert(axis).second || (i > 0 && axis < spec.partial[i - 1]))
+      return emitError() << "alpa_sharding_c3: expected axes of partial sums that rise and split "
+                            "no dimension, got mesh axis "
+                         << axis;
   }
   return success();
 }
@@ -121,6 +142,9 @@ LogicalResult alpa::verifySpec(function_ref<InFlightDiagnostic()> emitError,
                        << " has " << tensor.getRank() << " dimensions";
   if (meshShape.empty())
     return success();
+  if (!spec.partial.empty())
+    return emitError() << "only terms of a sum are there along mesh axis " << spec.partial.front()
+                       << "; run alpa-defer-sums first";
   for (auto [dim, axes] : llvm::enumerate(spec.dims)) {
     int64_t pieces = 1;
     for (unsigned axis : axes) {

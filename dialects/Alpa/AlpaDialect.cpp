@@ -96,6 +96,9 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return areShardings(emit, value, op->getResultTypes());
   if (name == attr::operandShardings || name == attr::useShardings)
     return areShardings(emit, value, op->getOperandTypes());
+  if (name == attr::summedAs)
+    return op->getNumResults() == 1 ? isSharding(emit, value, op->getResult(0).getType())
+                                    : emit() << "expected an op of one result";
   if (name == attr::numMicroBatches)
     return isInteger(emit, value, 1);
   if (name == attr::schedule)

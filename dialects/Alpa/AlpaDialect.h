@@ -34,6 +34,7 @@ inline constexpr llvm::StringLiteral useShardings = "alpa.use_shardings";
 inline constexpr llvm::StringLiteral captureShardings = "alpa.capture_shardings";
 inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings";
 inline constexpr llvm::StringLiteral sharding = "alpa.sharding";
+inline constexpr llvm::StringLiteral summedAs = "alpa.summed_as";
 inline constexpr llvm::StringLiteral kind = "alpa.kind";
 inline constexpr llvm::StringLiteral name = "alpa.name";
 inline constexpr llvm::StringLiteral carriedBy = "alpa.carried_by";

@@ -250,6 +250,7 @@ class Method(ABC):
         """Passes that make programs of the chosen stages."""
         return ",".join(
             (
+                "alpa-defer-sums",
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",

@@ -11,6 +11,16 @@
 
 // -----
 
+// expected-error@+1 {{alpa_sharding_c3: expected axes of partial sums that rise and split no dimension, got mesh axis 1}}
+#bad = #alpa.sharding<[R, S1], partial = [0, 1]>
+
+// -----
+
+// expected-error@+1 {{alpa_sharding_c3: expected axes of partial sums that rise and split no dimension, got mesh axis 0}}
+#bad = #alpa.sharding<[R, R], partial = [1, 0]>
+
+// -----
+
 // expected-error@+1 {{alpa_mesh_c1: expected one to three mesh axes, got 4}}
 #bad = #alpa.mesh<shape = [1, 1, 1, 1], devices = [0]>
 

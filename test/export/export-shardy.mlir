@@ -83,3 +83,24 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0,
   }
 }
 }
+
+// -----
+
+// Split groups: every device convolves its own, and none has to be told how.
+// CHECK-LABEL: func.func @groups(
+// CHECK: %[[M:.*]] = sdy.manual_computation(%{{.*}}, %{{.*}}) in_shardings=[<@mesh, [{}, {}, {"x"}]>, <@mesh, [{}, {}, {"x"}]>] out_shardings=[<@mesh, [{}, {}, {"x"}]>] manual_axes={"x", "y"} (%[[A:.*]]: tensor<4x8x3xf32>, %[[B:.*]]: tensor<5x3x8xf32>) {
+// CHECK-NEXT: %[[C:.*]] = stablehlo.convolution(%[[A]], %[[B]]){{.*}}feature_group_count = 1 : i64{{.*}} -> tensor<4x4x8xf32>
+// CHECK-NEXT: sdy.return %[[C]] : tensor<4x4x8xf32>
+// CHECK: return %[[M]]
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @groups(%x: tensor<4x8x6xf32> {alpa.sharding = #alpa.sharding<[R, R, S0]>, alpa.value = 0 : i64},
+                    %k: tensor<5x3x16xf32> {alpa.sharding = #alpa.sharding<[R, R, S0]>, alpa.value = 1 : i64})
+      -> (tensor<4x4x16xf32> {alpa.sharding = #alpa.sharding<[R, R, S0]>, alpa.value = 2 : i64}) {
+    %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+        {alpa.shardings = [#alpa.sharding<[R, R, S0]>], batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+        : (tensor<4x8x6xf32>, tensor<5x3x16xf32>) -> tensor<4x4x16xf32>
+    return %0 : tensor<4x4x16xf32>
+  }
+}
+}
