@@ -201,7 +201,7 @@ class Planner:
         return self.estimate(count, self.variants[0])
 
     def _climb(self, start: int) -> Tried | None:
-        """From `start` up, or else down, the ladder as long as steps become faster."""
+        """From `start` up and down the ladder as long as steps become faster."""
         ladder = self._ladder(start)
         at = ladder.index(start)
         best = self._best_of(start)
@@ -213,15 +213,13 @@ class Planner:
         if best.seconds is None:
             return None
         at = ladder.index(best.num_micro_batches)
+        # Both ways: one stage with large micro-batches and many with small ones are two valleys.
         for way in (ladder[at + 1 :], list(reversed(ladder[:at]))):
-            before = best
             for count in way:
                 tried = self._best_of(count)
                 if _seconds(tried) >= _seconds(best):
                     break
                 best = tried
-            if best is not before:
-                break
         # What lies between the best one and its neighbours on the ladder.
         at = self.counts.index(best.num_micro_batches)
         for count in (*self.counts[max(at - 1, 0) : at], *self.counts[at + 1 : at + 2]):
