@@ -3,7 +3,7 @@
 #include "compiler/Sharding/IntraOp.h"
 
 #include "compiler/Sharding/LeastMemory.h"
-#include "compiler/Sharding/ProblemBuilder.h"
+#include "compiler/Sharding/ReportPlan.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include <chrono>
 
@@ -60,7 +60,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   }
 }
 
-static void report(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result) {
+void alpa::reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result) {
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices);
   result.forwardSeconds = phases[0];
   result.backwardSeconds = phases[1];
@@ -120,7 +120,7 @@ public:
         return error;
     if (result.solution.status == SolveStatus::Infeasible)
       return std::move(result);
-    report(builder, use, result);
+    reportPlan(builder, use, result);
     return std::move(result);
   }
 
@@ -225,6 +225,6 @@ llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const C
   if (options.memoryLimitBytes)
     if (llvm::Error error = checkAgreement(use, evaluation.peakUsageBytes))
       return error;
-  report(builder, use, result);
+  reportPlan(builder, use, result);
   return result;
 }

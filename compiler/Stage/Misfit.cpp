@@ -58,14 +58,16 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
                             misfit.plan.stages.size(), misfit.factor, misfit.stage);
   const StageChoice &choice = worst->choice;
   std::vector<std::pair<int64_t, std::string>> largest;
-  const IntraOpResult *result = costs.result(choice.id);
-  for (auto &[value, spec] : result->specs) {
+  llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(*worst, inFlight);
+  if (!result)
+    return result.takeError();
+  for (auto &[value, spec] : (*result)->specs) {
     auto arg = dyn_cast<BlockArgument>(value);
     if (!arg)
       continue;
     auto name = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::name);
     largest.push_back(
-        {int64_t(getTensorBytes(arg.getType())) / spec.numPieces(costs.mesh(choice.id).shape),
+        {int64_t(getTensorBytes(arg.getType())) / spec.numPieces(costs.meshOf(choice.id).shape),
          name ? name.str() : "argument " + std::to_string(arg.getArgNumber())});
   }
   llvm::sort(largest, std::greater<>());

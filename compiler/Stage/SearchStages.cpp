@@ -104,20 +104,13 @@ llvm::Error AlpaSearchStagesPass::makeFilters(ArrayRef<LogicalMesh> meshes,
       return fail(llvm::toString(filter.takeError()));
     options.filters.push_back(std::move(*filter));
   }
-  bool looksFurther = method == "heuristic" || method == "manual";
-  options.describe = [&roles, looksFurther](const StageShape &shape,
-                                            std::vector<uintptr_t> &words) {
-    for (Value value : shape.values) {
-      words.push_back(uintptr_t(roles->of(value)));
-      words.push_back(roles->batchDims(value));
-      words.push_back(roles->expertDims(value));
-    }
-    // These depend on all of the step: no two stages are alike.
-    if (looksFurther && !shape.ops.empty()) {
-      words.push_back(uintptr_t(shape.ops.front()));
-      words.push_back(uintptr_t(shape.ops.back()));
-    }
+  options.describe = [&roles](Value value, std::vector<uint64_t> &words) {
+    words.push_back(uint64_t(roles->of(value)));
+    words.push_back(roles->batchDims(value));
+    words.push_back(roles->expertDims(value));
   };
+  // These depend on all of the step.
+  options.allDiffer = method == "heuristic" || method == "manual";
   return llvm::Error::success();
 }
 
@@ -178,6 +171,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.numMicroBatches = numMicroBatches;
   for (const LogicalMesh &mesh : space->meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
+  options.tolerance = gap;
   for (const ScheduleInfo *info : tried.schedules)
     options.mostInFlight =
         std::max(options.mostInFlight, info->inFlight(numLayers, numMicroBatches));
@@ -187,14 +181,15 @@ llvm::Error AlpaSearchStagesPass::run() {
     if (llvm::Error error = makeFilters(space->meshes, roles, options))
       return error;
   main.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
-  StageCosts costs(layers->opsOfLayer, space->meshes, space->views, std::move(options));
+  StageCosts costs(&getContext(), {layers->opsOfLayer}, space->meshes, space->views,
+                   std::move(options));
   PlanTimer timer(*described, problem, layers->crossings,
-                  [&](unsigned id) { return costs.result(id); });
+                  [&](unsigned id) { return costs.timesOf(id); });
   problem.transferSeconds = [&](unsigned cut, unsigned from, unsigned to) {
     return timer.send(cut, from, to);
   };
 
-  StageSearch search(&getContext(), costs, timer, problem, gap);
+  StageSearch search(costs, timer, problem, gap);
   llvm::Expected<FoundPlan> found = search.run(tried);
   if (!found)
     return found.takeError();
@@ -203,20 +198,24 @@ llvm::Error AlpaSearchStagesPass::run() {
     return fail(llvm::toString(explainMisfit(search, costs, tried, main)));
 
   PlanOutcome outcome;
+  std::vector<std::shared_ptr<IntraOpResult>> results;
   const TimedPlan &timed = found->timed;
   if (timed.devices.empty())
     return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
   for (auto [index, stage] : llvm::enumerate(plan->stages)) {
-    const IntraOpResult *result = costs.result(stage.choice.id);
-    outcome.slowestStageSeconds =
-        std::max(outcome.slowestStageSeconds, result->forwardSeconds + result->backwardSeconds);
-    outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
-    llvm::Expected<Explanation> explanation = costs.explain(stage.choice.id);
+    int64_t inFlight = search.getProblem().inFlight(plan->stages.size() - index);
+    llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(stage, inFlight);
+    if (!result)
+      return result.takeError();
+    results.push_back(*result);
+    outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds,
+                                           (*result)->forwardSeconds + (*result)->backwardSeconds);
+    outcome.updateSeconds = std::max(outcome.updateSeconds, (*result)->updateSeconds);
+    llvm::Expected<Explanation> explanation = costs.explain(stage, **result);
     if (!explanation)
       return explanation.takeError();
-    outcome.stages.push_back({stage.lo, stage.hi, costs.mesh(stage.choice.id).shape,
-                              timed.devices[index], result,
-                              search.getProblem().inFlight(plan->stages.size() - index),
+    outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,
+                              timed.devices[index], result->get(), inFlight,
                               explanation->toAttribute(&getContext())});
   }
   outcome.stepSeconds = timed.stepSeconds;

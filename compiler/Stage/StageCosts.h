@@ -1,9 +1,10 @@
 //===- StageCosts.h - seconds and bytes of possible stages -------*- C++ -*-===//
 //
 // A stage (a run of layers on one view of a submesh) is solved only when a plan
-// that could be the best one needs it. Until then a bound stands in: a stage is
-// no faster than its parts one after the other, because what it does to each
-// part could be done to that part alone.
+// that could be the best one needs it. Until then a bound stands in: what a
+// stage's solution does to each layer could be done to that layer alone, so that
+// it is no faster than its layers one after the other, whatever price their bytes
+// have, less the price of all memory there is. docs/stage-costs.md says more.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,13 +12,14 @@
 #define ALPA_COMPILER_STAGE_STAGECOSTS_H
 
 #include "compiler/Sharding/Explain.h"
-#include "compiler/Sharding/IntraOp.h"
+#include "compiler/Stage/LayerBounds.h"
+#include "compiler/Stage/RunClasses.h"
 #include "compiler/Stage/StageDp.h"
-#include "compiler/Stage/StageShape.h"
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 
 namespace alpa {
 
@@ -26,94 +28,121 @@ struct StageCostOptions {
   std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
   int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
   double timeLimitSeconds = 60;
+  /// How far, as a part, a stage's plan may be above its bound until the end.
+  double tolerance = 0.01;
   /// What a method leaves of the plans, for each mesh; empty for everything.
   std::vector<PlanFilter> filters;
   /// What a filter may look at beside the ops of a stage, so that stages that it
-  /// treats differently do not share a solution; null if nothing.
-  std::function<void(const StageShape &, std::vector<uintptr_t> &)> describe;
+  /// treats differently do not share a solution; or no two stages are alike.
+  DescribeValue describe;
+  bool allDiffer = false;
 };
-
-/// Seconds of a micro-batch; an update's share is spread over the micro-batches.
-double microBatchSeconds(const IntraOpResult &result, int64_t numMicroBatches);
 
 class StageCosts {
 public:
-  /// `views[i]` are the views of submesh i, as indices into `meshes`.
-  StageCosts(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer,
+  /// `variants` are other ways to write the same layers (with rematerialization, say):
+  /// for each the ops of every layer. `views[i]` are the views of submesh i, as indices
+  /// into `meshes`.
+  StageCosts(mlir::MLIRContext *context, std::vector<LayerOps> variants,
              std::vector<LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
              StageCostOptions options);
 
-  unsigned numLayers() const { return opsOfLayer.size(); }
-  /// Stages that could be asked for, problems that were solved, and solutions
-  /// that served stages of equal shape.
-  size_t numPossible() const { return stages.size(); }
+  unsigned numLayers() const { return variants.front().size(); }
+  /// Stages that could be asked for, those among them that differ, problems that were
+  /// stated, and solutions that served another stage.
+  size_t numPossible() const;
   size_t numSolved() const { return solvedCount; }
   size_t numReused() const { return reusedCount; }
 
-  /// A choice of the DP: which stage, and which of its solutions.
+  /// Bounds from the single layers. The error is an op that cannot be planned.
+  llvm::Error prepare();
+  /// From now on, as if memory were no matter.
+  void ignoreMemory();
+
+  /// A choice of the DP, with so many micro-batches in flight.
   struct Request {
     unsigned id;
     int64_t inFlight;
   };
-  /// Every single layer on every view, as far as not solved: what bounds start from.
-  std::vector<Request> singleLayers() const;
-  /// Solves the requests, several at a time. The error is an op that cannot be
-  /// planned.
-  llvm::Error solve(mlir::MLIRContext *context, llvm::ArrayRef<Request> requests);
+  /// Whether nothing but a bound is behind a choice.
+  bool isHope(unsigned id) const { return id % kSlots == kHope; }
+  /// Solves the requests, several at a time.
+  llvm::Error solve(llvm::ArrayRef<Request> requests);
+  /// Spends more time on solutions that are further above their bounds than
+  /// `tolerance`, once for each. Whether any got better.
+  llvm::Expected<bool> improve(llvm::ArrayRef<Request> requests);
+  /// The fastest known solution for so many micro-batches in flight; none if none fits.
+  std::optional<StageChoice> known(unsigned id, int64_t inFlight) const;
 
-  /// Takes the solution behind a choice apart.
-  llvm::Expected<Explanation> explain(unsigned id);
-
-  /// Bounds and choices after what was solved; with `onlySolved`, without
-  /// anything that is only a bound.
+  /// Choices after what was solved; with `onlySolved`, without anything that is only a
+  /// bound.
   void refresh(bool onlySolved);
   llvm::ArrayRef<StageChoice> choices(unsigned lo, unsigned hi, unsigned submesh) const;
 
-  /// The result behind a choice; null while it is only a bound.
-  const IntraOpResult *result(unsigned id) const;
-  const LogicalMesh &mesh(unsigned id) const { return meshes[stages[id / kSlots].mesh]; }
+  unsigned variantOf(unsigned id) const { return wayOf(id) / meshes.size(); }
+  const LogicalMesh &meshOf(unsigned id) const { return meshes[wayOf(id) % meshes.size()]; }
+  /// The seconds of the phases of a known choice; nothing else is set.
+  const IntraOpResult *timesOf(unsigned id) const;
+  /// The solution behind the choice of a planned stage, computed anew for its own ops,
+  /// and where its time goes.
+  llvm::Expected<std::shared_ptr<IntraOpResult>> result(const PlannedStage &stage,
+                                                        int64_t inFlight) const;
+  llvm::Expected<Explanation> explain(const PlannedStage &stage, const IntraOpResult &result) const;
 
 private:
-  /// Solution 0 knows no memory limit; later ones were solved under it. Two slots
-  /// stand for solutions that could still be had: another one under the limit,
-  /// and a better solution 0 where the first was cut short.
-  static constexpr unsigned kSlots = 12;
-  static constexpr unsigned kUnsolved = kSlots - 2;
-  static constexpr unsigned kRefined = kSlots - 1;
+  static constexpr unsigned kSlots = 64;
+  static constexpr unsigned kHope = kSlots - 1;
 
-  struct Stage {
-    unsigned lo, hi, mesh;
-    std::vector<std::shared_ptr<IntraOpResult>> solutions; // Null: infeasible.
-    StageChoice bound;        // Solution 0's numbers, once it is known; its bound if provisional.
-    bool provisional = false; // Solution 0 was cut short and may get better.
-    int64_t infeasibleFrom = std::numeric_limits<int64_t>::max(); // Micro-batches in flight.
+  struct Answer {
+    int slot = -1; // Of `chosen`; -1 if nothing fits.
+    double boundSeconds = 0;
+    bool isImproved = false;
+  };
+  /// What is known of a class of runs on one way.
+  struct Run {
+    std::unique_ptr<StageProblem> problem; // While it is remembered.
+    StageProblem::Priced free;             // Without memory limit; no point before it is solved.
+    std::vector<std::shared_ptr<StagePoint>> points;
+    std::vector<std::shared_ptr<StagePoint>> chosen;
+    std::map<int64_t, Answer> answers; // By micro-batches in flight.
+    unsigned usedAt = 0;
   };
 
-  size_t stageAt(unsigned lo, unsigned hi, unsigned mesh) const;
-  const StageShape &shapeOf(const Stage &stage);
-  StageChoice choiceOf(const IntraOpResult &result, unsigned id) const;
-  void bound(Stage &stage);
-  void listChoices(size_t index, bool onlySolved, std::vector<StageChoice> &list) const;
+  unsigned numWays() const { return variants.size() * meshes.size(); }
+  unsigned wayOf(unsigned id) const { return id / kSlots % numWays(); }
+  unsigned classOf(unsigned id) const { return id / kSlots / numWays(); }
+  int64_t memoryOf(unsigned way) const { return options.memoryBytes[way % meshes.size()]; }
+  IntraOpOptions intraOpOptions(unsigned way) const;
+  StageView viewOf(unsigned lo, unsigned hi, unsigned variant) const;
+  llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
+  llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
+  llvm::Expected<bool> improve(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  int slotOf(Run &run, std::shared_ptr<StagePoint> point) const;
+  llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
+  void forgetProblems();
+  void addLevel(int64_t inFlight);
+  void listChoices(unsigned runClass, unsigned submesh, bool onlySolved,
+                   std::vector<StageChoice> &list) const;
+  const Run *findRun(unsigned runClass, unsigned way) const;
 
-  std::vector<llvm::SmallVector<mlir::Operation *>> opsOfLayer;
-  llvm::DenseMap<mlir::Operation *, unsigned> position; // In the block.
+  mlir::MLIRContext *context;
+  std::vector<LayerOps> variants;
   std::vector<LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views;
   StageCostOptions options;
-  std::vector<Stage> stages;
-  std::vector<std::vector<StageChoice>> table; // By (lo, hi, submesh).
+  std::vector<RunClasses> classesOf;                   // By variant.
+  std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
+  std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
+  std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.
+  std::unique_ptr<LayerBounds> bounds;
+  std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
+  /// Numbers of micro-batches in flight that are told apart; each stands for all up to
+  /// the next.
+  std::vector<int64_t> levels;
+  std::vector<std::vector<StageChoice>> table; // By class and submesh.
   size_t solvedCount = 0, reusedCount = 0;
-
-  /// What makes two requests one problem: shape, mesh, micro-batches in flight
-  /// under the memory limit or 0 without, and whether it may take all its time.
-  using ProblemKey = std::tuple<unsigned, unsigned, int64_t, bool>;
-  struct Solved {
-    const StageShape *shape;
-    std::shared_ptr<IntraOpResult> result; // Null: infeasible.
-  };
-  std::map<std::pair<unsigned, unsigned>, StageShape> shapes; // By (lo, hi).
-  std::map<std::vector<uintptr_t>, unsigned> shapeClasses;
-  std::map<ProblemKey, Solved> solved;
+  unsigned clock = 0;
 };
 
 } // namespace alpa

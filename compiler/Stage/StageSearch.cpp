@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/StageSearch.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include <chrono>
 
 using namespace mlir;
@@ -10,41 +11,87 @@ using namespace alpa;
 /// How much slower than the best plan by the DP's formula one may be that is timed.
 static constexpr double kClose = 1.05;
 
-StageSearch::StageSearch(MLIRContext *context, StageCosts &costs, const PlanTimer &timer,
-                         StageDpProblem problem, double gap)
-    : context(context), costs(costs), timer(timer), problem(std::move(problem)), gap(gap) {
+StageSearch::StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
+                         double gap)
+    : costs(costs), timer(timer), problem(std::move(problem)), gap(gap) {
   this->problem.choices = [this](unsigned lo, unsigned hi, unsigned submesh) {
     return this->costs.choices(lo, hi, submesh);
   };
 }
 
-StagePlan StageSearch::runDp() {
+StagePlan StageSearch::runDp(std::vector<StagePlan> *others) {
   auto begin = std::chrono::steady_clock::now();
-  seen.clear();
-  StagePlan plan = solveStageDp(problem, &seen);
+  StagePlan plan = solveStageDp(problem, others);
   dpSeconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return plan;
 }
 
+std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
+                                                         bool onlyHopes) const {
+  std::vector<StageCosts::Request> requests;
+  for (auto [index, stage] : llvm::enumerate(plan.stages))
+    if (!onlyHopes || costs.isHope(stage.choice.id))
+      requests.push_back({stage.choice.id, problem.inFlight(plan.stages.size() - index)});
+  return requests;
+}
+
+/// The same stages as they turned out, if all fit.
+StagePlan StageSearch::solved(StagePlan plan) const {
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    std::optional<StageChoice> known =
+        costs.known(stage.choice.id, problem.inFlight(plan.stages.size() - index));
+    if (!known)
+      return {};
+    stage.choice = *known;
+  }
+  plan.seconds = stagePlanSeconds(problem, plan.stages);
+  return plan;
+}
+
 llvm::Expected<StagePlan> StageSearch::search() {
-  if (llvm::Error error = costs.solve(context, costs.singleLayers()))
-    return error;
+  constexpr size_t kMostRequests = 48; // In a round.
+  StagePlan best;
+  auto offer = [&](StagePlan plan) {
+    if (!plan.stages.empty() && plan.seconds < best.seconds)
+      best = std::move(plan);
+  };
   while (true) {
     costs.refresh(/*onlySolved=*/false);
-    StagePlan hoped = runDp();
+    std::vector<StagePlan> others;
+    StagePlan hoped = runDp(&others);
     ++numRounds;
-    SmallVector<StageCosts::Request> missing;
-    for (auto [index, stage] : llvm::enumerate(hoped.stages))
-      if (!costs.result(stage.choice.id))
-        missing.push_back({stage.choice.id, problem.inFlight(hoped.stages.size() - index)});
-    if (missing.empty())
-      return hoped;
+    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
+      break;
+    std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
+    if (missing.empty()) {
+      offer(std::move(hoped));
+      break;
+    }
+    // Plans that are nearly as good will be asked for next; together they keep all
+    // threads busy.
+    llvm::sort(others,
+               [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
+    for (const StagePlan &plan : others)
+      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < kMostRequests)
+        llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
+    if (llvm::Error error = costs.solve(missing))
+      return std::move(error);
+    offer(solved(hoped));
+    for (const StagePlan &plan : others)
+      offer(solved(plan));
+  }
+  // What was solved on the way may go together better; what is in the plan is worth
+  // more time.
+  while (true) {
     costs.refresh(/*onlySolved=*/true);
-    StagePlan known = runDp();
-    if (!known.stages.empty() && known.seconds * (1 - gap) <= hoped.seconds)
-      return known;
-    if (llvm::Error error = costs.solve(context, missing))
-      return error;
+    seen.clear();
+    offer(runDp(&seen));
+    llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
+    if (!better)
+      return better.takeError();
+    if (!*better)
+      return best;
+    offer(solved(best));
   }
 }
 
@@ -57,10 +104,7 @@ FoundPlan StageSearch::fastest(StagePlan plan) const {
   best.timed = timer.time(best.plan, *problem.schedule);
   double most = best.plan.seconds * kClose;
   for (const StagePlan &other : seen) {
-    bool isSolved = llvm::all_of(other.stages, [&](const PlannedStage &stage) {
-      return costs.result(stage.choice.id) != nullptr;
-    });
-    if (!isSolved || other.seconds > most)
+    if (other.seconds > most)
       continue;
     TimedPlan timed = timer.time(other, *problem.schedule);
     if (timed.stepSeconds < best.timed.stepSeconds)
@@ -69,8 +113,17 @@ FoundPlan StageSearch::fastest(StagePlan plan) const {
   return best;
 }
 
+void StageSearch::ignoreMemory() {
+  problem.memoryBytes.clear();
+  costs.ignoreMemory();
+}
+
 llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
   FoundPlan best;
+  if (!isPrepared)
+    if (llvm::Error error = costs.prepare())
+      return std::move(error);
+  isPrepared = true;
   for (const ScheduleInfo *schedule : space.schedules)
     for (const StageRule &rule : space.rules) {
       problem.schedule = schedule;

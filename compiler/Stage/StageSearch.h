@@ -31,29 +31,30 @@ struct FoundPlan {
 class StageSearch {
 public:
   /// `problem` says all but rule, schedule and choices.
-  StageSearch(mlir::MLIRContext *context, StageCosts &costs, const PlanTimer &timer,
-              StageDpProblem problem, double gap);
+  StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
 
   llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
 
   /// From now on, as if memory were no matter.
-  void ignoreMemory() { problem.memoryBytes.clear(); }
+  void ignoreMemory();
   const StageDpProblem &getProblem() const { return problem; }
 
   double dpSeconds = 0;
   unsigned numRounds = 0; // Runs of the DP on bounds.
 
 private:
-  StagePlan runDp();
-  FoundPlan fastest(StagePlan plan) const;
+  StagePlan runDp(std::vector<StagePlan> *others = nullptr);
   llvm::Expected<StagePlan> search();
+  std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
+  StagePlan solved(StagePlan plan) const;
+  FoundPlan fastest(StagePlan plan) const;
 
-  mlir::MLIRContext *context;
   StageCosts &costs;
   const PlanTimer &timer;
   StageDpProblem problem;
   std::vector<StagePlan> seen; // By the last run of the DP.
   double gap;
+  bool isPrepared = false;
 };
 
 /// The error that describes the plan that would be fastest if memory were no matter,

@@ -121,27 +121,3 @@ private:
 StageShape alpa::describeStage(llvm::ArrayRef<Operation *> ops) {
   return ShapeBuilder(ops).build();
 }
-
-IntraOpResult alpa::translateResult(const IntraOpResult &result, const StageShape &from,
-                                    const StageShape &to) {
-  llvm::DenseMap<Value, Value> values;
-  for (auto [old, now] : llvm::zip_equal(from.values, to.values))
-    values[old] = now;
-  llvm::DenseMap<Operation *, Operation *> ops;
-  for (auto [old, now] : llvm::zip_equal(from.ops, to.ops))
-    ops[old] = now;
-  IntraOpResult copy = result;
-  copy.specs.clear();
-  copy.useSpecs.clear();
-  copy.sumSpecs.clear();
-  for (const auto &[value, spec] : result.specs)
-    if (Value now = values.lookup(value))
-      copy.specs[now] = spec;
-  for (const auto &[value, spec] : result.sumSpecs)
-    if (Value now = values.lookup(value))
-      copy.sumSpecs[now] = spec;
-  for (const auto &[use, spec] : result.useSpecs)
-    if (Operation *now = ops.lookup(use.first))
-      copy.useSpecs[{now, use.second}] = spec;
-  return copy;
-}

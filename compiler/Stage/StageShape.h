@@ -3,7 +3,8 @@
 #ifndef ALPA_COMPILER_STAGE_STAGESHAPE_H
 #define ALPA_COMPILER_STAGE_STAGESHAPE_H
 
-#include "compiler/Sharding/IntraOp.h"
+#include "mlir/IR/Operation.h"
+#include "llvm/ADT/ArrayRef.h"
 
 #include <vector>
 
@@ -22,10 +23,6 @@ struct StageShape {
 
 /// `ops` are top-level ops of one function, in program order.
 StageShape describeStage(llvm::ArrayRef<mlir::Operation *> ops);
-
-/// The solution of `from` for the stage `to` of equal shape.
-IntraOpResult translateResult(const IntraOpResult &result, const StageShape &from,
-                              const StageShape &to);
 
 } // namespace alpa
 

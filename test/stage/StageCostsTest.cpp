@@ -1,0 +1,272 @@
+//===- StageCostsTest.cpp - bounds, classes and answers of stages ---------===//
+//
+// On random steps of a few layers: runs of one class are the same problem; no bound
+// is above the optimum under the memory limit, and no answer below it or too large;
+// and the plan of the search is as good as that of the DP over the optima of all
+// stages.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/Registration.h"
+#include "compiler/Stage/StageSearch.h"
+#include "compiler/Stage/StageShape.h"
+#include "compiler/Stage/StepLayers.h"
+#include "test/Check.h"
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/ADT/STLExtras.h"
+
+#include <numeric>
+#include <random>
+#include <set>
+
+using namespace mlir;
+using namespace alpa;
+
+namespace {
+
+/// The text of a training step of layers of three kinds; weights are updated in an
+/// order that is not the layers'.
+class StepWriter {
+public:
+  StepWriter(unsigned numLayers, std::mt19937 &random) : kinds(numLayers), order(numLayers) {
+    for (unsigned &kind : kinds)
+      kind = random() % 3;
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), random);
+  }
+
+  std::string write() {
+    unsigned n = kinds.size();
+    text = "func.func @main(";
+    for (unsigned i = 0; i < n; ++i)
+      text += "%w" + number(i) +
+              ": tensor<64x64xf32> {alpa.kind = \"state\", alpa.carried_by = " + number(i) +
+              " : i64}, ";
+    text += "%x0: tensor<32x64xf32> {alpa.kind = \"batch\"}) -> (";
+    for (unsigned i = 0; i < n; ++i)
+      text += i ? ", tensor<64x64xf32>" : "tensor<64x64xf32>";
+    text += ") {\n";
+    for (unsigned i = 0; i < n; ++i) {
+      std::string x = "%x" + number(i), y = "%x" + number(i + 1), h = "%h" + number(i);
+      dot(kinds[i] == 0 ? y : h, x, "%w" + number(i), "[1] x [0]", i, "forward", "32x64", "32x64",
+          "64x64");
+      if (kinds[i] == 1)
+        op(y, "tanh", h, i, "forward", "32x64");
+      if (kinds[i] == 2)
+        op(y, "add", h + ", " + x, i, "forward", "32x64");
+    }
+    op("%d" + number(n), "multiply", "%x" + number(n) + ", %x" + number(n), n - 1, "backward",
+       "32x64");
+    for (unsigned i = n; i-- > 0;) {
+      std::string d = "%d" + number(i + 1);
+      if (kinds[i] == 1) {
+        op("%e" + number(i), "multiply", d + ", %x" + number(i + 1), i, "backward", "32x64");
+        d = "%e" + number(i);
+      }
+      dot("%g" + number(i), "%x" + number(i), d, "[0] x [0]", i, "backward", "64x64", "32x64",
+          "32x64");
+      std::string back = kinds[i] == 2 ? "%f" + number(i) : "%d" + number(i);
+      dot(back, d, "%w" + number(i), "[1] x [1]", i, "backward", "32x64", "32x64", "64x64");
+      if (kinds[i] == 2)
+        op("%d" + number(i), "add", back + ", " + d, i, "backward", "32x64");
+    }
+    for (unsigned i : order)
+      op("%n" + number(i), "subtract", "%w" + number(i) + ", %g" + number(i), i, "update", "64x64");
+    text += "  return ";
+    for (unsigned i = 0; i < n; ++i)
+      text += (i ? ", %n" : "%n") + number(i);
+    text += " : ";
+    for (unsigned i = 0; i < n; ++i)
+      text += i ? ", tensor<64x64xf32>" : "tensor<64x64xf32>";
+    return text + "\n}\n";
+  }
+
+private:
+  static std::string number(unsigned i) { return std::to_string(i); }
+  static std::string place(unsigned layer, const char *phase) {
+    return " {alpa.eqn = " + number(layer) + " : i64, alpa.layer = " + number(layer) +
+           " : i64, alpa.phase = \"" + phase + "\"} : ";
+  }
+  void dot(const std::string &to, const std::string &a, const std::string &b, const char *dims,
+           unsigned layer, const char *phase, const char *result, const char *left,
+           const char *right) {
+    text += "  " + to + " = stablehlo.dot_general " + a + ", " + b +
+            ", contracting_dims = " + dims + place(layer, phase) + "(tensor<" + left +
+            "xf32>, tensor<" + right + "xf32>) -> tensor<" + result + "xf32>\n";
+  }
+  void op(const std::string &to, const char *name, const std::string &operands, unsigned layer,
+          const char *phase, const char *shape) {
+    text += "  " + to + " = stablehlo." + name + " " + operands + place(layer, phase) + "tensor<" +
+            shape + "xf32>\n";
+  }
+
+  std::vector<unsigned> kinds, order;
+  std::string text;
+};
+
+class StageCostsTest {
+public:
+  StageCostsTest(func::FuncOp main, const Cluster &cluster, std::mt19937 &random)
+      : layers(llvm::cantFail(readLayers(main))), space(wholeSearchSpace(cluster, 2)),
+        classes(layers.opsOfLayer), cluster(cluster), random(random) {
+    main.front().recomputeOpOrder();
+    for (const Host &host : cluster.hosts)
+      hostDevices.push_back(host.devices);
+  }
+
+  void checkClasses() {
+    unsigned n = classes.numLayers();
+    for (unsigned lo = 0; lo < n; ++lo)
+      for (unsigned hi = lo + 1; hi <= n; ++hi) {
+        auto [first, last] = classes.exampleOf(classes.classOf(lo, hi));
+        if (first == lo)
+          continue;
+        ++shared;
+        CHECK(describeStage(ops(lo, hi)).words == describeStage(ops(first, last)).words);
+      }
+  }
+
+  /// Answers and bounds of every run and view against the optimum; and plans.
+  void checkCosts() {
+    memory = 50000 + random() % 150000;
+    numMicroBatches = 1 + random() % 8;
+    StageCostOptions options;
+    options.numMicroBatches = numMicroBatches;
+    options.memoryBytes.assign(space.meshes.size(), memory);
+    options.mostInFlight = std::min<int64_t>(numMicroBatches, classes.numLayers());
+    options.tolerance = 1e-3;
+    StageCosts costs(layers.opsOfLayer.front().front()->getContext(), {layers.opsOfLayer},
+                     space.meshes, space.views, options);
+    StageDpProblem problem;
+    problem.numLayers = classes.numLayers();
+    problem.hostDevices = hostDevices;
+    problem.submeshes = space.submeshes;
+    problem.numMicroBatches = numMicroBatches;
+    problem.memoryBytes.assign(space.submeshes.size(), memory);
+    PlanTimer timer(cluster, problem, layers.crossings,
+                    [&](unsigned id) { return costs.timesOf(id); });
+    StageSearch search(costs, timer, problem, options.tolerance);
+    StageSearchSpace tried;
+    tried.schedules = {findSchedule("1f1b")};
+    llvm::Expected<FoundPlan> found = search.run(tried);
+    CHECK(bool(found));
+    if (!found)
+      return llvm::consumeError(found.takeError());
+    problem.schedule = tried.schedules.front();
+    std::map<std::tuple<unsigned, unsigned, unsigned>, std::vector<StageChoice>> optima;
+    for (unsigned lo = 0; lo < problem.numLayers; ++lo)
+      for (unsigned hi = lo + 1; hi <= problem.numLayers; ++hi)
+        for (unsigned submesh = 0; submesh < space.submeshes.size(); ++submesh)
+          optima[{lo, hi, submesh}] = optimaOf(lo, hi, submesh, options.mostInFlight);
+    problem.choices = [&](unsigned lo, unsigned hi, unsigned submesh) {
+      return llvm::ArrayRef(optima[{lo, hi, submesh}]);
+    };
+    StagePlan best = solveStageDp(problem);
+    CHECK(best.stages.empty() == found->plan.stages.empty());
+    if (best.stages.empty() || found->plan.stages.empty())
+      return;
+    ++plans;
+    CHECK(stagePlanFits(problem, found->plan.stages));
+    CHECK(found->plan.seconds <= best.seconds * 1.06); // Of close plans one is timed.
+  }
+
+  unsigned shared = 0, plans = 0, limited = 0;
+
+private:
+  SmallVector<Operation *> ops(unsigned lo, unsigned hi) const {
+    return orderRun(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo));
+  }
+
+  std::vector<StageChoice> optimaOf(unsigned lo, unsigned hi, unsigned submesh,
+                                    int64_t mostInFlight) {
+    std::vector<StageChoice> choices;
+    for (unsigned view : space.views[submesh])
+      for (int64_t inFlight = 1; inFlight <= mostInFlight; ++inFlight) {
+        IntraOpOptions intraOp;
+        intraOp.numMicroBatches = numMicroBatches;
+        intraOp.memoryLimitBytes = memory;
+        intraOp.microBatchesInFlight = inFlight;
+        intraOp.acceptableGap = 0;
+        StageView stage{ops(lo, hi)};
+        CostModel model(space.meshes[view]);
+        IntraOpResult result = llvm::cantFail(solveIntraOp(stage, model, intraOp));
+        bool fits = result.solution.status != SolveStatus::Infeasible;
+        double seconds = result.forwardSeconds + result.backwardSeconds +
+                         result.updateSeconds / double(numMicroBatches);
+        checkAnswer(stage, model, intraOp, fits, seconds);
+        if (fits)
+          choices.push_back(
+              {seconds, result.stateBytes, result.activationBytes, result.temporaryBytes, 0});
+      }
+    return choices;
+  }
+
+  void checkAnswer(const StageView &stage, const CostModel &model, const IntraOpOptions &intraOp,
+                   bool fits, double seconds) {
+    auto problem = llvm::cantFail(StageProblem::build(stage, model, intraOp));
+    StageProblem::Priced free = llvm::cantFail(problem->solve(nullptr, 0, {}));
+    CHECK(free.point);
+    std::vector<std::shared_ptr<StagePoint>> points{free.point};
+    RunAnswer answer = llvm::cantFail(
+        solveWithin(*problem, free, intraOp.microBatchesInFlight, memory, 1e-3, {}, points));
+    CHECK(fits || !answer.point);
+    limited += free.point->peakBytes(intraOp.microBatchesInFlight) > memory;
+    if (!fits)
+      return;
+    CHECK(answer.boundSeconds <= seconds * (1 + 1e-9));
+    if (!answer.point)
+      return;
+    CHECK(answer.point->seconds >= seconds * (1 - 1e-9));
+    CHECK(answer.point->peakBytes(intraOp.microBatchesInFlight) <= memory);
+    std::shared_ptr<StagePoint> again = problem->evaluate(answer.point->choices);
+    CHECK(again && again->seconds == answer.point->seconds);
+  }
+
+  StepLayers layers;
+  SearchSpace space;
+  RunClasses classes;
+  const Cluster &cluster;
+  std::mt19937 &random;
+  std::vector<int64_t> hostDevices;
+  int64_t memory = 0, numMicroBatches = 1;
+};
+
+} // namespace
+
+int main() {
+  DialectRegistry registry;
+  registerDialects(registry);
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  std::mt19937 random(7);
+  Cluster cluster = llvm::cantFail(loadCluster("cpu-test:1"));
+  unsigned shared = 0, plans = 0, limited = 0;
+  for (unsigned round = 0; round < 8; ++round) {
+    std::string text = StepWriter(2 + round % 3, random).write();
+    OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);
+    CHECK(bool(module));
+    if (!module)
+      return 1;
+    StageCostsTest test(module->lookupSymbol<func::FuncOp>("main"), cluster, random);
+    test.checkClasses();
+    test.checkCosts();
+    shared += test.shared;
+    plans += test.plans;
+    limited += test.limited;
+  }
+  for (unsigned round = 0; round < 8; ++round) {
+    std::string text = StepWriter(10, random).write();
+    OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);
+    StageCostsTest test(module->lookupSymbol<func::FuncOp>("main"), cluster, random);
+    test.checkClasses();
+    shared += test.shared;
+  }
+  // Otherwise nothing was tested.
+  CHECK(shared > 3);
+  CHECK(plans > 3);
+  CHECK(limited > 20);
+  llvm::outs() << (failures == 0 ? "all passed\n" : "failed\n");
+  return failures != 0;
+}
