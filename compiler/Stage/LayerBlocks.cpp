@@ -11,10 +11,9 @@
 
 using namespace alpa;
 
-/// Fewer layers leave a pipeline too little choice.
+/// Fewer layers leave a pipeline too little choice. More are worth their search only
+/// where they are alike: layers that all differ are all planned one by one.
 static constexpr unsigned kEnoughLayers = 8;
-/// Layers that are all different are all planned one by one.
-static constexpr unsigned kMostUnlikeLayers = 16;
 
 namespace {
 
@@ -146,7 +145,7 @@ public:
       unsigned heavy = 0;
       for (const LayerProblem::Unit &unit : problem.units)
         heavy += unit.heavy > 0;
-      unsigned automatic = std::min({heavy, mostLayers, kMostUnlikeLayers});
+      unsigned automatic = std::min({heavy, mostLayers, kEnoughLayers});
       return clusterLayers(problem, numLayers ? numLayers : automatic, delta);
     }
     std::optional<Atoms> atoms = numLayers ? forNumber(numLayers) : automatic(mostLayers);
@@ -192,7 +191,7 @@ private:
     unsigned most = heavyUnits(main->begin, main->begin + main->period);
     for (unsigned parts = 2; parts <= most && best.layers < enough; ++parts) {
       Atoms atoms = cut(1, parts);
-      if (atoms.layers > std::min(mostLayers, kEnoughLayers + kEnoughLayers / 2))
+      if (atoms.layers > enough)
         break;
       best = atoms;
     }

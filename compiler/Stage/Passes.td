@@ -42,7 +42,7 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
   let options = [
     Option<"layers", "layers", "unsigned", /*default=*/"0",
            "Number of layers; 0 takes it from the model's repeated blocks">,
-    Option<"maxLayers", "max-layers", "unsigned", /*default=*/"8",
+    Option<"maxLayers", "max-layers", "unsigned", /*default=*/"64",
            "Most layers to take where layers is 0">,
     Option<"delta", "delta", "double", /*default=*/"0.5",
            "How far the FLOPs of a layer may exceed their mean">,

@@ -54,7 +54,7 @@ class Method(ABC):
     num_micro_batches: int | Sequence[int] | None = 1
     schedule: str = "1f1b"
     layers: int = 0
-    max_layers: int = 8
+    max_layers: int = 64
     layer_balance: str = "communication"
     remat: str | Sequence[int] = "none"
     memory_fraction: float = 0.9
