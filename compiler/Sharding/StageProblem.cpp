@@ -55,13 +55,15 @@ llvm::Expected<StageProblem::Priced>
 StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
   double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
   const Problem &problem = builder.getProblem();
+  // Costs stay within what a problem may hold. Less than the price keeps bounds true.
+  constexpr double kDearest = double(kForbiddenCost) / 10;
   for (auto [index, node] : llvm::enumerate(problem.nodes)) {
     std::vector<int64_t> &costs = priced.nodes[index].costs;
     costs = node.costs;
     if (usage && !usage->ofNode[index].empty())
       for (auto [cost, bytes] : llvm::zip_equal(costs, usage->ofNode[index]))
         if (cost < kForbiddenCost)
-          cost += int64_t(std::floor(picosecondsPerByte * double(bytes)));
+          cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
   }
   SolveOptions solveOptions;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;

@@ -192,8 +192,7 @@ int StageCosts::slotOf(Run &run, std::shared_ptr<StagePoint> point) const {
   return run.chosen.size() - 1;
 }
 
-llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way,
-                               int64_t inFlight) const {
+llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const {
   Answer &mine = run.answers[inFlight];
   mine = {-1, kInfinity, false};
   if (!run.free.point)
