@@ -142,12 +142,13 @@ def measure(job: Job) -> dict[str, Any]:
     model = make_case(job.case, scan=job.scan, layers=job.depth)
     gpus = job.gpus or model.gpus
     counts = job.micro_batches or model.micro_batches
+    others: dict[str, Any] = {"remat": "none", **(job.options or {})}
     method = AutoParallel(
         num_micro_batches=counts,
         layers=job.layers or model.layers,
         pipeline=job.pipeline,
         method=job.method,
-        **{"remat": "none", **(job.options or {})},
+        **others,
     )
     cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()
@@ -169,7 +170,7 @@ def measure(job: Job) -> dict[str, Any]:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "breakdown": watch.seconds,
         "micro_batches_tried": list(counts),
-        "remat": "every layer, by the model",
+        "remat": method.remat,  # Beside what the model itself computes again.
         **found,
     }
 
