@@ -52,12 +52,12 @@ IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   intraOp.numMicroBatches = options.numMicroBatches;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
-    intraOp.filter = options.filters[way % meshes.size()];
+    intraOp.filter = options.filters[meshIndex(way)];
   return intraOp;
 }
 
-StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned variant) const {
-  return {orderRun(llvm::ArrayRef(variants[variant]).slice(lo, hi - lo))};
+StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
+  return {orderRun(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo))};
 }
 
 llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const {
@@ -72,13 +72,16 @@ llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size
   return llvm::Error::success();
 }
 
+llvm::Expected<std::unique_ptr<StageProblem>> StageCosts::build(unsigned lo, unsigned hi,
+                                                                unsigned way) const {
+  return StageProblem::build(viewOf(lo, hi, way), modelOf(way), intraOpOptions(way));
+}
+
 /// States the problem, and solves it without a memory limit.
 llvm::Error StageCosts::state(Run &run, unsigned runClass, unsigned way) const {
   auto [lo, hi] = examples[runClass];
   if (!run.problem) {
-    llvm::Expected<std::unique_ptr<StageProblem>> problem =
-        StageProblem::build(viewOf(lo, hi, way / meshes.size()),
-                            CostModel(meshes[way % meshes.size()]), intraOpOptions(way));
+    llvm::Expected<std::unique_ptr<StageProblem>> problem = build(lo, hi, way);
     if (!problem)
       return problem.takeError();
     run.problem = std::move(*problem);
@@ -108,9 +111,8 @@ llvm::Error StageCosts::prepare() {
   std::map<std::tuple<unsigned, uint64_t, unsigned>, size_t> jobOf;
   std::map<std::pair<unsigned, unsigned>, bool> seen;
   auto keyOf = [&](unsigned layer, unsigned way) {
-    unsigned variant = way / meshes.size();
     return std::make_tuple(classes[layer * (numLayers() + 1) + layer + 1],
-                           classesOf[variant].countingOf(layer), way);
+                           classesOf[variantOf(way)].countingOf(layer), way);
   };
   for (unsigned layer = 0; layer < numLayers(); ++layer)
     for (unsigned way = 0; way < numWays(); ++way) {
@@ -126,17 +128,15 @@ llvm::Error StageCosts::prepare() {
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
     Job &job = jobs[i];
     unsigned runClass = classes[job.layer * (numLayers() + 1) + job.layer + 1];
-    unsigned variant = job.way / meshes.size();
     llvm::Expected<std::unique_ptr<StageProblem>> problem =
-        StageProblem::build(viewOf(job.layer, job.layer + 1, variant),
-                            CostModel(meshes[job.way % meshes.size()]), intraOpOptions(job.way));
+        build(job.layer, job.layer + 1, job.way);
     if (!problem)
       return problem.takeError();
     job.run.problem = std::move(*problem);
     if (llvm::Error error = state(job.run, runClass, job.way))
       return error;
     job.curves.resize(bounds->ratios().size());
-    const auto &uncounted = classesOf[variant].countedBelow(job.layer);
+    const auto &uncounted = classesOf[variantOf(job.way)].countedBelow(job.layer);
     StageUsage stateBytes = job.run.problem->stateUsage(uncounted);
     StageUsage activationBytes = job.run.problem->activationUsage(uncounted);
     for (auto [ratio, inFlight] : llvm::enumerate(bounds->ratios())) {
@@ -277,8 +277,7 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned runClass, unsigned w
   intraOp.memoryLimitBytes = memoryOf(way);
   intraOp.microBatchesInFlight = inFlight;
   intraOp.acceptableGap = options.tolerance / 2;
-  llvm::Expected<IntraOpResult> result = solveIntraOp(
-      viewOf(lo, hi, way / meshes.size()), CostModel(meshes[way % meshes.size()]), intraOp);
+  llvm::Expected<IntraOpResult> result = solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
   if (!result)
     return result.takeError();
   if (result->solution.status == SolveStatus::Infeasible)
@@ -438,9 +437,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   unsigned way = wayOf(stage.choice.id);
   const Run *run = findRun(classOf(stage.choice.id), way);
   const StagePoint &point = *run->chosen[stage.choice.id % kSlots];
-  llvm::Expected<std::unique_ptr<StageProblem>> problem =
-      StageProblem::build(viewOf(stage.lo, stage.hi, way / meshes.size()),
-                          CostModel(meshes[way % meshes.size()]), intraOpOptions(way));
+  llvm::Expected<std::unique_ptr<StageProblem>> problem = build(stage.lo, stage.hi, way);
   if (!problem)
     return problem.takeError();
   std::shared_ptr<StagePoint> mine = (*problem)->evaluate(point.choices);
@@ -456,7 +453,6 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
 llvm::Expected<Explanation> StageCosts::explain(const PlannedStage &stage,
                                                 const IntraOpResult &result) const {
   unsigned way = wayOf(stage.choice.id);
-  return explainIntraOp(viewOf(stage.lo, stage.hi, way / meshes.size()),
-                        CostModel(meshes[way % meshes.size()]), intraOpOptions(way),
+  return explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way), intraOpOptions(way),
                         result.solution.choices);
 }

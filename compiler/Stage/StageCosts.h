@@ -79,8 +79,7 @@ public:
   void refresh(bool onlySolved);
   llvm::ArrayRef<StageChoice> choices(unsigned lo, unsigned hi, unsigned submesh) const;
 
-  unsigned variantOf(unsigned id) const { return wayOf(id) / meshes.size(); }
-  const LogicalMesh &meshOf(unsigned id) const { return meshes[wayOf(id) % meshes.size()]; }
+  const LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
   /// The seconds of the phases of a known choice; nothing else is set.
   const IntraOpResult *timesOf(unsigned id) const;
   /// The solution behind the choice of a planned stage, computed anew for its own ops,
@@ -111,9 +110,14 @@ private:
   unsigned numWays() const { return variants.size() * meshes.size(); }
   unsigned wayOf(unsigned id) const { return id / kSlots % numWays(); }
   unsigned classOf(unsigned id) const { return id / kSlots / numWays(); }
-  int64_t memoryOf(unsigned way) const { return options.memoryBytes[way % meshes.size()]; }
+  /// A way is a variant on a mesh.
+  unsigned variantOf(unsigned way) const { return way / meshes.size(); }
+  unsigned meshIndex(unsigned way) const { return way % meshes.size(); }
+  CostModel modelOf(unsigned way) const { return CostModel(meshes[meshIndex(way)]); }
+  int64_t memoryOf(unsigned way) const { return options.memoryBytes[meshIndex(way)]; }
   IntraOpOptions intraOpOptions(unsigned way) const;
-  StageView viewOf(unsigned lo, unsigned hi, unsigned variant) const;
+  StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
+  llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
   llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
   llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
