@@ -27,15 +27,18 @@ static constexpr MethodInfo kMethods[] = {
 };
 llvm::ArrayRef<MethodInfo> alpa::methodTable() { return kMethods; }
 
-llvm::Error alpa::checkMethod(llvm::StringRef name) {
+llvm::Error alpa::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> table,
+                            llvm::StringRef name) {
   std::string names;
-  for (const MethodInfo &info : kMethods) {
+  for (const MethodInfo &info : table) {
     if (info.name == name)
       return llvm::Error::success();
     names += (names.empty() ? "" : ", ") + info.name.str();
   }
-  return llvm::createStringError("unknown method '" + name + "', expected one of " + names);
+  return llvm::createStringError("unknown " + kind + " '" + name + "', expected one of " + names);
 }
+
+llvm::Error alpa::checkMethod(llvm::StringRef name) { return checkName("method", kMethods, name); }
 
 namespace {
 

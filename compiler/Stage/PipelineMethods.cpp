@@ -7,7 +7,7 @@
 
 using namespace alpa;
 
-static constexpr PipelineMethodInfo kPipelines[] = {
+static constexpr MethodInfo kPipelines[] = {
     {"auto", "Everything is the search's choice"},
     {"intra-only", "One stage on the whole cluster"},
     {"inter-only", "Every stage on one device"},
@@ -15,16 +15,10 @@ static constexpr PipelineMethodInfo kPipelines[] = {
     {"equal-mesh", "Stages on submeshes of one shape"},
     {"uniform", "Stages of as many layers each, on submeshes of one shape"},
 };
-llvm::ArrayRef<PipelineMethodInfo> alpa::pipelineMethodTable() { return kPipelines; }
+llvm::ArrayRef<MethodInfo> alpa::pipelineMethodTable() { return kPipelines; }
 
 llvm::Error alpa::checkPipelineMethod(llvm::StringRef name) {
-  std::string names;
-  for (const PipelineMethodInfo &info : kPipelines) {
-    if (info.name == name)
-      return llvm::Error::success();
-    names += (names.empty() ? "" : ", ") + info.name.str();
-  }
-  return llvm::createStringError("unknown pipeline '" + name + "', expected one of " + names);
+  return checkName("pipeline", kPipelines, name);
 }
 
 /// Takes out the submeshes that are not kept, and views that only they have.

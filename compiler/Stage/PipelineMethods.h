@@ -9,18 +9,15 @@
 #ifndef ALPA_COMPILER_STAGE_PIPELINEMETHODS_H
 #define ALPA_COMPILER_STAGE_PIPELINEMETHODS_H
 
+#include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/SearchOptions.h"
 
 #include <functional>
 
 namespace alpa {
 
-struct PipelineMethodInfo {
-  llvm::StringLiteral name;
-  llvm::StringLiteral description;
-};
 /// The registry; "auto", which restricts nothing, comes first.
-llvm::ArrayRef<PipelineMethodInfo> pipelineMethodTable();
+llvm::ArrayRef<MethodInfo> pipelineMethodTable();
 /// An error that lists the choices for a name that is none of them.
 llvm::Error checkPipelineMethod(llvm::StringRef name);
 

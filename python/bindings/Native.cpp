@@ -214,22 +214,20 @@ std::vector<std::string> clusterPresets() {
   return names;
 }
 
-std::vector<std::pair<std::string, std::string>> shardingMethods() {
-  std::vector<std::pair<std::string, std::string>> methods;
-  for (const alpa::MethodInfo &info : alpa::methodTable())
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+
+NamedTexts describeMethods(llvm::ArrayRef<alpa::MethodInfo> table) {
+  NamedTexts methods;
+  for (const alpa::MethodInfo &info : table)
     methods.emplace_back(info.name.str(), info.description.str());
   return methods;
 }
 
-std::vector<std::pair<std::string, std::string>> pipelineMethods() {
-  std::vector<std::pair<std::string, std::string>> methods;
-  for (const alpa::PipelineMethodInfo &info : alpa::pipelineMethodTable())
-    methods.emplace_back(info.name.str(), info.description.str());
-  return methods;
-}
+NamedTexts shardingMethods() { return describeMethods(alpa::methodTable()); }
+NamedTexts pipelineMethods() { return describeMethods(alpa::pipelineMethodTable()); }
 
-std::vector<std::pair<std::string, std::string>> schedules() {
-  std::vector<std::pair<std::string, std::string>> schedules;
+NamedTexts schedules() {
+  NamedTexts schedules;
   for (const alpa::ScheduleInfo &info : alpa::getSchedules())
     schedules.emplace_back(info.name.str(), info.summary.str());
   return schedules;
