@@ -74,6 +74,10 @@ private:
   /// that split it.
   LogicalResult addCut(Operation *op, int64_t dim, ArrayRef<unsigned> axes,
                        const ShardingSpec &spec, SmallVectorImpl<Cut> &cuts);
+  /// The same, and beside it the cut of the other operand's dimension that it meets.
+  LogicalResult addCuts(Operation *op, int64_t dim, ArrayRef<unsigned> axes,
+                        const ShardingSpec &spec, SmallVectorImpl<Cut> &cuts, int64_t otherDim,
+                        SmallVectorImpl<Cut> &others);
   LogicalResult checkCuts(Operation *op, ArrayRef<Cut> cuts, const ShardingSpec &spec);
   Value cutOperand(Operation *op, unsigned operand, ArrayRef<Cut> cuts);
   Value transposed(Operation *origin, Value value, const ShardingSpec &spec,
@@ -181,6 +185,17 @@ LogicalResult SumDeferrer::addCut(Operation *op, int64_t dim, ArrayRef<unsigned>
   return success();
 }
 
+LogicalResult SumDeferrer::addCuts(Operation *op, int64_t dim, ArrayRef<unsigned> axes,
+                                   const ShardingSpec &spec, SmallVectorImpl<Cut> &cuts,
+                                   int64_t otherDim, SmallVectorImpl<Cut> &others) {
+  size_t known = cuts.size();
+  if (failed(addCut(op, dim, axes, spec, cuts)))
+    return failure();
+  if (cuts.size() > known)
+    others.push_back({otherDim, cuts.back().axes, cuts.back().size});
+  return success();
+}
+
 LogicalResult SumDeferrer::checkCuts(Operation *op, ArrayRef<Cut> cuts, const ShardingSpec &spec) {
   Axes found;
   for (const Cut &cut : cuts)
@@ -218,11 +233,8 @@ FailureOr<Terms> SumDeferrer::dot(hlo::DotGeneralOp op, const ShardingSpec &spec
   for (auto [left, right] : llvm::zip_equal(numbers.getLhsContractingDimensions(),
                                             numbers.getRhsContractingDimensions())) {
     ShardingSpec leftSpec = wanted(op, 0);
-    size_t known = lhs.size();
-    if (failed(addCut(op, left, leftSpec.dims[left], spec, lhs)))
+    if (failed(addCuts(op, left, leftSpec.dims[left], spec, lhs, right, rhs)))
       return failure();
-    if (lhs.size() > known)
-      rhs.push_back({right, lhs.back().axes, lhs.back().size});
   }
   if (failed(checkCuts(op, lhs, spec)))
     return failure();
@@ -295,13 +307,10 @@ FailureOr<Terms> SumDeferrer::scatter(hlo::ScatterOp op, const ShardingSpec &spe
     if (!llvm::is_contained(numbers.getUpdateWindowDims(), dim))
       updateDims.push_back(dim);
   for (auto [index, update] : llvm::zip_equal(indexDims, updateDims)) {
-    size_t known = indices.size();
     if (llvm::is_contained(numbers.getScatterIndicesBatchingDims(), index))
       continue;
-    if (failed(addCut(op, index, indexSpec.dims[index], spec, indices)))
+    if (failed(addCuts(op, index, indexSpec.dims[index], spec, indices, update, updates)))
       return failure();
-    if (indices.size() > known)
-      updates.push_back({update, indices.back().axes, indices.back().size});
   }
   if (failed(checkCuts(op, indices, spec)))
     return failure();
