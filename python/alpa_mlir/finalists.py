@@ -28,6 +28,8 @@ from alpa_mlir.simulator import simulate
 
 _jax: Any = jax
 Progress = Callable[[int, int, str], None]
+#: Seconds and bytes of programs by text, whether it is that of one device, and mesh shape.
+Known = dict[tuple[str, bool, tuple[int, ...]], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def measure_plan(
     *,
     devices: Sequence[Any] | None = None,
     progress: Progress | None = None,
+    known: Known | None = None,
 ) -> MeasuredPlan:
     """Compile and time the stages of a plan on devices of this process.
 
@@ -88,6 +91,7 @@ def measure_plan(
     Args:
         devices: by default those of this process; a stage takes the first of them.
         progress: called with (done, total, label) as programs are compiled.
+        known: what was measured of other plans on the same devices; gets what is new.
 
     Raises:
         DevicesError: there are too few devices for every stage.
@@ -114,7 +118,8 @@ def measure_plan(
         else None
         for info in plan.meshes
     ]
-    measured = dict(zip(jobs, _measure(list(jobs.values()), meshes, progress), strict=True))
+    known = {} if known is None else known
+    measured = dict(zip(jobs, _measure(list(jobs.values()), meshes, progress, known), strict=True))
     return _with_measured(plan, measured, tuple(i for i in range(len(sizes)) if i not in fitting))
 
 
@@ -126,26 +131,30 @@ def fastest(
 ) -> tuple[int, list[MeasuredPlan]]:
     """Measure several plans for one step; the number of the fastest, and what was measured.
 
+    Stages that several plans share are measured once.
+
     Args:
-        plans: at least one; those that share stages share their measurements' compilations
-            through XLA's own cache only.
+        plans: at least one.
         devices, progress: see `measure_plan`.
 
     Example:
         >>> best, measured = fastest([planned.plan, other.plan])  # doctest: +SKIP
     """
-    measured = [measure_plan(plan, devices=devices, progress=progress) for plan in plans]
+    known: Known = {}
+    measured = [
+        measure_plan(plan, devices=devices, progress=progress, known=known) for plan in plans
+    ]
     seconds = [found.plan.predicted["step_seconds"] for found in measured]
     return seconds.index(min(seconds)), measured
 
 
 def _measure(
-    jobs: list[Job], meshes: Sequence[Any], progress: Progress | None
+    jobs: list[Job], meshes: Sequence[Any], progress: Progress | None, known: Known
 ) -> list[tuple[float, int]]:
     """Seconds and bytes of each job; equal ones share both."""
-    known: dict[tuple[str, bool, tuple[int, ...]], tuple[float, int]] = {}
     keys = [(job.text, job.per_device, tuple(meshes[job.mesh].shape.values())) for job in jobs]
     first = {key: job for key, job in reversed(list(zip(keys, jobs, strict=True)))}
+    first = {key: job for key, job in first.items() if key not in known}
     compiled = compile_jobs(list(first.values()), meshes, progress)
     for (key, job), executable in zip(first.items(), compiled, strict=True):
         mesh = meshes[job.mesh]

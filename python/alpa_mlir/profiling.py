@@ -315,10 +315,17 @@ def _measure_matmul(device: Any, dtype: str, longest: float) -> Table | None:
         x = _jax.device_put(_jnp.full((n, n), 1.0 / n, dtype), device)
         return 2.0 * n**3, _loop_seconds(partial(_square, dtype), x)
 
+    return _sweep(run, longest, most=9) if _has_dots(device, dtype) else None
+
+
+def _has_dots(device: Any, dtype: str) -> bool:
+    """Whether JAX knows the dtype, and the device's compiler its dots."""
     try:
-        return _sweep(run, longest, most=9)
-    except (TypeError, ValueError, NotImplementedError, RuntimeError):
-        return None  # This device or this JAX has no such dots.
+        x = _jax.device_put(_jnp.zeros((8, 8), dtype), device)
+        _jax.jit(partial(_square, dtype)).lower(x).compile()
+    except (TypeError, NotImplementedError, _jax.errors.JaxRuntimeError):
+        return False
+    return True
 
 
 def _square(dtype: str, x: Any) -> Any:

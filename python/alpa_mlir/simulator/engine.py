@@ -43,9 +43,6 @@ class Work:
     pairs: Mapping[int, MeshPair]
     paths: Mapping[MeshPair, Path]
 
-    def with_seconds(self, seconds: Mapping[tuple[int, str], float]) -> Work:
-        return replace(self, seconds=seconds)
-
 
 @dataclass(frozen=True)
 class Record:
