@@ -22,6 +22,14 @@ int64_t StageUsage::bytes(llvm::ArrayRef<unsigned> choices) const {
   return sum;
 }
 
+int64_t StageUsage::leastBytes() const {
+  int64_t sum = fixedBytes;
+  for (const std::vector<int64_t> &usage : ofNode)
+    if (!usage.empty())
+      sum += *llvm::min_element(usage);
+  return sum;
+}
+
 void StageUsage::add(const StageUsage &other, int64_t times) {
   fixedBytes += times * other.fixedBytes;
   for (auto [mine, theirs] : llvm::zip_equal(ofNode, other.ofNode)) {

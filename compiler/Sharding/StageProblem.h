@@ -46,6 +46,8 @@ struct StageUsage {
   int64_t fixedBytes = 0;                   // What no choice changes.
 
   int64_t bytes(llvm::ArrayRef<unsigned> choices) const;
+  /// With the least of each node's choices.
+  int64_t leastBytes() const;
   void add(const StageUsage &other, int64_t times);
 };
 

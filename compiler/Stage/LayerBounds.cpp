@@ -6,47 +6,102 @@
 
 using namespace alpa;
 
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 LayerBounds::LayerBounds(unsigned numWays, unsigned numLayers, int64_t mostInFlight)
     : numLayers(numLayers), ways(numWays) {
   for (int64_t inFlight = 1; inFlight <= mostInFlight; inFlight *= 4)
-    inFlightOf.push_back(inFlight);
+    curveInFlight.push_back(inFlight);
+  for (Way &way : ways) {
+    way.layers.resize(numLayers);
+    way.prices.resize(curveInFlight.size());
+    for (Prices &prices : way.prices)
+      prices.curves.resize(numLayers);
+  }
 }
 
-void LayerBounds::set(unsigned way, llvm::ArrayRef<std::vector<const PriceCurve *>> curveOf) {
-  constexpr double kClose = 1.05;
+unsigned LayerBounds::curveIndex(int64_t inFlight) const {
+  return llvm::upper_bound(curveInFlight, inFlight) - curveInFlight.begin() - 1;
+}
+
+void LayerBounds::setLayer(unsigned way, unsigned layer, const Layer &known) {
+  ways[way].layers[layer] = known;
+}
+
+void LayerBounds::setCurve(unsigned way, unsigned layer, unsigned index,
+                           std::shared_ptr<const PriceCurve> curve) {
+  ways[way].prices[index].curves[layer] = std::move(curve);
+}
+
+void LayerBounds::update(unsigned way) {
   Way &mine = ways[way];
-  mine.prices.resize(inFlightOf.size());
+  mine.sums.assign(1, {});
+  for (const Layer &layer : mine.layers) {
+    Layer sum = mine.sums.back();
+    sum.numImpossible += layer.numImpossible;
+    sum.freeSeconds += layer.freeSeconds;
+    for (auto bytes : {&Layer::free, &Layer::least}) {
+      (sum.*bytes).state += (layer.*bytes).state;
+      (sum.*bytes).activations += (layer.*bytes).activations;
+    }
+    mine.sums.push_back(sum);
+  }
+  for (auto [index, prices] : llvm::enumerate(mine.prices))
+    addUp(mine, index, prices);
+}
+
+void LayerBounds::addUp(const Way &way, unsigned index, Prices &mine) const {
+  constexpr double kClose = 1.05;
+  // A sum of curves of straight lines bends where one of them does.
+  mine.prices.clear();
   mine.sums.clear();
-  for (size_t ratio = 0; ratio < inFlightOf.size(); ++ratio) {
-    // A sum of curves of straight lines bends where one of them does.
-    std::vector<double> &prices = mine.prices[ratio];
-    for (const std::vector<const PriceCurve *> &curves : curveOf)
-      for (const PriceCurve::Known &known : curves[ratio]->known)
-        prices.push_back(known.secondsPerByte);
-    llvm::sort(prices);
-    size_t kept = 0;
-    for (double price : prices)
-      if (kept == 0 || price > prices[kept - 1] * kClose)
-        prices[kept++] = price;
-    prices.resize(kept);
-    for (double price : prices) {
-      mine.sums.push_back(0);
-      for (const std::vector<const PriceCurve *> &curves : curveOf)
-        mine.sums.push_back(mine.sums.back() + curves[ratio]->at(price));
+  for (const std::shared_ptr<const PriceCurve> &curve : mine.curves)
+    if (curve)
+      for (const PriceCurve::Known &known : curve->known)
+        mine.prices.push_back(known.secondsPerByte);
+  llvm::sort(mine.prices);
+  size_t kept = 0;
+  for (double price : mine.prices)
+    if (price > 0 && (kept == 0 || price > mine.prices[kept - 1] * kClose))
+      mine.prices[kept++] = price;
+  mine.prices.resize(kept);
+  for (double price : mine.prices) {
+    mine.sums.push_back(0);
+    for (unsigned layer = 0; layer < numLayers; ++layer) {
+      const Layer &known = way.layers[layer];
+      double least = known.freeSeconds + price * double(known.least.at(curveInFlight[index]));
+      if (mine.curves[layer])
+        least = std::max(least, mine.curves[layer]->at(price));
+      mine.sums.push_back(mine.sums.back() + least);
     }
   }
+}
+
+double LayerBounds::freeSeconds(unsigned way, unsigned lo, unsigned hi) const {
+  const Layer &before = ways[way].sums[lo], &with = ways[way].sums[hi];
+  return with.numImpossible > before.numImpossible ? kInfinity
+                                                   : with.freeSeconds - before.freeSeconds;
+}
+
+bool LayerBounds::fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
+                             int64_t memoryBytes) const {
+  const Way &mine = ways[way];
+  return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) <= memoryBytes;
 }
 
 double LayerBounds::seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                             int64_t memoryBytes) const {
   const Way &mine = ways[way];
-  double most = 0;
-  size_t begin = 0;
-  for (size_t ratio = 0; ratio < mine.prices.size() && inFlightOf[ratio] <= inFlight; ++ratio)
-    for (double price : mine.prices[ratio]) {
-      const double *sums = &mine.sums[begin];
+  if (mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight) > memoryBytes)
+    return kInfinity;
+  double most = freeSeconds(way, lo, hi);
+  for (unsigned index = 0; index <= curveIndex(inFlight); ++index) {
+    const Prices &priced = mine.prices[index];
+    const double *sums = priced.sums.data();
+    for (double price : priced.prices) {
       most = std::max(most, sums[hi] - sums[lo] - price * double(memoryBytes));
-      begin += numLayers + 1;
+      sums += numLayers + 1;
     }
+  }
   return most;
 }

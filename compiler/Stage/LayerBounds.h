@@ -6,32 +6,68 @@
 #include "compiler/Stage/RunClasses.h"
 #include "compiler/Stage/RunSolver.h"
 
+#include <memory>
+
 namespace alpa {
 
 using LayerOps = std::vector<llvm::SmallVector<mlir::Operation *>>;
 
-/// Fewest seconds of runs of layers on one mesh: the sum of the price curves of
-/// their layers, at the best of some prices, less the price of the memory.
+/// Fewest seconds of runs of layers on one mesh: the sum of what their layers take,
+/// priced, at the best of some prices on bytes, less the price of the memory. What
+/// is known of a layer at first is its seconds without a limit and the least bytes
+/// of any of its choices; price curves, which take solving, are added where these
+/// leave too much open.
 class LayerBounds {
 public:
   LayerBounds(unsigned numWays, unsigned numLayers, int64_t mostInFlight);
 
-  /// The numbers of micro-batches in flight for which curves are wanted.
-  llvm::ArrayRef<int64_t> ratios() const { return inFlightOf; }
-  /// Curves of the layers on one way; `curveOf[layer][ratio]`.
-  void set(unsigned way, llvm::ArrayRef<std::vector<const PriceCurve *>> curveOf);
+  struct Bytes {
+    int64_t state = 0, activations = 0; // The latter of one micro-batch in flight.
+    int64_t at(int64_t inFlight) const { return state + inFlight * activations; }
+  };
+  struct Layer {
+    unsigned numImpossible = 0; // 1 if there is no plan for it at all.
+    double freeSeconds = 0;     // Without a limit.
+    Bytes free, least;          // Of that answer, and of any.
+  };
+  void setLayer(unsigned way, unsigned layer, const Layer &known);
 
-  /// With `inFlight` micro-batches' activations in memory.
+  /// Curves are traced for some numbers of micro-batches in flight, and serve for
+  /// all up to the next.
+  unsigned curveIndex(int64_t inFlight) const;
+  int64_t inFlightOf(unsigned index) const { return curveInFlight[index]; }
+  bool hasCurve(unsigned way, unsigned layer, unsigned index) const {
+    return ways[way].prices[index].curves[layer] != nullptr;
+  }
+  /// Takes effect with the next `update`.
+  void setCurve(unsigned way, unsigned layer, unsigned index,
+                std::shared_ptr<const PriceCurve> curve);
+  void update(unsigned way);
+
+  /// Infinite if there is no plan at all.
+  double freeSeconds(unsigned way, unsigned lo, unsigned hi) const;
+  /// Whether the answers without a limit fit, so that curves say nothing new.
+  bool fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
+                  int64_t memoryBytes) const;
+  /// With `inFlight` micro-batches' activations in memory; infinite if they do not fit.
   double seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                  int64_t memoryBytes) const;
 
 private:
-  struct Way {
-    std::vector<std::vector<double>> prices; // Of each ratio.
-    std::vector<double> sums;                // By ratio, price and layer: of those before it.
+  struct Prices {
+    std::vector<std::shared_ptr<const PriceCurve>> curves; // By layer; null if not known.
+    std::vector<double> prices;
+    std::vector<double> sums; // By price and layer: of those before it.
   };
+  struct Way {
+    std::vector<Layer> layers;
+    std::vector<Layer> sums; // Of the layers before each.
+    std::vector<Prices> prices;
+  };
+  void addUp(const Way &way, unsigned index, Prices &mine) const;
+
   unsigned numLayers;
-  std::vector<int64_t> inFlightOf; // Rising.
+  std::vector<int64_t> curveInFlight; // Rising.
   std::vector<Way> ways;
 };
 

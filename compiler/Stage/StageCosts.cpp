@@ -9,12 +9,9 @@ using namespace mlir;
 using namespace alpa;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Seconds of layers for which there is no plan at all; can be added up.
-static constexpr double kImpossible = 1e30;
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-/// Of one layer at one price, and of one stage. What is left of the gap is in the
-/// bound.
-static constexpr double kLayerSeconds = 0.05, kLayerGap = 5e-3, kStageSeconds = 1;
+/// Of one stage. What is left of the gap is in the bound.
+static constexpr double kStageSeconds = 1;
 
 StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
                        std::vector<LogicalMesh> meshes,
@@ -41,6 +38,10 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
   for (int64_t level = 1; level <= this->options.mostInFlight;
        level += std::max<int64_t>(1, level / 8))
     levels.push_back(level);
+  for (Table &table : tables) {
+    table.choices.resize(examples.size() * this->views.size());
+    table.isCurrent.assign(examples.size() * this->views.size(), false);
+  }
 }
 
 size_t StageCosts::numPossible() const {
@@ -98,80 +99,6 @@ llvm::Error StageCosts::state(Run &run, unsigned runClass, unsigned way) const {
   return llvm::Error::success();
 }
 
-/// Solves single layers without a limit and at the prices at which they change.
-llvm::Error StageCosts::prepare() {
-  bounds = std::make_unique<LayerBounds>(numWays(), numLayers(), options.mostInFlight);
-  struct Job {
-    unsigned layer, way;
-    bool isExample; // Of its class, whose answer it is.
-    Run run;
-    std::vector<PriceCurve> curves; // By ratio.
-  };
-  std::vector<Job> jobs;
-  std::map<std::tuple<unsigned, uint64_t, unsigned>, size_t> jobOf;
-  std::map<std::pair<unsigned, unsigned>, bool> seen;
-  auto keyOf = [&](unsigned layer, unsigned way) {
-    return std::make_tuple(classes[layer * (numLayers() + 1) + layer + 1],
-                           classesOf[variantOf(way)].countingOf(layer), way);
-  };
-  for (unsigned layer = 0; layer < numLayers(); ++layer)
-    for (unsigned way = 0; way < numWays(); ++way) {
-      auto key = keyOf(layer, way);
-      if (!jobOf.try_emplace(key, jobs.size()).second)
-        continue;
-      bool isFirst = seen.try_emplace({std::get<0>(key), way}, true).second;
-      jobs.push_back({layer, way, isFirst, {}, {}});
-    }
-  constexpr double kTolerance = 0.01;
-  constexpr unsigned kMostSolves = 7;
-  StageProblem::Effort effort{std::min(options.timeLimitSeconds, kLayerSeconds), kLayerGap};
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
-    Job &job = jobs[i];
-    unsigned runClass = classes[job.layer * (numLayers() + 1) + job.layer + 1];
-    llvm::Expected<std::unique_ptr<StageProblem>> problem =
-        build(job.layer, job.layer + 1, job.way);
-    if (!problem)
-      return problem.takeError();
-    job.run.problem = std::move(*problem);
-    if (llvm::Error error = state(job.run, runClass, job.way))
-      return error;
-    job.curves.resize(bounds->ratios().size());
-    const auto &uncounted = classesOf[variantOf(job.way)].countedBelow(job.layer);
-    StageUsage stateBytes = job.run.problem->stateUsage(uncounted);
-    StageUsage activationBytes = job.run.problem->activationUsage(uncounted);
-    for (auto [ratio, inFlight] : llvm::enumerate(bounds->ratios())) {
-      job.curves[ratio].known.push_back(
-          {0, job.run.free.point ? job.run.free.boundSeconds : kImpossible});
-      if (!job.run.free.point || memoryOf(job.way) == kNoLimit)
-        continue;
-      StageUsage usage = stateBytes;
-      usage.add(activationBytes, inFlight);
-      llvm::Expected<PriceCurve> curve = tracePriceCurve(
-          *job.run.problem, usage, job.run.free, kTolerance, kMostSolves, effort, job.run.points);
-      if (!curve)
-        return curve.takeError();
-      job.curves[ratio] = std::move(*curve);
-    }
-    job.run.problem.reset();
-    return llvm::Error::success();
-  });
-  if (error)
-    return error;
-  for (unsigned way = 0; way < numWays(); ++way) {
-    std::vector<std::vector<const PriceCurve *>> curves(numLayers());
-    for (unsigned layer = 0; layer < numLayers(); ++layer)
-      for (const PriceCurve &curve : jobs[jobOf[keyOf(layer, way)]].curves)
-        curves[layer].push_back(&curve);
-    bounds->set(way, curves);
-  }
-  for (Job &job : jobs)
-    if (job.isExample)
-      runs[{classes[job.layer * (numLayers() + 1) + job.layer + 1], job.way}] = std::move(job.run);
-  solvedCount += jobs.size();
-  reusedCount += size_t(numLayers()) * numWays() - jobs.size();
-  return llvm::Error::success();
-}
-
 void StageCosts::ignoreMemory() {
   llvm::fill(options.memoryBytes, kNoLimit);
   for (auto &[key, run] : runs) {
@@ -179,6 +106,8 @@ void StageCosts::ignoreMemory() {
     if (run.free.point)
       slotOf(run, run.free.point);
   }
+  for (unsigned way = 0; way < numWays(); ++way)
+    touchAll(way);
 }
 
 /// The slot of a point among the chosen ones.
@@ -212,9 +141,12 @@ llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_
   return llvm::Error::success();
 }
 
-llvm::Error StageCosts::solve(llvm::ArrayRef<Request> requests) {
+llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
+  llvm::Expected<std::vector<Request>> requests = priceLayers(all);
+  if (!requests)
+    return requests.takeError();
   std::map<std::pair<unsigned, unsigned>, std::set<int64_t>> wanted;
-  for (const Request &request : requests) {
+  for (const Request &request : *requests) {
     std::pair<unsigned, unsigned> key(classOf(request.id), wayOf(request.id));
     auto run = runs.find(key);
     if (run != runs.end() && run->second.answers.count(request.inFlight))
@@ -252,6 +184,8 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> requests) {
     return llvm::Error::success();
   });
   solvedCount += jobs.size();
+  for (const Job &job : jobs)
+    touch(job.key.first, job.key.second);
   forgetProblems();
   return error;
 }
@@ -318,6 +252,8 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
   });
   if (error)
     return std::move(error);
+  for (const auto &job : jobs)
+    touch(job.first.first, job.first.second);
   forgetProblems();
   return llvm::is_contained(isBetter, 1);
 }
@@ -377,9 +313,9 @@ void StageCosts::listChoices(unsigned runClass, unsigned submesh, bool onlySolve
       unsigned id = (runClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
       const Run *run = findRun(runClass, way);
-      double free = run && run->free.point ? run->free.boundSeconds
-                                           : bounds->seconds(way, lo, hi, 1, kNoLimit / 2);
-      if (free >= kImpossible)
+      double free =
+          run && run->free.point ? run->free.boundSeconds : bounds->freeSeconds(way, lo, hi);
+      if (free == kInfinity)
         continue;
       double atLeast = 0; // With fewer in flight.
       for (auto [index, level] : llvm::enumerate(levels)) {
@@ -416,16 +352,35 @@ void StageCosts::listChoices(unsigned runClass, unsigned submesh, bool onlySolve
     }
 }
 
-void StageCosts::refresh(bool onlySolved) {
-  table.resize(examples.size() * views.size());
-  parallelFor(context, 0, examples.size(), [&](size_t runClass) {
+/// What is listed of a class of runs, or of all, on the submeshes of a way is out of
+/// date.
+void StageCosts::touch(unsigned runClass, unsigned way) {
+  for (Table &table : tables)
     for (unsigned submesh = 0; submesh < views.size(); ++submesh)
-      listChoices(runClass, submesh, onlySolved, table[runClass * views.size() + submesh]);
+      if (llvm::is_contained(views[submesh], meshIndex(way)))
+        table.isCurrent[runClass * views.size() + submesh] = false;
+}
+
+void StageCosts::touchAll(unsigned way) {
+  for (unsigned runClass = 0; runClass < examples.size(); ++runClass)
+    touch(runClass, way);
+}
+
+void StageCosts::refresh(bool onlySolved) {
+  shown = onlySolved;
+  Table &table = tables[shown];
+  parallelFor(context, 0, examples.size(), [&](size_t runClass) {
+    for (unsigned submesh = 0; submesh < views.size(); ++submesh) {
+      size_t at = runClass * views.size() + submesh;
+      if (!table.isCurrent[at])
+        listChoices(runClass, submesh, onlySolved, table.choices[at]);
+      table.isCurrent[at] = true;
+    }
   });
 }
 
 llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsigned submesh) const {
-  return table[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
+  return tables[shown].choices[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
 }
 
 const IntraOpResult *StageCosts::timesOf(unsigned id) const {

@@ -54,7 +54,7 @@ public:
   size_t numSolved() const { return solvedCount; }
   size_t numReused() const { return reusedCount; }
 
-  /// Bounds from the single layers. The error is an op that cannot be planned.
+  /// First bounds from the single layers. The error is an op that cannot be planned.
   llvm::Error prepare();
   /// From now on, as if memory were no matter.
   void ignoreMemory();
@@ -66,7 +66,8 @@ public:
   };
   /// Whether nothing but a bound is behind a choice.
   bool isHope(unsigned id) const { return id % kSlots == kHope; }
-  /// Solves the requests, several at a time.
+  /// Solves the requests, several at a time; those whose bounds can still be sharpened
+  /// by prices of their layers get these instead.
   llvm::Error solve(llvm::ArrayRef<Request> requests);
   /// Spends more time on solutions that are further above their bounds than
   /// `tolerance`, once for each. Whether any got better.
@@ -107,6 +108,9 @@ private:
     unsigned usedAt = 0;
   };
 
+  unsigned classOfLayer(unsigned layer) const {
+    return classes[layer * (numLayers() + 1) + layer + 1];
+  }
   unsigned numWays() const { return variants.size() * meshes.size(); }
   unsigned wayOf(unsigned id) const { return id / kSlots % numWays(); }
   unsigned classOf(unsigned id) const { return id / kSlots / numWays(); }
@@ -118,6 +122,8 @@ private:
   IntraOpOptions intraOpOptions(unsigned way) const;
   StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
+  llvm::Expected<LayerBounds::Layer> askLayer(Run &run, unsigned layer, unsigned way) const;
+  llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
   llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
@@ -126,6 +132,8 @@ private:
   llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
   void forgetProblems();
   void addLevel(int64_t inFlight);
+  void touch(unsigned runClass, unsigned way);
+  void touchAll(unsigned way);
   void listChoices(unsigned runClass, unsigned submesh, bool onlySolved,
                    std::vector<StageChoice> &list) const;
   const Run *findRun(unsigned runClass, unsigned way) const;
@@ -139,12 +147,20 @@ private:
   std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
   std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
   std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.
+  /// Single layers that count alike, by variant and layer: numbers of them.
+  std::vector<std::vector<unsigned>> layerKinds;
   std::unique_ptr<LayerBounds> bounds;
   std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
   /// Numbers of micro-batches in flight that are told apart; each stands for all up to
   /// the next.
   std::vector<int64_t> levels;
-  std::vector<std::vector<StageChoice>> table; // By class and submesh.
+  /// By class and submesh: with bounds, and of solutions alone.
+  struct Table {
+    std::vector<std::vector<StageChoice>> choices;
+    std::vector<char> isCurrent;
+  };
+  std::array<Table, 2> tables;
+  bool shown = false;
   size_t solvedCount = 0, reusedCount = 0;
   unsigned clock = 0;
 };

@@ -48,7 +48,7 @@ StagePlan StageSearch::solved(StagePlan plan) const {
   return plan;
 }
 
-llvm::Expected<StagePlan> StageSearch::search() {
+llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
   constexpr size_t kMostRequests = 48; // In a round.
   StagePlan best;
   auto offer = [&](StagePlan plan) {
@@ -62,6 +62,8 @@ llvm::Expected<StagePlan> StageSearch::search() {
     ++numRounds;
     if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
       break;
+    if (hoped.seconds >= mostSeconds)
+      return StagePlan();
     std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
     if (missing.empty()) {
       offer(std::move(hoped));
@@ -128,7 +130,8 @@ llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
     for (const StageRule &rule : space.rules) {
       problem.schedule = schedule;
       problem.allows = rule;
-      llvm::Expected<StagePlan> plan = search();
+      // By the DP's formula, which is about as far off for all of them.
+      llvm::Expected<StagePlan> plan = search(best.plan.seconds * (1 - gap));
       if (!plan)
         return plan.takeError();
       FoundPlan found = fastest(std::move(*plan));

@@ -44,7 +44,8 @@ public:
 
 private:
   StagePlan runDp(std::vector<StagePlan> *others = nullptr);
-  llvm::Expected<StagePlan> search();
+  /// No plan if all take that many seconds or more.
+  llvm::Expected<StagePlan> search(double mostSeconds);
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
   FoundPlan fastest(StagePlan plan) const;
