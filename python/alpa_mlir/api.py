@@ -14,12 +14,14 @@ import jax
 from alpa_mlir import feasible, plan_cache
 from alpa_mlir import trace as tracing
 from alpa_mlir.call_form import CallForm
+from alpa_mlir.candidates import Candidates, Progress, Tried
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
+from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
-from alpa_mlir.planning import Planner, Progress, Tried, sensible_count
+from alpa_mlir.planning import Planner
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.runtime.stacked import StackedArray
@@ -96,7 +98,7 @@ class TracedStep:
             if found is not None:
                 traced = self.traced.resized(found.signature, found.text)
                 return PlannedStep(traced, found.plan, self.options, found.tried)
-        planner = Planner(
+        candidates = Candidates(
             lambda count: _trace(self.fn, self.examples, self.options, count),
             lambda traced: _signature_json(traced, method),
             self.traced,
@@ -105,15 +107,16 @@ class TracedStep:
             self.options.gradient_reduction,
             progress_bar("planning", "candidate") if progress is True else progress or None,
         )
-        with planner:
+        with candidates:
+            planner = Planner(candidates)
             try:
-                made = planner.run()
+                chosen = planner.run()
             except InfeasiblePlanError as error:
                 raise feasible.explained(planner, error) from None
-        result = PlannedStep(made.traced, made.plan, self.options, made.tried).signed()
+        traced, tried = chosen.found.traced, chosen.tried
+        result = PlannedStep(traced, chosen.found.plan, self.options, tried).signed()
         if kept is not None:
-            record = CachedPlan(result.plan, made.traced.signature, made.traced.text, made.tried)
-            kept.put(name, record)
+            kept.put(name, CachedPlan(result.plan, traced.signature, traced.text, tried))
         return result
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:

@@ -19,7 +19,8 @@ def explained(planner: Planner, error: InfeasiblePlanError) -> InfeasiblePlanErr
     """The error with the nearest changes that make a plan fit, each found by a search.
 
     Args:
-        planner: of the step, the cluster and the method that have no plan; still open.
+        planner: of the step, the cluster and the method that have no plan; its candidates are
+            still open.
         error: why there is none: the stage and the limit.
     """
     changes = list(_changes(planner))
@@ -71,14 +72,14 @@ def _fits(
 ) -> int | None:
     """A number of micro-batches with which it fits."""
     # Searches that cannot succeed are the slowest: all state has to lie somewhere.
-    where = cluster or planner.cluster
-    held = planner.state_bytes / (2 if dtype else 1)
+    where = cluster or planner.candidates.cluster
+    held = planner.candidates.state_bytes / (2 if dtype else 1)
     if held > method.memory_fraction * where.memory_bytes:
         return None
     for count in counts or _likely_counts(planner):
         for variant in method.variants():
             try:
-                if planner.estimate(count, variant, cluster, dtype).seconds is not None:
+                if planner.candidates.estimate(count, variant, cluster, dtype).seconds is not None:
                     return count
             except MethodError:  # The method and that cluster have nothing in common.
                 continue
@@ -89,7 +90,7 @@ def _more_micro_batches(planner: Planner, method: Method) -> int | None:
     """The least number beyond those that may be chosen, where doubling is tried."""
     if method.num_micro_batches is None:
         return None
-    size = planner.batch_size
+    size = planner.candidates.batch_size
     allowed: list[int] = [n for n in range(planner.counts[-1] + 1, size + 1) if size % n == 0]
     last = planner.counts[-1]
     while allowed:
@@ -103,11 +104,11 @@ def _more_micro_batches(planner: Planner, method: Method) -> int | None:
 
 
 def _more_hosts(planner: Planner, method: Method) -> Iterator[str]:
-    groups = planner.cluster.host_groups
+    groups = planner.candidates.cluster.host_groups
     for group, (count, kind) in enumerate(groups):
 
         def fits(hosts: int, group: int = group) -> bool:
-            cluster = planner.cluster.with_hosts(group, hosts)
+            cluster = planner.candidates.cluster.with_hosts(group, hosts)
             try:
                 return bool(_fits(planner, method, cluster=cluster))
             except InfeasiblePlanError:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from alpa_mlir import compiler
+from alpa_mlir.candidates import Tried
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import PlanFormatError
 from alpa_mlir.plan import Plan
-from alpa_mlir.planning import Tried
 from alpa_mlir.search import Method
 from alpa_mlir.signature import Signature
 

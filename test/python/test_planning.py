@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel, plan_cache
+from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import InfeasiblePlanError
 from alpa_mlir.plan_cache import PlanCache
-from alpa_mlir.planning import sensible_count
 from test_equality import CLUSTER, relative_difference
 
 

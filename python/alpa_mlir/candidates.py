@@ -1,0 +1,281 @@
+"""Candidates of the search over micro-batches, schedules and rematerialization.
+
+A step is traced once. For every other number of micro-batches the traced module is rescaled
+(`alpa-rescale`) and searched with a coarse budget; what is planned in full is traced at its own
+size.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd, inf, prod
+from pathlib import Path
+
+import numpy as np
+
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.compiler import Module
+from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, RescaleError, TraceError
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_text import seconds_text
+from alpa_mlir.search import Method
+from alpa_mlir.trace import Traced
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate.
+
+    Attributes:
+        num_micro_batches, remat: what was tried.
+        schedule: the best one of those allowed; of no plan, what was allowed.
+        seconds: predicted for one step; None if there is no plan.
+        stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
+            devices needs; 0 if there is none.
+        exact: whether it was planned in full, from a module traced at its own size.
+        reason: why there is no plan.
+    """
+
+    num_micro_batches: int
+    remat: str
+    schedule: str
+    seconds: float | None
+    stages: int = 0
+    peak_bytes: float = 0
+    exact: bool = False
+    reason: str = ""
+
+    def as_text(self) -> str:
+        """One line.
+
+        Example:
+            >>> Tried(4, "none", "1f1b", 0.25, 2).as_text()
+            '4 micro-batches: about 250 ms in 2 stages, 1f1b'
+        """
+        text = candidate_text(self.num_micro_batches, self.remat)
+        if self.seconds is None:
+            return f"{text}: {self.reason}"
+        about = "" if self.exact else "about "
+        stages = f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+        order = f", {self.schedule}" if self.stages > 1 else ""
+        return f"{text}: {about}{seconds_text(self.seconds)} in {stages}{order}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan in full, and the step as it was traced for it."""
+
+    traced: Traced
+    plan: Plan
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for one step."""
+        return self.plan.predicted.get("step_seconds", inf)
+
+
+class Candidates:
+    """What is known of each candidate; a context, because the search reads a file.
+
+    Args:
+        trace: the step, traced for so many micro-batches.
+        annotated: the signature of a traced step as the compiler wants it.
+        first: the step as it is traced already.
+        method: its number of micro-batches does not matter here.
+        gradients: `"mean"` or `"sum"`.
+        progress: called with (candidates tried, candidates known of, what is tried now).
+
+    Attributes:
+        batch_size: examples of a step.
+        state_bytes: of the step's state, wherever it lies.
+        misfits: why candidates had no plan.
+    """
+
+    def __init__(
+        self,
+        trace: Callable[[int], Traced],
+        annotated: Callable[[Traced], str],
+        first: Traced,
+        cluster: Cluster,
+        method: Method,
+        gradients: str,
+        progress: Progress | None = None,
+    ) -> None:
+        self._trace = trace
+        self._annotated = annotated
+        self._traced = {first.signature.num_micro_batches: first}
+        self._base = first.signature.num_micro_batches
+        self._modules: dict[int, Module] = {}
+        self._exact: dict[tuple[int, str, str], Found] = {}
+        self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
+        self._tried: dict[tuple[int, str, str], Tried] = {}
+        self._gradients = gradients
+        self._progress = progress
+        self._done = 0
+        self.cluster = cluster
+        self.method = method
+        self.batch_size = first.signature.batch_size
+        self.state_bytes = sum(
+            prod(x.shape) * np.dtype(x.dtype).itemsize
+            for x in first.signature.inputs
+            if x.kind == "state"
+        )
+        self.misfits: list[InfeasiblePlanError] = []
+
+    def __enter__(self) -> Candidates:
+        self._folder = tempfile.TemporaryDirectory()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self._traced[self._base].signature.name
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """All candidates on the step's own cluster; of those planned in full, that plan."""
+        return tuple(self._tried.values())
+
+    def estimate(
+        self, count: int, method: Method, cluster: Cluster | None = None, dtype: str = ""
+    ) -> Tried:
+        """A coarse search, on a rescaled module where it can be had.
+
+        Args:
+            cluster: instead of the step's.
+            dtype: of all floating-point numbers that are wider; see `alpa-rescale`.
+        """
+        cluster = cluster or self.cluster
+        key = (*_key(count, method), cluster, dtype)
+        if key not in self._estimates:
+            self._say(candidate_text(count, remat_text(method)))
+            tried = self._estimate(count, method, cluster, dtype)
+            self._done += 1
+            self._estimates[key] = tried
+            if cluster is self.cluster and not dtype:
+                self._tried.setdefault(_key(count, method), tried)
+        return self._estimates[key]
+
+    def in_full(self, count: int, method: Method) -> Found:
+        """The plan from a module of its own size.
+
+        Raises:
+            InfeasiblePlanError: there is none.
+            TraceError: the step cannot be traced for that number of micro-batches.
+        """
+        key = _key(count, method)
+        if key in self._exact:
+            return self._exact[key]
+        remat = remat_text(method)
+        self._say(f"planning {candidate_text(count, remat)}")
+        if count not in self._traced:
+            self._modules.pop(count, None)  # A rescaled one.
+        traced = self.traced(count)
+        module = self._module_of(traced).clone()
+        try:
+            module.run(method.search_passes(self.cluster, self._file(self.cluster), count))
+        except InfeasiblePlanError as error:
+            self._tried[key] = Tried(
+                count, remat, method.schedule, None, exact=True, reason=error.what
+            )
+            self.misfits.append(error)
+            raise
+        module.run(method.finish_passes(self._gradients))
+        plan = module.export_plan()
+        found = Found(traced, plan)
+        peak = max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages)
+        self._tried[key] = Tried(
+            count, remat, plan.schedule, found.seconds, len(plan.stages), peak, exact=True
+        )
+        self._done += 1
+        self._exact[key] = found
+        return found
+
+    def traced(self, count: int) -> Traced:
+        """The step at the size of one of `count` micro-batches."""
+        if count not in self._traced:
+            self._traced[count] = self._trace(count)
+        return self._traced[count]
+
+    def end(self) -> None:
+        """Tell the progress function that the search is over."""
+        if self._progress is not None:
+            self._progress(self._done, self._done, "planned")
+
+    def _estimate(self, count: int, method: Method, cluster: Cluster, dtype: str) -> Tried:
+        remat = remat_text(method)
+        try:
+            module = self._module(count).clone()
+            if dtype:
+                module.run(f"alpa-rescale{{dtype={dtype}}}")
+            module.run(method.search_passes(cluster, self._file(cluster), count, coarse=True))
+        except InfeasiblePlanError as error:
+            if cluster is self.cluster and not dtype:
+                self.misfits.append(error)
+            return Tried(count, remat, method.schedule, None, reason=error.what)
+        except (TraceError, MicroBatchError, RescaleError) as error:
+            return Tried(count, remat, method.schedule, None, reason=str(error))
+        found = module.predicted()
+        return Tried(
+            count,
+            remat,
+            module.chosen_schedule(),
+            found["step_seconds"],
+            int(found["stages"]),
+            found["peak_bytes"],
+        )
+
+    def _module(self, count: int) -> Module:
+        """The step in layers, of the size of one of `count` micro-batches."""
+        if count in self._modules:
+            return self._modules[count]
+        if count in self._traced:
+            return self._module_of(self._traced[count])
+        module = self._module_of(self._traced[self._base]).clone()
+        try:
+            common = gcd(self._base, count)
+            module.run(f"alpa-rescale{{batch={self._base // common}/{count // common}}}")
+        except RescaleError:
+            module = self._module_of(self.traced(count))
+        self._modules[count] = module
+        return module
+
+    def _module_of(self, traced: Traced) -> Module:
+        count = traced.signature.num_micro_batches
+        if count not in self._modules:
+            module = Module(traced.text, traced.signature.name)
+            module.annotate(self._annotated(traced))
+            self._modules[count] = module.run(self.method.import_passes(self.cluster))
+        return self._modules[count]
+
+    def _file(self, cluster: Cluster) -> str:
+        path = Path(self._folder.name) / f"cluster-{hash(cluster) & 0xFFFFFFFFFFFF:x}.yaml"
+        if not path.exists():
+            cluster.save(path)
+        return str(path)
+
+    def _say(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._done + 1, what)
+
+
+def candidate_text(count: int, remat: str) -> str:
+    """`4 micro-batches, rematerialized`."""
+    again = {"none": "", "all": ", rematerialized"}.get(remat, f", layers {remat} rematerialized")
+    return f"{count} micro-batch{'es' if count > 1 else ''}{again}"
+
+
+def remat_text(method: Method) -> str:
+    """`none`, `all`, or the numbers of the layers, as `Tried` names them."""
+    return method.remat if isinstance(method.remat, str) else ",".join(map(str, method.remat))
+
+
+def _key(count: int, method: Method) -> tuple[int, str, str]:
+    return count, remat_text(method), method.schedule
