@@ -55,9 +55,11 @@ static bool isNameStack(llvm::StringRef name) { return name.contains('(') || nam
 
 static std::optional<NameStack> read(Location location) {
   if (auto callSite = dyn_cast<CallSiteLoc>(location)) {
-    if (std::optional<NameStack> caller = read(callSite.getCaller()))
+    std::optional<NameStack> caller = read(callSite.getCaller());
+    if (caller && caller->phase != NamedPhase::None)
       return caller;
-    return read(callSite.getCallee());
+    std::optional<NameStack> callee = read(callSite.getCallee());
+    return callee ? callee : caller;
   }
   if (auto name = dyn_cast<NameLoc>(location)) {
     if (isNameStack(name.getName()))

@@ -30,8 +30,9 @@ struct NameStack {
 ///   jit(f)/add                            None
 NameStack parseNameStack(llvm::StringRef name);
 
-/// Reads a location. Of nested call sites the outermost one that has a name
-/// stack counts, because a function's own names are those of its first caller.
+/// Reads a location. Names in a function do not repeat those of its callers: of
+/// nested call sites the outermost one that names a phase counts, so that a step
+/// may be a call of a jitted function, or a gradient's op a call.
 NameStack readNameStack(mlir::Location location);
 
 /// Whether the op is the barrier that `alpa_mlir.layer_boundary` leaves in a

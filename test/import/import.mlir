@@ -37,7 +37,7 @@ func.func public @main(%w: tensor<8x4xf32> {alpa.kind = "state", alpa.carried_by
 }
 // CHECK-NOT: func.func
 func.func private @relu(%a: tensor<2x4xf32>) -> tensor<2x4xf32> {
-  // The names of the first caller, which is another one.
+  // Names within count where the call has none.
   %zero = stablehlo.constant dense<0.0> : tensor<f32> loc("jit(step)/transpose(jvp(alpa_eqn_7))/jit(relu)")
   %0 = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<2x4xf32> loc("jit(step)/transpose(jvp(alpa_eqn_7))/jit(relu)/max")
   %1 = stablehlo.maximum %a, %0 : tensor<2x4xf32> loc("jit(step)/transpose(jvp(alpa_eqn_7))/jit(relu)/max")
@@ -96,4 +96,23 @@ func.func public @main(%x: tensor<4xf32> {alpa.kind = "state"}) -> (tensor<4xf32
   %5 = stablehlo.negate %4 : tensor<4xf32> loc("jit(f)/transpose(jvp(alpa_eqn_0))/neg")
   // CHECK-NEXT: return %[[F]], %[[B]]
   return %2, %5 : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// A step that is a call of a jitted function: the names within do not repeat those of the call.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<4xf32> {alpa.kind = "batch"}) -> tensor<4xf32> {
+  // CHECK: stablehlo.sine {{.*}}alpa.eqn = 0 : i64, alpa.phase = "forward"
+  // CHECK: stablehlo.multiply {{.*}}alpa.eqn = 0 : i64, alpa.phase = "backward"
+  // CHECK: stablehlo.subtract {{.*}}{alpa.phase = "update"}
+  %0 = func.call @step(%w, %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32> loc("jit(step)/jit(step)")
+  return %0 : tensor<4xf32>
+}
+func.func private @step(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.sine %x : tensor<4xf32> loc("jvp(alpa_eqn_0)/sin")
+  %1 = stablehlo.multiply %0, %x : tensor<4xf32> loc("transpose(jvp(alpa_eqn_0))/mul")
+  %2 = stablehlo.subtract %w, %1 : tensor<4xf32> loc("sub")
+  return %2 : tensor<4xf32>
 }

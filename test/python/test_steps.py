@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import alpa_mlir
 import jax
 import jax.numpy as jnp
@@ -52,6 +54,31 @@ def test_sums_over_micro_batches():
         step, cluster=CLUSTER, method=two_stages(4), gradient_reduction="sum"
     ).compile(weights, x)
     assert relative_difference(planned(weights, x), jax.jit(step)(weights, x)) < 1e-5
+
+
+def test_a_jitted_step():
+    """A step that the user jitted, or whose gradient is jitted, is cut like any other."""
+    weights = [0.3 * jax.random.normal(jax.random.key(i), (8, 8)) for i in range(3)]
+    batch = jax.random.normal(jax.random.key(7), (2, 8, 8))
+    batch = {"x": batch[0], "y": batch[1]}
+
+    def loss(weights, batch):
+        x = batch["x"]
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    def step(gradient, weights, batch):
+        value, grads = gradient(weights, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+    gradient = jax.value_and_grad(loss)
+    expected = step(gradient, weights, batch)
+    jitted = jax.jit(functools.partial(step, gradient))
+    for form in (jitted, functools.partial(step, jax.jit(gradient))):
+        planned = alpa_mlir.compile(form, weights, batch, cluster=CLUSTER, method=two_stages(4))
+        assert all("backward" in stage.functions for stage in planned.plan.stages)
+        assert relative_difference(planned(weights, batch), expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["gpt", "kv_cache"])
