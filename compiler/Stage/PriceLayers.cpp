@@ -77,6 +77,7 @@ llvm::Error StageCosts::prepare() {
         return answer.takeError();
       job.answers.push_back(*answer);
     }
+    job.run->problem.reset(); // Few are asked for again, and all together are large.
     return llvm::Error::success();
   });
   if (error)
@@ -92,7 +93,6 @@ llvm::Error StageCosts::prepare() {
     bounds->update(way);
   solvedCount += jobs.size();
   reusedCount += size_t(numLayers()) * numWays() - jobs.size();
-  forgetProblems();
   return llvm::Error::success();
 }
 

@@ -88,17 +88,25 @@ def abstract(args: Sequence[Any], dynamic: Sequence[int], names: Sequence[str]) 
     """Arguments with every array replaced by its shape and dtype; static ones are kept."""
     result = list(args)
     for i in dynamic:
-        for path, leaf in trees.flatten_with_path(args[i])[0]:
-            try:
-                _jax.eval_shape(_same, leaf)
-            except TypeError as error:
-                raise TraceError(
-                    f"a value of type {type(leaf).__name__} is no array",
-                    where=names[i] + trees.text(path),
-                    fix="pass it in an argument listed in static_argnums",
-                ) from error
-        result[i] = _jax.eval_shape(_same, args[i])
+        try:
+            result[i] = _jax.eval_shape(_same, args[i])
+        except TypeError:
+            _blame_leaf(args[i], names[i])
+            raise
     return result
+
+
+def _blame_leaf(argument: Any, name: str) -> None:
+    """Raise for the first leaf that is no array."""
+    for path, leaf in trees.flatten_with_path(argument)[0]:
+        try:
+            _jax.eval_shape(_same, leaf)
+        except TypeError as error:
+            raise TraceError(
+                f"a value of type {type(leaf).__name__} is no array",
+                where=name + trees.text(path),
+                fix="pass it in an argument listed in static_argnums",
+            ) from error
 
 
 def _same(x: Any) -> Any:
