@@ -109,7 +109,8 @@ class Candidates:
         self._annotated = annotated
         self._traced = {first.signature.num_micro_batches: first}
         self._base = first.signature.num_micro_batches
-        self._modules: dict[int, Module] = {}
+        self._modules: dict[int, Module] = {}  # Of traces.
+        self._rescaled: dict[int, Module] = {}  # Fit for estimates alone: constants stay.
         self._exact: dict[tuple[int, str, str], Found] = {}
         self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
         self._tried: dict[tuple[int, str, str], Tried] = {}
@@ -175,8 +176,6 @@ class Candidates:
             return self._exact[key]
         remat = remat_text(method)
         self._say(f"planning {candidate_text(count, remat)}")
-        if count not in self._traced:
-            self._modules.pop(count, None)  # A rescaled one.
         traced = self.traced(count)
         module = self._module_of(traced).clone()
         try:
@@ -234,8 +233,8 @@ class Candidates:
 
     def _module(self, count: int) -> Module:
         """The step in layers, of the size of one of `count` micro-batches."""
-        if count in self._modules:
-            return self._modules[count]
+        if count in self._rescaled:
+            return self._rescaled[count]
         if count in self._traced:
             return self._module_of(self._traced[count])
         module = self._module_of(self._traced[self._base]).clone()
@@ -243,8 +242,8 @@ class Candidates:
             common = gcd(self._base, count)
             module.run(f"alpa-rescale{{batch={self._base // common}/{count // common}}}")
         except RescaleError:
-            module = self._module_of(self.traced(count))
-        self._modules[count] = module
+            return self._module_of(self.traced(count))
+        self._rescaled[count] = module
         return module
 
     def _module_of(self, traced: Traced) -> Module:

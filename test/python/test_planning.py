@@ -89,6 +89,16 @@ def test_counts_of_another_size_run():
     assert relative_difference(step(w, x), jax.jit(mlp_step)(w, x)) < 1e-5
 
 
+def test_counts_of_another_size_run_where_memory_is_short():
+    """Then rematerialization is estimated while the step is traced at its own size."""
+    w, x = mlp()
+    method = AutoParallel(num_micro_batches=(1, 2))
+    found = planned(method, where=cluster(memory="12KiB"), cache=False)
+    assert found.plan.num_micro_batches == 1
+    assert {t.remat for t in found.tried} == {"none", "all"}
+    assert relative_difference(found.load()(w, x), jax.jit(mlp_step)(w, x)) < 1e-5
+
+
 def test_what_cannot_be_rescaled_is_traced():
     def step(w, x):
         halves = x.reshape(2, -1, 16).sum(0)
