@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 import jax
 
-from alpa_mlir import feasible, plan_cache
+from alpa_mlir import feasible, finalists, plan_cache
 from alpa_mlir import trace as tracing
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.candidates import Candidates, Progress, Tried
@@ -86,6 +86,7 @@ class TracedStep:
         Raises:
             ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
             InfeasiblePlanError: by the cause.
+            DevicesError: the method's finalists cannot be measured in this process.
         """
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
@@ -93,7 +94,10 @@ class TracedStep:
         annotated = _signature_json(self.traced, method)
         name = ""
         if kept is not None:
-            name = plan_cache.key(self.traced.text, annotated, described, method, code_version())
+            devices = finalists.devices_text() if method.finalists else ""
+            name = plan_cache.key(
+                self.traced.text, annotated, described, method, code_version(), devices
+            )
             found = kept.get(name)
             if found is not None:
                 traced = self.traced.resized(found.signature, found.text)
@@ -147,7 +151,8 @@ class PlannedStep:
 
     Attributes:
         traced, plan: the step, at the size of one micro-batch, and its plan.
-        tried: the numbers of micro-batches, with remat or without, that the search looked at.
+        tried: the numbers of micro-batches, with remat or without, that the search looked at; and
+            what finalists took when they were measured.
     """
 
     traced: Traced = field(repr=False)
@@ -157,14 +162,15 @@ class PlannedStep:
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds of one step on the described cluster, as the search foresaw them."""
+        """Seconds of one step on the described cluster, as the search foresaw them; where finalists
+        were measured, simulated with the seconds that the stages took."""
         return self.plan.predicted.get("step_seconds", float("inf"))
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
         if len(self.tried) < 2:
             return self.plan.as_text()
-        rows = sorted(self.tried, key=lambda t: (t.num_micro_batches, t.remat))
+        rows = sorted(self.tried, key=lambda t: (t.num_micro_batches, t.remat, t.schedule))
         lines = [f"  {row.as_text()}" for row in rows]
         return "\n".join([self.plan.as_text().rstrip(), "tried:", *lines]) + "\n"
 

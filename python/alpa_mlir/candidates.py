@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, inf, prod
 from pathlib import Path
 
@@ -37,7 +37,9 @@ class Tried:
         stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
             devices needs; 0 if there is none.
         exact: whether it was planned in full, from a module traced at its own size.
-        reason: why there is no plan.
+        reason: why there is no plan, or why it could not be measured.
+        measured_seconds: of one step, simulated with the seconds that its stages took on the
+            devices of this process; None if it was not measured.
     """
 
     num_micro_batches: int
@@ -48,6 +50,7 @@ class Tried:
     peak_bytes: float = 0
     exact: bool = False
     reason: str = ""
+    measured_seconds: float | None = None
 
     def as_text(self) -> str:
         """One line.
@@ -55,6 +58,8 @@ class Tried:
         Example:
             >>> Tried(4, "none", "1f1b", 0.25, 2).as_text()
             '4 micro-batches: about 250 ms in 2 stages, 1f1b'
+            >>> Tried(4, "none", "1f1b", 0.25, 1, exact=True, measured_seconds=0.3).as_text()
+            '4 micro-batches: 250 ms in 1 stage; measured 300 ms'
         """
         text = candidate_text(self.num_micro_batches, self.remat)
         if self.seconds is None:
@@ -62,15 +67,19 @@ class Tried:
         about = "" if self.exact else "about "
         stages = f"{self.stages} stage{'s' if self.stages > 1 else ''}"
         order = f", {self.schedule}" if self.stages > 1 else ""
-        return f"{text}: {about}{seconds_text(self.seconds)} in {stages}{order}"
+        text += f": {about}{seconds_text(self.seconds)} in {stages}{order}"
+        if self.measured_seconds is not None:
+            text += f"; measured {seconds_text(self.measured_seconds)}"
+        return f"{text}; {self.reason}" if self.reason else text
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan in full, and the step as it was traced for it."""
+    """A plan in full, the step as it was traced for it, and the method that asked for it."""
 
     traced: Traced
     plan: Plan
+    method: Method
 
     @property
     def seconds(self) -> float:
@@ -139,6 +148,11 @@ class Candidates:
         """The step's name."""
         return self._traced[self._base].signature.name
 
+    def label(self, count: int, method: Method) -> str:
+        """`4 micro-batches, rematerialized, gpipe`; a schedule only where it is not as given."""
+        text = candidate_text(count, remat_text(method))
+        return text if method.schedule == self.method.schedule else f"{text}, {method.schedule}"
+
     @property
     def tried(self) -> tuple[Tried, ...]:
         """All candidates on the step's own cluster; of those planned in full, that plan."""
@@ -156,7 +170,7 @@ class Candidates:
         cluster = cluster or self.cluster
         key = (*_key(count, method), cluster, dtype)
         if key not in self._estimates:
-            self._say(candidate_text(count, remat_text(method)))
+            self.say(self.label(count, method))
             tried = self._estimate(count, method, cluster, dtype)
             self._done += 1
             self._estimates[key] = tried
@@ -175,7 +189,7 @@ class Candidates:
         if key in self._exact:
             return self._exact[key]
         remat = remat_text(method)
-        self._say(f"planning {candidate_text(count, remat)}")
+        self.say(f"planning {self.label(count, method)}")
         traced = self.traced(count)
         module = self._module_of(traced).clone()
         try:
@@ -188,7 +202,7 @@ class Candidates:
             raise
         module.run(method.finish_passes(self._gradients))
         plan = module.export_plan()
-        found = Found(traced, plan)
+        found = Found(traced, plan, method)
         peak = max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages)
         self._tried[key] = Tried(
             count, remat, plan.schedule, found.seconds, len(plan.stages), peak, exact=True
@@ -197,11 +211,27 @@ class Candidates:
         self._exact[key] = found
         return found
 
+    @property
+    def planned(self) -> tuple[Found, ...]:
+        """What was planned in full, in that order."""
+        return tuple(self._exact.values())
+
+    def note(self, found: Found, *, measured: float | None = None, reason: str = "") -> None:
+        """Keep what measuring a plan gave: seconds of a step, or why there are none."""
+        key = _key(found.plan.num_micro_batches, found.method)
+        self._tried[key] = replace(self._tried[key], measured_seconds=measured, reason=reason)
+        self._done += 1
+
     def traced(self, count: int) -> Traced:
         """The step at the size of one of `count` micro-batches."""
         if count not in self._traced:
             self._traced[count] = self._trace(count)
         return self._traced[count]
+
+    def say(self, what: str) -> None:
+        """Tell the progress function what is done now."""
+        if self._progress is not None:
+            self._progress(self._done, self._done + 1, what)
 
     def end(self) -> None:
         """Tell the progress function that the search is over."""
@@ -259,10 +289,6 @@ class Candidates:
         if not path.exists():
             cluster.save(path)
         return str(path)
-
-    def _say(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(self._done, self._done + 1, what)
 
 
 def candidate_text(count: int, remat: str) -> str:

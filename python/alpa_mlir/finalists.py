@@ -3,15 +3,18 @@
 The search foresees seconds from formulas or from measured operations. XLA fuses, schedules and
 overlaps, which neither knows. So the last choice can be left to the devices: every function of
 every stage is compiled for as many devices of this process as its mesh has, run on zeros, and its
-seconds take the place of the predicted ones. One host is enough for plans of many.
+seconds take the place of the predicted ones. One host is enough for plans of many. The option
+`finalists` of the methods does so for the best candidates of a search.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +23,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alpa_mlir.errors import DevicesError
+from alpa_mlir.errors import DevicesError, InfeasiblePlanError
 from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.runtime.compile_stages import Job, compile_jobs, stage_jobs
 from alpa_mlir.runtime.xla import named_sharding
@@ -56,7 +59,7 @@ class MeasuredPlan:
 
     Attributes:
         plan: the plan with measured seconds in `stages[i].predicted`; `predicted["step_seconds"]`
-            is what the simulator makes of them.
+            is what the simulator makes of them, and the slowest stage and update follow them too.
         stages: one entry a function.
         left_out: stages that keep their predictions, since this process has too few devices.
     """
@@ -95,6 +98,7 @@ def measure_plan(
 
     Raises:
         DevicesError: there are too few devices for every stage.
+        InfeasiblePlanError: a device runs out of memory.
         PlanMismatchError: the parts of the plan contradict each other.
 
     Example:
@@ -102,11 +106,12 @@ def measure_plan(
         >>> print(measured.as_text())                      # doctest: +SKIP
     """
     present: list[Any] = list(_jax.local_devices() if devices is None else devices)
-    sizes = [prod(plan.meshes[stage.mesh].shape) for stage in plan.stages]
-    fitting = [i for i, size in enumerate(sizes) if size <= len(present)]
+    left_out = too_large(plan, len(present))
+    fitting = [i for i in range(len(plan.stages)) if i not in left_out]
     if not fitting:
+        smallest = min(prod(mesh.shape) for mesh in plan.meshes)
         raise DevicesError(
-            f"the smallest stage takes {min(sizes)} devices, this process has {len(present)}",
+            f"the smallest stage takes {smallest} devices, this process has {len(present)}",
             where=f"plan of {plan.name}",
             fix="measure on a host with more devices",
         )
@@ -119,8 +124,23 @@ def measure_plan(
         for info in plan.meshes
     ]
     known = {} if known is None else known
-    measured = dict(zip(jobs, _measure(list(jobs.values()), meshes, progress, known), strict=True))
-    return _with_measured(plan, measured, tuple(i for i in range(len(sizes)) if i not in fitting))
+    with _enough_memory(f"plan of {plan.name}"):
+        results = _measure(list(jobs.values()), meshes, progress, known)
+    return _with_measured(plan, dict(zip(jobs, results, strict=True)), left_out)
+
+
+def too_large(plan: Plan, devices: int) -> tuple[int, ...]:
+    """The stages of a plan whose meshes have more devices than that."""
+    sizes = [prod(plan.meshes[stage.mesh].shape) for stage in plan.stages]
+    return tuple(i for i, size in enumerate(sizes) if size > devices)
+
+
+def devices_text() -> str:
+    """The devices that a measurement in this process rests on, and the compiler of their programs:
+    what is measured here counts only where this text is the same."""
+    devices: list[Any] = list(_jax.local_devices())
+    kinds = sorted({f"{device.platform} {device.device_kind}" for device in devices})
+    return f"{len(devices)} x {', '.join(kinds)}, jaxlib {version('jaxlib')}"
 
 
 def fastest(
@@ -163,6 +183,22 @@ def _measure(
     return [known[key] for key in keys]
 
 
+@contextmanager
+def _enough_memory(where: str) -> Generator[None]:
+    """XLA's error for memory, be it of compiling or of running, is the plan's."""
+    try:
+        yield
+    except _jax.errors.JaxRuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        if not reason.startswith("RESOURCE_EXHAUSTED"):
+            raise
+        raise InfeasiblePlanError(
+            f"a device runs out of memory: {reason}",
+            where=where,
+            fix="plan with a smaller memory_fraction",
+        ) from None
+
+
 def _zeros(tensor: TensorSpec, mesh: Mesh) -> Any:
     make = partial(_jax.numpy.zeros, tensor.shape, tensor.dtype)
     return _jax.jit(make, out_shardings=named_sharding(mesh, tensor))()
@@ -197,6 +233,13 @@ def _with_measured(
         changed = {f"{phase}_seconds": value for phase, value in seconds.items()}
         stages[index] = replace(stage, predicted=MappingProxyType({**stage.predicted, **changed}))
     plan = replace(plan, stages=tuple(stages))
-    step = {"step_seconds": simulate(plan).step_seconds}
+    found = [stage.predicted for stage in stages]
+    step = {
+        "step_seconds": simulate(plan).step_seconds,
+        "slowest_stage_seconds": max(
+            p.get("forward_seconds", 0.0) + p.get("backward_seconds", 0.0) for p in found
+        ),
+        "update_seconds": max(p.get("update_seconds", 0.0) for p in found),
+    }
     plan = replace(plan, predicted=MappingProxyType({**plan.predicted, **step}))
     return MeasuredPlan(plan, tuple(rows), left_out)

@@ -1,9 +1,9 @@
 """Plans on disk, found again by what they were made from.
 
 An entry's name is a hash of the traced module and its signature, the cluster, the method's
-options and the compiler itself, so nothing ever has to be declared out of date: whatever
-changes makes another name. Entries that were not used for the longest time are removed when
-the cache outgrows its bound.
+options, the compiler itself and the devices that finalists were measured on, so nothing ever has
+to be declared out of date: whatever changes makes another name. Entries that were not used for
+the longest time are removed when the cache outgrows its bound.
 """
 
 from __future__ import annotations
@@ -66,17 +66,26 @@ def default_folder() -> Path:
 def code_version() -> str:
     """A hash of the compiler's native module and of the Python files that drive it."""
     digest = hashlib.sha256(compiler.native_path().read_bytes())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+    folder = Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def key(module: str, signature_json: str, cluster: Cluster, method: Method, version: str) -> str:
+def key(
+    module: str,
+    signature_json: str,
+    cluster: Cluster,
+    method: Method,
+    version: str,
+    devices: str = "",
+) -> str:
     """The name of the entry for a step, a cluster, a method and a compiler.
 
     Args:
         module: the traced step's text.
         signature_json: its signature as the compiler gets it.
+        devices: what the plan was chosen by measuring on; empty if by prediction.
     """
     options = {f.name: repr(getattr(method, f.name)) for f in fields(method)}
     parts = [
@@ -86,6 +95,7 @@ def key(module: str, signature_json: str, cluster: Cluster, method: Method, vers
         type(method).__name__,
         json.dumps(options, sort_keys=True),
         version,
+        devices,
     ]
     digest = hashlib.sha256()
     for part in parts:

@@ -1,17 +1,34 @@
 """Find the number of micro-batches, the schedule and the plan for them.
 
-Candidates are estimated, and only what looks best is planned in full.
+Candidates are estimated, and only what looks best is planned in full. The last choice is that of
+the predicted seconds or, with a method's `finalists`, of measured ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
+import jax
+
+from alpa_mlir import finalists
 from alpa_mlir.candidates import Candidates, Found, Tried, remat_text
+from alpa_mlir.compiler import schedules
 from alpa_mlir.count_search import climb, nearest
-from alpa_mlir.errors import AlpaError, InfeasiblePlanError, TraceError
+from alpa_mlir.errors import (
+    AlpaError,
+    DevicesError,
+    InfeasiblePlanError,
+    MethodError,
+    TraceError,
+)
+from alpa_mlir.plan import Plan
+from alpa_mlir.search import Method
+
+_jax: Any = jax
 
 # Plans in full beyond the first, where that one is slower than others were estimated.
 _MOST_RUNNERS_UP = 2
@@ -48,14 +65,20 @@ class Planner:
 
         Raises:
             InfeasiblePlanError: nothing that may be chosen fits.
+            DevicesError: finalists are to be measured, and this process has too few devices.
             AlpaError: another error of the step or the cluster.
         """
+        if self.method.finalists:
+            self._check_measurable()
         best = self._only() if len(self.counts) == 1 else self._climb()
         if best is None:
             misfits = self.candidates.misfits
             raise misfits[-1] if misfits else self._no_count()
         self._try_remat(best)
         found = self._plan_best()
+        if self.method.finalists:
+            self._check_devices(found)  # Planning the others takes long.
+            found = self._fastest(self._finalists())
         self.candidates.end()
         return Chosen(found, self.candidates.tried)
 
@@ -88,10 +111,12 @@ class Planner:
         return self.candidates.estimate(count, self.variants[0])
 
     def _try_remat(self, best: Tried) -> None:
-        """Computing again takes time, so it can only pay where memory is short."""
+        """Computing again takes time, so it can only pay where memory is short; what is measured
+        may say otherwise."""
         others = [m for m in self.variants if remat_text(m) != best.remat]
         memory = self.method.memory_fraction * self.candidates.cluster.least_memory_bytes
-        if not others or best.peak_bytes < _SHORT_OF_MEMORY * memory:
+        short = best.peak_bytes >= _SHORT_OF_MEMORY * memory
+        if not others or not (short or self.method.finalists):
             return
         count = best.num_micro_batches
         with ThreadPoolExecutor(1) as pool:  # The compiler runs beside the tracer.
@@ -99,16 +124,20 @@ class Planner:
             self.candidates.traced(count)
             work.result()
 
-    def _plan_best(self) -> Found:
+    def _ranked(self) -> list[tuple[int, Method, float]]:
+        """Counts and variants that have a plan, and its predicted seconds, the fastest first."""
         ranked = sorted((t for t in self.candidates.tried if t.seconds is not None), key=_seconds)
+        by_remat = {remat_text(method): method for method in self.variants}
+        return [(t.num_micro_batches, by_remat[t.remat], _seconds(t)) for t in ranked]
+
+    def _plan_best(self) -> Found:
         best: Found | None = None
         misfit: AlpaError | None = None
-        for candidate in ranked[: 1 + _MOST_RUNNERS_UP]:
-            if best is not None and best.seconds <= _TOLERANCE * _seconds(candidate):
+        for count, method, seconds in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
+            if best is not None and best.seconds <= _TOLERANCE * seconds:
                 break
-            method = next(m for m in self.variants if remat_text(m) == candidate.remat)
             try:
-                found = self.candidates.in_full(candidate.num_micro_batches, method)
+                found = self.candidates.in_full(count, method)
             except (InfeasiblePlanError, TraceError) as error:
                 misfit = error
                 continue
@@ -118,6 +147,106 @@ class Planner:
             assert misfit is not None
             raise misfit
         return best
+
+    # -- finalists ------------------------------------------------------------------------
+
+    def _check_measurable(self) -> None:
+        where = f"finalists={self.method.finalists}"
+        kinds = {kind for _, kind in self.candidates.cluster.host_groups}
+        if len(kinds) > 1:
+            raise MethodError(
+                f"cluster {self.candidates.cluster.name!r} has devices of the kinds "
+                f"{', '.join(sorted(kinds))}, this process has but one",
+                where=where,
+                fix="use finalists=0",
+            )
+        processes: int = _jax.process_count()
+        if processes > 1:
+            raise DevicesError(
+                f"each of {processes} processes would choose by what it measured itself",
+                where=where,
+                fix="plan in one process, save the plan, and load it in all of them",
+            )
+
+    def _finalists(self) -> list[Found]:
+        """As many different plans as are wanted, if there are, the fastest by prediction first.
+
+        Numbers of micro-batches and rematerialization come before schedules: these order the
+        same programs, whose seconds the simulator puts together well.
+        """
+        wanted = self.method.finalists
+        planned = self.candidates.planned
+        for count, method in self._runners_up():
+            if len(_different(planned)) >= wanted:
+                break
+            try:
+                self.candidates.in_full(count, method)
+            except (InfeasiblePlanError, TraceError):
+                continue
+            planned = self.candidates.planned
+        return _different(planned)[:wanted]
+
+    def _runners_up(self) -> Iterator[tuple[int, Method]]:
+        """What may be planned in full, the most promising first."""
+        yield from [(count, method) for count, method, _ in self._ranked()]
+        best = min(self.candidates.planned, key=lambda found: found.seconds)
+        count = best.plan.num_micro_batches
+        if self.method.schedule != "auto" or len(best.plan.stages) == 1:
+            return
+        others = [replace(best.method, schedule=s) for s in schedules() if s != best.plan.schedule]
+        worth = {m.schedule: _seconds(self.candidates.estimate(count, m)) for m in others}
+        for method in sorted(others, key=lambda m: worth[m.schedule]):
+            if worth[method.schedule] < inf:
+                yield count, method
+
+    def _fastest(self, found: list[Found]) -> Found:
+        """Measure the plans; the fastest one, with what was measured."""
+        for each in found:
+            self._check_devices(each)
+        known: finalists.Known = {}
+        best: Found | None = None
+        reasons: list[str] = []
+        for each in found:
+            try:
+                measured = self._measured(each, known)
+            except InfeasiblePlanError as error:
+                self.candidates.note(each, reason=error.what)
+                reasons.append(error.what)
+                continue
+            self.candidates.note(each, measured=measured.seconds)
+            if best is None or measured.seconds < best.seconds:
+                best = measured
+        if best is None:
+            raise DevicesError(
+                f"none of the finalists runs: {reasons[0]}",
+                where=f"finalists={self.method.finalists}",
+                fix=f"use a memory_fraction below {self.method.memory_fraction:g}",
+            )
+        return best
+
+    def _measured(self, found: Found, known: finalists.Known) -> Found:
+        label = self._label(found)
+        self.candidates.say(f"measuring {label}")
+        plan = finalists.measure_plan(
+            found.plan,
+            progress=lambda _done, _total, what: self.candidates.say(f"measuring {label}: {what}"),
+            known=known,
+        ).plan
+        return replace(found, plan=plan)
+
+    def _label(self, found: Found) -> str:
+        return self.candidates.label(found.plan.num_micro_batches, found.method)
+
+    def _check_devices(self, found: Found) -> None:
+        devices = len(_jax.local_devices())
+        for stage in finalists.too_large(found.plan, devices):
+            needed = len(found.plan.meshes[found.plan.stages[stage].mesh].devices)
+            raise DevicesError(
+                f"stage {stage} of the plan for {self._label(found)} takes {needed} devices, "
+                f"this process has {devices}",
+                where=f"finalists={self.method.finalists}",
+                fix=f"plan where there are {needed} devices, or use finalists=0",
+            )
 
     def _no_count(self) -> AlpaError:
         return TraceError(
@@ -129,3 +258,20 @@ class Planner:
 
 def _seconds(tried: Tried) -> float:
     return inf if tried.seconds is None else tried.seconds
+
+
+def _different(found: tuple[Found, ...]) -> list[Found]:
+    """The fastest by prediction first; of plans that run the same programs only one."""
+    kept: list[Found] = []
+    for each in sorted(found, key=lambda found: found.seconds):
+        if not any(_runs_alike(each.plan, other.plan) for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _runs_alike(first: Plan, second: Plan) -> bool:
+    return (first.meshes, first.modules, first.programs) == (
+        second.meshes,
+        second.modules,
+        second.programs,
+    )

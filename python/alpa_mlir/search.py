@@ -49,6 +49,9 @@ class Method(ABC):
         num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
         export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
             programs of one device that need no partitioner.
+        finalists: how many of the best plans to compile and measure on the devices of this
+            process, which have to be of the kind that the cluster describes, before the fastest
+            is chosen; 0 leaves the choice to the predictions.
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
@@ -64,6 +67,7 @@ class Method(ABC):
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
     export: str = "shardy"
+    finalists: int = 0
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -101,6 +105,8 @@ class Method(ABC):
             raise MethodError(
                 f"memory_fraction {self.memory_fraction}", where=where, fix="use (0, 1]"
             )
+        if self.finalists < 0:
+            raise MethodError(f"{self.finalists} finalists", where=where, fix="use 0 or more")
         if self.time_limit_seconds <= 0:
             raise MethodError(
                 f"time_limit_seconds {self.time_limit_seconds}", where=where, fix="use more than 0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import alpa_mlir
@@ -9,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from alpa_mlir import finalists
-from alpa_mlir.errors import DevicesError
-from alpa_mlir.search import PipeshardParallel
+from alpa_mlir.errors import DevicesError, InfeasiblePlanError, MethodError
+from alpa_mlir.search import AutoParallel, PipeshardParallel
 from alpa_mlir.simulator import simulate
+from test_equality import relative_difference
+from test_planning import cluster, mlp, mlp_step
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,9 @@ def test_measured_seconds_take_the_place_of_predictions(planned):
     )
     assert step == pytest.approx(simulate(measured.plan).step_seconds)
     assert step >= busiest
+    assert 2 * measured.plan.predicted["slowest_stage_seconds"] == pytest.approx(busiest)
+    updates = [s.predicted["update_seconds"] for s in measured.plan.stages]
+    assert measured.plan.predicted["update_seconds"] == max(updates)
     assert measured.as_text().count("\n") == len(measured.stages)
 
 
@@ -91,3 +97,146 @@ def test_stages_that_need_more_devices_keep_their_predictions(planned):
     assert "needs more devices" in measured.as_text()
     with pytest.raises(DevicesError, match="takes 2 devices, this process has 1"):
         finalists.measure_plan(planned.plan, devices=jax.devices()[:1])
+
+
+def test_running_out_of_memory_is_an_error_of_the_plan(planned, monkeypatch):
+    def exhaust(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte\n..")
+
+    monkeypatch.setattr(finalists, "_seconds", exhaust)
+    with pytest.raises(InfeasiblePlanError, match=r"out of memory: RESOURCE_EXHAUSTED: .* 1 byte;"):
+        finalists.measure_plan(planned.plan)
+
+
+# -- as an option of the methods --------------------------------------------------------------
+
+
+TWO_STAGES = {"submeshes": [(1, 1), (1, 1)], "num_micro_batches": 4}
+
+
+def chosen(method, *, where=None, cache=False, **options):
+    function = alpa_mlir.parallelize(mlp_step, cluster=where or cluster(), method=method)
+    return function.trace(*mlp()).plan(cache=cache, **options)
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Let a function of the plan say what measuring it gives."""
+
+    def install(seconds):
+        def measure(plan, **_):
+            step = {**plan.predicted, "step_seconds": seconds(plan)}
+            return finalists.MeasuredPlan(replace(plan, predicted=step), (), ())
+
+        monkeypatch.setattr(finalists, "measure_plan", measure)
+
+    return install
+
+
+def test_the_choice_is_that_of_the_devices(pretend):
+    foreseen = chosen(AutoParallel(remat="none"))
+    assert foreseen.plan.num_micro_batches == 1
+    pretend(lambda plan: 1.0 / plan.num_micro_batches)
+    found = chosen(AutoParallel(remat="none", finalists=3))
+    assert found.plan.num_micro_batches == 4
+    assert found.predicted_seconds == 0.25
+    measured = {t.num_micro_batches: t.measured_seconds for t in found.tried}
+    assert measured == {1: 1.0, 2: 0.5, 4: 0.25, 8: None}
+    assert {t.num_micro_batches for t in found.tried if t.exact} == {1, 2, 4}
+    assert re.search(r"4 micro-batches: [\d.]+ us in 1 stage; measured 250 ms\n", found.as_text())
+
+
+def test_measured_plans_run():
+    said = []
+    method = AutoParallel(finalists=2, num_micro_batches=(1, 2))
+    found = chosen(method, progress=lambda *what: said.append(what))
+    times = [t.measured_seconds for t in found.tried if t.measured_seconds is not None]
+    assert len(times) == 2
+    assert found.predicted_seconds == min(times)
+    assert found.predicted_seconds == pytest.approx(simulate(found.plan).step_seconds)
+    assert any(re.fullmatch(r"measuring 1 .*: stage 0 forward", what) for _, _, what in said)
+    assert said[-1][0] == said[-1][1]
+    w, x = mlp()
+    assert relative_difference(found.load()(w, x), jax.jit(mlp_step)(w, x)) < 1e-5
+
+
+def test_one_count_has_runners_up_in_remat_and_schedule(pretend):
+    pretend(lambda plan: 2.0 if plan.schedule != "gpipe" else 1.0)
+    method = PipeshardParallel(**TWO_STAGES, schedule="auto", remat="auto", finalists=9)
+    found = chosen(method)
+    measured = {(t.remat, t.schedule) for t in found.tried if t.measured_seconds is not None}
+    assert {remat for remat, _ in measured} == {"none", "all"}
+    assert {schedule for _, schedule in measured} == {"1f1b", "1f1b-overlap", "gpipe"}
+    assert found.plan.schedule == "gpipe"
+    one = chosen(replace(method, finalists=1))
+    assert len([t for t in one.tried if t.measured_seconds is not None]) == 1
+
+
+def test_plans_that_run_the_same_programs_are_one_finalist(pretend):
+    """With one micro-batch there is nothing to schedule."""
+    pretend(lambda plan: 1.0)
+    method = PipeshardParallel(submeshes=[(1, 1), (1, 1)], schedule="auto", finalists=3)
+    assert len([t for t in chosen(method).tried if t.measured_seconds is not None]) == 1
+
+
+def test_what_does_not_fit_on_the_devices_is_not_chosen(pretend):
+    def exhausted(plan):
+        if plan.num_micro_batches == 1:
+            raise InfeasiblePlanError("a device runs out of memory")
+        return 1.0
+
+    pretend(exhausted)
+    found = chosen(AutoParallel(remat="none", finalists=2))
+    assert found.plan.num_micro_batches == 2
+    assert re.search(r"1 micro-batch: .*; a device runs out of memory\n", found.as_text())
+    with pytest.raises(
+        DevicesError, match=r"none of the finalists runs.*memory_fraction below 0.9"
+    ):
+        chosen(AutoParallel(num_micro_batches=1, remat="none", finalists=2))
+
+
+def test_finalists_that_cannot_be_measured(monkeypatch):
+    large = PipeshardParallel(submeshes=[(4, 4)], num_micro_batches=1, finalists=2)
+    with pytest.raises(
+        DevicesError, match=r"stage 0 of the plan for 1 micro-batch takes 16 devices.* has 8; fix"
+    ):
+        chosen(large, where=cluster(hosts=4, devices=4))
+    mixed = cluster()
+    mixed["device_types"]["other"] = mixed["device_types"]["small"]
+    mixed["hosts"] = [mixed["hosts"], {**mixed["hosts"], "device_type": "other"}]
+    with pytest.raises(MethodError, match="devices of the kinds other, small"):
+        chosen(AutoParallel(finalists=1), where=mixed)
+    with pytest.raises(MethodError, match="-1 finalists"):
+        AutoParallel(finalists=-1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(DevicesError, match="each of 2 processes would choose"):
+        chosen(AutoParallel(finalists=1))
+
+
+def test_measured_plans_are_kept_for_the_devices_that_they_were_measured_on(
+    pretend, monkeypatch, tmp_path
+):
+    pretend(lambda plan: 1.0)
+
+    def searches(method):
+        said = []
+        found = chosen(method, cache=tmp_path, progress=lambda *what: said.append(what))
+        return found, bool(said)
+
+    method = AutoParallel(num_micro_batches=(1, 2), finalists=1)
+    first, searched = searches(method)
+    assert searched
+    again, searched = searches(method)
+    assert not searched
+    assert again.tried == first.tried
+    monkeypatch.setattr(finalists, "devices_text", lambda: "4 x gpu")
+    assert searches(method)[1]
+    assert searches(replace(method, finalists=0))[1]
+    monkeypatch.setattr(finalists, "devices_text", lambda: "8 x gpu")
+    assert not searches(replace(method, finalists=0))[1]
+
+
+def test_the_devices_by_name():
+    text = finalists.devices_text()
+    assert text.startswith(f"{len(jax.local_devices())} x cpu")
+    assert "jaxlib" in text
