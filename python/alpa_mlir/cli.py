@@ -81,11 +81,17 @@ def _add_simulate(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
         help="execute a saved plan on a described cluster, without devices",
-        description="Executes a plan's instruction lists on the cluster it was made for, or on "
-        "another one: seconds, busy and idle time of each stage, memory over time, traffic.",
+        description="Executes a plan's instruction lists on the cluster it was made for, or on one "
+        "with other links between hosts: seconds, busy and idle time of each stage, memory over "
+        "time, traffic.",
     )
     parser.add_argument("plan", metavar="PLAN", help="folder that Plan.save wrote")
-    parser.add_argument("--cluster", metavar="CLUSTER", help="a preset or a file")
+    parser.add_argument(
+        "--cluster",
+        metavar="CLUSTER",
+        help="a preset or a file; its devices and the links within stages must be those that the "
+        "plan was made for",
+    )
     parser.add_argument(
         "--trace", type=_new_file, metavar="FILE", help="also write a trace for Chrome or Perfetto"
     )

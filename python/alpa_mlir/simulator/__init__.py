@@ -16,6 +16,7 @@ from alpa_mlir.simulator.costs import function_seconds
 from alpa_mlir.simulator.engine import Work, collect_steps, execute
 from alpa_mlir.simulator.memory import MemoryUse
 from alpa_mlir.simulator.network import LinkUse, MeshPair, Path
+from alpa_mlir.simulator.priced import check_prices
 from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, Transfer
 
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
@@ -28,14 +29,16 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
     and bandwidth.
 
     Args:
-        cluster: by default the one that the plan was made for.
+        cluster: by default the one that the plan was made for. Of another one, devices and the
+            links within stages must be the same; what lies between the meshes may differ.
         share_links: whether transfers between different meshes slow each other down where they
             use the same link; without, every pair of meshes has links of its own.
 
     Raises:
         ClusterFileError: the cluster's description is wrong, or lacks a device of the plan.
         PlanFormatError: the plan does not say the seconds of its stages.
-        PlanMismatchError: the programs do not fit together.
+        PlanMismatchError: the programs do not fit together, or the stages would take other
+            seconds on that cluster.
 
     Example:
         >>> simulate(plan).step_seconds                  # doctest: +SKIP
@@ -45,6 +48,8 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
     steps, sizes, pairs = collect_steps(plan)
     seconds = function_seconds(plan)
     paths = _paths(plan, described, sorted(set(pairs.values())))
+    if cluster is not None and plan.cluster:
+        check_prices(plan, described)
     work = Work(steps, seconds, sizes, pairs, paths)
     return Timeline(plan, described, share_links, work, execute(work, share_links))
 
