@@ -71,13 +71,13 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
                     f"{_quantity(key, old.get(key))} where the plan was made"
                 )
     for link in ("intra_host", "inter_host"):
-        old, new = (c.get("links", {}).get(link, {}) for c in (planned, given))
-        for key in ("bandwidth", "latency"):
-            if old.get(key) != new.get(key):
-                return (
-                    f"{key} of {link} links is {new.get(key)} in the cluster, {old.get(key)} where "
-                    "the plan was made"
-                )
+        for before, after in zip(_links(planned, link), _links(given, link), strict=True):
+            for key in ("bandwidth", "latency"):
+                if before.get(key) != after.get(key):
+                    return (
+                        f"{key} of {link} links is {after.get(key)} in the cluster, "
+                        f"{before.get(key)} where the plan was made"
+                    )
     if planned.get("profile") != given.get("profile"):
         return "the measured costs of the cluster are others than those the plan was made with"
     return None
@@ -86,6 +86,12 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     hosts: Any = cluster.get("hosts", [])
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
+
+
+def _links(cluster: Mapping[str, Any], link: str) -> list[Mapping[str, Any]]:
+    """Of each group of hosts, its own links or else the cluster's."""
+    default = cluster.get("links", {}).get(link, {})
+    return [host.get("links", {}).get(link, default) for host in _host_groups(cluster)]
 
 
 def _hosts(cluster: Mapping[str, Any]) -> str:

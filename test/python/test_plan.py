@@ -243,6 +243,10 @@ def test_plans_for_other_clusters_are_refused(planned):
             lambda c: c["links"]["inter_host"].update(bandwidth=7),
             "bandwidth of inter_host links is 7",
         ),
+        (
+            lambda c: c["hosts"][0].update(links={"intra_host": {"bandwidth": 7, "latency": 0}}),
+            "bandwidth of intra_host links is 7",
+        ),
     ]
     for edit, message in cases:
         refused(planned.plan, message, cluster=other(edit))
