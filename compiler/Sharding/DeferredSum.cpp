@@ -62,6 +62,14 @@ int alpa::linkOperand(Operation *op) {
     return -1;
   if (isa<hlo::TransposeOp, hlo::ReshapeOp, hlo::NegOp>(op))
     return 0;
+  if (isa<hlo::BroadcastInDimOp>(op)) { // Where it only adds dimensions of size 1.
+    auto from = cast<RankedTensorType>(op->getOperand(0).getType());
+    auto to = cast<RankedTensorType>(op->getResult(0).getType());
+    return from.hasStaticShape() && to.hasStaticShape() &&
+                   from.getNumElements() == to.getNumElements()
+               ? 0
+               : -1;
+  }
   if (isa<hlo::ConvertOp>(op))
     return isWiderOrEqual(elementOf(op->getResult(0)), elementOf(op->getOperand(0))) ? 0 : -1;
   if (isa<hlo::DivOp>(op))

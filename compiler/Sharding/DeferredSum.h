@@ -21,8 +21,8 @@ namespace alpa {
 /// broadcast.
 bool isUniform(mlir::Value value);
 /// The operand whose terms the op passes on: f(a + b) = f(a) + f(b), with no
-/// digit lost. Converts to wider types, transposes, reshapes, sums over dimensions of
-/// one element, negation, products with and quotients by uniform tensors; -1 for
+/// digit lost. Converts to wider types, transposes, reshapes, broadcasts and sums over
+/// dimensions of one element, negation, products with and quotients by uniform tensors; -1 for
 /// other ops.
 int linkOperand(mlir::Operation *op);
 /// Factors of an op's rule whose sums it can leave as terms: contracted dimensions

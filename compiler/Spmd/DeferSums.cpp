@@ -463,6 +463,12 @@ FailureOr<Terms> SumDeferrer::passOn(Operation *op, unsigned operand, const Shar
       permutation.push_back(dim + made.rank());
     transpose.setPermutation(permutation);
   }
+  if (auto broadcast = dyn_cast<hlo::BroadcastInDimOp>(clone)) {
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, made.rank()));
+    for (int64_t dim : broadcast.getBroadcastDimensions())
+      dims.push_back(dim + made.rank());
+    broadcast.setBroadcastDimensions(dims);
+  }
   if (auto reduceOp = dyn_cast<hlo::ReduceOp>(clone))
     reduceOp.setDimensions(llvm::map_to_vector(reduceOp.getDimensions(),
                                                [&](int64_t dim) { return dim + made.rank(); }));

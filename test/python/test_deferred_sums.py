@@ -170,3 +170,19 @@ def test_pipeline(export: str) -> None:
     )
     plan = _plan_and_check(model, method, 8)
     assert _with_terms(plan, model)
+
+
+def test_scanned_layers_in_stages() -> None:
+    """A stage's gradients are pieces of the stacked weights' ones, with a dimension of their own."""
+    model = zoo.make_gpt(zoo.GPTConfig(layers=4, scan=True, optimizer="sgd", learning_rate=0.1))
+    method = PipeshardParallel(
+        submeshes=[(1, 4), (1, 4)],
+        mesh_shapes=[(1, 4), (1, 4)],
+        num_micro_batches=2,
+        method="data-parallel",
+        export="collectives",
+    )
+    plan = _plan_and_check(model, method, 8)
+    pieces = {(4, 1, *shape[1:]) for shape in _shapes(model) if len(shape) > 1}
+    assert pieces & {t.shape for t in _added_up(plan)}
+    assert _collectives(plan, "backward") == []

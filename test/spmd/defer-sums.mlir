@@ -34,6 +34,29 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]
 
 // -----
 
+// The weights of a scanned layer are one of a stack: a broadcast adds its dimension.
+// CHECK-LABEL: func.func @stacked(
+// CHECK: %[[TERMS:.+]] = stablehlo.dot_general {{.*}} -> tensor<2x4x6xf32>
+// CHECK: %[[OF_STACK:.+]] = stablehlo.broadcast_in_dim %[[TERMS]], dims = [0, 2, 3] {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S0, R, R, S1]>]
+// CHECK-SAME: -> tensor<2x1x4x6xf32>
+// CHECK: stablehlo.reduce(%[[OF_STACK]] init: {{.*}} across dimensions = [0]
+module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @stacked(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>, %w: tensor<1x4x6xf32>) -> tensor<1x4x6xf32> {
+    %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S1], partial = [0]>],
+         alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, S1]>]}
+        : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %1 = stablehlo.broadcast_in_dim %0, dims = [1, 2]
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, S1], partial = [0]>],
+         alpa.summed_as = #alpa.sharding<[R, R, S1]>,
+         alpa.use_shardings = [#alpa.sharding<[R, S1], partial = [0]>]} : (tensor<4x6xf32>) -> tensor<1x4x6xf32>
+    %2 = stablehlo.subtract %w, %1 {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R, S1]>]} : tensor<1x4x6xf32>
+    return %2 : tensor<1x4x6xf32>
+  }
+}
+
+// -----
+
 // Two sums along different axes: two leading dimensions, wherever the kept ones are.
 // CHECK-LABEL: func.func @bias(
 // CHECK: stablehlo.reshape {{.*}} (tensor<4x8x6xf32>) -> tensor<4x2x4x3x2xf32>
