@@ -173,7 +173,7 @@ def test_pipeline(export: str) -> None:
 
 
 def test_scanned_layers_in_stages() -> None:
-    """A stage's gradients are pieces of the stacked weights' ones, with a dimension of their own."""
+    """A stage's gradients are pieces of those of the stacked weights."""
     model = zoo.make_gpt(zoo.GPTConfig(layers=4, scan=True, optimizer="sgd", learning_rate=0.1))
     method = PipeshardParallel(
         submeshes=[(1, 4), (1, 4)],
