@@ -119,15 +119,40 @@ bool BatchAnalysis::touchesBatchDim(Operation *op) const {
   return llvm::any_of(getUsedValues(op), has) || llvm::any_of(op->getResults(), has);
 }
 
+bool BatchAnalysis::hasSeveralSamples(Value value) const {
+  auto it = dims.find(value);
+  return it != dims.end() && llvm::any_of(it->second.set_bits(), [&](unsigned dim) {
+           return cast<RankedTensorType>(value.getType()).getDimSize(dim) > 1;
+         });
+}
+
+/// Where `dim`, a dimension of one sample, goes in a reshape. Rules leave it out, because it
+/// splits nothing: it is the first of one element that has as many elements before it.
+static std::optional<unsigned> findSingleSample(RankedTensorType from, unsigned dim,
+                                                RankedTensorType to) {
+  int64_t before = 1, passed = 1;
+  for (int64_t size : from.getShape().take_front(dim))
+    before *= size;
+  for (auto [place, size] : llvm::enumerate(to.getShape())) {
+    if (passed == before && size == 1)
+      return place;
+    passed *= size;
+  }
+  return std::nullopt;
+}
+
 void BatchAnalysis::visit(Operation *op) {
-  bool depends = false, hasDim = false;
+  bool depends = false, hasDim = false, isGuessed = false;
   for (Value value : getUsedValues(op)) {
     depends |= dependsOnBatch(value);
     hasDim |= hasBatchDim(value);
+    isGuessed |= guessed.contains(value);
   }
   if (!depends)
     return;
   std::optional<ShardingRule> rule = hasDim ? getShardingRule(op) : std::nullopt;
+  if (isGuessed || (hasDim && !rule))
+    guessed.insert(op->result_begin(), op->result_end());
   if (!rule) {
     for (Value result : op->getResults())
       dims[result] = llvm::SmallBitVector(rankOf(result), hasDim);
@@ -154,4 +179,12 @@ void BatchAnalysis::visit(Operation *op) {
         bits.set(dim);
     dims[result] = bits;
   }
+  if (op->getName().getStringRef() != "stablehlo.reshape")
+    return;
+  auto from = cast<RankedTensorType>(op->getOperand(0).getType());
+  auto to = cast<RankedTensorType>(op->getResult(0).getType());
+  for (unsigned dim : dims[op->getOperand(0)].set_bits())
+    if (from.getDimSize(dim) == 1)
+      if (std::optional<unsigned> place = findSingleSample(from, dim, to))
+        dims[op->getResult(0)].set(*place);
 }

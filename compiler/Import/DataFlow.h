@@ -5,6 +5,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SmallBitVector.h"
 
 namespace alpa {
@@ -47,6 +48,13 @@ public:
     auto it = dims.find(value);
     return it != dims.end() && it->second.any();
   }
+  /// Whether the value is known to have one: all ops that its dimensions come from have rules.
+  bool surelyHasBatchDim(mlir::Value value) const {
+    return hasBatchDim(value) && !guessed.contains(value);
+  }
+  /// Whether it has one of several samples. A single sample's dimension may be one that the
+  /// program has anyway, such as the first of a weight that is added to the batch.
+  bool hasSeveralSamples(mlir::Value value) const;
   /// Whether an operand or a result of the op has a dimension of the batch.
   bool touchesBatchDim(mlir::Operation *op) const;
 
@@ -55,6 +63,8 @@ private:
 
   /// For values that depend on the batch: one bit for each dimension.
   llvm::DenseMap<mlir::Value, llvm::SmallBitVector> dims;
+  /// Values whose dimensions went through an op without a rule.
+  llvm::DenseSet<mlir::Value> guessed;
 };
 
 } // namespace alpa

@@ -40,7 +40,7 @@ public:
       followDataFlow();
       BatchAnalysis batch(main);
       for (Operation *op : ops)
-        facts[op].phase = choose(facts[op], batch.touchesBatchDim(op));
+        facts[op].phase = choose(op, batch);
       pullSources();
       deferMetrics(batch);
       if (failed(verifyOrder()))
@@ -76,17 +76,43 @@ private:
   }
 
   /// Update work is done once, on averages; so what holds no sample of the batch
-  /// any more, such as the exponential of the mean loss, is update.
-  static Phase choose(const OpFacts &op, bool touchesBatchDim) {
-    if (op.named == NamedPhase::Backward)
+  /// any more, such as the exponential of the mean loss, is update. Gradients of
+  /// single samples, and what is made of them until they are added up, are backward.
+  Phase choose(Operation *op, const BatchAnalysis &batch) {
+    const OpFacts &fact = facts[op];
+    if (fact.named == NamedPhase::Backward)
       return Phase::Backward;
-    if (op.named == NamedPhase::Forward || op.feedsForward)
+    if (fact.named == NamedPhase::Forward || fact.feedsForward)
       return Phase::Forward;
-    if (op.feedsBackward)
+    if (fact.feedsBackward)
       return Phase::Backward;
-    if (op.needsBackward)
-      return Phase::Update;
-    return touchesBatchDim ? Phase::Forward : Phase::Update;
+    if (!fact.needsBackward)
+      return batch.touchesBatchDim(op) ? Phase::Forward : Phase::Update;
+    bool holdsSamples = false;
+    for (Value value : getUsedValues(op)) {
+      Operation *source = value.getDefiningOp();
+      auto it = facts.find(source);
+      if (it != facts.end() && it->second.needsBackward && it->second.phase == Phase::Update)
+        return Phase::Update;
+      holdsSamples |= isPerSample(value, batch);
+    }
+    return holdsSamples ? Phase::Backward : Phase::Update;
+  }
+
+  /// Whether micro-batches have parts of the value, not terms of it. With one sample in each a
+  /// gradient looks the same either way, but for a weight's it has the shape of the weight.
+  bool isPerSample(Value value, const BatchAnalysis &batch) {
+    if (!batch.surelyHasBatchDim(value))
+      return false;
+    Operation *source = value.getDefiningOp();
+    if (!source || batch.hasSeveralSamples(value) || facts[source].named != NamedPhase::Backward)
+      return true;
+    return llvm::none_of(main.getArguments(), [&](BlockArgument arg) {
+      auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), "alpa.kind");
+      return kind && kind.getValue() == "state" &&
+             cast<RankedTensorType>(arg.getType()).getShape() ==
+                 cast<RankedTensorType>(value.getType()).getShape();
+    });
   }
 
   /// What a forward or backward op without a name reads is at least as early.

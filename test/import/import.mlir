@@ -103,16 +103,56 @@ func.func public @main(%x: tensor<4xf32> {alpa.kind = "state"}) -> (tensor<4xf32
 // A step that is a call of a jitted function: the names within do not repeat those of the call.
 
 // CHECK-LABEL: func.func public @main
-func.func public @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<4xf32> {alpa.kind = "batch"}) -> tensor<4xf32> {
+func.func public @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<2x4xf32> {alpa.kind = "batch"}) -> tensor<4xf32> {
   // CHECK: stablehlo.sine {{.*}}alpa.eqn = 0 : i64, alpa.phase = "forward"
-  // CHECK: stablehlo.multiply {{.*}}alpa.eqn = 0 : i64, alpa.phase = "backward"
+  // CHECK: stablehlo.reduce{{.*}}alpa.eqn = 0 : i64, alpa.phase = "backward"
   // CHECK: stablehlo.subtract {{.*}}{alpa.phase = "update"}
-  %0 = func.call @step(%w, %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32> loc("jit(step)/jit(step)")
+  %0 = func.call @step(%w, %x) : (tensor<4xf32>, tensor<2x4xf32>) -> tensor<4xf32> loc("jit(step)/jit(step)")
   return %0 : tensor<4xf32>
 }
-func.func private @step(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
-  %0 = stablehlo.sine %x : tensor<4xf32> loc("jvp(alpa_eqn_0)/sin")
-  %1 = stablehlo.multiply %0, %x : tensor<4xf32> loc("transpose(jvp(alpa_eqn_0))/mul")
+func.func private @step(%w: tensor<4xf32>, %x: tensor<2x4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.sine %x : tensor<2x4xf32> loc("jvp(alpa_eqn_0)/sin")
+  %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32> loc("transpose(jvp(alpa_eqn_0))/reduce_sum")
   %2 = stablehlo.subtract %w, %1 : tensor<4xf32> loc("sub")
   return %2 : tensor<4xf32>
+}
+
+// -----
+
+// Gradients of single samples are made use of in each micro-batch, until they are added up.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<2x4xf32> {alpa.kind = "batch"}) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.sine %x : tensor<2x4xf32> loc("jit(f)/vmap(jvp(alpa_eqn_0))/sin")
+  %1 = stablehlo.cosine %0 : tensor<2x4xf32> loc("jit(f)/vmap(transpose(jvp(alpa_eqn_0)))/cos")
+  // CHECK: stablehlo.tanh {{.*}}alpa.phase = "backward"
+  %2 = stablehlo.tanh %1 : tensor<2x4xf32> loc("jit(f)/tanh")
+  // CHECK: stablehlo.reduce{{.*}}alpa.phase = "backward"
+  %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32> loc("jit(f)/sum")
+  // CHECK: stablehlo.tanh %{{.*}} {alpa.phase = "update"}
+  %4 = stablehlo.tanh %3 : tensor<4xf32> loc("jit(f)/tanh")
+  %5 = stablehlo.subtract %w, %4 : tensor<4xf32> loc("jit(f)/sub")
+  return %5 : tensor<4xf32>
+}
+
+// -----
+
+// With one sample in a micro-batch, what has the shape of a weight is its gradient.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%w: tensor<1x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %v: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<1x4xf32> {alpa.kind = "batch"}) -> (tensor<1x4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.sine %x : tensor<1x4xf32> loc("jit(f)/jvp(alpa_eqn_0)/sin")
+  %1 = stablehlo.cosine %0 : tensor<1x4xf32> loc("jit(f)/transpose(jvp(alpa_eqn_0))/cos")
+  // CHECK: stablehlo.tanh %{{.*}} {alpa.phase = "update"}
+  %2 = stablehlo.tanh %1 : tensor<1x4xf32> loc("jit(f)/tanh")
+  %3 = stablehlo.subtract %w, %2 : tensor<1x4xf32> loc("jit(f)/sub")
+  // CHECK: stablehlo.reshape {{.*}}alpa.phase = "backward"
+  %4 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<1x1x4xf32> loc("jit(f)/transpose(jvp(alpa_eqn_0))/reshape")
+  // CHECK: stablehlo.negate {{.*}}alpa.phase = "backward"
+  %5 = stablehlo.negate %4 : tensor<1x1x4xf32> loc("jit(f)/neg")
+  %6 = stablehlo.reshape %5 : (tensor<1x1x4xf32>) -> tensor<4xf32> loc("jit(f)/reshape")
+  %7 = stablehlo.subtract %v, %6 : tensor<4xf32> loc("jit(f)/sub")
+  return %3, %7 : tensor<1x4xf32>, tensor<4xf32>
 }

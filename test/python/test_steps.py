@@ -81,6 +81,28 @@ def test_a_jitted_step():
         assert relative_difference(planned(weights, batch), expected) < 1e-5
 
 
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_gradients_of_single_examples(count):
+    """Clipped one by one, as in differentially private training (Abadi et al., 2016)."""
+    weights = [jax.random.normal(jax.random.key(i), (8, 8)) for i in range(3)]
+    batch = jax.random.normal(jax.random.key(7), (8, 8))
+
+    def loss(weights, x):
+        for weight in weights:
+            x = jnp.tanh(weight @ x)
+        return 10 * jnp.sum(x**2)
+
+    def step(weights, batch):
+        grads = jax.vmap(jax.grad(loss), (None, 0))(weights, batch)
+        norms = jnp.sqrt(sum(jnp.sum(g**2, (1, 2)) for g in grads))
+        clipped = [g / jnp.maximum(norms, 1)[:, None, None] for g in grads]
+        new = [w - 0.1 * g.mean(0) for w, g in zip(weights, clipped, strict=True)]
+        return new, norms
+
+    planned = alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=two_stages(count))
+    assert relative_difference(planned(weights, batch), jax.jit(step)(weights, batch)) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["gpt", "kv_cache"])
 def test_inference(name):
     """No gradient anywhere: all of the function is forward."""
