@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from alpa_mlir import AutoParallel, parallelize
+from alpa_mlir import AutoParallel, PipeshardParallel, parallelize
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.plan import Plan
@@ -43,29 +42,22 @@ def cluster_of(hosts: Sequence[tuple[str, int]]) -> Cluster:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeptStages(Method):
+def kept_stages(plan: Plan, **options: Any) -> PipeshardParallel:
     """The stages of another plan, on devices of the types that lie there."""
-
-    plan: Plan | None = None
-
-    def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        plan = self.plan
-        assert plan is not None
-        owners = [(host, name) for host, (name, count) in enumerate(HOSTS) for _ in range(count)]
-        submeshes: list[str] = []
-        shapes: list[str] = []
-        for stage in plan.stages:
-            mesh = plan.meshes[stage.mesh]
-            hosts = dict(owners[device] for device in mesh.devices)
-            (name,) = set(hosts.values())
-            submeshes.append(f"{len(hosts)}x{len(mesh.devices) // len(hosts)}@{name}")
-            shapes.append("x".join(map(str, mesh.shape)))
-        return {
-            "submeshes": ",".join(submeshes),
-            "mesh-shapes": ",".join(shapes),
-            "layer-ranges": ",".join("-".join(map(str, stage.layers)) for stage in plan.stages),
-        }
+    owners = [(host, name) for host, (name, count) in enumerate(HOSTS) for _ in range(count)]
+    submeshes: list[tuple[int, int, str]] = []
+    for stage in plan.stages:
+        devices = plan.meshes[stage.mesh].devices
+        hosts = dict(owners[device] for device in devices)
+        (name,) = set(hosts.values())
+        submeshes.append((len(hosts), len(devices) // len(hosts), name))
+    return PipeshardParallel(
+        submeshes=submeshes,
+        mesh_shapes=[plan.meshes[stage.mesh].shape for stage in plan.stages],
+        layer_ranges=[stage.layers for stage in plan.stages],
+        schedule=plan.schedule,
+        **options,
+    )
 
 
 def plan_for(model: PaperModel, cluster: Cluster, method: Method) -> Plan:
@@ -92,8 +84,8 @@ def measure(case: str, micro_batches: int, layers: int) -> list[dict[str, Any]]:
     for name, hosts in assumed.items():
         try:
             guess = plan_for(model, cluster_of(hosts), AutoParallel(**common))
-            kept = KeptStages(plan=guess, schedule=guess.schedule, **common)
-            rows.append(_row(name, model, plan_for(model, truth, kept), truth))
+            kept = plan_for(model, truth, kept_stages(guess, **common))
+            rows.append(_row(name, model, kept, truth))
         except AlpaError as error:
             rows.append({"assumed": name, "failed": str(error)})
     return rows

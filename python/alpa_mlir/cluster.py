@@ -100,6 +100,11 @@ class Cluster:
         return tuple(counts)
 
     @property
+    def host_device_types(self) -> tuple[str, ...]:
+        """Name of the device type of each host."""
+        return tuple(name for count, name in self.host_groups for _ in range(count))
+
+    @property
     def num_devices(self) -> int:
         return sum(self.devices_per_host)
 

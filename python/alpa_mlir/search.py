@@ -15,6 +15,7 @@ from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
+from alpa_mlir.submesh import SubmeshLike, submeshes_text
 
 LAYER_BALANCES = ("communication", "operators")
 REMAT = ("none", "all", "auto")
@@ -323,6 +324,7 @@ class ShardParallel(Method):
     Attributes:
         mesh_shape: sizes of the mesh's axes, such as `(2, 4)`; by default every view of the
             whole cluster is tried.
+        device_type: take only hosts of this type, where a cluster has several.
 
     Example:
         >>> ShardParallel(mesh_shape=(2, 2)).mesh_shape
@@ -332,12 +334,13 @@ class ShardParallel(Method):
     """
 
     mesh_shape: tuple[int, ...] | None = None
+    device_type: str = ""
 
     def may_cut(self, cluster: Cluster) -> bool:
         return False
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        hosts = cluster.devices_per_host
+        hosts = self._hosts(cluster)
         if self.mesh_shape is None:
             if len(set(hosts)) > 1:
                 raise MethodError(
@@ -345,7 +348,7 @@ class ShardParallel(Method):
                     where="ShardParallel",
                     fix="use AutoParallel, or give mesh_shape",
                 )
-            return {"submeshes": f"{len(hosts)}x{hosts[0]}"}
+            return {"submeshes": self._submesh(len(hosts), hosts[0])}
         size = prod(self.mesh_shape)
         submesh = (1, size) if size <= hosts[0] else (size // hosts[0], hosts[0])
         if prod(submesh) != size or submesh[0] > len(hosts):
@@ -355,9 +358,24 @@ class ShardParallel(Method):
                 fix="use devices of one host, or whole hosts",
             )
         return {
-            "submeshes": f"{submesh[0]}x{submesh[1]}",
+            "submeshes": self._submesh(*submesh),
             "mesh-shapes": "x".join(map(str, self.mesh_shape)),
         }
+
+    def _submesh(self, hosts: int, devices: int) -> str:
+        return submeshes_text([(hosts, devices, self.device_type)], "ShardParallel")
+
+    def _hosts(self, cluster: Cluster) -> list[int]:
+        """Devices of each host that may be taken."""
+        hosts = list(zip(cluster.devices_per_host, cluster.host_device_types, strict=True))
+        fitting = [devices for devices, name in hosts if self.device_type in ("", name)]
+        if not fitting:
+            raise MethodError(
+                f"cluster {cluster.name!r} has no hosts of device type {self.device_type!r}",
+                where="ShardParallel",
+                fix=f"use one of {', '.join(sorted(set(cluster.host_device_types)))}",
+            )
+        return fitting
 
 
 @final
@@ -366,15 +384,17 @@ class PipeshardParallel(Method):
     """Stages by hand; the shardings inside each are searched.
 
     Attributes:
-        submeshes: (hosts, devices of each host) of each stage.
+        submeshes: (hosts, devices of each host) of each stage; or (hosts, devices of each host,
+            device type) for hosts of that type, where a cluster has several.
         mesh_shapes: the logical shape of each stage's mesh; searched by default.
         layer_ranges: [first, end) of each stage's layers; searched by default.
 
     Example:
         >>> method = PipeshardParallel(submeshes=[(1, 2), (1, 2)], num_micro_batches=4)
+        >>> mixed = PipeshardParallel(submeshes=[(1, 8, "a100"), (2, 4, "v100")])
     """
 
-    submeshes: Sequence[tuple[int, int]] = ()
+    submeshes: Sequence[SubmeshLike] = ()
     mesh_shapes: Sequence[tuple[int, ...]] | None = None
     layer_ranges: Sequence[tuple[int, int]] | None = None
 
@@ -384,6 +404,7 @@ class PipeshardParallel(Method):
             raise MethodError(
                 "no submeshes", where="PipeshardParallel", fix="give (hosts, devices) a stage"
             )
+        submeshes_text(self.submeshes, "PipeshardParallel")
         for name, given in (("mesh_shapes", self.mesh_shapes), ("layer_ranges", self.layer_ranges)):
             if given is not None and len(given) != len(self.submeshes):
                 raise MethodError(
@@ -396,7 +417,7 @@ class PipeshardParallel(Method):
         return len(self.submeshes) > 1
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        options = {"submeshes": ",".join(f"{h}x{d}" for h, d in self.submeshes)}
+        options = {"submeshes": submeshes_text(self.submeshes, "PipeshardParallel")}
         if self.mesh_shapes is not None:
             options["mesh-shapes"] = ",".join("x".join(map(str, s)) for s in self.mesh_shapes)
         if self.layer_ranges is not None:

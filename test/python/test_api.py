@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import compiler
+from alpa_mlir import Cluster, compiler
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -20,13 +20,11 @@ from alpa_mlir.errors import (
 )
 from alpa_mlir.search import AutoParallel, PipeshardParallel, ShardParallel
 
-
-class FakeCluster:
-    devices_per_host = (4, 4)
+CLUSTER = Cluster.load("cpu-test")  # 2 hosts of 4 devices
 
 
 def options(method):
-    return method.stage_options(FakeCluster())
+    return method.stage_options(CLUSTER)
 
 
 def test_public_names():
@@ -55,7 +53,9 @@ def test_methods_become_pass_options():
         "mesh-shapes": "1x1,2x1",
         "layer-ranges": "0-1,1-4",
     }
-    text = ShardParallel(num_micro_batches=2).passes(FakeCluster(), "c.yaml", 2, "sum")
+    typed = PipeshardParallel(submeshes=[(1, 1, "a100"), (1, 2)])
+    assert options(typed) == {"submeshes": "1x1@a100,1x2"}
+    text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2, "sum")
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
     assert "alpa-slice-stages{gradients=sum}" in text
 

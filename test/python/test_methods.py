@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 import zoo
-from alpa_mlir import AutoParallel, ShardParallel
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.compiler import sharding_methods
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from jax.sharding import AbstractMesh, NamedSharding
@@ -146,6 +146,84 @@ def test_bad_pins(shardings, mesh_shape, message):
     )
     with pytest.raises(MethodError, match=message):
         alpa_mlir.compile(pinned_step, *pinned_example(), cluster=CLUSTER, method=method)
+
+
+# -- device types -----------------------------------------------------------------------------
+
+
+MIXED = {
+    "name": "mixed",
+    "device_types": {
+        name: {"memory_bytes": "1GiB", "memory_bandwidth": 1e10, "peak_flops": {"float32": flops}}
+        for name, flops in (("quick", 4e10), ("model 2", 1e10))
+    },
+    "hosts": [
+        {"count": 1, "devices": 2, "device_type": "quick"},
+        {"count": 2, "devices": 2, "device_type": "model 2"},
+    ],
+    "links": {
+        "intra_host": {"bandwidth": 4e9, "latency": 2e-5},
+        "inter_host": {"bandwidth": 1e9, "latency": 1e-4},
+    },
+}
+
+
+def mixed_plan(method):
+    def step(w, x):
+        value, grads = jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w[0]) @ w[1]) ** 2))(w)
+        return [p - 0.1 * g for p, g in zip(w, grads, strict=True)], value
+
+    shape = jax.ShapeDtypeStruct((256, 256), "float32")
+    function = alpa_mlir.parallelize(step, cluster=MIXED, method=method, cache=False)
+    return function.plan([shape] * 2, shape).plan
+
+
+@pytest.mark.parametrize(
+    ("method", "devices"),
+    [
+        (PipeshardParallel(submeshes=[(1, 1, "model 2"), (1, 1, "quick")]), [{2, 3, 4, 5}, {0, 1}]),
+        (PipeshardParallel(submeshes=[(1, 2, "quick"), (2, 2, "model 2")]), [{0, 1}, {2, 3, 4, 5}]),
+        (ShardParallel(device_type="quick"), [{0, 1}]),
+        (ShardParallel(device_type="model 2"), [{2, 3, 4, 5}]),
+        (ShardParallel(device_type="model 2", mesh_shape=(2,)), [{2, 3, 4, 5}]),
+    ],
+)
+def test_stages_lie_on_hosts_of_the_type_that_is_named(method, devices):
+    plan = mixed_plan(method)
+    found = [set(plan.meshes[stage.mesh].devices) for stage in plan.stages]
+    assert all(own <= allowed for own, allowed in zip(found, devices, strict=True)), found
+
+
+def test_a_quicker_type_is_foreseen_to_be_quicker():
+    quick, slow = (
+        mixed_plan(PipeshardParallel(submeshes=[(1, 1, name)])).stages[0].predicted
+        for name in ("quick", "model 2")
+    )
+    assert slow["forward_seconds"] > 2 * quick["forward_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            lambda: PipeshardParallel(submeshes=[(1, 1, "v100")]),
+            "'1x1@v100' names no device type of cluster 'mixed': quick, model 2",
+        ),
+        (
+            lambda: ShardParallel(device_type="v100"),
+            "cluster 'mixed' has no hosts of device type 'v100'; fix: use one of model 2, quick",
+        ),
+        (lambda: PipeshardParallel(submeshes=[(2, 2, "quick")]), "is no part of cluster 'mixed'"),
+        (lambda: PipeshardParallel(submeshes=[(1, "quick")]), r"submesh \(1, 'quick'\); fix: use"),
+        (lambda: PipeshardParallel(submeshes=[(1, 1, 1)]), r"submesh \(1, 1, 1\)"),
+        (lambda: PipeshardParallel(submeshes=[(0, 1)]), r"submesh \(0, 1\)"),
+        (lambda: PipeshardParallel(submeshes=["1x2"]), "submesh '1x2'"),
+        (lambda: PipeshardParallel(submeshes=[(1, 1, "a,b")]), "device type 'a,b'; fix: give the"),
+    ],
+)
+def test_bad_submeshes(method, message):
+    with pytest.raises(MethodError, match=message):
+        mixed_plan(method())
 
 
 def test_a_method_that_does_not_fit_says_so():
