@@ -19,6 +19,7 @@ from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
 from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
+from alpa_mlir.pins import pinned_axes
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.planning import Planner
@@ -471,7 +472,8 @@ def _signature_json(traced: Traced, method: Method) -> str:
     """The signature with the shardings that the method's user has decided."""
     fields: dict[str, Any] = json.loads(traced.signature.to_json())
     # An input of the compiler's own comes last, and has no pin.
-    for item, pin in zip(fields["inputs"], method.pins(traced.in_tree), strict=False):
+    pins = pinned_axes(method.in_shardings, method.mesh_axes, traced.in_tree)
+    for item, pin in zip(fields["inputs"], pins, strict=False):
         if pin is None:
             continue
         rank = len(item["shape"])

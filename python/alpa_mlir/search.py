@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast, final
 
-from jax.sharding import PartitionSpec
-
-from alpa_mlir import trees
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
@@ -144,43 +141,6 @@ class Method(ABC):
     def may_cut(self, cluster: Cluster) -> bool:
         """Whether a plan may have several stages, so that scans over layers are unrolled."""
         return sum(cluster.devices_per_host) > 1
-
-    def pins(self, structure: Any) -> list[list[list[int]] | None]:
-        """Mesh axes of each dimension of each flattened argument; None where nothing is pinned.
-
-        Args:
-            structure: the tree of the tuple of dynamic arguments.
-
-        Raises:
-            MethodError: `in_shardings` is no beginning of that tree, or names an unknown axis.
-        """
-        if self.in_shardings is None:
-            return [None] * structure.num_leaves
-        where = "in_shardings"
-        try:
-            specs = trees.broadcast(self.in_shardings, structure, _is_spec)
-        except ValueError as error:
-            raise MethodError(str(error), where=where, fix="follow the arguments' tree") from None
-        return [None if spec is None else self._axes_of(spec) for spec in specs]
-
-    def _axes_of(self, spec: Any) -> list[list[int]]:
-        if not isinstance(spec, PartitionSpec):
-            raise MethodError(
-                f"{spec!r} is no sharding", where="in_shardings", fix="use PartitionSpec or None"
-            )
-        dims: list[list[int]] = []
-        entries: tuple[Any, ...] = tuple(spec)
-        for entry in entries:
-            names = _axis_names(entry)
-            unknown = [name for name in names if name not in self.mesh_axes]
-            if unknown:
-                raise MethodError(
-                    f"{spec} names the axis {unknown[0]!r}",
-                    where="in_shardings",
-                    fix=f"use axes of mesh_axes: {', '.join(self.mesh_axes)}",
-                )
-            dims.append([list(self.mesh_axes).index(name) for name in names])
-        return dims
 
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
         """The counts to choose from, rising; without any given, all that divide the batch.
@@ -423,16 +383,6 @@ class PipeshardParallel(Method):
         if self.layer_ranges is not None:
             options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
         return options
-
-
-def _axis_names(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _is_spec(value: Any) -> bool:
-    return value is None or isinstance(value, PartitionSpec)
 
 
 def _with_options(name: str, options: dict[str, str]) -> str:
