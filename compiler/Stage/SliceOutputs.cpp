@@ -92,11 +92,12 @@ LogicalResult SlicePlan::planOutput(int64_t index) {
   }
   if (home->second < 2)
     return planMicroBatchOutput(index, cast<OpResult>(value));
-  if (perMicroBatch)
+  // A sum or a mean that the update makes is made of all micro-batches.
+  if (numMicroBatches > 1 && reduction == "concat")
     return value.getDefiningOp()->emitError()
-           << resultName(index) << " is computed once a step, so its reduction `" << reduction
-           << "` over " << numMicroBatches
-           << " micro-batches has no meaning; compute it inside the loss function or use `mean`";
+           << resultName(index) << " is computed once a step, but has a part for each of "
+           << numMicroBatches
+           << " micro-batches; compute it inside the loss function, or use one micro-batch";
   outputFrom(pieces.find(*home)->second, value, index, Accumulate::None);
   return success();
 }

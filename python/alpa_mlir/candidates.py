@@ -184,6 +184,7 @@ class Candidates:
         Raises:
             InfeasiblePlanError: there is none.
             TraceError: the step cannot be traced for that number of micro-batches.
+            MicroBatchError: it uses values that only the whole batch has.
         """
         key = _key(count, method)
         if key in self._exact:
@@ -194,13 +195,14 @@ class Candidates:
         module = self._module_of(traced).clone()
         try:
             module.run(method.search_passes(self.cluster, self._file(self.cluster), count))
-        except InfeasiblePlanError as error:
+            module.run(method.finish_passes(self._gradients))
+        except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule, None, exact=True, reason=error.what
             )
-            self.misfits.append(error)
+            if isinstance(error, InfeasiblePlanError):
+                self.misfits.append(error)
             raise
-        module.run(method.finish_passes(self._gradients))
         plan = module.export_plan()
         found = Found(traced, plan, method)
         peak = max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages)

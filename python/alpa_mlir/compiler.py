@@ -14,6 +14,7 @@ from alpa_mlir.errors import (
     ClusterFileError,
     InfeasiblePlanError,
     MethodError,
+    MicroBatchError,
     ModuleSyntaxError,
     PassError,
     ProblemFormatError,
@@ -35,6 +36,7 @@ _NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
     ),
     (r"^cluster|cluster file|unknown cluster", ClusterFileError),
     (r"^alpa-search-stages:|^bad pass pipeline", MethodError),
+    (r"(each of|over) \d+ micro-batches|next micro-batch", MicroBatchError),
 )
 _DIAGNOSTIC = re.compile(r"^(?:(?P<where>.*?): )?(?P<kind>error|note): (?P<what>.*)$")
 

@@ -206,7 +206,7 @@ def _reduce(
     leaf: Leaf, facts: ResultFacts, batched: bool, count: int, option: Literal["mean", "sum"]
 ) -> Reduction:
     if not batched or leaf.key_impl:
-        return option
+        return "mean"  # The same in all micro-batches.
     if leaf.data_dtype == "bool" and count > 1 and facts.phase in ("forward", "backward"):
         raise TraceError(
             "a truth value of each micro-batch has no value for the whole batch",

@@ -23,6 +23,7 @@ from alpa_mlir.errors import (
     DevicesError,
     InfeasiblePlanError,
     MethodError,
+    MicroBatchError,
     TraceError,
 )
 from alpa_mlir.plan import Plan
@@ -34,6 +35,8 @@ _jax: Any = jax
 _MOST_RUNNERS_UP = 2
 # Plans that need more of the memory might be faster if they needed less.
 _SHORT_OF_MEMORY = 0.7
+# Why a plan cannot be had for a number of micro-batches.
+_NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError, TraceError)
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
@@ -70,7 +73,7 @@ class Planner:
         """
         if self.method.finalists:
             self._check_measurable()
-        best = self._only() if len(self.counts) == 1 else self._climb()
+        best = self._only(self.counts[0]) if len(self.counts) == 1 else self._climb()
         if best is None:
             misfits = self.candidates.misfits
             raise misfits[-1] if misfits else self._no_count()
@@ -88,11 +91,11 @@ class Planner:
         devices = max(self.candidates.cluster.devices_per_host)
         return nearest(self.counts, self.candidates.batch_size / devices)
 
-    def _only(self) -> Tried | None:
+    def _only(self, count: int) -> Tried | None:
         """With one number of micro-batches the usual plan is likely the answer."""
         for method in self.variants:
             try:
-                self.candidates.in_full(self.counts[0], method)
+                self.candidates.in_full(count, method)
             except InfeasiblePlanError:
                 continue
             return self.candidates.tried[-1]
@@ -138,11 +141,14 @@ class Planner:
                 break
             try:
                 found = self.candidates.in_full(count, method)
-            except (InfeasiblePlanError, TraceError) as error:
+            except _NOT_FOR_THIS_COUNT as error:
                 misfit = error
                 continue
             if best is None or found.seconds < best.seconds:
                 best = found
+        if best is None and isinstance(misfit, MicroBatchError) and 1 in self.counts:
+            self._only(1)  # Other numbers are as bad.
+            best = min(self.candidates.planned, key=lambda found: found.seconds, default=None)
         if best is None:
             assert misfit is not None
             raise misfit
@@ -181,7 +187,7 @@ class Planner:
                 break
             try:
                 self.candidates.in_full(count, method)
-            except (InfeasiblePlanError, TraceError):
+            except _NOT_FOR_THIS_COUNT:
                 continue
             planned = self.candidates.planned
         return _different(planned)[:wanted]

@@ -19,7 +19,7 @@ import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel, plan_cache
 from alpa_mlir.count_search import sensible_count
-from alpa_mlir.errors import InfeasiblePlanError
+from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError
 from alpa_mlir.plan_cache import PlanCache
 from test_equality import CLUSTER, relative_difference
 
@@ -77,6 +77,28 @@ def test_the_table_of_what_was_tried():
     assert (done == total, label) == (True, "planned")
     assert [d for d, _, _ in said] == sorted(d for d, _, _ in said)
     assert any("micro-batch" in label for _, _, label in said)
+
+
+def test_a_step_that_needs_its_whole_batch():
+    """Outputs of examples, weighted by the norm of the gradient: one micro-batch, though a
+    pipeline of several would be faster."""
+
+    def step(w, x):
+        def loss(w):
+            y = jnp.tanh(x @ w["a"]) @ w["b"]
+            return jnp.mean(y**2), y
+
+        (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(w)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), y * norm
+
+    args = mlp(hidden=2048, rows=512)
+    method = AutoParallel(pipeline="inter-only", layers=2)
+    assert planned(method, args=args, cache=False).plan.num_micro_batches > 1
+    found = planned(method, step, args, cache=False)
+    assert found.plan.num_micro_batches == 1
+    with pytest.raises(MicroBatchError, match="each of 4 micro-batches"):
+        planned(dataclasses.replace(method, num_micro_batches=4), step, args, cache=False)
 
 
 def test_counts_of_another_size_run():

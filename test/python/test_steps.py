@@ -47,8 +47,18 @@ def test_sums_over_micro_batches():
 
     def step(weights, x):
         (value, positive), grads = jax.value_and_grad(loss, has_aux=True)(weights, x)
-        new = [w - 0.01 * g for w, g in zip(weights, grads, strict=True)]
-        return new, {"loss": value, "positive": positive}
+        new = [w - 0.01 * g / positive for w, g in zip(weights, grads, strict=True)]
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+        return new, {
+            "loss": value,
+            "positive": positive,
+            # Made once a step, of sums; and what no batch has a part in.
+            "average": value / positive,
+            "norm": norm,
+            "is_large": (norm > 1).astype(int),
+            "rate": jnp.float32(0.01),
+            "old": weights[0][0],
+        }
 
     planned = alpa_mlir.parallelize(
         step, cluster=CLUSTER, method=two_stages(4), gradient_reduction="sum"
