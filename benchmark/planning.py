@@ -126,6 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gpus", type=int, default=0, help="devices; default: the paper's")
     parser.add_argument("--layers", type=int, default=0, help="that stages are made from")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=(), help="counts to try")
+    parser.add_argument(
+        "--automatic",
+        action="store_true",
+        help="search counts of micro-batches, layers and rematerialization as AutoParallel() does",
+    )
     parser.add_argument("--timeout", type=float, default=3600, help="seconds; default: 3600")
     given = parser.parse_args(arguments)
     if given.growth == bool(given.cases):
@@ -136,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         scan=given.scan,
         layers=given.layers,
         micro_batches=tuple(given.micro_batches),
+        automatic=given.automatic,
     )
     if given.growth:
         rows = growth(job, given.timeout)

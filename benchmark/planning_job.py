@@ -26,6 +26,11 @@ CACHE_VARIABLE = "ALPA_MLIR_CACHE"
 class Job:
     """What to plan.
 
+    Unlike `AutoParallel()` it takes what the paper's evaluation takes: a few counts of
+    micro-batches, so many layers, and rematerialization as the models say; `automatic` leaves
+    these to `AutoParallel`. All else (schedules, memory, time limits, mesh views) is as a user of
+    `AutoParallel` gets it, and so are gradients, which are averaged.
+
     Attributes:
         case: a name of `paper_models.CASES`, such as `gpt-39b`.
         gpus: devices; 0 for as many as the paper's.
@@ -36,7 +41,9 @@ class Job:
         pipeline, method: as in docs/methods.md.
         options: more fields of `AutoParallel`; the models recompute layers themselves, so that
             `remat` is `"none"` by default.
-        predict: only search; there are no programs and there is no Plan.
+        automatic: search what is not given: all counts that divide the batch, layers by the
+            model's blocks, `remat="auto"`.
+        predict: only search, each count in full; there are no programs and there is no Plan.
     """
 
     case: str
@@ -48,7 +55,12 @@ class Job:
     pipeline: str = "auto"
     method: str = "auto"
     options: Mapping[str, Any] | None = None
+    automatic: bool = False
     predict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.automatic and self.predict:
+            raise ValueError("an automatic search takes numbers from plans, it cannot only predict")
 
 
 class Stopwatch:
@@ -141,14 +153,12 @@ def measure(job: Job) -> dict[str, Any]:
 
     model = make_case(job.case, scan=job.scan, layers=job.depth)
     gpus = job.gpus or model.gpus
-    counts = job.micro_batches or model.micro_batches
-    others: dict[str, Any] = {"remat": "none", **(job.options or {})}
+    counts = job.micro_batches or (None if job.automatic else model.micro_batches)
+    defaults = {} if job.automatic else {"layers": model.layers, "remat": "none"}
+    given = {"layers": job.layers} if job.layers else {}
+    options: dict[str, Any] = {**defaults, **given, **(job.options or {})}
     method = AutoParallel(
-        num_micro_batches=counts,
-        layers=job.layers or model.layers,
-        pipeline=job.pipeline,
-        method=job.method,
-        **others,
+        num_micro_batches=counts, pipeline=job.pipeline, method=job.method, **options
     )
     cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()
@@ -169,7 +179,7 @@ def measure(job: Job) -> dict[str, Any]:
         "cpu_seconds": time.process_time() - busy,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "breakdown": watch.seconds,
-        "micro_batches_tried": list(counts),
+        "micro_batches_tried": list(counts or ()),
         "remat": method.remat,  # Beside what the model itself computes again.
         **found,
     }
@@ -180,8 +190,10 @@ def _plan(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any]:
     from alpa_mlir import parallelize
 
     function = parallelize(model.step, cluster=cluster, method=method)
-    plan = function.plan(model.state, model.batch).plan
+    planned = function.plan(model.state, model.batch)
+    plan = planned.plan
     return {
+        "micro_batches_tried": sorted({tried.num_micro_batches for tried in planned.tried}),
         "step_seconds": plan.predicted["step_seconds"],
         "num_micro_batches": plan.num_micro_batches,
         "schedule": plan.schedule,
