@@ -214,7 +214,10 @@ def _decode(plan: Plan, what: str, value: Any, examples: list[Any]) -> Any:
 
 
 def _leaf(info: Any, key_impl: str | None) -> Leaf:
-    dtype = jnp.dtype(info.dtype)
+    try:
+        dtype = jnp.dtype(info.dtype)
+    except TypeError:
+        raise PlanMismatchError(f"dtype {info.dtype!r} is unknown", where=info.name) from None
     if key_impl is None:
         return Leaf(info.name, info.shape, dtype, info.shape, info.dtype)
     data = _jax.ShapeDtypeStruct(info.shape, dtype)

@@ -105,9 +105,12 @@ def _add_simulate(commands: Any) -> None:
 
 def _simulate(options: argparse.Namespace) -> None:
     from alpa_mlir.plan import Plan
+    from alpa_mlir.runtime.linear import linearize
     from alpa_mlir.simulator import simulate
 
-    timeline = simulate(Plan.load(options.plan), options.cluster, share_links=not options.own_links)
+    plan = Plan.load(options.plan)
+    linearize(plan)  # Refuses programs that contradict each other.
+    timeline = simulate(plan, options.cluster, share_links=not options.own_links)
     print(timeline.as_text())
     if options.trace is not None:
         timeline.to_chrome_trace(options.trace)

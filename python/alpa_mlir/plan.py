@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from alpa_mlir.errors import PlanFormatError, PlanMismatchError
-from alpa_mlir.plan_check import cluster_difference, signature_difference
+from alpa_mlir.plan_check import check_references, cluster_difference, signature_difference
 from alpa_mlir.plan_diff import PlanDiff, diff_plans
 from alpa_mlir.plan_json import Node, pretty
 from alpa_mlir.plan_program import (
@@ -432,6 +432,7 @@ class Plan:
             root.optional("fingerprint").optional_string(),
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
         )
+        check_references(plan, root)
         if check_programs:
             for program in plan.programs:
                 len(tuple(program.instructions))
@@ -453,16 +454,9 @@ class Plan:
         """
         folder = Path(folder)
         path = folder / "plan.json"
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise PlanFormatError(
-                f"cannot read the plan: {error.strerror}",
-                where=str(path),
-                fix="give a folder that Plan.save wrote",
-            ) from None
-        files = [p for form in ("*.mlir", "*.explain.json") for p in folder.glob(form)]
-        return cls.from_json(text, {p.name: p.read_text() for p in files}, str(path))
+        text = _read(path)
+        files = [p for form in ("*.mlir", "*.explain.json") for p in sorted(folder.glob(form))]
+        return cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
 
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
@@ -573,3 +567,15 @@ class Plan:
     def as_text(self, weights: int = 4) -> str:
         """A table of the stages, with the sharding of each stage's `weights` largest weights."""
         return plan_table(self, weights)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise PlanFormatError(
+            f"cannot read the plan: {reason}",
+            where=str(path),
+            fix="give a folder that Plan.save wrote",
+        ) from None

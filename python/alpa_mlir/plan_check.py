@@ -6,10 +6,35 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from alpa_mlir.plan_json import Node
 from alpa_mlir.plan_text import bytes_text
 
 if TYPE_CHECKING:
     from alpa_mlir.plan import Plan
+
+
+def check_references(plan: Plan, root: Node) -> None:
+    """Whether everything that one table names by number stands in the other; instructions are
+    looked at when the plan is loaded.
+
+    Args:
+        root: plan.json, for the names of fields.
+
+    Raises:
+        PlanFormatError: names the first field that refers to nothing.
+    """
+
+    def check(number: int, count: int, what: str, node: Node) -> None:
+        if number >= count:
+            raise node.error_text(f"{what} {number}, but the plan has {count}")
+
+    for table, items in (("stages", plan.stages), ("programs", plan.programs)):
+        for i, item in enumerate(items):
+            check(item.mesh, len(plan.meshes), "mesh", root.get(table).item(i).get("mesh"))
+    for i, info in enumerate(plan.inputs):
+        if info.carried_by is not None:
+            field = root.get("inputs").item(i).get("carried_by")
+            check(info.carried_by, len(plan.outputs), "output", field)
 
 
 def signature_difference(plan: Plan, signature: Any) -> str | None:

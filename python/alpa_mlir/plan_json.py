@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, cast
@@ -119,8 +120,8 @@ class Node:
     def numbers(self) -> Mapping[str, float]:
         result: dict[str, float] = {}
         for key, item in self.fields():
-            if not isinstance(item.value, int | float):
-                raise item._wrong("a number")
+            if type(item.value) not in (int, float) or not 0 <= item.value < math.inf:
+                raise item._wrong("a number of at least 0")
             result[key] = float(item.value)
         return MappingProxyType(result)
 

@@ -82,6 +82,32 @@ def test_what_the_schema_refuses_the_reader_refuses(edit):
         Plan.from_json(json.dumps(fields), modules)
 
 
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda p: p["stages"][1].update(mesh=7), r"stages\[1\].mesh: mesh 7, but the plan has 2"),
+        (lambda p: p["programs"][0].update(mesh=2), r"programs\[0\].mesh: mesh 2"),
+        (lambda p: p["inputs"][0].update(carried_by=99), r"inputs\[0\].carried_by: output 99"),
+        (lambda p: p["stages"][0].update(predicted={"forward_seconds": -1}), "of at least 0"),
+        (lambda p: p.update(predicted={"step_seconds": float("nan")}), "of at least 0"),
+    ],
+)
+def test_what_refers_to_nothing_is_named(edit, message):
+    plan, modules = handmade.two_stages(1)
+    fields = json.loads(handmade.as_json(plan))
+    edit(fields)
+    with pytest.raises(errors.PlanFormatError, match=message):
+        Plan.from_json(json.dumps(fields), modules)
+
+
+def test_files_that_are_no_text(planned, tmp_path):
+    folder = planned.save(tmp_path / "plan")
+    for name in ("stage_0.mlir", "plan.json"):
+        (folder / name).write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(errors.PlanFormatError, match=f"{name}: cannot read .* no text"):
+            Plan.load(folder)
+
+
 def test_a_plan_is_read_back_as_written(planned, tmp_path):
     again = Plan.load(planned.save(tmp_path / "plan"))
     assert again == planned.plan

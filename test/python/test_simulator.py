@@ -376,6 +376,13 @@ def test_the_command_line_takes_another_cluster(two_stages, tmp_path, capsys):
     assert "plan the step for that cluster" in capsys.readouterr().err
 
 
+def test_the_command_line_names_contradictions(two_stages, tmp_path, capsys):
+    path = two_stages.save(tmp_path / "plan") / "plan.json"
+    path.write_text(path.read_text().replace("run 0.forward", "run 0.sideways"))
+    assert cli.main(["simulate", str(path.parent)]) == 1
+    assert "no function 'sideways'" in capsys.readouterr().err
+
+
 small = st.floats(0.0, 3.0)
 plans = st.builds(
     pipeline,
