@@ -128,6 +128,9 @@ struct LogicalMesh {
   int64_t numDevices() const;
 };
 
+/// All that costs on the mesh depend on, for people and as a key.
+std::string printMesh(const LogicalMesh &mesh);
+
 /// All two-axis views of a submesh; of views with the same axes in another order
 /// the first is given (a 2x4 submesh gives 1x8, 2x4 and 4x2, a 1x4 one 1x4 and
 /// 2x2), since they have the same plans. With `maxAxes` of 3 also those that need

@@ -353,3 +353,19 @@ std::string alpa::printCluster(const Cluster &cluster) {
   os << "\n}\n";
   return text;
 }
+
+std::string alpa::printMesh(const LogicalMesh &mesh) {
+  Cluster part;
+  part.deviceTypes.push_back(mesh.device);
+  part.hosts.push_back({/*deviceType=*/0, /*devices=*/1});
+  part.profile = mesh.profile;
+  std::string text = printCluster(part);
+  llvm::raw_string_ostream os(text);
+  os << "\nkinds: " << llvm::join(mesh.deviceTypes, ", ");
+  for (auto [size, link, onHost, groups] :
+       llvm::zip_equal(mesh.shape, mesh.axes, mesh.devicesOnHost, mesh.groupsPerHost))
+    os << "\naxis of " << size << ": " << printNumber(link.bandwidthBytesPerSecond) << " B/s, "
+       << printNumber(link.latencySeconds) << " s, " << onHost << " on a host, " << groups
+       << " groups share it";
+  return text;
+}

@@ -157,13 +157,16 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"gap", "gap", "double", /*default=*/"0.01",
            "End when no plan can be faster by more than this part">,
     Option<"timeLimit", "time-limit", "double", /*default=*/"60",
-           "Seconds for the solution of one stage; the best found by then counts">
+           "Seconds for the solution of one stage; the best found by then counts">,
+    Option<"cacheDir", "cache-dir", "std::string", /*default=*/"",
+           "Folder in which solved stages are kept for other searches; none by default">
   ];
   let statistics = [
     Statistic<"numStages", "stages", "Stages of the plan">,
     Statistic<"numPossible", "possible stages", "Runs of layers times views of submeshes">,
     Statistic<"numSolved", "solved stages", "Intra-operator problems solved">,
     Statistic<"numReused", "reused stages", "Solutions taken over from stages of equal shape">,
+    Statistic<"numLoaded", "loaded stages", "Runs of layers that the cache knew something of">,
     Statistic<"numRounds", "rounds", "Runs of the stage DP">
   ];
 }

@@ -17,14 +17,17 @@ static LayerBounds::Bytes bytesOf(const StageUsage &state, const StageUsage &act
 }
 
 /// The layer as a run of its own, without a limit.
-llvm::Expected<LayerBounds::Layer> StageCosts::askLayer(Run &run, unsigned layer,
-                                                        unsigned way) const {
+llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
+  auto [facts, isNew] = run.layers.try_emplace(classesOf[variantOf(way)].countingOf(layer));
+  if (!isNew)
+    return llvm::Error::success();
   if (llvm::Error error = state(run, classOfLayer(layer), way))
-    return std::move(error);
-  LayerBounds::Layer known;
+    return error;
+  LayerBounds::Layer &known = facts->second.known;
+  run.isNew = true;
   if (!run.free.point) {
     known.numImpossible = 1;
-    return known;
+    return llvm::Error::success();
   }
   const auto &uncounted = classesOf[variantOf(way)].countedBelow(layer);
   StageUsage state = run.problem->stateUsage(uncounted);
@@ -35,7 +38,7 @@ llvm::Expected<LayerBounds::Layer> StageCosts::askLayer(Run &run, unsigned layer
   });
   known.least =
       bytesOf(state, activations, [](const StageUsage &usage) { return usage.leastBytes(); });
-  return known;
+  return llvm::Error::success();
 }
 
 llvm::Error StageCosts::prepare() {
@@ -53,7 +56,6 @@ llvm::Error StageCosts::prepare() {
     unsigned way;
     std::vector<unsigned> layers; // One of each kind.
     Run *run;
-    std::vector<LayerBounds::Layer> answers;
   };
   std::vector<Job> jobs;
   std::map<std::pair<unsigned, unsigned>, size_t> jobOf; // By class and way.
@@ -65,33 +67,40 @@ llvm::Error StageCosts::prepare() {
       std::pair<unsigned, unsigned> key(classOfLayer(layer), way);
       auto [it, isNew] = jobOf.try_emplace(key, jobs.size());
       if (isNew)
-        jobs.push_back({way, {}, &runs[key], {}});
+        jobs.push_back({way, {}, &runs[key]});
       jobs[it->second].layers.push_back(layer);
     }
   }
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
     Job &job = jobs[i];
-    for (unsigned layer : job.layers) {
-      llvm::Expected<LayerBounds::Layer> answer = askLayer(*job.run, layer, job.way);
-      if (!answer)
-        return answer.takeError();
-      job.answers.push_back(*answer);
-    }
+    restore(*job.run, classOfLayer(job.layers.front()), job.way);
+    for (unsigned layer : job.layers)
+      if (llvm::Error error = askLayer(*job.run, layer, job.way))
+        return error;
     job.run->problem.reset(); // Few are asked for again, and all together are large.
     return llvm::Error::success();
   });
   if (error)
     return error;
   for (const Job &job : jobs)
-    for (auto [example, answer] : llvm::zip_equal(job.layers, job.answers)) {
+    for (unsigned example : job.layers) {
+      const LayerFacts &facts =
+          job.run->layers.at(classesOf[variantOf(job.way)].countingOf(example));
       llvm::ArrayRef<unsigned> kinds = layerKinds[variantOf(job.way)];
       for (unsigned layer = 0; layer < numLayers(); ++layer)
-        if (kinds[layer] == kinds[example])
-          bounds->setLayer(job.way, layer, answer);
+        if (kinds[layer] == kinds[example]) {
+          bounds->setLayer(job.way, layer, facts.known);
+          for (const auto &[inFlight, curve] : facts.curves)
+            if (inFlight <= options.mostInFlight)
+              bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
+        }
     }
   for (unsigned way = 0; way < numWays(); ++way)
     bounds->update(way);
-  solvedCount += jobs.size();
+  for (const Job &job : jobs)
+    for (const auto &[inFlight, answer] : job.run->answers)
+      addLevel(inFlight);
+  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.run->isNew; });
   reusedCount += size_t(numLayers()) * numWays() - jobs.size();
   return llvm::Error::success();
 }
@@ -146,6 +155,9 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
       if (!curve)
         return curve.takeError();
       one.curve = std::make_shared<PriceCurve>(std::move(*curve));
+      run.layers.at(classesOf[variantOf(way)].countingOf(one.layer))
+          .curves[bounds->inFlightOf(one.index)] = one.curve;
+      run.isNew = true;
     }
     return llvm::Error::success();
   });

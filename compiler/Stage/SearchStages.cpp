@@ -180,6 +180,13 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (method != "auto")
     if (llvm::Error error = makeFilters(space->meshes, roles, options))
       return error;
+  options.methodKey = method;
+  if (!cacheDir.empty() && !options.allDiffer) {
+    llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
+    if (!store)
+      return fail("cache-dir: " + llvm::toString(store.takeError()));
+    options.store = *store;
+  }
   main.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
   StageCosts costs(&getContext(), {layers->opsOfLayer}, space->meshes, space->views,
                    std::move(options));
@@ -193,6 +200,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<FoundPlan> found = search.run(tried);
   if (!found)
     return found.takeError();
+  costs.keep();
   const StagePlan *plan = &found->plan;
   if (plan->stages.empty())
     return fail(llvm::toString(explainMisfit(search, costs, tried, main)));
@@ -233,5 +241,6 @@ llvm::Error AlpaSearchStagesPass::run() {
   numPossible += costs.numPossible();
   numSolved += costs.numSolved();
   numReused += costs.numReused();
+  numLoaded += costs.numLoaded();
   return llvm::Error::success();
 }

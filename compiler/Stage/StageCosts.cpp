@@ -4,6 +4,7 @@
 
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/Format.h"
 
 using namespace mlir;
 using namespace alpa;
@@ -38,6 +39,8 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
   for (int64_t level = 1; level <= this->options.mostInFlight;
        level += std::max<int64_t>(1, level / 8))
     levels.push_back(level);
+  for (const LogicalMesh &mesh : this->meshes)
+    meshKeys.push_back(printMesh(mesh));
   for (Table &table : tables) {
     table.choices.resize(examples.size() * this->views.size());
     table.isCurrent.assign(examples.size() * this->views.size(), false);
@@ -100,6 +103,7 @@ llvm::Error StageCosts::state(Run &run, unsigned runClass, unsigned way) const {
 }
 
 void StageCosts::ignoreMemory() {
+  options.store.reset(); // Its entries are for the limit.
   llvm::fill(options.memoryBytes, kNoLimit);
   for (auto &[key, run] : runs) {
     run.answers.clear();
@@ -119,6 +123,66 @@ int StageCosts::slotOf(Run &run, std::shared_ptr<StagePoint> point) const {
     return -1; // Plans refer to all of them.
   run.chosen.push_back(std::move(point));
   return run.chosen.size() - 1;
+}
+
+/// The name of the store's entry.
+std::string StageCosts::nameOf(unsigned runClass, unsigned way) const {
+  unsigned variant = variantOf(way);
+  const RunKey &key = classesOf[variant].keyOf(parts[runClass][variant]);
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
+     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nseconds "
+     << llvm::format("%.17g", options.timeLimitSeconds) << "\ntolerance "
+     << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
+  return options.store->nameOf(text);
+}
+
+/// Takes over what the store knows of a run that is looked at for the first time.
+void StageCosts::restore(Run &run, unsigned runClass, unsigned way) {
+  if (!options.store || run.isRestored)
+    return;
+  run.isRestored = true;
+  std::optional<StoredRun> stored = options.store->load(nameOf(runClass, way));
+  if (!stored)
+    return;
+  ++loadedCount;
+  for (StagePoint &point : stored->points)
+    run.points.push_back(std::make_shared<StagePoint>(std::move(point)));
+  run.free.boundSeconds = stored->freeBoundSeconds;
+  if (stored->freePoint >= 0)
+    run.free.point = run.points[stored->freePoint];
+  for (const StoredRun::Answer &answer : stored->answers)
+    run.answers[answer.inFlight] = {answer.point < 0 ? -1 : slotOf(run, run.points[answer.point]),
+                                    answer.boundSeconds, answer.isImproved};
+  run.layers = std::move(stored->layers);
+}
+
+void StageCosts::keep() const {
+  constexpr uint64_t kMostBytes = uint64_t(512) << 20;
+  if (!options.store)
+    return;
+  for (const auto &[key, run] : runs) {
+    if (!run.isNew)
+      continue;
+    StoredRun stored;
+    std::map<const StagePoint *, int> numbers;
+    auto numberOf = [&](const std::shared_ptr<StagePoint> &point) {
+      auto [it, isNew] = numbers.try_emplace(point.get(), stored.points.size());
+      if (isNew)
+        stored.points.push_back(*point);
+      return it->second;
+    };
+    stored.freeBoundSeconds = run.free.boundSeconds;
+    if (run.free.point)
+      stored.freePoint = numberOf(run.free.point);
+    for (const auto &[inFlight, answer] : run.answers)
+      stored.answers.push_back({inFlight, answer.slot < 0 ? -1 : numberOf(run.chosen[answer.slot]),
+                                answer.boundSeconds, answer.isImproved});
+    stored.layers = run.layers;
+    options.store->save(nameOf(key.first, key.second), stored);
+  }
+  options.store->shrink(kMostBytes);
 }
 
 llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const {
@@ -149,21 +213,24 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
   for (const Request &request : *requests) {
     std::pair<unsigned, unsigned> key(classOf(request.id), wayOf(request.id));
     auto run = runs.find(key);
-    if (run != runs.end() && run->second.answers.count(request.inFlight))
+    if (run != runs.end() && run->second.answers.count(request.inFlight)) {
       ++reusedCount;
-    else
+      touch(key.first, key.second);
+    } else {
       reusedCount += !wanted[key].insert(request.inFlight).second;
+    }
     addLevel(request.inFlight);
   }
   struct Job {
     std::pair<unsigned, unsigned> key;
     const std::set<int64_t> *inFlight;
     Run *run;
+    bool isSolved; // Or else the store knew it.
   };
   std::vector<Job> jobs;
   for (auto &[key, inFlight] : wanted)
     if (!inFlight.empty()) {
-      jobs.push_back({key, &inFlight, &runs[key]});
+      jobs.push_back({key, &inFlight, &runs[key], false});
       jobs.back().run->usedAt = ++clock;
     }
   // Large ones first, so that all threads end together.
@@ -176,16 +243,25 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
   });
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
     auto [runClass, way] = jobs[i].key;
-    if (llvm::Error error = state(*jobs[i].run, runClass, way))
-      return error;
-    for (int64_t inFlight : llvm::reverse(*jobs[i].inFlight))
-      if (llvm::Error error = answer(*jobs[i].run, runClass, way, inFlight))
+    Run &run = *jobs[i].run;
+    restore(run, runClass, way);
+    for (int64_t inFlight : llvm::reverse(*jobs[i].inFlight)) {
+      if (run.answers.count(inFlight))
+        continue;
+      if (llvm::Error error = state(run, runClass, way))
         return error;
+      if (llvm::Error error = answer(run, runClass, way, inFlight))
+        return error;
+      run.isNew = jobs[i].isSolved = true;
+    }
     return llvm::Error::success();
   });
-  solvedCount += jobs.size();
-  for (const Job &job : jobs)
+  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
+  for (const Job &job : jobs) {
+    for (const auto &[inFlight, answer] : job.run->answers)
+      addLevel(inFlight);
     touch(job.key.first, job.key.second);
+  }
   forgetProblems();
   return error;
 }
@@ -206,6 +282,7 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned runClass, unsigned w
                                          int64_t inFlight) const {
   Answer &answer = run.answers[inFlight];
   answer.isImproved = true;
+  run.isNew = true;
   auto [lo, hi] = examples[runClass];
   IntraOpOptions intraOp = intraOpOptions(way);
   intraOp.memoryLimitBytes = memoryOf(way);

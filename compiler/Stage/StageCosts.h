@@ -15,7 +15,9 @@
 #include "compiler/Stage/LayerBounds.h"
 #include "compiler/Stage/RunClasses.h"
 #include "compiler/Stage/StageDp.h"
+#include "compiler/Stage/StageStore.h"
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,6 +38,10 @@ struct StageCostOptions {
   /// treats differently do not share a solution; or no two stages are alike.
   DescribeValue describe;
   bool allDiffer = false;
+  /// Where solved stages are kept from search to search, or null; and what decides
+  /// them beside their ops, their mesh and these options.
+  std::shared_ptr<const StageStore> store;
+  std::string methodKey;
 };
 
 class StageCosts {
@@ -53,6 +59,10 @@ public:
   size_t numPossible() const;
   size_t numSolved() const { return solvedCount; }
   size_t numReused() const { return reusedCount; }
+  /// Runs that the store knew.
+  size_t numLoaded() const { return loadedCount; }
+  /// Puts what is new into the store.
+  void keep() const;
 
   /// First bounds from the single layers. The error is an op that cannot be planned.
   llvm::Error prepare();
@@ -104,8 +114,11 @@ private:
     StageProblem::Priced free;             // Without memory limit; no point before it is solved.
     std::vector<std::shared_ptr<StagePoint>> points;
     std::vector<std::shared_ptr<StagePoint>> chosen;
-    std::map<int64_t, Answer> answers; // By micro-batches in flight.
+    std::map<int64_t, Answer> answers;     // By micro-batches in flight.
+    std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
     unsigned usedAt = 0;
+    bool isRestored = false; // What the store knows is here.
+    bool isNew = false;      // There is more than the store knows.
   };
 
   unsigned classOfLayer(unsigned layer) const {
@@ -122,7 +135,9 @@ private:
   IntraOpOptions intraOpOptions(unsigned way) const;
   StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
-  llvm::Expected<LayerBounds::Layer> askLayer(Run &run, unsigned layer, unsigned way) const;
+  std::string nameOf(unsigned runClass, unsigned way) const;
+  void restore(Run &run, unsigned runClass, unsigned way);
+  llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
   llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
@@ -161,7 +176,9 @@ private:
   };
   std::array<Table, 2> tables;
   bool shown = false;
+  std::vector<std::string> meshKeys;
   size_t solvedCount = 0, reusedCount = 0;
+  std::atomic<size_t> loadedCount = 0;
   unsigned clock = 0;
 };
 

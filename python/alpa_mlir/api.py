@@ -111,6 +111,7 @@ class TracedStep:
             method,
             self.options.gradient_reduction,
             progress_bar("planning", "candidate") if progress is True else progress or None,
+            None if kept is None else kept.solved_folder(),
         )
         with candidates:
             planner = Planner(candidates)

@@ -97,6 +97,7 @@ class Candidates:
         method: its number of micro-batches does not matter here.
         gradients: `"mean"` or `"sum"`.
         progress: called with (candidates tried, candidates known of, what is tried now).
+        solved: a folder in which solved stages are kept, or None.
 
     Attributes:
         batch_size: examples of a step.
@@ -113,7 +114,9 @@ class Candidates:
         method: Method,
         gradients: str,
         progress: Progress | None = None,
+        solved: Path | None = None,
     ) -> None:
+        self._solved = "" if solved is None else str(solved)
         self._trace = trace
         self._annotated = annotated
         self._traced = {first.signature.num_micro_batches: first}
@@ -194,7 +197,11 @@ class Candidates:
         traced = self.traced(count)
         module = self._module_of(traced).clone()
         try:
-            module.run(method.search_passes(self.cluster, self._file(self.cluster), count))
+            module.run(
+                method.search_passes(
+                    self.cluster, self._file(self.cluster), count, solved=self._solved
+                )
+            )
             module.run(method.finish_passes(self._gradients))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
@@ -246,7 +253,11 @@ class Candidates:
             module = self._module(count).clone()
             if dtype:
                 module.run(f"alpa-rescale{{dtype={dtype}}}")
-            module.run(method.search_passes(cluster, self._file(cluster), count, coarse=True))
+            module.run(
+                method.search_passes(
+                    cluster, self._file(cluster), count, coarse=True, solved=self._solved
+                )
+            )
         except InfeasiblePlanError as error:
             if cluster is self.cluster and not dtype:
                 self.misfits.append(error)

@@ -3,7 +3,8 @@
 An entry's name is a hash of the traced module and its signature, the cluster, the method's
 options, the compiler itself and the devices that finalists were measured on, so nothing ever has
 to be declared out of date: whatever changes makes another name. Entries that were not used for
-the longest time are removed when the cache outgrows its bound.
+the longest time are removed when the cache outgrows its bound. A folder beside them holds solved
+stages, which the compiler reads and writes itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
 MOST_BYTES = 2 << 30
 _RECORD = "record.json"
 _TEXT = "step.txt"
+_SOLVED = "solved"
 # Where a line stands in its file is no part of what it says; the names in locations are.
 _FILE_LOCATION = re.compile(r'^(#loc\d* = loc\()"[^"\n]*":\d+:\d+(?: to :\d+)*.*$', re.MULTILINE)
 
@@ -165,6 +167,18 @@ class PlanCache:
             self._shrink(keep=name)
         except OSError as error:
             warnings.warn(f"the plan cannot be kept in {self.folder}: {error}", stacklevel=2)
+
+    def solved_folder(self) -> Path | None:
+        """The folder beside the plans in which the compiler keeps solved stages; None if it
+        cannot be made, of which `put` warns, or its name cannot be said in a pass pipeline."""
+        folder = self.folder / _SOLVED
+        if {'"', "'"} <= set(str(folder)):
+            return None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None
+        return folder
 
     def _shrink(self, keep: str) -> None:
         entries: list[tuple[float, int, Path]] = []

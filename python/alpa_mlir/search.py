@@ -190,9 +190,19 @@ class Method(ABC):
         )
 
     def search_passes(
-        self, cluster: Cluster, cluster_file: str, count: int, *, coarse: bool = False
+        self,
+        cluster: Cluster,
+        cluster_file: str,
+        count: int,
+        *,
+        coarse: bool = False,
+        solved: str = "",
     ) -> str:
-        """The search, in full or, for an estimate, only as far as ranks candidates."""
+        """The search, in full or, for an estimate, only as far as ranks candidates.
+
+        Args:
+            solved: a folder in which solved stages are kept; empty for none.
+        """
         again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
         limit = self.time_limit_seconds
         search = {
@@ -204,6 +214,7 @@ class Method(ABC):
             "method": self.method,
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP)} if coarse else {}),
+            **({"cache-dir": solved} if solved else {}),
             **self.stage_options(cluster),
         }
         return ",".join(
@@ -386,4 +397,10 @@ class PipeshardParallel(Method):
 
 
 def _with_options(name: str, options: dict[str, str]) -> str:
-    return f"{name}{{{' '.join(f'{key}={value}' for key, value in options.items())}}}"
+    def quoted(value: str) -> str:
+        if not set(value) & set(" \t\"'{}"):
+            return value
+        mark = "'" if '"' in value else '"'
+        return f"{mark}{value}{mark}"
+
+    return f"{name}{{{' '.join(f'{key}={quoted(value)}' for key, value in options.items())}}}"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -149,6 +150,11 @@ def test_the_first_count():
 # -- plans on disk ----------------------------------------------------------------------------
 
 
+def plans_in(folder):
+    """The entries, without the folder of solved stages."""
+    return [path for path in folder.iterdir() if (path / "record.json").exists()]
+
+
 @pytest.fixture
 def kept(tmp_path):
     """Plans with a cache of its own; whether a plan was found says the absence of a search."""
@@ -210,7 +216,7 @@ def test_whatever_changes_misses(kept, monkeypatch):
 
 def test_damaged_entries_are_made_again(kept, tmp_path):
     first, _ = kept()
-    (entry,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    (entry,) = plans_in(tmp_path)
     for damage in ("plan.json", "record.json", "stage_0.mlir"):
         text = (entry / damage).read_text()
         (entry / damage).write_text(text[: len(text) // 2])
@@ -231,7 +237,7 @@ def test_the_bound(tmp_path):
     assert cache.get("a") is not None  # Used last from now on.
     size = sum(p.stat().st_size for p in (tmp_path / "a").iterdir())
     PlanCache(tmp_path, most_bytes=int(2.5 * size)).put("d", record)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "d"]
+    assert sorted(p.name for p in plans_in(tmp_path)) == ["a", "d"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
@@ -245,7 +251,20 @@ def test_no_cache(tmp_path, monkeypatch):
     planned(AutoParallel(num_micro_batches=1), cache=False)
     assert not list(tmp_path.iterdir())
     planned(AutoParallel(num_micro_batches=1))
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(plans_in(tmp_path)) == 1
+
+
+def test_solved_stages_serve_other_plans(tmp_path):
+    """Planning anew from what searches before have solved, in a folder with a difficult name."""
+    folder = tmp_path / "all of {my} 'plans'"
+    found = planned(AutoParallel(num_micro_batches=2), cache=folder)
+    (entry,) = plans_in(folder)
+    shutil.rmtree(entry)
+    again = planned(AutoParallel(num_micro_batches=2), cache=folder)
+    assert list((folder / "solved").iterdir())
+    assert not found.plan.diff(again.plan)
+    without = planned(AutoParallel(num_micro_batches=2), cache=False)
+    assert not found.plan.diff(without.plan)
 
 
 def test_another_process_finds_it(tmp_path):
