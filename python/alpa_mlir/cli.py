@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_profile(commands)
     _add_simulate(commands)
+    _add_measure(commands)
     options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
@@ -117,12 +118,75 @@ def _simulate(options: argparse.Namespace) -> None:
         print(f"wrote {options.trace}")
 
 
+def _add_measure(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "measure",
+        help="compile and time the stages of saved plans on the devices of this host",
+        description="Compiles and times every function of the plans' stages on the devices of this "
+        "host, simulates the steps with these seconds, and names the fastest plan. A stage that "
+        "needs more devices keeps its predicted seconds.",
+    )
+    parser.add_argument("plans", nargs="+", metavar="PLAN", help="folder that Plan.save wrote")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=_new_folder,
+        metavar="FOLDER",
+        help="also save the fastest plan, with the measured seconds",
+    )
+    parser.add_argument(
+        "--virtual-devices", type=_count, metavar="N", help="N virtual devices of the CPU instead"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
+    parser.set_defaults(run=_measure)
+
+
+def _measure(options: argparse.Namespace) -> None:
+    from alpa_mlir.api import progress_bar
+    from alpa_mlir.finalists import MeasuredPlan, fastest
+    from alpa_mlir.plan import Plan
+    from alpa_mlir.plan_text import seconds_text
+    from alpa_mlir.runtime import use_virtual_devices
+
+    if options.virtual_devices is not None:
+        use_virtual_devices(options.virtual_devices)
+    names: list[str] = options.plans
+    plans = [Plan.load(name) for name in names]
+    best, results = fastest(
+        plans,
+        progress=None if options.quiet else lambda i: progress_bar(f"measuring {names[i]}"),
+    )
+    for name, plan, result in zip(names, plans, results, strict=True):
+        if not isinstance(result, MeasuredPlan):
+            print(f"{name}: {result.what}\n")
+            continue
+        predicted = plan.predicted.get("step_seconds")
+        before = "" if predicted is None else f" (predicted {seconds_text(predicted)})"
+        print(f"{name}: a step takes {seconds_text(result.step_seconds)}{before}")
+        print(f"{result.as_text()}\n")
+    chosen = None if best is None else results[best]
+    if best is None or not isinstance(chosen, MeasuredPlan):
+        raise DevicesError("no plan fits into memory", where="measure", fix="see the reasons above")
+    if len(names) > 1:
+        print(f"fastest: {names[best]}")
+    if options.output is not None:
+        chosen.plan.save(options.output)
+        print(f"wrote {options.output}")
+
+
 def _new_file(text: str) -> Path:
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def _new_folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} exists")
     return path
 
 

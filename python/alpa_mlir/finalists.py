@@ -68,6 +68,11 @@ class MeasuredPlan:
     stages: tuple[StageMeasurement, ...]
     left_out: tuple[int, ...]
 
+    @property
+    def step_seconds(self) -> float:
+        """Of one step, simulated with what was measured."""
+        return self.plan.predicted["step_seconds"]
+
     def as_text(self) -> str:
         """One line a function: predicted and measured seconds, and XLA's memory."""
         lines = ["stage | function | predicted s | measured s | memory MiB"]
@@ -147,25 +152,41 @@ def fastest(
     plans: Sequence[Plan],
     *,
     devices: Sequence[Any] | None = None,
-    progress: Progress | None = None,
-) -> tuple[int, list[MeasuredPlan]]:
-    """Measure several plans for one step; the number of the fastest, and what was measured.
+    progress: Callable[[int], Progress] | None = None,
+) -> tuple[int | None, list[MeasuredPlan | InfeasiblePlanError]]:
+    """Measure several plans for one step.
 
     Stages that several plans share are measured once.
 
     Args:
         plans: at least one.
-        devices, progress: see `measure_plan`.
+        devices: see `measure_plan`.
+        progress: gives for the number of a plan what is called as its programs are compiled.
+
+    Returns:
+        The number of the fastest plan, None if none fits into memory; and for each plan what
+        was measured, or why it does not fit.
+
+    Raises:
+        DevicesError: there are too few devices for every stage of a plan.
+        PlanMismatchError: the parts of a plan contradict each other.
 
     Example:
         >>> best, measured = fastest([planned.plan, other.plan])  # doctest: +SKIP
     """
     known: Known = {}
-    measured = [
-        measure_plan(plan, devices=devices, progress=progress, known=known) for plan in plans
-    ]
-    seconds = [found.plan.predicted["step_seconds"] for found in measured]
-    return seconds.index(min(seconds)), measured
+    results: list[MeasuredPlan | InfeasiblePlanError] = []
+    seconds: dict[int, float] = {}
+    for index, plan in enumerate(plans):
+        shown = None if progress is None else progress(index)
+        try:
+            found = measure_plan(plan, devices=devices, progress=shown, known=known)
+        except InfeasiblePlanError as error:
+            results.append(error)
+            continue
+        results.append(found)
+        seconds[index] = found.step_seconds
+    return min(seconds, key=lambda index: seconds[index], default=None), results
 
 
 def _measure(

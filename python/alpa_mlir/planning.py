@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from alpa_mlir import finalists
-from alpa_mlir.candidates import Candidates, Found, Tried, remat_text
+from alpa_mlir.candidates import Candidates, Found, Progress, Tried, remat_text
 from alpa_mlir.compiler import schedules
 from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import (
@@ -209,36 +209,27 @@ class Planner:
         """Measure the plans; the fastest one, with what was measured."""
         for each in found:
             self._check_devices(each)
-        known: finalists.Known = {}
-        best: Found | None = None
+
+        def progress(index: int) -> Progress:
+            label = self._label(found[index])
+            self.candidates.say(f"measuring {label}")
+            return lambda _done, _total, what: self.candidates.say(f"measuring {label}: {what}")
+
+        best, results = finalists.fastest([each.plan for each in found], progress=progress)
         reasons: list[str] = []
-        for each in found:
-            try:
-                measured = self._measured(each, known)
-            except InfeasiblePlanError as error:
-                self.candidates.note(each, reason=error.what)
-                reasons.append(error.what)
-                continue
-            self.candidates.note(each, measured=measured.seconds)
-            if best is None or measured.seconds < best.seconds:
-                best = measured
-        if best is None:
+        for each, result in zip(found, results, strict=True):
+            if isinstance(result, InfeasiblePlanError):
+                reasons.append(result.what)
+                self.candidates.note(each, reason=result.what)
+            else:
+                self.candidates.note(each, measured=result.step_seconds)
+        if best is None or isinstance(chosen := results[best], InfeasiblePlanError):
             raise DevicesError(
-                f"none of the finalists runs: {reasons[0]}",
+                f"none of the finalists runs: {'; '.join(dict.fromkeys(reasons))}",
                 where=f"finalists={self.method.finalists}",
                 fix=f"use a memory_fraction below {self.method.memory_fraction:g}",
             )
-        return best
-
-    def _measured(self, found: Found, known: finalists.Known) -> Found:
-        label = self._label(found)
-        self.candidates.say(f"measuring {label}")
-        plan = finalists.measure_plan(
-            found.plan,
-            progress=lambda _done, _total, what: self.candidates.say(f"measuring {label}: {what}"),
-            known=known,
-        ).plan
-        return replace(found, plan=plan)
+        return replace(found[best], plan=chosen.plan)
 
     def _label(self, found: Found) -> str:
         return self.candidates.label(found.plan.num_micro_batches, found.method)

@@ -9,8 +9,9 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import pytest
-from alpa_mlir import finalists
+from alpa_mlir import cli, finalists
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError, MethodError
+from alpa_mlir.plan import Plan
 from alpa_mlir.search import AutoParallel, PipeshardParallel
 from alpa_mlir.simulator import simulate
 from test_equality import relative_difference
@@ -87,7 +88,7 @@ def test_the_fastest_is_the_one_that_was_measured_so(planned, monkeypatch):
     monkeypatch.setattr(finalists, "measure_plan", pretend)
     best, measured = finalists.fastest([slow, quick])
     assert best == 1
-    assert [m.plan.name for m in measured] == ["slow", "quick"]
+    assert [(m.plan.name, m.step_seconds) for m in measured] == [("slow", 2.0), ("quick", 1.0)]
 
 
 def test_stages_that_need_more_devices_keep_their_predictions(planned):
@@ -106,6 +107,37 @@ def test_running_out_of_memory_is_an_error_of_the_plan(planned, monkeypatch):
     monkeypatch.setattr(finalists, "_seconds", exhaust)
     with pytest.raises(InfeasiblePlanError, match=r"out of memory: RESOURCE_EXHAUSTED: .* 1 byte;"):
         finalists.measure_plan(planned.plan)
+
+
+def test_saved_plans_are_measured_from_the_command_line(planned, tmp_path, capsys):
+    names = [str(tmp_path / name) for name in ("one", "two")]
+    planned.plan.save(names[0])
+    assert cli.main(["measure", "-q", names[0], "-o", names[1]]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"one: a step takes [\d.]+ [mu]?s \(predicted [\d.]+ [mu]?s\)\nstage \|", out)
+    kept = Plan.load(names[1])
+    assert kept.predicted["step_seconds"] != planned.plan.predicted["step_seconds"]
+    assert kept.modules == planned.plan.modules
+    assert cli.main(["measure", "-q", *names]) == 0
+    assert re.search(r"fastest: .*(one|two)\n$", capsys.readouterr().out)
+
+
+def test_bad_uses_of_the_command_line(planned, tmp_path, capsys, monkeypatch):
+    planned.plan.save(tmp_path / "plan")
+    assert cli.main(["measure", "/no/such/plan"]) == 1
+    assert "cannot read the plan" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["measure", str(tmp_path / "plan"), "-o", str(tmp_path)])
+    assert "exists" in capsys.readouterr().err
+
+    def exhaust(*_, **__):
+        raise InfeasiblePlanError("a device runs out of memory")
+
+    monkeypatch.setattr(finalists, "measure_plan", exhaust)
+    assert cli.main(["measure", "-q", str(tmp_path / "plan")]) == 1
+    shown = capsys.readouterr()
+    assert "plan: a device runs out of memory" in shown.out
+    assert "no plan fits into memory" in shown.err
 
 
 # -- as an option of the methods --------------------------------------------------------------
