@@ -102,7 +102,7 @@ class TracedStep:
             found = kept.get(name)
             if found is not None:
                 traced = self.traced.resized(found.signature, found.text)
-                return PlannedStep(traced, found.plan, self.options, found.tried)
+                return PlannedStep(traced, found.plan, self.options, found.tried).called()
         candidates = Candidates(
             lambda count: _trace(self.fn, self.examples, self.options, count),
             lambda traced: _signature_json(traced, method),
@@ -178,9 +178,14 @@ class PlannedStep:
 
     def signed(self) -> PlannedStep:
         """The same, where the plan says which step it is for and how it is called."""
+        plan = replace(self.plan, fingerprint=self.traced.fingerprint)
+        return replace(self, plan=plan).called()
+
+    def called(self) -> PlannedStep:
+        """The same, where the plan says how this step is called. A kept plan may have been made
+        for other containers, other static values that change nothing, or another `donate_state`."""
         call = self.traced.form.to_info(self.options.donate_state)
-        plan = replace(self.plan, fingerprint=self.traced.fingerprint, call=call)
-        return replace(self, plan=plan)
+        return replace(self, plan=replace(self.plan, call=call))
 
     def save(self, folder: str | Path) -> Path:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""

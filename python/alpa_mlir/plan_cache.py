@@ -197,12 +197,15 @@ class PlanCache:
 
 
 def _rename(new: Path, entry: Path) -> None:
-    """Move a whole folder; an entry that another process made meanwhile is as good."""
+    """Move a whole folder; an entry that another process made meanwhile is as good, remains of
+    one that was being removed are in the way."""
     try:
         new.rename(entry)
     except OSError:
-        if not (entry / _RECORD).exists():
-            raise
+        if (entry / _RECORD).exists():
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        new.rename(entry)
 
 
 def _digest(path: Path) -> str:

@@ -227,6 +227,42 @@ def test_damaged_entries_are_made_again(kept, tmp_path):
         assert kept()[1]
 
 
+def test_remains_of_an_entry_are_replaced(kept, tmp_path):
+    kept()
+    (entry,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    (entry / "record.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not kept()[1]
+    assert kept()[1]
+
+
+def test_a_kept_plan_is_called_like_the_step_at_hand(tmp_path):
+    """Equal modules with other containers, static values and options."""
+
+    def step(w, flag, x):
+        return type(w)(v - 0.1 * g for v, g in zip(w, jax.grad(loss)(w, x), strict=True))
+
+    def loss(w, x):
+        return jnp.mean((x @ w[0] @ w[1]) ** 2)
+
+    x = jnp.ones((4, 4))
+    for i, (kind, flag, donate) in enumerate([(list, "a", True), (tuple, "b", False)]):
+        w = kind([x, x])
+        function = alpa_mlir.parallelize(
+            step,
+            cluster=cluster(),
+            method=ShardParallel(),
+            static_argnums=1,
+            donate_state=donate,
+            cache=tmp_path / "cache",
+        )
+        loaded = alpa_mlir.load(function.plan(w, flag, x).save(tmp_path / str(i)))
+        assert loaded.plan.call.donate_state is donate
+        assert type(loaded(w, flag, x)) is kind
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 def test_the_bound(tmp_path):
     found = planned(AutoParallel(num_micro_batches=1), cache=False)
     record = plan_cache.CachedPlan(found.plan, found.traced.signature, "text", ())
