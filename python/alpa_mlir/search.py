@@ -398,7 +398,8 @@ class PipeshardParallel(Method):
 
 def _with_options(name: str, options: dict[str, str]) -> str:
     def quoted(value: str) -> str:
-        if not set(value) & set(" \t\"'{}"):
+        is_list = value.startswith("{") and value.endswith("}")
+        if is_list or not set(value) & set(" \t\"'{}"):
             return value
         mark = "'" if '"' in value else '"'
         return f"{mark}{value}{mark}"
