@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from alpa_mlir.cluster import DTYPES
 from alpa_mlir.errors import AlpaError, DevicesError
 
 
@@ -47,7 +48,12 @@ def _add_profile(commands: Any) -> None:
         "--coordinator, --processes and --process.",
     )
     parser.add_argument(
-        "-o", "--output", type=_new_file, default=Path("profile.yaml"), metavar="FILE"
+        "-o",
+        "--output",
+        type=_new_file,
+        default=Path("profile.yaml"),
+        metavar="FILE",
+        help="the profile (default: profile.yaml)",
     )
     parser.add_argument(
         "--cluster-output",
@@ -59,7 +65,12 @@ def _add_profile(commands: Any) -> None:
         "--device-type", metavar="NAME", help="the devices' name in the cluster file"
     )
     parser.add_argument(
-        "--dtypes", nargs="+", default=["float32", "bfloat16", "float16"], metavar="DTYPE"
+        "--dtypes",
+        nargs="+",
+        choices=DTYPES,
+        default=["float32", "bfloat16", "float16"],
+        metavar="DTYPE",
+        help="dtypes of the dots, where the devices have them (default: float32 bfloat16 float16)",
     )
     parser.add_argument(
         "--longest",
@@ -191,14 +202,20 @@ def _new_folder(text: str) -> Path:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value

@@ -135,3 +135,19 @@ def test_two_hosts_measure_their_link(tmp_path: Path) -> None:
         ("inter_host", 2, 1),
         ("inter_host", 4, 2),
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dtypes", "float33"], "invalid choice: 'float33'"),
+        (["--virtual-devices", "two"], "'two' is no whole number"),
+        (["--virtual-devices", "0"], "0 is not 1 or more"),
+        (["--longest", "soon"], "'soon' is no number"),
+        (["--longest", "nan"], "nan is not a positive number"),
+    ],
+)
+def test_wrong_options_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["profile", *arguments])
+    assert message in capsys.readouterr().err
