@@ -150,11 +150,14 @@ def test_wrong_arguments_are_named():
         step(args[:3])
 
 
-def test_too_few_devices():
+def test_wrong_devices():
     plan, modules = handmade.two_stages(1)
     plan["meshes"][1]["devices"] = [14, 15]
     with pytest.raises(errors.DevicesError, match=r"needs 16 devices, JAX has 8.*use_virtual"):
         load(handmade.as_plan(plan, modules))
+    plan["meshes"][1]["devices"] = [2, 3]
+    with pytest.raises(errors.DevicesError, match="is given twice; fix: give each device"):
+        load(handmade.as_plan(plan, modules), devices=[jax.devices()[0]] * 4)
 
 
 def test_virtual_devices():

@@ -65,9 +65,16 @@ def make_meshes(plan: Plan, devices: list[Device] | None = None) -> list[Mesh]:
     """The meshes of a plan on real devices; device number i is `devices[i]`.
 
     Raises:
-        DevicesError: the plan needs more devices than there are.
+        DevicesError: the plan needs more devices than there are, or one is given twice.
     """
-    present: list[Any] = _jax.devices() if devices is None else devices
+    present: list[Any] = list(_jax.devices() if devices is None else devices)
+    if len(set(present)) < len(present):
+        twice = next(device for device in present if present.count(device) > 1)
+        raise DevicesError(
+            f"device {twice} is given twice",
+            where=f"plan of {plan.name}",
+            fix="give each device of the plan one of its own",
+        )
     if plan.num_devices > len(present):
         raise DevicesError(
             f"the plan needs {plan.num_devices} devices, JAX has {len(present)}",
