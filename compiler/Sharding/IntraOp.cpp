@@ -68,6 +68,7 @@ void alpa::reportPlan(const ProblemBuilder &builder, const MemoryUse &use, Intra
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
   result.temporaryBytes = use.temporaryBytes();
+  result.scratchBytes = use.scratchBytes;
   readSpecs(builder, result);
 }
 

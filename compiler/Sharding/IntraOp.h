@@ -8,6 +8,7 @@
 #include "compiler/Solver/Solve.h"
 #include "mlir/IR/Value.h"
 #include "llvm/ADT/DenseMap.h"
+#include <array>
 #include <functional>
 
 namespace alpa {
@@ -71,6 +72,8 @@ struct IntraOpResult {
   int64_t stateBytes = 0;
   int64_t activationBytes = 0;
   int64_t temporaryBytes = 0;
+  /// Of each phase: what its function holds besides arguments and results.
+  std::array<int64_t, 3> scratchBytes = {};
   Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.

@@ -2,6 +2,8 @@
 
 #include "compiler/Sharding/Liveness.h"
 
+#include "dialects/Alpa/AlpaDialect.h"
+
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
@@ -9,6 +11,11 @@ using namespace alpa;
 using namespace mlir;
 
 namespace {
+
+/// Micro-batches of which a stage may have sent values that the next one has not
+/// taken yet: as many as the sender has in flight more than the next stage, which is
+/// one in 1f1b and two in 1f1b-overlap (Schedules.cpp).
+constexpr int64_t kSendsUnderway = 2;
 
 class LivenessBuilder {
 public:
@@ -23,7 +30,7 @@ public:
         for (unsigned op = 0; op < ops.size(); ++op)
           if (ops[op].phase == static_cast<OpPhase>(phase))
             live.order.push_back(op);
-      phaseEnd[phase] = live.order.size();
+      live.phaseEnd[phase] = live.order.size();
     }
     live.microBatchesInFlight = options.microBatchesInFlight;
     findUses();
@@ -112,6 +119,10 @@ private:
           if (!values[index].isInput && !ends && top && opPhaseOf(top) == OpPhase::Update)
             updated.insert(index);
           uses[index].outside = true;
+          if (ends)
+            kept[index] = std::max(kept.lookup(index), copiesKept(user, value));
+          else
+            sent.insert(index);
         } else if (user != top) { // Captured by a region.
           int64_t time = timeOf(top);
           unsigned phase = static_cast<unsigned>(opPhaseOf(top));
@@ -123,6 +134,20 @@ private:
     }
   }
 
+  /// Buffers in which a result of the step waits for its end.
+  int64_t copiesKept(Operation *terminator, Value value) const {
+    auto function = llvm::dyn_cast<FunctionOpInterface>(terminator->getParentOp());
+    for (OpOperand &operand : terminator->getOpOperands()) {
+      if (!function || operand.get() != value)
+        continue;
+      auto reduction =
+          function.getResultAttrOfType<StringAttr>(operand.getOperandNumber(), attr::reduction);
+      if (reduction && reduction.getValue() == "concat")
+        return options.numMicroBatches;
+    }
+    return 1;
+  }
+
   int64_t timeOf(Operation *op) {
     if (times.empty())
       for (auto [time, index] : llvm::enumerate(live.order))
@@ -130,10 +155,13 @@ private:
     return times.lookup(op);
   }
 
-  void add(unsigned value, Lifetime lifetime, int64_t copies, int64_t begin, int64_t end,
-           int replaces = -1) {
-    if (copies > 0 && begin < end && values[value].bytes > 0)
-      live.items.push_back({value, lifetime, copies, {begin, end}, replaces});
+  void add(unsigned value, Lifetime lifetime, int64_t copies, int64_t begin, int64_t end) {
+    add({value, lifetime, copies, {begin, end}});
+  }
+
+  void add(const LiveItem &item) {
+    if (item.copies > 0 && item.life.begin < item.life.end && values[item.value].bytes > 0)
+      live.items.push_back(item);
   }
 
   bool isStateArgument(Value value) const {
@@ -147,7 +175,8 @@ private:
     return !kind || kind.getValue() != "batch";
   }
 
-  int64_t backwardEnd() const { return phaseEnd[1]; }
+  int64_t phaseBegin(unsigned phase) const { return phase == 0 ? 0 : live.phaseEnd[phase - 1]; }
+  int64_t backwardEnd() const { return live.phaseEnd[1]; }
 
   void addInput(unsigned index) {
     const Uses &use = uses[index];
@@ -158,36 +187,49 @@ private:
     // another stage comes when it is needed.
     if (llvm::isa<BlockArgument>(values[index].value) || (isForward && isBackward))
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
-    else if (isForward)
-      add(index, Lifetime::Temporary, 1, 0, phaseEnd[0]);
-    else if (isBackward)
-      add(index, Lifetime::Temporary, 1, phaseEnd[0], phaseEnd[1]);
+    else if (isForward || isBackward)
+      add(index, Lifetime::Temporary, 1, phaseBegin(isBackward), live.phaseEnd[isBackward]);
     if (use.last[2] >= 0)
-      add(index, Lifetime::Temporary, 1, phaseEnd[1], phaseEnd[2]);
+      add(index, Lifetime::Temporary, 1, phaseBegin(2), live.phaseEnd[2]);
   }
 
   void addResult(unsigned index) {
     const Uses &use = uses[index];
     unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
-    int64_t begin = birth[index], last = std::max(begin, use.last[phase]);
+    int64_t begin = phaseBegin(phase), end = live.phaseEnd[phase];
     bool isUpdated = phase < 2 && (use.last[2] >= 0 || updated.contains(index));
     bool isSummed = isUpdated && options.numMicroBatches > 1;
+    auto next = replaced.find(index);
     if (isSummed)
       add(index, Lifetime::State, 1, 0, live.end());
+    else if (phase < 2 && options.numMicroBatches > 1 && next == replaced.end())
+      add(index, Lifetime::State, kept.lookup(index), 0, live.end());
     if (phase == 0 && use.last[1] >= 0) {
-      add(index, Lifetime::Activation, options.microBatchesInFlight - 1, 0, backwardEnd());
-      return add(index, Lifetime::Activation, 1, begin,
-                 isUpdated && !isSummed ? live.end() : backwardEnd());
+      add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
+      if (isUpdated && !isSummed)
+        add(index, Lifetime::Temporary, 1, backwardEnd(), live.end());
+      return;
     }
     // This micro-batch's share of a sum, until it is added.
     if (isUpdated)
-      return add(index, Lifetime::Temporary, 1, begin, isSummed ? phaseEnd[phase] : live.end());
-    if (auto it = replaced.find(index); it != replaced.end())
-      return addNextState(index, it->second);
-    if (use.outside)
-      return add(index, Lifetime::Temporary, 1, begin, phaseEnd[phase]);
+      return add(index, Lifetime::Temporary, 1, begin, isSummed ? end : live.end());
+    if (next != replaced.end())
+      return addNextState(index, next->second);
+    if (use.outside) {
+      add(index, Lifetime::Temporary, 1, begin, end);
+      if (phase < 2 && sent.contains(index))
+        add(index, Lifetime::Temporary, std::min(kSendsUnderway, options.numMicroBatches - 1), 0,
+            backwardEnd());
+      return;
+    }
     if (values[index].materialized)
-      add(index, Lifetime::Temporary, 1, begin, last + 1);
+      add({index, Lifetime::Temporary, 1, {birth[index], lastUse(index) + 1}, -1, true});
+  }
+
+  /// Within the function that makes the value.
+  int64_t lastUse(unsigned index) const {
+    unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
+    return std::max(birth[index], uses[index].last[phase]);
   }
 
   /// A completed sum, while the update reads it.
@@ -195,18 +237,17 @@ private:
     const Uses &use = uses[index];
     unsigned update = static_cast<unsigned>(OpPhase::Update);
     if (use.first[update] >= 0)
-      add(index, Lifetime::Temporary, 1, use.first[update], use.last[update] + 1);
+      add({index, Lifetime::Temporary, 1, {use.first[update], use.last[update] + 1}, -1, true});
   }
 
   void addNextState(unsigned index, unsigned argument) {
-    unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
     int64_t begin = birth[index], lastRead = -1;
     for (int64_t last : uses[argument].last)
       lastRead = std::max(lastRead, last);
     // An elementwise op may overwrite what it reads.
     bool inPlace = lastRead < begin || (lastRead == begin && ops[live.order[begin]].fusible);
-    int64_t end = std::max({begin, lastRead, uses[index].last[phase]}) + 1;
-    add(index, Lifetime::Temporary, 1, begin, end, inPlace ? static_cast<int>(argument) : -1);
+    int64_t end = std::max(lastRead, lastUse(index)) + 1;
+    add({index, Lifetime::Temporary, 1, {begin, end}, inPlace ? int(argument) : -1, !inPlace});
   }
 
   const ProblemBuilder &builder;
@@ -214,10 +255,11 @@ private:
   const std::vector<ValueInfo> &values;
   const IntraOpOptions &options;
   Liveness live;
-  int64_t phaseEnd[kNumPhases] = {};
   std::vector<Uses> uses;
   std::vector<int64_t> birth;
-  llvm::DenseSet<unsigned> updated; // By an update of another stage.
+  llvm::DenseSet<unsigned> updated;       // By an update of another stage.
+  llvm::DenseSet<unsigned> sent;          // To another stage.
+  llvm::DenseMap<unsigned, int64_t> kept; // Results of the step: buffers until its end.
   llvm::DenseMap<unsigned, unsigned> replaced;
   llvm::DenseMap<Operation *, int64_t> times;
 };

@@ -5,13 +5,18 @@
 // backward in program order, update result by result. Arguments of a function stay
 // until it returns:
 //
-//   state         parameters, optimizer state, and gradients that are summed over
-//                 micro-batches: always
-//   activations   from forward to backward: for this micro-batch from where it is
-//                 made to the end of the backward phase, for the others in flight
+//   state         parameters, optimizer state, gradients that are summed over
+//                 micro-batches, and results of the step that are there before the
+//                 update (one for each micro-batch if they are joined): always
+//   activations   from forward to backward: for all micro-batches in flight,
 //                 throughout forward and backward
-//   temporaries   from the op that makes them to the last one that reads them, or
-//                 to the end of the phase if others read them as well
+//   temporaries   results of a function that are no activations: as long as it
+//                 runs. Others: from the op that makes them to the last one that
+//                 reads them
+//
+// A function's results have their buffers before it runs, as XLA gives them (it may
+// put smaller values there meanwhile; that is not counted on). What a stage sends
+// keeps its buffer until the receiver takes it, while the sender goes on.
 //
 // Terms of a sum that waits for the update are summed over micro-batches as they
 // are; the sum itself lives while the update reads it.
@@ -39,10 +44,13 @@ struct LiveItem {
   /// A state argument whose space is used if both follow one node and are split
   /// alike; or -1.
   int replaces = -1;
+  /// Neither argument nor result of the function in which it lives.
+  bool isInner = false;
 };
 
 struct Liveness {
   std::vector<unsigned> order; // The op of each time, as an index of the builder's ops.
+  std::array<int64_t, kNumPhases> phaseEnd = {};
   std::vector<LiveItem> items;
   int64_t microBatchesInFlight = 1;
 

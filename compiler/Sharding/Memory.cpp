@@ -30,19 +30,28 @@ MemoryUse alpa::measureMemory(const ProblemBuilder &builder, const Liveness &liv
                               llvm::ArrayRef<unsigned> choices) {
   MemoryUse use;
   use.microBatchesInFlight = liveness.microBatchesInFlight;
-  std::vector<int64_t> change(liveness.end() + 1, 0);
+  std::vector<int64_t> change(liveness.end() + 1, 0), inner(liveness.end() + 1, 0);
   for (const LiveItem &item : liveness.items) {
     int64_t bytes = itemBytes(builder, item, choices);
     change[item.life.begin] += bytes;
     change[item.life.end] -= bytes;
+    if (item.isInner) {
+      inner[item.life.begin] += bytes;
+      inner[item.life.end] -= bytes;
+    }
     if (item.lifetime == Lifetime::State)
       use.stateBytes += bytes;
     else if (item.lifetime == Lifetime::Activation)
       use.activationBytes += bytes;
   }
   use.activationBytes /= std::max<int64_t>(1, use.microBatchesInFlight);
-  int64_t live = 0;
+  int64_t live = 0, liveInner = 0;
+  unsigned phase = 0;
   for (int64_t time = 0; time < liveness.end(); ++time) {
+    while (phase + 1 < kNumPhases && time >= liveness.phaseEnd[phase])
+      ++phase;
+    liveInner += inner[time];
+    use.scratchBytes[phase] = std::max(use.scratchBytes[phase], liveInner);
     live += change[time];
     use.bytesAt.push_back(live);
     if (live > use.peakBytes) {

@@ -14,6 +14,8 @@ struct MemoryUse {
   int64_t peakBytes = 0;       // Of everything, with the micro-batches in flight.
   int64_t peakTime = 0;        // First time of the peak, in the liveness order.
   int64_t microBatchesInFlight = 1;
+  /// Of each phase: what its function holds besides arguments and results.
+  std::array<int64_t, kNumPhases> scratchBytes = {};
   std::vector<int64_t> bytesAt; // Of each time.
 
   /// What the peak holds besides state and activations.

@@ -131,6 +131,9 @@ private:
         named("state_bytes", integer(result.stateBytes)),
         named("activation_bytes", integer(result.activationBytes)),
         named("temporary_bytes", integer(result.temporaryBytes)),
+        named("forward_scratch_bytes", integer(result.scratchBytes[0])),
+        named("backward_scratch_bytes", integer(result.scratchBytes[1])),
+        named("update_scratch_bytes", integer(result.scratchBytes[2])),
         named("micro_batches_in_flight", integer(stage.inFlight)),
         named("peak_bytes", integer(peak)),
     });

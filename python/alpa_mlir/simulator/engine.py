@@ -53,6 +53,7 @@ class Record:
         waits: of each mesh, (start, end, tag) of the receives that it had to wait for.
         clocks: of each mesh, its time after each of its steps.
         started, ended: of transfers, by tag.
+        taken: when the receivers had come to the receive of a tag.
         seconds: until the last mesh and the last transfer are done.
     """
 
@@ -61,6 +62,7 @@ class Record:
     clocks: list[list[float]]
     started: dict[int, float]
     ended: dict[int, float]
+    taken: dict[int, float] = field(default_factory=dict[int, float])
     seconds: float = 0.0
 
 
@@ -198,6 +200,7 @@ class _Engine:
                 if arrival > clock:
                     self.record.waits[mesh].append((clock, arrival, what))
                     clock = arrival
+                self.record.taken[what] = clock
             clocks.append(clock)
             position += 1
         self.clocks[mesh], self.positions[mesh] = clock, position

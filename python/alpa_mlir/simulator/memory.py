@@ -1,10 +1,11 @@
 """Bytes on each device of a mesh over time, from the buffers that its program keeps.
 
 State that the step is given counts from the beginning, other buffers from the instruction that
-makes them until the one that frees them, or until the transfers that read them have ended.
-A function's result takes the buffer of an argument of the same form that is freed next, as the
-runtime gives it away, and a sum that of its left operand where it has its slot. While a forward
-or backward function runs, the temporaries that the search foresaw for the stage are there too.
+makes them until the one that frees them, or until the receivers have taken what was sent of them.
+A function's results have their buffers while it runs. A result takes the buffer of an argument of
+the same form that is freed next, as the runtime gives it away, and a sum that of its left operand
+where it has its slot. What the search foresaw that a function holds besides its arguments and
+results is there while it runs.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class _MeshMemory:
         self.now = 0.0
         self.held: dict[int, float] = {}  # Bytes by slot.
         self.forms: dict[int, TensorSpec] = {}
-        self.busy_until: dict[int, float] = {}  # Slots that transfers read.
+        self.busy_until: dict[int, float] = {}  # Slots that receivers still have to take.
+        self.lent: set[int] = set()  # Slots of the caller's arrays that the step may not reuse.
         self.times: list[float] = []
         self.changes: list[float] = []
         self.sizes: dict[int, float] = {}
@@ -88,14 +90,16 @@ class _MeshMemory:
                     self.run(op, following)
                 case SendOp():
                     self.now = next(self.clocks)
-                    ended = self.record.ended[op.tag]
-                    self.busy_until[op.slot] = max(ended, self.busy_until.get(op.slot, 0.0))
+                    taken = self.record.taken[op.tag]
+                    self.busy_until[op.slot] = max(taken, self.busy_until.get(op.slot, 0.0))
                 case RecvOp():
                     self.now = next(self.clocks)
                     self.make(self.now, op.slot, op.tensor)
                 case InputOp():
-                    is_state = self.plan.inputs[op.arg].kind == "state"
-                    self.make(0.0 if is_state else self.now, op.slot, op.tensor)
+                    info = self.plan.inputs[op.arg]
+                    self.make(0.0 if info.kind == "state" else self.now, op.slot, op.tensor)
+                    if info.carried_by is None:
+                        self.lent.add(op.slot)
                 case AccumulateOp():
                     self.accumulate(op)
                 case FreeOp():
@@ -118,6 +122,7 @@ class _MeshMemory:
     def make(self, time: float, slot: int, tensor: TensorSpec) -> None:
         size = self.held[slot] = self.size_of(tensor)
         self.forms[slot] = tensor
+        self.lent.discard(slot)
         self.change(time, size)
 
     def free(self, slot: int) -> None:
@@ -134,14 +139,14 @@ class _MeshMemory:
         for slot, tensor in zip(op.outputs, outputs, strict=True):
             self.held[slot] = self.size_of(tensor)
             self.forms[slot] = tensor
+            self.lent.discard(slot)
         for slot in taken:
             made -= self.held[slot]
             self.held[slot] = 0.0
-        temporary = 0.0
-        if op.function in ("forward", "backward"):
-            temporary = stage.predicted.get("temporary_bytes", 0.0)
-        self.change(start, made + temporary)
-        self.change(end, -temporary)
+        phase = "update" if op.function.startswith("update") else op.function
+        scratch = stage.predicted.get(f"{phase}_scratch_bytes", 0.0)
+        self.change(start, made + scratch)
+        self.change(end, -scratch)
 
     def given_away(self, op: RunOp, following: Instruction | None) -> Sequence[int]:
         """Slots of arguments whose buffers the results take."""
@@ -149,7 +154,9 @@ class _MeshMemory:
             return ()
         freed = set(following.slots)
         dying = tuple(
-            i for i, slot in enumerate(op.inputs) if slot in freed and slot not in self.busy_until
+            i
+            for i, slot in enumerate(op.inputs)
+            if slot in freed and slot not in self.busy_until and slot not in self.lent
         )
         if not dying:
             return ()
