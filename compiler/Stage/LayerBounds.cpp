@@ -89,19 +89,32 @@ bool LayerBounds::fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inF
   return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) <= memoryBytes;
 }
 
+std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo, unsigned hi,
+                                                       int64_t inFlight,
+                                                       int64_t memoryBytes) const {
+  std::pair<double, double> most(freeSeconds(way, lo, hi), 0);
+  for (unsigned index = 0; index <= curveIndex(inFlight); ++index) {
+    const Prices &priced = ways[way].prices[index];
+    const double *sums = priced.sums.data();
+    for (double price : priced.prices) {
+      double seconds = sums[hi] - sums[lo] - price * double(memoryBytes);
+      if (seconds > most.first)
+        most = {seconds, price};
+      sums += numLayers + 1;
+    }
+  }
+  return most;
+}
+
 double LayerBounds::seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                             int64_t memoryBytes) const {
   const Way &mine = ways[way];
   if (mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight) > memoryBytes)
     return kInfinity;
-  double most = freeSeconds(way, lo, hi);
-  for (unsigned index = 0; index <= curveIndex(inFlight); ++index) {
-    const Prices &priced = mine.prices[index];
-    const double *sums = priced.sums.data();
-    for (double price : priced.prices) {
-      most = std::max(most, sums[hi] - sums[lo] - price * double(memoryBytes));
-      sums += numLayers + 1;
-    }
-  }
-  return most;
+  return secondsAndPrice(way, lo, hi, inFlight, memoryBytes).first;
+}
+
+double LayerBounds::priceFor(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
+                             int64_t memoryBytes) const {
+  return secondsAndPrice(way, lo, hi, inFlight, memoryBytes).second;
 }

@@ -52,8 +52,14 @@ public:
   /// With `inFlight` micro-batches' activations in memory; infinite if they do not fit.
   double seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                  int64_t memoryBytes) const;
+  /// Seconds a byte at which that bound is found; 0 if it is without a price.
+  double priceFor(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
+                  int64_t memoryBytes) const;
 
 private:
+  std::pair<double, double> secondsAndPrice(unsigned way, unsigned lo, unsigned hi,
+                                            int64_t inFlight, int64_t memoryBytes) const;
+
   struct Prices {
     std::vector<std::shared_ptr<const PriceCurve>> curves; // By layer; null if not known.
     std::vector<double> prices;

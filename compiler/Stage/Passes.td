@@ -158,6 +158,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "End when no plan can be faster by more than this part">,
     Option<"timeLimit", "time-limit", "double", /*default=*/"60",
            "Seconds for the solution of one stage; the best found by then counts">,
+    Option<"explainsMisfit", "explain-misfit", "bool", /*default=*/"true",
+           "If nothing fits into memory, say what is closest to it; takes another search">,
     Option<"cacheDir", "cache-dir", "std::string", /*default=*/"",
            "Folder in which solved stages are kept for other searches; none by default">
   ];

@@ -105,10 +105,11 @@ private:
 /// Moves the price on the bytes of the fullest moment.
 class LimitFinder {
 public:
-  LimitFinder(const StageProblem &problem, int64_t inFlight, int64_t limitBytes, double tolerance,
-              const StageProblem::Effort &effort, std::vector<std::shared_ptr<StagePoint>> &points)
-      : problem(problem), inFlight(inFlight), limit(limitBytes), tolerance(tolerance),
-        effort(effort), points(points) {}
+  LimitFinder(const StageProblem &problem, int64_t inFlight, int64_t limitBytes, double likelyPrice,
+              double tolerance, const StageProblem::Effort &effort,
+              std::vector<std::shared_ptr<StagePoint>> &points)
+      : problem(problem), inFlight(inFlight), limit(limitBytes), likelyPrice(likelyPrice),
+        tolerance(tolerance), effort(effort), points(points) {}
 
   llvm::Expected<RunAnswer> run(const StageProblem::Priced &free) {
     answer.boundSeconds = free.boundSeconds;
@@ -171,6 +172,15 @@ private:
     };
     for (const std::shared_ptr<StagePoint> &point : points)
       take(*point);
+    if (likelyPrice > 0) {
+      llvm::Expected<std::shared_ptr<StagePoint>> likely = solve(likelyPrice);
+      if (!likely)
+        return likely.takeError();
+      if (*likely && bytesOf(**likely) > double(limit) && bytesOf(**likely) < bytesOf(*over))
+        over = likely->get();
+      else if (*likely)
+        take(**likely);
+    }
     if (!under) {
       llvm::Expected<std::shared_ptr<StagePoint>> least =
           solve(highestPrice(*free.point, bytesOf(*free.point)));
@@ -178,6 +188,7 @@ private:
         return least.takeError();
       if (!*least)
         return llvm::Error::success();
+      answer.least = *least;
       take(**least);
       if (!under) {
         answer.boundSeconds = kInfinity;
@@ -217,7 +228,7 @@ private:
 
   const StageProblem &problem;
   int64_t inFlight, limit;
-  double tolerance;
+  double likelyPrice, tolerance;
   StageProblem::Effort effort;
   std::vector<std::shared_ptr<StagePoint>> &points;
   StageUsage usage;
@@ -237,8 +248,9 @@ llvm::Expected<PriceCurve> alpa::tracePriceCurve(const StageProblem &problem,
 
 llvm::Expected<RunAnswer> alpa::solveWithin(const StageProblem &problem,
                                             const StageProblem::Priced &free, int64_t inFlight,
-                                            int64_t limitBytes, double tolerance,
-                                            const StageProblem::Effort &effort,
+                                            int64_t limitBytes, double likelyPrice,
+                                            double tolerance, const StageProblem::Effort &effort,
                                             std::vector<std::shared_ptr<StagePoint>> &points) {
-  return LimitFinder(problem, inFlight, limitBytes, tolerance, effort, points).run(free);
+  return LimitFinder(problem, inFlight, limitBytes, likelyPrice, tolerance, effort, points)
+      .run(free);
 }

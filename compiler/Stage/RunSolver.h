@@ -30,15 +30,16 @@ llvm::Expected<PriceCurve> tracePriceCurve(const StageProblem &problem, const St
 struct RunAnswer {
   std::shared_ptr<StagePoint> point; // Null if nothing was found that fits.
   double boundSeconds = 0;           // Nothing that fits is faster.
+  std::shared_ptr<StagePoint> least; // What needs least at the fullest moment, if that was asked.
 };
 
 /// The fastest plan within the limit, as far as prices find it: the price is moved
 /// until what answers it just fits; what lies between two answers is tried by mixing
 /// them. `points` are plans that are known, the first of them the fastest of all;
-/// what is found is added.
+/// what is found is added. `likelyPrice` is where to begin, or 0.
 llvm::Expected<RunAnswer> solveWithin(const StageProblem &problem, const StageProblem::Priced &free,
-                                      int64_t inFlight, int64_t limitBytes, double tolerance,
-                                      const StageProblem::Effort &effort,
+                                      int64_t inFlight, int64_t limitBytes, double likelyPrice,
+                                      double tolerance, const StageProblem::Effort &effort,
                                       std::vector<std::shared_ptr<StagePoint>> &points);
 
 } // namespace alpa

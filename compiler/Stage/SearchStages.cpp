@@ -202,6 +202,8 @@ llvm::Error AlpaSearchStagesPass::run() {
     return found.takeError();
   costs.keep();
   const StagePlan *plan = &found->plan;
+  if (plan->stages.empty() && !explainsMisfit)
+    return fail("no plan fits into memory");
   if (plan->stages.empty())
     return fail(llvm::toString(explainMisfit(search, costs, tried, main)));
 

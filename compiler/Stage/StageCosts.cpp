@@ -190,8 +190,10 @@ llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_
   mine = {-1, kInfinity, false};
   if (!run.free.point)
     return llvm::Error::success();
+  auto [lo, hi] = examples[runClass];
   llvm::Expected<RunAnswer> found = solveWithin(
-      *run.problem, run.free, inFlight, memoryOf(way), options.tolerance / 4,
+      *run.problem, run.free, inFlight, memoryOf(way),
+      bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
       {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8}, run.points);
   if (!found)
     return found.takeError();
@@ -202,7 +204,14 @@ llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_
   if (!found->point && found->boundSeconds < kInfinity)
     if (llvm::Expected<bool> better = improve(run, runClass, way, inFlight); !better)
       return better.takeError();
-  return llvm::Error::success();
+  if (!found->least || found->boundSeconds < kInfinity)
+    return llvm::Error::success();
+  // Plans with fewer in flight would be asked for one by one: the fewest that do not
+  // fit speak for all.
+  int64_t fewer = inFlight;
+  while (fewer > 1 && found->least->peakBytes(fewer - 1) > memoryOf(way))
+    --fewer;
+  return run.answers.count(fewer) ? llvm::Error::success() : answer(run, runClass, way, fewer);
 }
 
 llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {

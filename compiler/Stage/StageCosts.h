@@ -53,6 +53,7 @@ public:
              std::vector<LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
              StageCostOptions options);
 
+  unsigned numThreads() const { return context->getNumThreads(); }
   unsigned numLayers() const { return variants.front().size(); }
   /// Stages that could be asked for, those among them that differ, problems that were
   /// stated, and solutions that served another stage.

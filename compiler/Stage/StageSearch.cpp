@@ -49,7 +49,8 @@ StagePlan StageSearch::solved(StagePlan plan) const {
 }
 
 llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
-  constexpr size_t kMostRequests = 48; // In a round.
+  // In a round: enough to keep all threads busy, few enough that each tells something.
+  const size_t mostRequests = std::max<size_t>(4, 2 * costs.numThreads());
   StagePlan best;
   auto offer = [&](StagePlan plan) {
     if (!plan.stages.empty() && plan.seconds < best.seconds)
@@ -74,7 +75,7 @@ llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
     llvm::sort(others,
                [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
     for (const StagePlan &plan : others)
-      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < kMostRequests)
+      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < mostRequests)
         llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
     if (llvm::Error error = costs.solve(missing))
       return std::move(error);

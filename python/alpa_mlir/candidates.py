@@ -102,7 +102,6 @@ class Candidates:
     Attributes:
         batch_size: examples of a step.
         state_bytes: of the step's state, wherever it lies.
-        misfits: why candidates had no plan.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class Candidates:
             for x in first.signature.inputs
             if x.kind == "state"
         )
-        self.misfits: list[InfeasiblePlanError] = []
+        self._misfits: list[tuple[int, Method]] = []
 
     def __enter__(self) -> Candidates:
         self._folder = tempfile.TemporaryDirectory()
@@ -197,18 +196,14 @@ class Candidates:
         traced = self.traced(count)
         module = self._module_of(traced).clone()
         try:
-            module.run(
-                method.search_passes(
-                    self.cluster, self._file(self.cluster), count, solved=self._solved
-                )
-            )
+            self._search(module, count, method)
             module.run(method.finish_passes(self._gradients))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule, None, exact=True, reason=error.what
             )
             if isinstance(error, InfeasiblePlanError):
-                self.misfits.append(error)
+                self._misfits.append((count, method))
             raise
         plan = module.export_plan()
         found = Found(traced, plan, method)
@@ -247,20 +242,46 @@ class Candidates:
         if self._progress is not None:
             self._progress(self._done, self._done, "planned")
 
+    def why_not(self) -> InfeasiblePlanError | None:
+        """Which stage of the candidate tried last exceeds which limit; None if memory was no
+        candidate's problem."""
+        if not self._misfits:
+            return None
+        count, method = self._misfits[-1]
+        self.say(f"why {self.label(count, method)} have no plan")
+        try:
+            self._search(self._module(count).clone(), count, method, coarse=True, why=True)
+        except InfeasiblePlanError as error:
+            return error
+        return InfeasiblePlanError("no plan fits into memory", where=self.label(count, method))
+
+    def _search(
+        self,
+        module: Module,
+        count: int,
+        method: Method,
+        cluster: Cluster | None = None,
+        *,
+        coarse: bool = False,
+        why: bool = False,
+    ) -> None:
+        where = cluster or self.cluster
+        module.run(
+            method.search_passes(
+                where, self._file(where), count, coarse=coarse, why=why, solved=self._solved
+            )
+        )
+
     def _estimate(self, count: int, method: Method, cluster: Cluster, dtype: str) -> Tried:
         remat = remat_text(method)
         try:
             module = self._module(count).clone()
             if dtype:
                 module.run(f"alpa-rescale{{dtype={dtype}}}")
-            module.run(
-                method.search_passes(
-                    cluster, self._file(cluster), count, coarse=True, solved=self._solved
-                )
-            )
+            self._search(module, count, method, cluster, coarse=True)
         except InfeasiblePlanError as error:
             if cluster is self.cluster and not dtype:
-                self.misfits.append(error)
+                self._misfits.append((count, method))
             return Tried(count, remat, method.schedule, None, reason=error.what)
         except (TraceError, MicroBatchError, RescaleError) as error:
             return Tried(count, remat, method.schedule, None, reason=str(error))

@@ -75,8 +75,7 @@ class Planner:
             self._check_measurable()
         best = self._only(self.counts[0]) if len(self.counts) == 1 else self._climb()
         if best is None:
-            misfits = self.candidates.misfits
-            raise misfits[-1] if misfits else self._no_count()
+            raise self.candidates.why_not() or self._no_count()
         self._try_remat(best)
         found = self._plan_best()
         if self.method.finalists:

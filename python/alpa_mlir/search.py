@@ -196,11 +196,13 @@ class Method(ABC):
         count: int,
         *,
         coarse: bool = False,
+        why: bool = True,
         solved: str = "",
     ) -> str:
         """The search, in full or, for an estimate, only as far as ranks candidates.
 
         Args:
+            why: whether the error is to say what is closest to fitting, if nothing fits.
             solved: a folder in which solved stages are kept; empty for none.
         """
         again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
@@ -214,6 +216,7 @@ class Method(ABC):
             "method": self.method,
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP)} if coarse else {}),
+            **({} if why else {"explain-misfit": "false"}),
             **({"cache-dir": solved} if solved else {}),
             **self.stage_options(cluster),
         }

@@ -229,7 +229,7 @@ def test_damaged_entries_are_made_again(kept, tmp_path):
 
 def test_remains_of_an_entry_are_replaced(kept, tmp_path):
     kept()
-    (entry,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    (entry,) = plans_in(tmp_path)
     (entry / "record.json").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -260,7 +260,7 @@ def test_a_kept_plan_is_called_like_the_step_at_hand(tmp_path):
         loaded = alpa_mlir.load(function.plan(w, flag, x).save(tmp_path / str(i)))
         assert loaded.plan.call.donate_state is donate
         assert type(loaded(w, flag, x)) is kind
-    assert len(list((tmp_path / "cache").glob("*/record.json"))) == 1
+    assert len(plans_in(tmp_path / "cache")) == 1
 
 
 def test_the_bound(tmp_path):

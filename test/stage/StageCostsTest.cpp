@@ -209,8 +209,12 @@ private:
     StageProblem::Priced free = llvm::cantFail(problem->solve(nullptr, 0, {}));
     CHECK(free.point);
     std::vector<std::shared_ptr<StagePoint>> points{free.point};
-    RunAnswer answer = llvm::cantFail(
-        solveWithin(*problem, free, intraOp.microBatchesInFlight, memory, 1e-3, {}, points));
+    // Wherever it begins.
+    double likelyPrice = std::uniform_real_distribution<>(-1, 1)(random) * free.point->seconds /
+                         double(std::max<int64_t>(memory, 1));
+    RunAnswer answer =
+        llvm::cantFail(solveWithin(*problem, free, intraOp.microBatchesInFlight, memory,
+                                   std::max(likelyPrice, 0.0), 1e-3, {}, points));
     CHECK(fits || !answer.point);
     limited += free.point->peakBytes(intraOp.microBatchesInFlight) > memory;
     if (!fits)
