@@ -122,7 +122,19 @@ def split_batches(
             f"got {count!r}", where="num_micro_batches", fix="use a whole number of at least 1"
         )
     result = list(full)
+    first: tuple[str, int] | None = None
     for i in batches:
+        for path, leaf in trees.flatten_with_path(full[i])[0]:
+            if not leaf.shape:
+                continue
+            name, size = names[i] + trees.text(path), leaf.shape[0]
+            first = first or (name, size)
+            if size != first[1]:
+                raise MicroBatchError(
+                    f"dimension 0 has {size} examples, that of {first[0]} has {first[1]}",
+                    where=name,
+                    fix="pass what has no example in each row in a state argument",
+                )
 
         def split(path: Any, leaf: Any, name: str = names[i]) -> Any:
             where = name + trees.text(path)

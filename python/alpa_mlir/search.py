@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any, cast, final
 
 from alpa_mlir.cluster import Cluster
@@ -89,41 +89,40 @@ class Method(ABC):
                 where=where,
                 fix=f"use one of {', '.join(('auto', *schedules()))}",
             )
-        counts = self.num_micro_batches
-        for count in (counts,) if isinstance(counts, int) else counts or ():
-            if count < 1:
-                raise MethodError(f"{count} micro-batches", where=where, fix="use at least 1")
+        counts: Any = self.num_micro_batches
+        listed: Any = () if counts is None else (counts,) if _is_single(counts) else counts
+        for count in listed:
+            if not _is_whole(count, 1):
+                raise MethodError(
+                    f"{count!r} micro-batches", where=where, fix="use whole numbers of at least 1"
+                )
         if not isinstance(counts, int) and not isinstance(self, AutoParallel):
             raise MethodError(
                 f"num_micro_batches is {counts!r}", where=where, fix="give one number"
             )
         if self.num_mesh_axes not in (2, 3):
             raise MethodError(f"{self.num_mesh_axes} mesh axes", where=where, fix="use 2 or 3")
-        if not 0 < self.memory_fraction <= 1:
-            raise MethodError(
-                f"memory_fraction {self.memory_fraction}", where=where, fix="use (0, 1]"
-            )
-        if self.finalists < 0:
-            raise MethodError(f"{self.finalists} finalists", where=where, fix="use 0 or more")
-        if self.time_limit_seconds <= 0:
-            raise MethodError(
-                f"time_limit_seconds {self.time_limit_seconds}", where=where, fix="use more than 0"
-            )
-        if self.layers < 0:
-            raise MethodError(f"{self.layers} layers", where=where, fix="use 0 or more")
-        if self.max_layers < 1:
-            raise MethodError(f"max_layers {self.max_layers}", where=where, fix="use at least 1")
+        for name, most, fix in (
+            ("memory_fraction", 1.0, "use (0, 1]"),
+            ("time_limit_seconds", inf, "use more than 0"),
+        ):
+            value: Any = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value <= most:
+                raise MethodError(f"{name} {value!r}", where=where, fix=fix)
+        for name, least in (("finalists", 0), ("layers", 0), ("max_layers", 1)):
+            value = getattr(self, name)
+            if not _is_whole(value, least):
+                raise MethodError(
+                    f"{name} {value!r}", where=where, fix=f"use a whole number of at least {least}"
+                )
         if self.layer_balance not in LAYER_BALANCES:
             raise MethodError(
                 f"layer_balance {self.layer_balance!r}",
                 where=where,
                 fix=f"use one of {', '.join(LAYER_BALANCES)}",
             )
-        if isinstance(self.remat, str):
-            remat_known = self.remat in REMAT
-        else:
-            remat_known = all(isinstance(x, int) and x >= 0 for x in cast("list[Any]", self.remat))
-        if not remat_known:
+        again: Any = self.remat
+        if again not in REMAT and (_is_single(again) or not all(_is_whole(x, 0) for x in again)):
             raise MethodError(
                 f"remat {self.remat!r}",
                 where=where,
@@ -310,6 +309,15 @@ class ShardParallel(Method):
     mesh_shape: tuple[int, ...] | None = None
     device_type: str = ""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mesh_shape is not None and not _is_mesh_shape(self.mesh_shape):
+            raise MethodError(
+                f"mesh_shape {self.mesh_shape!r}",
+                where="ShardParallel",
+                fix="give one to three sizes of at least 1, such as (2, 4)",
+            )
+
     def may_cut(self, cluster: Cluster) -> bool:
         return False
 
@@ -386,6 +394,20 @@ class PipeshardParallel(Method):
                     where="PipeshardParallel",
                     fix="give one for each stage",
                 )
+        for submesh, shape in zip(self.submeshes, self.mesh_shapes or (), strict=False):
+            if not _is_mesh_shape(shape) or prod(shape) != prod(submesh[:2]):
+                raise MethodError(
+                    f"mesh shape {shape!r} for submesh {submesh!r}",
+                    where="PipeshardParallel",
+                    fix="give one to three sizes whose product is the submesh's devices",
+                )
+        for layers in self.layer_ranges or ():
+            if len(layers) != 2 or not all(_is_whole(x, 0) for x in layers):
+                raise MethodError(
+                    f"layer range {layers!r}",
+                    where="PipeshardParallel",
+                    fix="give [first, end) numbers of layers, such as (0, 2)",
+                )
 
     def may_cut(self, cluster: Cluster) -> bool:
         return len(self.submeshes) > 1
@@ -397,6 +419,21 @@ class PipeshardParallel(Method):
         if self.layer_ranges is not None:
             options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
         return options
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, str) or not isinstance(value, Iterable)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_mesh_shape(shape: Any) -> bool:
+    if not isinstance(shape, Sequence):
+        return False
+    sizes = cast("Sequence[Any]", shape)
+    return 1 <= len(sizes) <= 3 and all(_is_whole(size, 1) for size in sizes)
 
 
 def _with_options(name: str, options: dict[str, str]) -> str:

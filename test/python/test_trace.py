@@ -188,6 +188,11 @@ def test_truth_value_of_a_micro_batch():
     [
         (jnp.ones((10, 4)), 4, r"batch: batch size 10 .* 4 equal .*fix: .*1, 2, 5, 10"),
         ({"x": jnp.ones((8, 4)), "k": 1.0}, 2, r"batch\['k'\]: a scalar"),
+        (
+            {"x": jnp.ones((8, 4)), "weights": jnp.ones(6)},
+            1,
+            r"batch\['x'\]: dimension 0 has 8 examples, that of batch\['weights'\] has 6",
+        ),
         (jnp.ones((8, 4)), 0, r"num_micro_batches: got 0"),
         (jnp.ones((8, 4)), 2.0, r"num_micro_batches: got 2.0"),
         (jnp.ones((0, 4)), 2, r"batch size 0"),
