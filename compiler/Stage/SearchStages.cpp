@@ -69,6 +69,10 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("mesh-axes must be 2 or 3, got " + llvm::Twine(meshAxes));
   if (!(memoryFraction > 0 && memoryFraction <= 1))
     return fail("memory-fraction must be above 0 and at most 1");
+  if (!(timeLimit > 0))
+    return fail("time-limit must be above 0 seconds");
+  if (!(gap >= 0 && gap < 1) || !(epsilon >= 0))
+    return fail("gap must be at least 0 and below 1, and epsilon at least 0");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
     return fail("mesh-shapes and layer-ranges need submeshes");
   return llvm::Error::success();
@@ -204,8 +208,14 @@ llvm::Error AlpaSearchStagesPass::run() {
   const StagePlan *plan = &found->plan;
   if (plan->stages.empty() && !explainsMisfit)
     return fail("no plan fits into memory");
-  if (plan->stages.empty())
-    return fail(llvm::toString(explainMisfit(search, costs, tried, main)));
+  if (plan->stages.empty()) {
+    std::string why = llvm::toString(explainMisfit(search, costs, tried, main));
+    if (pipeline != "auto" && StringRef(why).starts_with("no plan exists"))
+      why = "no plan exists: with pipeline '" + pipeline +
+            "' no stages use all devices of cluster '" + described->name +
+            "'; use pipeline 'auto', or another number of devices or layers";
+    return fail(why);
+  }
 
   PlanOutcome outcome;
   std::vector<std::shared_ptr<IntraOpResult>> results;

@@ -13,6 +13,11 @@
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,1x4 layer-ranges=0-1,0-2" 2>&1 | FileCheck %s --check-prefix=RANGE
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,1x4 mesh-shapes=2x2" 2>&1 | FileCheck %s --check-prefix=SHAPES
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test memory-fraction=1e-6" 2>&1 | FileCheck %s --check-prefix=MEMORY
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test memory-fraction=1e-6 explain-misfit=false" 2>&1 | FileCheck %s --check-prefix=BRIEF
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test time-limit=-1" 2>&1 | FileCheck %s --check-prefix=TIME
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test gap=-1" 2>&1 | FileCheck %s --check-prefix=GAP
+// RUN: printf 'device_types: {v: {memory_bytes: 1GiB, memory_bandwidth: 1e10, peak_flops: {float32: 1e10}}}\nhosts: [{devices: 3, device_type: v}, {devices: 5, device_type: v}]\nlinks: {intra_host: {bandwidth: 1e9, latency: 1e-6}, inter_host: {bandwidth: 1e9, latency: 1e-6}}\n' > %t.yaml
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.yaml pipeline=equal-mesh" 2>&1 | FileCheck %s --check-prefix=EQUAL
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
 // SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap or gpipe, several of them with commas between, or auto
@@ -25,6 +30,10 @@
 // SHAPES: error: alpa-search-stages: expected one of mesh-shapes for each of submeshes, got 1 for 2
 // MEMORY: error: alpa-search-stages: no plan fits into memory: the fastest one needs {{.*}} on a device of stage {{.*}} are available; it holds {{.*}} of state and gradients{{.*}}; the largest arguments are {{.*}}; layer 0 alone needs {{[0-9.]+}} times the memory, on any submesh that was tried; use more devices
 // MEMORY-NOT: func.func
+// BRIEF: error: alpa-search-stages: no plan fits into memory{{$}}
+// TIME: error: alpa-search-stages: time-limit must be above 0 seconds
+// GAP: error: alpa-search-stages: gap must be at least 0 and below 1, and epsilon at least 0
+// EQUAL: error: alpa-search-stages: no plan exists: with pipeline 'equal-mesh' no stages use all devices of cluster {{.*}}; use pipeline 'auto'
 module {
   func.func @main(%w: tensor<64x64xf32> {alpa.kind = "state", alpa.name = "w"}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> tensor<32x64xf32> {
     %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
