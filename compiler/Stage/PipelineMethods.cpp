@@ -40,6 +40,42 @@ static void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Subm
   space = std::move(kept);
 }
 
+/// Submeshes of the shape of a given one, whatever their devices; none if one of
+/// that shape comes before it.
+static StageRule sameShape(llvm::ArrayRef<Submesh> submeshes, size_t index) {
+  std::vector<bool> isAlike;
+  for (const Submesh &other : submeshes)
+    isAlike.push_back(other.hosts == submeshes[index].hosts &&
+                      other.devicesPerHost == submeshes[index].devicesPerHost);
+  if (llvm::find(isAlike, true) - isAlike.begin() != ptrdiff_t(index))
+    return nullptr;
+  return [isAlike = std::move(isAlike)](unsigned, unsigned, unsigned submesh) {
+    return bool(isAlike[submesh]);
+  };
+}
+
+static StageRule sameCount(unsigned count) {
+  return [count](unsigned lo, unsigned hi, unsigned) { return hi - lo == count; };
+}
+
+/// Equal submeshes tile the cluster, and each takes a layer at least.
+static bool canTile(const Submesh &submesh, int64_t devices, unsigned numLayers) {
+  return devices % submesh.numDevices() == 0 && devices / submesh.numDevices() <= numLayers;
+}
+
+std::vector<StageRule> alpa::evenRules(const Cluster &cluster, unsigned numLayers,
+                                       const SearchSpace &space) {
+  std::vector<StageRule> rules;
+  for (size_t index = 0; index < space.submeshes.size(); ++index)
+    if (canTile(space.submeshes[index], cluster.numDevices(), numLayers))
+      if (StageRule rule = sameShape(space.submeshes, index))
+        rules.push_back(std::move(rule));
+  for (unsigned count = 1; count <= numLayers; ++count)
+    if (numLayers % count == 0)
+      rules.push_back(sameCount(count));
+  return rules;
+}
+
 llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef method,
                                                                  const Cluster &cluster,
                                                                  unsigned numLayers,
@@ -63,8 +99,7 @@ llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef
       return size == devices;
     if (method == "inter-only")
       return size == 1;
-    // Equal submeshes tile the cluster, and each takes a layer at least.
-    return !equalMeshes || (devices % size == 0 && devices / size <= int64_t(numLayers));
+    return !equalMeshes || canTile(submesh, devices, numLayers);
   });
 
   if (method == "intra-only") {
@@ -84,23 +119,18 @@ llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef
   for (unsigned count = 1; count <= numLayers; ++count) {
     if (equalLayers && numLayers % count != 0)
       continue;
-    auto hasCount = [count](unsigned lo, unsigned hi) { return hi - lo == count; };
     if (!equalMeshes) {
-      rules.push_back([hasCount](unsigned lo, unsigned hi, unsigned) { return hasCount(lo, hi); });
+      rules.push_back(sameCount(count));
       continue;
     }
     for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
       if (equalLayers && devices / submesh.numDevices() != numLayers / count)
         continue;
-      // Of one shape, whatever their devices.
-      std::vector<bool> isAlike;
-      for (const Submesh &other : space.submeshes)
-        isAlike.push_back(other.hosts == submesh.hosts &&
-                          other.devicesPerHost == submesh.devicesPerHost);
-      if (llvm::find(isAlike, true) - isAlike.begin() != ptrdiff_t(index))
+      StageRule alike = sameShape(space.submeshes, index);
+      if (!alike)
         continue; // A rule for each shape.
       rules.push_back([=](unsigned lo, unsigned hi, unsigned other) {
-        return isAlike[other] && (!equalLayers || hasCount(lo, hi));
+        return alike(lo, hi, other) && (!equalLayers || hi - lo == count);
       });
     }
     if (!equalLayers)

@@ -32,6 +32,11 @@ llvm::Expected<std::vector<StageRule>> applyPipelineMethod(llvm::StringRef metho
                                                            const Cluster &cluster,
                                                            unsigned numLayers, SearchSpace &space);
 
+/// Families of even plans: all stages on submeshes of one shape, or of as many
+/// layers each.
+std::vector<StageRule> evenRules(const Cluster &cluster, unsigned numLayers,
+                                 const SearchSpace &space);
+
 } // namespace alpa
 
 #endif // ALPA_COMPILER_STAGE_PIPELINEMETHODS_H

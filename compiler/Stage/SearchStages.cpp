@@ -149,6 +149,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!rules)
     return fail(llvm::toString(rules.takeError()));
   tried.rules = std::move(*rules);
+  if (pipeline == "auto" && !space->manual)
+    tried.evenRules = evenRules(*described, numLayers, *space);
   if (method == "megatron" && !space->manual)
     addTurnedViews(*described, *space);
 

@@ -19,6 +19,9 @@ namespace alpa {
 /// What may be tried in turn; the best plan of all counts.
 struct StageSearchSpace {
   std::vector<StageRule> rules{nullptr};
+  /// Families of plans that are looked at as well where their best one by the DP's
+  /// formula takes less than the best plan does by its events.
+  std::vector<StageRule> evenRules;
   std::vector<const ScheduleInfo *> schedules;
 };
 
@@ -49,6 +52,9 @@ private:
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
   FoundPlan fastest(StagePlan plan) const;
+  /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
+  llvm::Error beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
+                   double mostSeconds);
 
   StageCosts &costs;
   const PlanTimer &timer;

@@ -265,3 +265,24 @@ def test_numbers_of_pipelines(pipeline):
         assert len(set(layers)) == 1
     if pipeline == "uniform":
         assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt", "moe", "wide_resnet"])
+def test_auto_is_behind_no_pipeline_method(name):
+    """On links so slow that updates, which sum gradients, are long beside a micro-batch."""
+    model = zoo.get(name)
+    slow = {
+        **CLUSTER,
+        "hosts": {"count": 4, "devices": 2, "device_type": "small"},
+        "links": {
+            "intra_host": {"bandwidth": 1e9, "latency": 1e-6},
+            "inter_host": {"bandwidth": 1e8, "latency": 1e-5},
+        },
+    }
+    seconds = {}
+    for pipeline in ("auto", "intra-only", "equal-layer", "equal-mesh", "uniform"):
+        method = AutoParallel(num_micro_batches=4, layers=4, pipeline=pipeline, remat="none")
+        fn = alpa_mlir.parallelize(model.step, cluster=slow, method=method)
+        seconds[pipeline] = fn.plan(*model.init(8)).plan.predicted["step_seconds"]
+    assert seconds["auto"] <= 1.01 * min(seconds.values()), seconds
+    assert len({round(x, 9) for x in seconds.values()}) > 1
