@@ -73,12 +73,15 @@ private:
     if (!backward) {
       stage.ends[microBatch] = stage.free;
       if (index + 1 < stages.size()) {
-        stage.forthFree = std::max(stage.forthFree, stage.free) + time.forthSeconds;
+        stage.forthFree = std::max(stage.forthFree, stage.free + time.forthLatencySeconds) +
+                          time.forthSeconds - time.forthLatencySeconds;
         stages[index + 1].inputs[microBatch] = stage.forthFree;
         sentForth = true;
       }
     } else if (index > 0) {
-      stage.backFree = std::max(stage.backFree, stage.free) + times[index - 1].backSeconds;
+      const StageTimes &link = times[index - 1];
+      stage.backFree = std::max(stage.backFree, stage.free + link.backLatencySeconds) +
+                       link.backSeconds - link.backLatencySeconds;
       stages[index - 1].gradients[microBatch] = stage.backFree;
       sentBack = true;
     }

@@ -9,10 +9,11 @@ namespace alpa {
 
 /// Seconds of one stage: for a micro-batch, and for the update after all of them.
 /// `forthSeconds` are those of sending to the next stage, `backSeconds` of that
-/// one sending back.
+/// one sending back, latency included; the next send need not wait for a latency.
 struct StageTimes {
   double forwardSeconds = 0, backwardSeconds = 0, updateSeconds = 0;
   double forthSeconds = 0, backSeconds = 0;
+  double forthLatencySeconds = 0, backLatencySeconds = 0;
 };
 
 /// When the last stage is done with a step, by following every run and send: a

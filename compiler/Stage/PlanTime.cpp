@@ -35,13 +35,14 @@ SendSeconds PlanTimer::sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t ind
               transferLink(cluster, to, from, sharesHost));
 }
 
-double PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to,
-                                 double bytes) const {
+std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from,
+                                                    llvm::ArrayRef<int64_t> to,
+                                                    double bytes) const {
   llvm::Expected<TransferPath> path = transferPath(cluster, from, to);
   if (path)
-    return path->seconds(bytes);
+    return {path->seconds(bytes), bytes > 0 ? path->latencySeconds : 0};
   llvm::consumeError(path.takeError()); // Placed devices are those of the cluster.
-  return std::numeric_limits<double>::infinity();
+  return {std::numeric_limits<double>::infinity(), 0};
 }
 
 TimedPlan PlanTimer::time(const StagePlan &plan, const ScheduleInfo &schedule) const {
@@ -66,8 +67,10 @@ TimedPlan PlanTimer::time(const StagePlan &plan, const ScheduleInfo &schedule) c
     if (index + 1 == plan.stages.size())
       continue;
     llvm::ArrayRef<int64_t> mine = timed.devices[index], next = timed.devices[index + 1];
-    stageTimes.forthSeconds = secondsBetween(mine, next, crossings.forwardBytes[stage.hi]);
-    stageTimes.backSeconds = secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
+    std::tie(stageTimes.forthSeconds, stageTimes.forthLatencySeconds) =
+        secondsBetween(mine, next, crossings.forwardBytes[stage.hi]);
+    std::tie(stageTimes.backSeconds, stageTimes.backLatencySeconds) =
+        secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
     timed.transferSeconds += stageTimes.forthSeconds + stageTimes.backSeconds;
   }
   timed.stepSeconds = pipelineSeconds(schedule, times, numMicroBatches);

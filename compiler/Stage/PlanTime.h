@@ -33,8 +33,9 @@ public:
 
 private:
   SendSeconds send(unsigned cut, const Link &forth, const Link &back) const;
-  double secondsBetween(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to,
-                        double bytes) const;
+  /// And how many of them are latency.
+  std::pair<double, double> secondsBetween(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to,
+                                           double bytes) const;
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, bool sharesHost) const;
 
   const Cluster &cluster;

@@ -38,6 +38,9 @@ static void testClosedForms() {
   std::vector<StageTimes> two(2, StageTimes{1, 1, 0, 0.5, 0.5});
   CHECK(isClose(pipelineSeconds(*findSchedule("1f1b"), two, 101), 5 + 100 * 2.5));
   CHECK(isClose(pipelineSeconds(*findSchedule("1f1b-overlap"), two, 101), 5 + 100 * 2));
+  // The next send starts while the latency of this one passes.
+  std::vector<StageTimes> far(2, StageTimes{1, 1, 0, 4, 0, 3.5, 0});
+  CHECK(isClose(pipelineSeconds(*findSchedule("gpipe"), far, 101), 101 + 4 + 1 + 101 + 1));
   // A slow link is what all wait for.
   std::vector<StageTimes> slow(2, StageTimes{1, 1, 0, 4, 0});
   CHECK(isClose(pipelineSeconds(*findSchedule("gpipe"), slow, 101), 8 + 100 * 4 + 100 * 1));
