@@ -19,7 +19,8 @@ static std::string formatBytes(double bytes) {
 }
 
 llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
-                                const StageSearchSpace &space, func::FuncOp main) {
+                                const StageSearchSpace &space, func::FuncOp main,
+                                bool isRematerialized) {
   std::vector<int64_t> available = search.getProblem().memoryBytes;
   search.ignoreMemory();
   llvm::Expected<FoundPlan> found = search.run(space);
@@ -75,13 +76,15 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
   for (auto &[bytes, name] : llvm::ArrayRef(largest).take_front(3))
     names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
   return llvm::createStringError(
-      llvm::Twine("no plan fits into memory: the fastest one needs ") + formatBytes(needed) +
-      " on a device of stage " + llvm::Twine(number) + " of " + llvm::Twine(plan->stages.size()) +
-      ", " + formatBytes(available[worst->submesh]) + " are available; it holds " +
-      formatBytes(choice.stateBytes) + " of state and gradients, " +
+      llvm::Twine("no plan fits into memory: ") +
+      (isRematerialized ? "with layers computed again " : "") + "the fastest one needs " +
+      formatBytes(needed) + " on a device of stage " + llvm::Twine(number) + " of " +
+      llvm::Twine(plan->stages.size()) + ", " + formatBytes(available[worst->submesh]) +
+      " are available; it holds " + formatBytes(choice.stateBytes) + " of state and gradients, " +
       formatBytes(choice.activationBytes) + " of activations for each of " + llvm::Twine(inFlight) +
       " micro-batches and " + formatBytes(choice.temporaryBytes) + " of temporaries" +
       (names.empty() ? "" : "; the largest arguments are " + names) + closest +
-      "; use more devices, more and smaller micro-batches, or rematerialization "
-      "(jax.checkpoint)");
+      (isRematerialized ? "; use more devices or more and smaller micro-batches"
+                        : "; use more devices, more and smaller micro-batches, or "
+                          "rematerialization (jax.checkpoint)"));
 }

@@ -112,6 +112,11 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     be the best one uses it; a stage's parts give a bound until then. The search
     ends when no other plan can be faster by more than `gap`.
 
+    With `remat=auto` each stage has a choice more: its layers as they are written,
+    or computed again for their gradients as alpa-rematerialize does. `@main` is
+    rewritten for the stages that take it, and lists their layers in
+    `alpa.rematerialized`.
+
     Before: ops with `alpa.phase` and `alpa.layer`. After: the module has
     `alpa.stages`, `alpa.num_micro_batches`, `alpa.schedule`, `alpa.cluster` and
     `alpa.predicted`; ops have `alpa.stage`, `alpa.shardings`, and
@@ -156,6 +161,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "Bounds on the slowest stage closer than this many seconds count as one">,
     Option<"gap", "gap", "double", /*default=*/"0.01",
            "End when no plan can be faster by more than this part">,
+    Option<"remat", "remat", "std::string", /*default=*/"\"none\"",
+           "Which stages compute their layers again for the gradients (alpa-rematerialize): "
+           "`none`, or `auto` for those with which a step that fits takes the fewest seconds">,
     Option<"timeLimit", "time-limit", "double", /*default=*/"60",
            "Seconds for the solution of one stage; the best found by then counts">,
     Option<"explainsMisfit", "explain-misfit", "bool", /*default=*/"true",

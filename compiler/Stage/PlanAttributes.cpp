@@ -115,6 +115,16 @@ private:
     main.setArgAttr(index, attr::sharding, specOf(owner && !read ? next : Value(arg), stage));
   }
 
+  /// Layers of the stage that are computed again for their gradients.
+  int64_t countRematerialized(const StageOutcome &stage) const {
+    auto again = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
+    return again ? llvm::count_if(again.asArrayRef(),
+                                  [&](int64_t layer) {
+                                    return layer >= stage.firstLayer && layer < stage.endLayer;
+                                  })
+                 : 0;
+  }
+
   Attribute stageAttr(const StageOutcome &stage, llvm::StringMap<double> &flopsOf) {
     const IntraOpResult &result = *stage.result;
     const Solution &solution = result.solution;
@@ -136,6 +146,7 @@ private:
         named("update_scratch_bytes", integer(result.scratchBytes[2])),
         named("micro_batches_in_flight", integer(stage.inFlight)),
         named("peak_bytes", integer(peak)),
+        named("rematerialized_layers", integer(countRematerialized(stage))),
     });
     constexpr double kPicosecond = 1e-12;
     DictionaryAttr solver = builder.getDictionaryAttr({

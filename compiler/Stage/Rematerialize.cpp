@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/Rematerialize.h"
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -10,6 +11,8 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
+
+#include <set>
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPAREMATERIALIZE
@@ -113,13 +116,16 @@ private:
       return;
     start = *first;
     readers.insert(first, backward.end());
+    // What other layers' gradients read stays where it is, so that what becomes of one
+    // layer does not depend on which others are computed again.
     llvm::DenseSet<Operation *> canWait;
+    auto waits = [&](Operation *user) {
+      bool isForeign = isPhase(user, "backward") && layerOf(user) != layer;
+      return canWait.contains(user) || (!isForeign && !user->isBeforeInBlock(start));
+    };
     for (Operation *op : llvm::reverse(llvm::make_range(backward.begin(), first)))
-      if (llvm::all_of(op->getResults(), [&](Value result) {
-            return llvm::all_of(getUsers(result), [&](Operation *user) {
-              return canWait.contains(user) || !user->isBeforeInBlock(start);
-            });
-          }))
+      if (llvm::all_of(op->getResults(),
+                       [&](Value result) { return llvm::all_of(getUsers(result), waits); }))
         canWait.insert(op);
     for (Operation *op : llvm::make_range(backward.begin(), first))
       if (canWait.contains(op) && reads(op, [&](Value value) {
@@ -237,8 +243,34 @@ private:
 
 unsigned alpa::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
   unsigned clones = 0;
+  std::set<int64_t> changed;
+  if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
+    changed.insert(known.asArrayRef().begin(), known.asArrayRef().end());
   for (auto [layer, again] : llvm::enumerate(chosen))
     if (again)
-      clones += LayerRematerializer(main, layer).run();
+      if (unsigned added = LayerRematerializer(main, layer).run()) {
+        clones += added;
+        changed.insert(layer);
+      }
+  if (!changed.empty())
+    main->setAttr(attr::rematerialized,
+                  DenseI64ArrayAttr::get(main.getContext(), llvm::to_vector(changed)));
   return clones;
+}
+
+std::vector<int64_t> alpa::keptBytes(func::FuncOp main, unsigned numLayers) {
+  std::vector<int64_t> bytes(numLayers, 0);
+  std::vector<llvm::DenseSet<Value>> kept(numLayers);
+  for (Operation &op : main.front().without_terminator()) {
+    if (!isPhase(&op, "backward"))
+      continue;
+    int64_t layer = *layerOf(&op);
+    for (Value value : getUsedValues(&op)) {
+      Operation *source = value.getDefiningOp();
+      if (source && isPhase(source, "forward") && !isConstantLike(source) &&
+          kept[layer].insert(value).second)
+        bytes[layer] += getTensorBytes(value.getType());
+    }
+  }
+  return bytes;
 }

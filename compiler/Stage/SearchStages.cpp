@@ -1,13 +1,13 @@
 //===- SearchStages.cpp - stages, meshes and shardings of a step ----------===//
 
-#include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/PlanAttributes.h"
-#include "compiler/Stage/SearchOptions.h"
-#include "compiler/Stage/StageSearch.h"
-#include "compiler/Stage/StepLayers.h"
+#include "compiler/Stage/Rematerialize.h"
+#include "compiler/Stage/StageAttempt.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
+#include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
 #include <chrono>
 
@@ -26,7 +26,7 @@ public:
   using AlpaSearchStagesBase::AlpaSearchStagesBase;
 
   void getDependentDialects(DialectRegistry &registry) const override {
-    registry.insert<AlpaDialect>();
+    registry.insert<AlpaDialect, stablehlo::StablehloDialect>();
   }
 
   void runOnOperation() override {
@@ -43,11 +43,17 @@ private:
   }
   llvm::Error checkOptions();
   llvm::Expected<std::vector<const ScheduleInfo *>> readSchedules();
-  llvm::Error makeFilters(ArrayRef<LogicalMesh> meshes, std::optional<MethodRoles> &roles,
-                          StageCostOptions &options);
+  llvm::Expected<std::unique_ptr<StageAttempt>> attempt(const SearchSetup &setup,
+                                                        std::vector<const StepVariant *> variants,
+                                                        bool ignoresMemory = false);
+  llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
+  llvm::Error settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes);
   llvm::Error run();
 
   func::FuncOp main;
+  /// The step as it is written, and with layers computed again.
+  std::shared_ptr<StepVariant> plain, again;
+  std::shared_ptr<StepVariant> settled; // As the plan wants it.
 };
 
 } // namespace
@@ -73,6 +79,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("time-limit must be above 0 seconds");
   if (!(gap >= 0 && gap < 1) || !(epsilon >= 0))
     return fail("gap must be at least 0 and below 1, and epsilon at least 0");
+  if (remat != "none" && remat != "auto")
+    return fail("remat must be none or auto, got '" + remat + "'");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
     return fail("mesh-shapes and layer-ranges need submeshes");
   return llvm::Error::success();
@@ -97,40 +105,84 @@ llvm::Expected<std::vector<const ScheduleInfo *>> AlpaSearchStagesPass::readSche
   return schedules;
 }
 
-/// What a method leaves of each stage's plans.
-llvm::Error AlpaSearchStagesPass::makeFilters(ArrayRef<LogicalMesh> meshes,
-                                              std::optional<MethodRoles> &roles,
-                                              StageCostOptions &options) {
-  roles.emplace(main);
-  for (const LogicalMesh &mesh : meshes) {
-    llvm::Expected<PlanFilter> filter = makeFilter(method, *roles, mesh);
-    if (!filter)
-      return fail(llvm::toString(filter.takeError()));
-    options.filters.push_back(std::move(*filter));
-  }
-  options.describe = [&roles](Value value, std::vector<uint64_t> &words) {
-    words.push_back(uint64_t(roles->of(value)));
-    words.push_back(roles->batchDims(value));
-    words.push_back(roles->expertDims(value));
-  };
-  // These depend on all of the step.
-  options.allDiffer = method == "heuristic" || method == "manual";
-  return llvm::Error::success();
-}
-
 static double secondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+llvm::Expected<std::unique_ptr<StageAttempt>>
+AlpaSearchStagesPass::attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
+                              bool ignoresMemory) {
+  auto attempt = std::make_unique<StageAttempt>(setup, std::move(variants), ignoresMemory);
+  if (llvm::Error error = attempt->run())
+    return std::move(error);
+  attempt->costs.keep();
+  numRounds += attempt->search.numRounds;
+  return std::move(attempt);
+}
+
+/// With remat=auto, layers are computed again only where memory is short: what is
+/// fastest without a limit and fits needs no other look.
+llvm::Expected<std::unique_ptr<StageAttempt>>
+AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
+  constexpr double kLittle = 0.05;
+  RematerializationSavings savings;
+  if (remat == "auto")
+    savings = findSavings(main, setup.problem.numLayers);
+  bool isWorth = savings.part >= kLittle;
+  llvm::Expected<std::unique_ptr<StageAttempt>> first =
+      attempt(setup, {plain.get()}, /*ignoresMemory=*/isWorth);
+  if (!first || (*first)->fits() || !llvm::is_contained(savings.layers, true))
+    return first;
+  if (isWorth && !(*first)->hasPlan()) // To say why.
+    return attempt(setup, {plain.get()});
+  llvm::Expected<std::unique_ptr<StepVariant>> variant =
+      StepVariant::read(cloneRematerialized(main, savings.layers), method, setup.space.meshes);
+  if (!variant)
+    return variant.takeError();
+  again = std::move(*variant);
+  if (!setup.options.allDiffer)
+    return attempt(setup, {plain.get(), again.get()});
+  // What such a method does to a stage depends on how the others are written.
+  llvm::Expected<std::unique_ptr<StageAttempt>> kept = attempt(setup, {plain.get()});
+  if (!kept)
+    return kept;
+  llvm::Expected<std::unique_ptr<StageAttempt>> recomputed = attempt(setup, {again.get()});
+  if (!recomputed || (*recomputed)->found.timed.stepSeconds < (*kept)->found.timed.stepSeconds)
+    return recomputed;
+  return kept;
+}
+
+/// Writes the layers of the plan's stages in @main as their choices have them.
+llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes) {
+  if (!again)
+    return llvm::Error::success();
+  auto known = again->function->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
+  SmallVector<bool> chosen(plain->layers.opsOfLayer.size(), false);
+  for (const PlannedStage &stage : attempt.found.plan.stages)
+    for (unsigned layer = stage.lo; layer < stage.hi; ++layer)
+      chosen[layer] = &attempt.variantOf(stage) == again.get() &&
+                      llvm::is_contained(known.asArrayRef(), int64_t(layer));
+  rematerializeLayers(main, chosen);
+  llvm::Expected<std::unique_ptr<StepVariant>> variant = StepVariant::read(main, method, meshes);
+  if (!variant)
+    return variant.takeError();
+  settled = std::move(*variant);
+  attempt.costs.settle(settled->layers.opsOfLayer, settled->filters);
+  return llvm::Error::success();
 }
 
 llvm::Error AlpaSearchStagesPass::run() {
   auto begin = std::chrono::steady_clock::now();
   if (llvm::Error error = checkOptions())
     return error;
-  StageSearchSpace tried;
+  auto end = llvm::scope_exit([&] {
+    if (again)
+      again->function.erase();
+    plain = again = settled = nullptr;
+  });
   llvm::Expected<std::vector<const ScheduleInfo *>> schedules = readSchedules();
   if (!schedules)
     return schedules.takeError();
-  tried.schedules = std::move(*schedules);
   llvm::Expected<StepLayers> layers = readLayers(main);
   if (!layers)
     return fail(llvm::toString(layers.takeError()));
@@ -148,44 +200,46 @@ llvm::Error AlpaSearchStagesPass::run() {
       applyPipelineMethod(pipeline, *described, numLayers, *space);
   if (!rules)
     return fail(llvm::toString(rules.takeError()));
-  tried.rules = std::move(*rules);
+  std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
-    tried.evenRules = evenRules(*described, numLayers, *space);
+    even = evenRules(*described, numLayers, *space);
   if (method == "megatron" && !space->manual)
     addTurnedViews(*described, *space);
 
-  StageDpProblem problem;
+  SearchSetup setup{&getContext(), *described, std::move(*space), {}, {}, {}, gap};
+  setup.tried.rules = std::move(*rules);
+  setup.tried.evenRules = std::move(even);
+  setup.tried.schedules = std::move(*schedules);
+  StageDpProblem &problem = setup.problem;
   problem.numLayers = numLayers;
   for (const Host &host : described->hosts)
     problem.hostDevices.push_back(host.devices);
   problem.hostKinds = described->kindOfHosts();
-  problem.submeshes = space->submeshes;
+  problem.submeshes = setup.space.submeshes;
   problem.numMicroBatches = numMicroBatches;
-  for (ArrayRef<unsigned> views : space->views) {
+  for (ArrayRef<unsigned> views : setup.space.views) {
     int64_t memoryBytes = std::numeric_limits<int64_t>::max();
     for (unsigned view : views)
-      memoryBytes = std::min(memoryBytes, space->meshes[view].device.memoryBytes);
+      memoryBytes = std::min(memoryBytes, setup.space.meshes[view].device.memoryBytes);
     problem.memoryBytes.push_back(int64_t(memoryBytes * memoryFraction));
   }
   problem.epsilonSeconds = epsilon;
   problem.epsilonPart = gap / 4;
   problem.usesAllDevices = pipeline != "auto"; // As the methods of that name do.
-  problem.manual = space->manual;
-  problem.manualLayers = space->layerRanges;
+  problem.manual = setup.space.manual;
+  problem.manualLayers = setup.space.layerRanges;
 
-  StageCostOptions options;
+  StageCostOptions &options = setup.options;
   options.numMicroBatches = numMicroBatches;
-  for (const LogicalMesh &mesh : space->meshes)
+  for (const LogicalMesh &mesh : setup.space.meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
   options.tolerance = gap;
-  for (const ScheduleInfo *info : tried.schedules)
+  for (const ScheduleInfo *info : setup.tried.schedules)
     options.mostInFlight =
         std::max(options.mostInFlight, info->inFlight(numLayers, numMicroBatches));
   options.timeLimitSeconds = timeLimit;
-  std::optional<MethodRoles> roles;
-  if (method != "auto")
-    if (llvm::Error error = makeFilters(space->meshes, roles, options))
-      return error;
+  // These depend on all of the step.
+  options.allDiffer = method == "heuristic" || method == "manual";
   options.methodKey = method;
   if (!cacheDir.empty() && !options.allDiffer) {
     llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
@@ -193,39 +247,43 @@ llvm::Error AlpaSearchStagesPass::run() {
       return fail("cache-dir: " + llvm::toString(store.takeError()));
     options.store = *store;
   }
-  main.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
-  StageCosts costs(&getContext(), {layers->opsOfLayer}, space->meshes, space->views,
-                   std::move(options));
-  PlanTimer timer(*described, problem, layers->crossings,
-                  [&](unsigned id) { return costs.timesOf(id); });
-  problem.transferSeconds = [&](unsigned cut, unsigned from, unsigned to) {
-    return timer.send(cut, from, to);
-  };
 
-  StageSearch search(costs, timer, problem, gap);
-  llvm::Expected<FoundPlan> found = search.run(tried);
-  if (!found)
-    return found.takeError();
-  costs.keep();
-  const StagePlan *plan = &found->plan;
-  if (plan->stages.empty() && !explainsMisfit)
+  llvm::Expected<std::unique_ptr<StepVariant>> variant =
+      StepVariant::read(main, method, setup.space.meshes);
+  if (!variant)
+    return fail(llvm::toString(variant.takeError()));
+  plain = std::move(*variant);
+  llvm::Expected<std::unique_ptr<StageAttempt>> best = searchWays(setup);
+  if (!best)
+    return best.takeError();
+  if (!(*best)->hasPlan() && !explainsMisfit)
     return fail("no plan fits into memory");
-  if (plan->stages.empty()) {
-    std::string why = llvm::toString(explainMisfit(search, costs, tried, main));
+  // The least that is needed is what layers that are computed again need.
+  if (!(*best)->hasPlan() && again && !options.allDiffer)
+    best = attempt(setup, {again.get()});
+  if (!best)
+    return best.takeError();
+  StageCosts &costs = (*best)->costs;
+  const FoundPlan &found = (*best)->found;
+  if (!(*best)->hasPlan()) {
+    std::string why =
+        llvm::toString(explainMisfit((*best)->search, costs, setup.tried, main, again != nullptr));
     if (pipeline != "auto" && StringRef(why).starts_with("no plan exists"))
       why = "no plan exists: with pipeline '" + pipeline +
             "' no stages use all devices of cluster '" + described->name +
             "'; use pipeline 'auto', or another number of devices or layers";
     return fail(why);
   }
+  const TimedPlan &timed = found.timed;
+  if (timed.devices.empty())
+    return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
+  if (llvm::Error error = settle(**best, setup.space.meshes))
+    return error;
 
   PlanOutcome outcome;
   std::vector<std::shared_ptr<IntraOpResult>> results;
-  const TimedPlan &timed = found->timed;
-  if (timed.devices.empty())
-    return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
-  for (auto [index, stage] : llvm::enumerate(plan->stages)) {
-    int64_t inFlight = search.getProblem().inFlight(plan->stages.size() - index);
+  for (auto [index, stage] : llvm::enumerate(found.plan.stages)) {
+    int64_t inFlight = (*best)->inFlight(index);
     llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(stage, inFlight);
     if (!result)
       return result.takeError();
@@ -243,14 +301,13 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.stepSeconds = timed.stepSeconds;
   outcome.transferSeconds = timed.transferSeconds;
   outcome.numMicroBatches = numMicroBatches;
-  outcome.schedule = found->schedule->name.str();
+  outcome.schedule = found.schedule->name.str();
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();
   outcome.searchSeconds = secondsSince(begin);
-  outcome.dpSeconds = search.dpSeconds;
+  outcome.dpSeconds = (*best)->search.dpSeconds;
   annotatePlan(main, *described, outcome);
-  numRounds += search.numRounds;
   numStages += outcome.stages.size();
   numPossible += costs.numPossible();
   numSolved += costs.numSolved();

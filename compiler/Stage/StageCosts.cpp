@@ -56,7 +56,7 @@ IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   intraOp.numMicroBatches = options.numMicroBatches;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
-    intraOp.filter = options.filters[meshIndex(way)];
+    intraOp.filter = options.filters[way];
   return intraOp;
 }
 
@@ -471,6 +471,15 @@ llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsign
 
 const IntraOpResult *StageCosts::timesOf(unsigned id) const {
   return &findRun(classOf(id), wayOf(id))->chosen[id % kSlots]->times;
+}
+
+void StageCosts::settle(LayerOps layers, std::vector<PlanFilter> filters) {
+  for (auto &[key, run] : runs)
+    run.problem.reset(); // Of ops that may be gone.
+  llvm::fill(variants, layers);
+  options.filters.clear();
+  for (unsigned way = 0; way < numWays() && !filters.empty(); ++way)
+    options.filters.push_back(filters[meshIndex(way)]);
 }
 
 llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedStage &stage,

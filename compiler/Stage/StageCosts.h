@@ -32,7 +32,8 @@ struct StageCostOptions {
   double timeLimitSeconds = 60;
   /// How far, as a part, a stage's plan may be above its bound until the end.
   double tolerance = 0.01;
-  /// What a method leaves of the plans, for each mesh; empty for everything.
+  /// What a method leaves of the plans, for each variant and mesh (those of the first
+  /// variant come first); empty for everything.
   std::vector<PlanFilter> filters;
   /// What a filter may look at beside the ops of a stage, so that stages that it
   /// treats differently do not share a solution; or no two stages are alike.
@@ -91,6 +92,10 @@ public:
   void refresh(bool onlySolved);
   llvm::ArrayRef<StageChoice> choices(unsigned lo, unsigned hi, unsigned submesh) const;
 
+  unsigned variantOfChoice(unsigned id) const { return variantOf(wayOf(id)); }
+  /// The plan's layers as they are written now, of whatever variants, and a filter for
+  /// each mesh. From then on only `result` and `explain` may be asked.
+  void settle(LayerOps layers, std::vector<PlanFilter> filters);
   const LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
   /// The seconds of the phases of a known choice; nothing else is set.
   const IntraOpResult *timesOf(unsigned id) const;

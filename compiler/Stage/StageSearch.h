@@ -65,9 +65,10 @@ private:
 };
 
 /// The error that describes the plan that would be fastest if memory were no matter,
-/// and which of its stages exceeds which limit.
+/// and which of its stages exceeds which limit. `isRematerialized` says that layers
+/// are computed again for their gradients.
 llvm::Error explainMisfit(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
-                          mlir::func::FuncOp main);
+                          mlir::func::FuncOp main, bool isRematerialized);
 
 } // namespace alpa
 

@@ -28,6 +28,7 @@ namespace attr {
 inline constexpr llvm::StringLiteral phase = "alpa.phase";
 inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
 inline constexpr llvm::StringLiteral layer = "alpa.layer";
+inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";
 inline constexpr llvm::StringLiteral useShardings = "alpa.use_shardings";

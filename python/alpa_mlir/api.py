@@ -153,7 +153,7 @@ class PlannedStep:
 
     Attributes:
         traced, plan: the step, at the size of one micro-batch, and its plan.
-        tried: the numbers of micro-batches, with remat or without, that the search looked at; and
+        tried: the numbers of micro-batches that the search looked at, and other candidates; and
             what finalists took when they were measured.
     """
 

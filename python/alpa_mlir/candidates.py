@@ -31,11 +31,13 @@ class Tried:
     """One candidate.
 
     Attributes:
-        num_micro_batches, remat: what was tried.
+        num_micro_batches, remat: what was tried; `"auto"` left the choice of each stage to the
+            search.
         schedule: the best one of those allowed; of no plan, what was allowed.
         seconds: predicted for one step; None if there is no plan.
         stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
             devices needs; 0 if there is none.
+        rematerialized_stages: of `stages`, those that compute layers again for the gradients.
         exact: whether it was planned in full, from a module traced at its own size.
         reason: why there is no plan, or why it could not be measured.
         measured_seconds: of one step, simulated with the seconds that its stages took on the
@@ -51,6 +53,7 @@ class Tried:
     exact: bool = False
     reason: str = ""
     measured_seconds: float | None = None
+    rematerialized_stages: int = 0
 
     def as_text(self) -> str:
         """One line.
@@ -60,12 +63,16 @@ class Tried:
             '4 micro-batches: about 250 ms in 2 stages, 1f1b'
             >>> Tried(4, "none", "1f1b", 0.25, 1, exact=True, measured_seconds=0.3).as_text()
             '4 micro-batches: 250 ms in 1 stage; measured 300 ms'
+            >>> Tried(4, "auto", "1f1b", 0.25, 4, rematerialized_stages=2).as_text()
+            '4 micro-batches: about 250 ms in 4 stages, 2 rematerialized, 1f1b'
         """
         text = candidate_text(self.num_micro_batches, self.remat)
         if self.seconds is None:
             return f"{text}: {self.reason}"
         about = "" if self.exact else "about "
         stages = f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+        if self.remat == "auto" and self.rematerialized_stages:
+            stages += f", {self.rematerialized_stages} rematerialized"
         order = f", {self.schedule}" if self.stages > 1 else ""
         text += f": {about}{seconds_text(self.seconds)} in {stages}{order}"
         if self.measured_seconds is not None:
@@ -207,9 +214,17 @@ class Candidates:
             raise
         plan = module.export_plan()
         found = Found(traced, plan, method)
-        peak = max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages)
         self._tried[key] = Tried(
-            count, remat, plan.schedule, found.seconds, len(plan.stages), peak, exact=True
+            count,
+            remat,
+            plan.schedule,
+            found.seconds,
+            len(plan.stages),
+            max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages),
+            exact=True,
+            rematerialized_stages=sum(
+                stage.predicted.get("rematerialized_layers", 0) > 0 for stage in plan.stages
+            ),
         )
         self._done += 1
         self._exact[key] = found
@@ -293,6 +308,7 @@ class Candidates:
             found["step_seconds"],
             int(found["stages"]),
             found["peak_bytes"],
+            rematerialized_stages=int(found["rematerialized_stages"]),
         )
 
     def _module(self, count: int) -> Module:
@@ -327,12 +343,13 @@ class Candidates:
 
 def candidate_text(count: int, remat: str) -> str:
     """`4 micro-batches, rematerialized`."""
-    again = {"none": "", "all": ", rematerialized"}.get(remat, f", layers {remat} rematerialized")
+    named = {"none": "", "auto": "", "all": ", rematerialized"}
+    again = named.get(remat, f", layers {remat} rematerialized")
     return f"{count} micro-batch{'es' if count > 1 else ''}{again}"
 
 
 def remat_text(method: Method) -> str:
-    """`none`, `all`, or the numbers of the layers, as `Tried` names them."""
+    """`none`, `all`, `auto`, or the numbers of the layers, as `Tried` names them."""
     return method.remat if isinstance(method.remat, str) else ",".join(map(str, method.remat))
 
 

@@ -214,8 +214,9 @@ class Module:
         return self
 
     def predicted(self) -> dict[str, float]:
-        """What a search foresaw: `step_seconds` and others, the number of `stages`, and
-        `peak_bytes`, the most memory that a device needs."""
+        """What a search foresaw: `step_seconds` and others, the number of `stages`, of
+        `rematerialized_stages` among them, and `peak_bytes`, the most memory that a device
+        needs."""
         return dict(self._handle.predicted())
 
     def chosen_schedule(self) -> str:

@@ -77,12 +77,11 @@ def _fits(
     if held > method.memory_fraction * where.memory_bytes:
         return None
     for count in counts or _likely_counts(planner):
-        for variant in method.variants():
-            try:
-                if planner.candidates.estimate(count, variant, cluster, dtype).seconds is not None:
-                    return count
-            except MethodError:  # The method and that cluster have nothing in common.
-                continue
+        try:
+            if planner.candidates.estimate(count, method, cluster, dtype).seconds is not None:
+                return count
+        except MethodError:  # The method and that cluster have nothing in common.
+            continue
     return None
 
 

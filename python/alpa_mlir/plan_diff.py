@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from alpa_mlir.plan_text import bytes_text, seconds_text, spec_text, table
+from alpa_mlir.plan_text import (
+    bytes_text,
+    rematerialized_text,
+    seconds_text,
+    spec_text,
+    table,
+)
 
 if TYPE_CHECKING:
     from alpa_mlir.plan import Plan
@@ -77,6 +83,7 @@ def _decisions(plan: Plan) -> dict[str, str]:
         lo, end = stage.layers
         found[f"layers of stage {index}"] = f"{lo}-{end - 1}"
         found[f"mesh of stage {index}"] = plan.meshes[stage.mesh].as_text()
+        found[f"rematerialized layers of stage {index}"] = rematerialized_text(stage) or "none"
         found[f"export of stage {index}"] = stage.export
     return found
 

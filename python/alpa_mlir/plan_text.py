@@ -53,7 +53,7 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
         rows.append(
             [
                 str(index),
-                f"{stage.layers[0]}-{stage.layers[1] - 1}",
+                _stage_layers(stage),
                 plan.meshes[stage.mesh].as_text(),
                 "\n".join(lines),
                 _stage_seconds(stage),
@@ -66,6 +66,18 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
 
 
 HEADER = ("stage", "layers", "mesh", "weights [sharding]", "predicted time", "memory/device")
+
+
+def _stage_layers(stage: StageInfo) -> str:
+    first, end = stage.layers
+    again = rematerialized_text(stage)
+    return f"{first}-{end - 1}" + (f"\n{again} rematerialized" if again else "")
+
+
+def rematerialized_text(stage: StageInfo) -> str:
+    """`all`, or how many of the stage's layers are computed again; nothing for none."""
+    again = int(stage.predicted.get("rematerialized_layers", 0))
+    return "all" if again == stage.layers[1] - stage.layers[0] else str(again or "")
 
 
 def _stage_seconds(stage: StageInfo) -> str:

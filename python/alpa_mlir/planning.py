@@ -7,7 +7,6 @@ the predicted seconds or, with a method's `finalists`, of measured ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 
 from alpa_mlir import finalists
-from alpa_mlir.candidates import Candidates, Found, Progress, Tried, remat_text
+from alpa_mlir.candidates import Candidates, Found, Progress, Tried
 from alpa_mlir.compiler import schedules
 from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import (
@@ -33,8 +32,6 @@ _jax: Any = jax
 
 # Plans in full beyond the first, where that one is slower than others were estimated.
 _MOST_RUNNERS_UP = 2
-# Plans that need more of the memory might be faster if they needed less.
-_SHORT_OF_MEMORY = 0.7
 # Why a plan cannot be had for a number of micro-batches.
 _NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError, TraceError)
 # A full plan this much slower than an estimate of another is worth a second look.
@@ -60,7 +57,6 @@ class Planner:
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = candidates
         self.method = candidates.method
-        self.variants = self.method.variants()
         self.counts = self.method.micro_batch_counts(candidates.batch_size)
 
     def run(self) -> Chosen:
@@ -73,11 +69,7 @@ class Planner:
         """
         if self.method.finalists:
             self._check_measurable()
-        best = self._only(self.counts[0]) if len(self.counts) == 1 else self._climb()
-        if best is None:
-            raise self.candidates.why_not() or self._no_count()
-        self._try_remat(best)
-        found = self._plan_best()
+        found = self._only(self.counts[0]) if len(self.counts) == 1 else self._search()
         if self.method.finalists:
             self._check_devices(found)  # Planning the others takes long.
             found = self._fastest(self._finalists())
@@ -90,64 +82,41 @@ class Planner:
         devices = max(self.candidates.cluster.devices_per_host)
         return nearest(self.counts, self.candidates.batch_size / devices)
 
-    def _only(self, count: int) -> Tried | None:
-        """With one number of micro-batches the usual plan is likely the answer."""
-        for method in self.variants:
-            try:
-                self.candidates.in_full(count, method)
-            except InfeasiblePlanError:
-                continue
-            return self.candidates.tried[-1]
-        return None
+    def _only(self, count: int) -> Found:
+        try:
+            return self.candidates.in_full(count, self.method)
+        except InfeasiblePlanError as error:
+            raise self.candidates.why_not() or error from None
 
-    def _climb(self) -> Tried | None:
-        count = climb(self.counts, self.start(), lambda count: _seconds(self._best_of(count)))
-        return None if count is None else self._best_of(count)
+    def _search(self) -> Found:
+        """The best of several numbers of micro-batches."""
+        if climb(self.counts, self.start(), lambda n: self._worth(n, self.method)) is None:
+            raise self.candidates.why_not() or self._no_count()
+        return self._plan_best()
 
-    def _best_of(self, count: int) -> Tried:
-        """The usual variant, or else the first one that fits."""
-        for method in self.variants:
-            tried = self.candidates.estimate(count, method)
-            if tried.seconds is not None:
-                return tried
-        return self.candidates.estimate(count, self.variants[0])
+    def _worth(self, count: int, method: Method) -> float:
+        return _seconds(self.candidates.estimate(count, method))
 
-    def _try_remat(self, best: Tried) -> None:
-        """Computing again takes time, so it can only pay where memory is short; what is measured
-        may say otherwise."""
-        others = [m for m in self.variants if remat_text(m) != best.remat]
-        memory = self.method.memory_fraction * self.candidates.cluster.least_memory_bytes
-        short = best.peak_bytes >= _SHORT_OF_MEMORY * memory
-        if not others or not (short or self.method.finalists):
-            return
-        count = best.num_micro_batches
-        with ThreadPoolExecutor(1) as pool:  # The compiler runs beside the tracer.
-            work = pool.submit(lambda: [self.candidates.estimate(count, m) for m in others])
-            self.candidates.traced(count)
-            work.result()
-
-    def _ranked(self) -> list[tuple[int, Method, float]]:
-        """Counts and variants that have a plan, and its predicted seconds, the fastest first."""
+    def _ranked(self) -> list[tuple[int, float]]:
+        """Counts that have a plan, and its predicted seconds, the fastest first."""
         ranked = sorted((t for t in self.candidates.tried if t.seconds is not None), key=_seconds)
-        by_remat = {remat_text(method): method for method in self.variants}
-        return [(t.num_micro_batches, by_remat[t.remat], _seconds(t)) for t in ranked]
+        return [(t.num_micro_batches, _seconds(t)) for t in ranked]
 
     def _plan_best(self) -> Found:
         best: Found | None = None
         misfit: AlpaError | None = None
-        for count, method, seconds in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
+        for count, seconds in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
             if best is not None and best.seconds <= _TOLERANCE * seconds:
                 break
             try:
-                found = self.candidates.in_full(count, method)
+                found = self.candidates.in_full(count, self.method)
             except _NOT_FOR_THIS_COUNT as error:
                 misfit = error
                 continue
             if best is None or found.seconds < best.seconds:
                 best = found
         if best is None and isinstance(misfit, MicroBatchError) and 1 in self.counts:
-            self._only(1)  # Other numbers are as bad.
-            best = min(self.candidates.planned, key=lambda found: found.seconds, default=None)
+            return self._only(1)  # Other numbers are as bad.
         if best is None:
             assert misfit is not None
             raise misfit
@@ -193,15 +162,20 @@ class Planner:
 
     def _runners_up(self) -> Iterator[tuple[int, Method]]:
         """What may be planned in full, the most promising first."""
-        yield from [(count, method) for count, method, _ in self._ranked()]
+        yield from [(count, self.method) for count, _ in self._ranked()]
         best = min(self.candidates.planned, key=lambda found: found.seconds)
         count = best.plan.num_micro_batches
-        if self.method.schedule != "auto" or len(best.plan.stages) == 1:
-            return
-        others = [replace(best.method, schedule=s) for s in schedules() if s != best.plan.schedule]
-        worth = {m.schedule: _seconds(self.candidates.estimate(count, m)) for m in others}
-        for method in sorted(others, key=lambda m: worth[m.schedule]):
-            if worth[method.schedule] < inf:
+        if self.method.remat == "auto":
+            others = [replace(self.method, remat=remat) for remat in ("none", "all")]
+            yield from self._by_worth(count, others)
+        if self.method.schedule == "auto" and len(best.plan.stages) > 1:
+            names = [name for name in schedules() if name != best.plan.schedule]
+            yield from self._by_worth(count, [replace(self.method, schedule=s) for s in names])
+
+    def _by_worth(self, count: int, methods: list[Method]) -> Iterator[tuple[int, Method]]:
+        """Those that have a plan, the most promising first."""
+        for method in sorted(methods, key=lambda method: self._worth(count, method)):
+            if self._worth(count, method) < inf:
                 yield count, method
 
     def _fastest(self, found: list[Found]) -> Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, cast, final
 
@@ -35,8 +35,8 @@ class Method(ABC):
         layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
             gives each equally many ops.
         remat: layers whose forward values are computed again for the gradients instead of
-            being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for the better one of
-            none and all.
+            being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for those of the stages
+            with which a step that fits takes the fewest seconds.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage; the best found by then counts.
         method: what shardings may be chosen: `"auto"` for all, or a name of
@@ -160,18 +160,6 @@ class Method(ABC):
             )
         return fitting
 
-    def variants(self) -> tuple[Method, ...]:
-        """This method with `remat="auto"` replaced by each of its choices, the usual one first;
-        the search itself tries schedules.
-
-        Example:
-            >>> [m.remat for m in AutoParallel().variants()]
-            ['none', 'all']
-        """
-        if self.remat != "auto":
-            return (self,)
-        return (replace(self, remat="none"), replace(self, remat="all"))
-
     def import_passes(self, cluster: Cluster) -> str:
         """Passes that make a traced module ready for searches."""
         layers = {
@@ -204,7 +192,9 @@ class Method(ABC):
             why: whether the error is to say what is closest to fitting, if nothing fits.
             solved: a folder in which solved stages are kept; empty for none.
         """
-        again = [self.remat] if isinstance(self.remat, str) else [str(x) for x in self.remat]
+        is_searched = self.remat == "auto"
+        again = ["none"] if is_searched else self.remat
+        again = [again] if isinstance(again, str) else [str(x) for x in again]
         limit = self.time_limit_seconds
         search = {
             "cluster": cluster_file,
@@ -213,6 +203,7 @@ class Method(ABC):
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
             "method": self.method,
+            **({"remat": "auto"} if is_searched else {}),
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),
@@ -242,12 +233,11 @@ class Method(ABC):
         )
 
     def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
-        """The whole pass pipeline for one count of micro-batches, for the usual variant."""
-        usual = self.variants()[0]
+        """The whole pass pipeline for one count of micro-batches."""
         parts = (
-            usual.import_passes(cluster),
-            usual.search_passes(cluster, cluster_file, count),
-            usual.finish_passes(gradients),
+            self.import_passes(cluster),
+            self.search_passes(cluster, cluster_file, count),
+            self.finish_passes(gradients),
         )
         return ",".join(parts)
 

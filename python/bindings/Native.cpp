@@ -142,11 +142,14 @@ public:
     if (!stages)
       return numbers;
     numbers["stages"] = double(stages.size());
-    double &peak = numbers["peak_bytes"];
+    double &peak = numbers["peak_bytes"], &again = numbers["rematerialized_stages"];
     for (auto stage : stages.getAsRange<alpa::StageAttr>())
-      if (mlir::DictionaryAttr found = stage.getPredicted())
+      if (mlir::DictionaryAttr found = stage.getPredicted()) {
         if (auto bytes = found.getAs<mlir::IntegerAttr>("peak_bytes"))
           peak = std::max(peak, double(bytes.getInt()));
+        if (auto layers = found.getAs<mlir::IntegerAttr>("rematerialized_layers"))
+          again += layers.getInt() > 0;
+      }
     return numbers;
   }
 

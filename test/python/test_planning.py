@@ -113,12 +113,12 @@ def test_counts_of_another_size_run():
 
 
 def test_counts_of_another_size_run_where_memory_is_short():
-    """Then rematerialization is estimated while the step is traced at its own size."""
+    """Then each stage may compute its layers again."""
     w, x = mlp()
     method = AutoParallel(num_micro_batches=(1, 2))
     found = planned(method, where=cluster(memory="12KiB"), cache=False)
     assert found.plan.num_micro_batches == 1
-    assert {t.remat for t in found.tried} == {"none", "all"}
+    assert {t.remat for t in found.tried} == {"auto"}
     assert relative_difference(found.load()(w, x), jax.jit(mlp_step)(w, x)) < 1e-5
 
 
