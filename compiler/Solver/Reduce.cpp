@@ -128,6 +128,9 @@ private:
       bool isSupported = true;
       begin = 0;
       for (size_t at = 0; at < numEdges && isSupported; ++at) {
+        isSupported = begin < ends[at]; // A neighbour may have nothing left.
+        if (!isSupported)
+          break;
         const int64_t *best = std::min_element(row.costs + begin, row.costs + ends[at]);
         cheapest[k * numEdges + at] = best - row.costs;
         isSupported = *best < kInfinity;
