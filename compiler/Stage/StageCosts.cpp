@@ -4,7 +4,6 @@
 
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/Support/Format.h"
 
 using namespace mlir;
 using namespace alpa;
@@ -123,66 +122,6 @@ int StageCosts::slotOf(Run &run, std::shared_ptr<StagePoint> point) const {
     return -1; // Plans refer to all of them.
   run.chosen.push_back(std::move(point));
   return run.chosen.size() - 1;
-}
-
-/// The name of the store's entry.
-std::string StageCosts::nameOf(unsigned runClass, unsigned way) const {
-  unsigned variant = variantOf(way);
-  const RunKey &key = classesOf[variant].keyOf(parts[runClass][variant]);
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
-     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nseconds "
-     << llvm::format("%.17g", options.timeLimitSeconds) << "\ntolerance "
-     << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
-  return options.store->nameOf(text);
-}
-
-/// Takes over what the store knows of a run that is looked at for the first time.
-void StageCosts::restore(Run &run, unsigned runClass, unsigned way) {
-  if (!options.store || run.isRestored)
-    return;
-  run.isRestored = true;
-  std::optional<StoredRun> stored = options.store->load(nameOf(runClass, way));
-  if (!stored)
-    return;
-  ++loadedCount;
-  for (StagePoint &point : stored->points)
-    run.points.push_back(std::make_shared<StagePoint>(std::move(point)));
-  run.free.boundSeconds = stored->freeBoundSeconds;
-  if (stored->freePoint >= 0)
-    run.free.point = run.points[stored->freePoint];
-  for (const StoredRun::Answer &answer : stored->answers)
-    run.answers[answer.inFlight] = {answer.point < 0 ? -1 : slotOf(run, run.points[answer.point]),
-                                    answer.boundSeconds, answer.isImproved};
-  run.layers = std::move(stored->layers);
-}
-
-void StageCosts::keep() const {
-  constexpr uint64_t kMostBytes = uint64_t(512) << 20;
-  if (!options.store)
-    return;
-  for (const auto &[key, run] : runs) {
-    if (!run.isNew)
-      continue;
-    StoredRun stored;
-    std::map<const StagePoint *, int> numbers;
-    auto numberOf = [&](const std::shared_ptr<StagePoint> &point) {
-      auto [it, isNew] = numbers.try_emplace(point.get(), stored.points.size());
-      if (isNew)
-        stored.points.push_back(*point);
-      return it->second;
-    };
-    stored.freeBoundSeconds = run.free.boundSeconds;
-    if (run.free.point)
-      stored.freePoint = numberOf(run.free.point);
-    for (const auto &[inFlight, answer] : run.answers)
-      stored.answers.push_back({inFlight, answer.slot < 0 ? -1 : numberOf(run.chosen[answer.slot]),
-                                answer.boundSeconds, answer.isImproved});
-    stored.layers = run.layers;
-    options.store->save(nameOf(key.first, key.second), stored);
-  }
-  options.store->shrink(kMostBytes);
 }
 
 llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const {
@@ -383,90 +322,6 @@ std::optional<StageChoice> StageCosts::known(unsigned id, int64_t inFlight) cons
               point->peakBytes(inFlight) - point->stateBytes - inFlight * point->activationBytes,
               unsigned(id / kSlots * kSlots + slot)};
   return best;
-}
-
-/// For each number in flight the fastest of all views, and its bound where it is not
-/// known.
-void StageCosts::listChoices(unsigned runClass, unsigned submesh, bool onlySolved,
-                             std::vector<StageChoice> &list) const {
-  constexpr double kHopeless = 30; // Times as slow as without a limit.
-  auto [lo, hi] = examples[runClass];
-  list.clear();
-  std::vector<StageChoice> fastest(levels.size(), {kInfinity, 0, 0, 0, 0});
-  for (unsigned variant = 0; variant < variants.size(); ++variant)
-    for (unsigned mesh : views[submesh]) {
-      unsigned way = variant * meshes.size() + mesh;
-      unsigned id = (runClass * numWays() + way) * kSlots;
-      int64_t memory = memoryOf(way);
-      const Run *run = findRun(runClass, way);
-      double free =
-          run && run->free.point ? run->free.boundSeconds : bounds->freeSeconds(way, lo, hi);
-      if (free == kInfinity)
-        continue;
-      double atLeast = 0; // With fewer in flight.
-      for (auto [index, level] : llvm::enumerate(levels)) {
-        int64_t last = index + 1 < levels.size() ? levels[index + 1] - 1 : options.mostInFlight;
-        StageChoice choice{kInfinity, 0, 0, 0, id};
-        if (std::optional<StageChoice> found = known(id, last))
-          choice = *found;
-        bool isSolved = false;
-        if (run && run->answers.count(level)) {
-          // What fits with more in flight is no faster than what was found for fewer.
-          std::optional<StageChoice> found = known(id, level);
-          atLeast = std::max(atLeast, found ? found->seconds : kInfinity);
-          isSolved = level == last;
-        }
-        if (!isSolved && !onlySolved && atLeast < kInfinity) {
-          double bound = free;
-          if (memory < kNoLimit)
-            bound = std::max(bound, bounds->seconds(way, lo, hi, level, memory));
-          bound = std::max(bound, atLeast);
-          bool isHopeless = bound > kHopeless * free;
-          if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
-            choice = {bound, 0, memory < kNoLimit ? memory / last : 0, 0, id + kHope};
-        }
-        if (choice.seconds < fastest[index].seconds)
-          fastest[index] = choice;
-      }
-    }
-  // What fits with more in flight also fits with fewer.
-  double best = kInfinity;
-  for (const StageChoice &choice : llvm::reverse(fastest))
-    if (choice.seconds < best) {
-      best = choice.seconds;
-      list.push_back(choice);
-    }
-}
-
-/// What is listed of a class of runs, or of all, on the submeshes of a way is out of
-/// date.
-void StageCosts::touch(unsigned runClass, unsigned way) {
-  for (Table &table : tables)
-    for (unsigned submesh = 0; submesh < views.size(); ++submesh)
-      if (llvm::is_contained(views[submesh], meshIndex(way)))
-        table.isCurrent[runClass * views.size() + submesh] = false;
-}
-
-void StageCosts::touchAll(unsigned way) {
-  for (unsigned runClass = 0; runClass < examples.size(); ++runClass)
-    touch(runClass, way);
-}
-
-void StageCosts::refresh(bool onlySolved) {
-  shown = onlySolved;
-  Table &table = tables[shown];
-  parallelFor(context, 0, examples.size(), [&](size_t runClass) {
-    for (unsigned submesh = 0; submesh < views.size(); ++submesh) {
-      size_t at = runClass * views.size() + submesh;
-      if (!table.isCurrent[at])
-        listChoices(runClass, submesh, onlySolved, table.choices[at]);
-      table.isCurrent[at] = true;
-    }
-  });
-}
-
-llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsigned submesh) const {
-  return tables[shown].choices[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
 }
 
 const IntraOpResult *StageCosts::timesOf(unsigned id) const {
