@@ -25,7 +25,7 @@ public:
   }
 
   /// Runs each stage as far as it gets; what it sends may wake its neighbours.
-  double run() {
+  double run(std::optional<double> meetSeconds) {
     std::vector<size_t> awake;
     for (size_t index = stages.size(); index-- > 0;)
       awake.push_back(index);
@@ -40,10 +40,15 @@ public:
       if (sentForth)
         awake.push_back(index + 1);
     }
-    double end = 0;
+    double meeting = 0, end = 0;
+    for (const Stage &stage : stages) {
+      if (stage.next != stage.steps.size())
+        return kInfinity;
+      if (meetSeconds)
+        meeting = std::max(meeting, stage.free + *meetSeconds);
+    }
     for (auto [stage, time] : llvm::zip_equal(stages, times))
-      end = std::max(end, stage.next == stage.steps.size() ? stage.free + time.updateSeconds
-                                                           : kInfinity);
+      end = std::max(end, std::max(stage.free, meeting) + time.updateSeconds);
     return end;
   }
 
@@ -95,6 +100,6 @@ private:
 } // namespace
 
 double alpa::pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                             int64_t numMicroBatches) {
-  return Pipeline(schedule, stages, numMicroBatches).run();
+                             int64_t numMicroBatches, std::optional<double> meetSeconds) {
+  return Pipeline(schedule, stages, numMicroBatches).run(meetSeconds);
 }

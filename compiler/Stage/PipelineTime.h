@@ -5,6 +5,8 @@
 
 #include "compiler/Schedule/Schedules.h"
 
+#include <optional>
+
 namespace alpa {
 
 /// Seconds of one stage: for a micro-batch, and for the update after all of them.
@@ -19,9 +21,10 @@ struct StageTimes {
 /// When the last stage is done with a step, by following every run and send: a
 /// stage runs one thing at a time, in the order of the schedule; neighbours have a
 /// link of their own each way, which carries one micro-batch after the other while
-/// the stages go on. Infinity for a schedule that waits forever.
+/// the stages go on. Infinity for a schedule that waits forever. With `meetSeconds`
+/// no update begins before that long after the last backward run of any stage.
 double pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                       int64_t numMicroBatches);
+                       int64_t numMicroBatches, std::optional<double> meetSeconds = {});
 
 } // namespace alpa
 

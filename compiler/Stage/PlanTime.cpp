@@ -73,6 +73,12 @@ TimedPlan PlanTimer::time(const StagePlan &plan, const ScheduleInfo &schedule) c
         secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
     timed.transferSeconds += stageTimes.forthSeconds + stageTimes.backSeconds;
   }
-  timed.stepSeconds = pipelineSeconds(schedule, times, numMicroBatches);
+  // What updates tell each other is a number or two, there and back.
+  std::optional<double> meetSeconds;
+  for (size_t index = 0; index + 1 < plan.stages.size(); ++index)
+    if (crossings.updatesMeet[plan.stages[index].hi])
+      meetSeconds = std::max(meetSeconds.value_or(0),
+                             times[index].forthLatencySeconds + times[index].backLatencySeconds);
+  timed.stepSeconds = pipelineSeconds(schedule, times, numMicroBatches, meetSeconds);
   return timed;
 }

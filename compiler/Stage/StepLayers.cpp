@@ -40,6 +40,34 @@ static Crossings findCrossings(const StepLayers &layers,
   return crossings;
 }
 
+/// Cuts across which updates read what others made of gradients.
+static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
+                                      const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
+  std::vector<bool> meet(numLayers + 1, false);
+  llvm::DenseSet<Operation *> ofGradients; // Updates that read any, themselves or by others.
+  for (Operation &op : main.front().without_terminator()) {
+    if (!isUpdate(&op))
+      continue;
+    for (Value value : getUsedValues(&op)) {
+      Operation *source = value.getDefiningOp();
+      if (!source || !layerOfOp.contains(source))
+        continue;
+      if (!isUpdate(source)) {
+        if (source->getAttrOfType<StringAttr>(attr::phase).getValue() == "backward")
+          ofGradients.insert(&op);
+        continue;
+      }
+      if (!ofGradients.contains(source))
+        continue;
+      ofGradients.insert(&op);
+      auto [low, high] = std::minmax(layerOfOp.lookup(source), layerOfOp.lookup(&op));
+      for (unsigned cut = low + 1; cut <= high; ++cut)
+        meet[cut] = true;
+    }
+  }
+  return meet;
+}
+
 llvm::Expected<StepLayers> alpa::readLayers(func::FuncOp main) {
   StepLayers layers;
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
@@ -58,5 +86,6 @@ llvm::Expected<StepLayers> alpa::readLayers(func::FuncOp main) {
   if (layers.opsOfLayer.empty())
     return llvm::createStringError("@main has no ops to plan");
   layers.crossings = findCrossings(layers, layerOfOp);
+  layers.crossings.updatesMeet = findMeetings(main, layers.opsOfLayer.size(), layerOfOp);
   return layers;
 }

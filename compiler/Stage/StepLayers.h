@@ -13,6 +13,9 @@ namespace alpa {
 /// Bytes that cross the cut before each layer, for one micro-batch.
 struct Crossings {
   std::vector<double> forwardBytes, backwardBytes;
+  /// Whether updates before and after the cut wait for each other's gradients, as for
+  /// a norm of all of them.
+  std::vector<bool> updatesMeet;
 };
 
 /// The ops of `@main` by their `alpa.layer`, in program order.

@@ -24,7 +24,7 @@ from pipelines import ACTIVATION, WEIGHT, pipeline
 ACTIVATION_BYTES, WEIGHT_BYTES = 1e6, 2e6
 
 
-def cluster(hosts=1, devices=8, intra=(1e9, 0.0), inter=(1e9, 0.0), nics=1) -> Cluster:
+def cluster(hosts=1, devices=8, intra=(1e9, 0.0), inter=(1e9, 0.0), nics=1, flops=1e12) -> Cluster:
     def link(bandwidth, latency):
         return {"bandwidth": bandwidth, "latency": latency}
 
@@ -34,8 +34,8 @@ def cluster(hosts=1, devices=8, intra=(1e9, 0.0), inter=(1e9, 0.0), nics=1) -> C
             "device_types": {
                 "d": {
                     "memory_bytes": 10**9,
-                    "memory_bandwidth": 1e12,
-                    "peak_flops": {"float32": 1e12},
+                    "memory_bandwidth": flops,
+                    "peak_flops": {"float32": flops},
                 }
             },
             "hosts": {"count": hosts, "devices": devices, "device_type": "d", "nics": nics},
@@ -522,6 +522,18 @@ def test_predictions_of_planned_steps(stages, schedule, bandwidth, latency):
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
     assert timeline.model_flops == pytest.approx(3 * 2 * stages * 2 * 512**3, rel=0.2)
     assert all(m.predicted_bytes for m in timeline.memory)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", ["gpt", "moe", "wide_resnet"])
+def test_predictions_of_models(name, stages):
+    """Within 3%: tied weights, clipping by the norm of all stages' gradients, batch norm."""
+    model = zoo.get(name)
+    method = PipeshardParallel(submeshes=[(1, 2)] * stages, num_micro_batches=8, layers=stages)
+    net = cluster(hosts=stages, devices=2, intra=(1e10, 1e-6), inter=(1e11, 1e-6), flops=2e10)
+    plan = parallelize(model.step, cluster=net, method=method).plan(*model.init(16)).plan
+    timeline = simulate(plan, share_links=False)
+    assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
 
 
 @pytest.mark.parametrize("schedule", sorted(schedules()))

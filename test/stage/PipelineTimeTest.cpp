@@ -41,6 +41,11 @@ static void testClosedForms() {
   // The next send starts while the latency of this one passes.
   std::vector<StageTimes> far(2, StageTimes{1, 1, 0, 4, 0, 3.5, 0});
   CHECK(isClose(pipelineSeconds(*findSchedule("gpipe"), far, 101), 101 + 4 + 1 + 101 + 1));
+  // The first stage's backward run is the last; the other stage's update, which is
+  // the longer one, waits for it.
+  std::vector<StageTimes> uneven{{1, 2, 0.5}, {1, 2, 4}};
+  CHECK(isClose(pipelineSeconds(*findSchedule("1f1b"), uneven, 1), 6 - 2 + 4));
+  CHECK(isClose(pipelineSeconds(*findSchedule("1f1b"), uneven, 1, 0.25), 6 + 0.25 + 4));
   // A slow link is what all wait for.
   std::vector<StageTimes> slow(2, StageTimes{1, 1, 0, 4, 0});
   CHECK(isClose(pipelineSeconds(*findSchedule("gpipe"), slow, 101), 8 + 100 * 4 + 100 * 1));
