@@ -150,7 +150,7 @@ def main() -> None:
     add("--micro-batches", type=int, default=4, help="parts of a batch (%(default)s)")
     add("--schedule", choices=("1f1b", "1f1b-overlap", "gpipe"), default="1f1b")
     add("--layers", type=int, default=4, help="transformer blocks (%(default)s)")
-    add("--hidden", type=int, default=64, help="width (%(default)s)")
+    add("--hidden", type=int, default=128, help="width (%(default)s)")
     add("--length", type=int, default=64, help="characters of a row (%(default)s)")
     add("--learning-rate", type=float, default=3e-3)
     add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
