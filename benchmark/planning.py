@@ -25,6 +25,8 @@ from paper_models import CASES
 from planning_job import Job, run_fresh
 
 LAYERS = (12, 24, 48, 96)
+# Deep ones of a larger model would not fit on few devices.
+GROWTH_CASE = "gpt-2.6b"
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -104,7 +106,7 @@ def _write_growth(rows: Sequence[dict[str, Any]], csv_path: str, plot_path: str)
         figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.5))
         for panel, axis in zip(panels, ("layers", "devices"), strict=True):
             points = [row for row in rows if row["axis"] == axis and "failed" not in row]
-            for key in ("seconds", "cached_seconds"):
+            for key in ("seconds", "cpu_seconds", "cached_seconds"):
                 panel.plot([p["value"] for p in points], [p[key] for p in points], "o-", label=key)
             panel.set(xlabel=axis, ylabel="seconds", xscale="log", yscale="log")
             panel.legend()
@@ -136,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.growth == bool(given.cases):
         parser.error("give cases or --growth")
     job = Job(
-        case="gpt-39b",
+        case=GROWTH_CASE,
         gpus=given.gpus,
         scan=given.scan,
         layers=given.layers,
