@@ -4,8 +4,8 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <algorithm>
 #include <deque>
-#include <numeric>
 
 using namespace alpa;
 

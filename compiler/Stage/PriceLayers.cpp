@@ -41,6 +41,16 @@ llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
   return llvm::Error::success();
 }
 
+/// The layers that a layer's answers on a way are those of.
+llvm::SmallVector<unsigned> StageCosts::layersLike(unsigned example, unsigned way) const {
+  llvm::ArrayRef<unsigned> kinds = layerKinds[variantOf(way)];
+  llvm::SmallVector<unsigned> layers;
+  for (auto [layer, kind] : llvm::enumerate(kinds))
+    if (kind == kinds[example])
+      layers.push_back(layer);
+  return layers;
+}
+
 llvm::Error StageCosts::prepare() {
   bounds = std::make_unique<LayerBounds>(numWays(), numLayers(), options.mostInFlight);
   // Layers whose bytes count alike.
@@ -86,14 +96,12 @@ llvm::Error StageCosts::prepare() {
     for (unsigned example : job.layers) {
       const LayerFacts &facts =
           job.run->layers.at(classesOf[variantOf(job.way)].countingOf(example));
-      llvm::ArrayRef<unsigned> kinds = layerKinds[variantOf(job.way)];
-      for (unsigned layer = 0; layer < numLayers(); ++layer)
-        if (kinds[layer] == kinds[example]) {
-          bounds->setLayer(job.way, layer, facts.known);
-          for (const auto &[inFlight, curve] : facts.curves)
-            if (inFlight <= options.mostInFlight)
-              bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
-        }
+      for (unsigned layer : layersLike(example, job.way)) {
+        bounds->setLayer(job.way, layer, facts.known);
+        for (const auto &[inFlight, curve] : facts.curves)
+          if (inFlight <= options.mostInFlight)
+            bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
+      }
     }
   for (unsigned way = 0; way < numWays(); ++way)
     bounds->update(way);
@@ -167,10 +175,8 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
   for (const auto &[key, list] : jobs)
     for (const Wanted &one : list) {
       unsigned way = key.second;
-      llvm::ArrayRef<unsigned> kinds = layerKinds[variantOf(way)];
-      for (unsigned layer = 0; layer < numLayers(); ++layer)
-        if (kinds[layer] == kinds[one.layer])
-          bounds->setCurve(way, layer, one.index, one.curve);
+      for (unsigned layer : layersLike(one.layer, way))
+        bounds->setCurve(way, layer, one.index, one.curve);
       changed.insert(way);
     }
   for (unsigned way : changed) {

@@ -38,8 +38,9 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
   for (int64_t level = 1; level <= this->options.mostInFlight;
        level += std::max<int64_t>(1, level / 8))
     levels.push_back(level);
-  for (const LogicalMesh &mesh : this->meshes)
-    meshKeys.push_back(printMesh(mesh));
+  if (this->options.store)
+    for (const LogicalMesh &mesh : this->meshes)
+      meshKeys.push_back(printMesh(mesh));
   for (Table &table : tables) {
     table.choices.resize(examples.size() * this->views.size());
     table.isCurrent.assign(examples.size() * this->views.size(), false);

@@ -143,6 +143,7 @@ private:
   llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
   std::string nameOf(unsigned runClass, unsigned way) const;
   void restore(Run &run, unsigned runClass, unsigned way);
+  llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;
   llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
@@ -182,7 +183,7 @@ private:
   };
   std::array<Table, 2> tables;
   bool shown = false;
-  std::vector<std::string> meshKeys;
+  std::vector<std::string> meshKeys; // For the store, if there is one.
   size_t solvedCount = 0, reusedCount = 0;
   std::atomic<size_t> loadedCount = 0;
   unsigned clock = 0;
