@@ -113,10 +113,16 @@ def _host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
 
 
-def _links(cluster: Mapping[str, Any], link: str) -> list[Mapping[str, Any]]:
-    """Of each group of hosts, its own links or else the cluster's."""
+def links_of(
+    hosts: Sequence[Mapping[str, Any]], cluster: Mapping[str, Any], link: str
+) -> list[Mapping[str, Any]]:
+    """Of each host, or group of hosts, its own links or else the cluster's."""
     default = cluster.get("links", {}).get(link, {})
-    return [host.get("links", {}).get(link, default) for host in _host_groups(cluster)]
+    return [host.get("links", {}).get(link, default) for host in hosts]
+
+
+def _links(cluster: Mapping[str, Any], link: str) -> list[Mapping[str, Any]]:
+    return links_of(_host_groups(cluster), cluster, link)
 
 
 def _hosts(cluster: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanMismatchError
 from alpa_mlir.plan import Plan
+from alpa_mlir.plan_check import links_of
 
 
 def check_prices(plan: Plan, cluster: Cluster) -> None:
@@ -59,9 +60,7 @@ def _basis(devices: Sequence[int], cluster: Mapping[str, Any]) -> dict[str, list
     }
     links = ["intra_host"] * (len(devices) > len(used)) + ["inter_host"] * (len(used) > 1)
     for link in links:
-        basis[f"{link} links"] = [
-            h.get("links", {}).get(link, cluster["links"][link]) for h in used
-        ]
+        basis[f"{link} links"] = links_of(used, cluster, link)
     basis["measured collectives"] = [
         c for c in profile.get("collectives", ()) if c["link"] in links
     ]
