@@ -117,13 +117,13 @@ class Node:
             return tuple(values)
         return tuple(item.integer() for item in self.items())
 
+    def number(self) -> float:
+        if type(self.value) not in (int, float) or not 0 <= self.value < math.inf:
+            raise self._wrong("a number of at least 0")
+        return float(self.value)
+
     def numbers(self) -> Mapping[str, float]:
-        result: dict[str, float] = {}
-        for key, item in self.fields():
-            if type(item.value) not in (int, float) or not 0 <= item.value < math.inf:
-                raise item._wrong("a number of at least 0")
-            result[key] = float(item.value)
-        return MappingProxyType(result)
+        return MappingProxyType({key: item.number() for key, item in self.fields()})
 
 
 class _EmptyNode(Node):
