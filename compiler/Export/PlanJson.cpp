@@ -181,6 +181,10 @@ void PlanWriter::writeStages() {
             writeFunction("forward", *stage.forward, stage.mesh);
           if (stage.backward)
             writeFunction("backward", *stage.backward, stage.mesh);
+          if (stage.backwardInput)
+            writeFunction("backward_input", *stage.backwardInput, stage.mesh);
+          if (stage.backwardWeight)
+            writeFunction("backward_weight", *stage.backwardWeight, stage.mesh);
           for (const StageFunction &update : stage.updates)
             writeFunction(update.callee.getLeafReference().getValue(), update, stage.mesh);
         });
@@ -214,7 +218,8 @@ void PlanWriter::writeFunction(StringRef name, const StageFunction &function, Me
 void PlanWriter::writeWeights(int64_t stage) {
   std::map<int64_t, Port> weights;
   const Stage &info = sliced.stages[stage];
-  for (const std::optional<StageFunction> *function : {&info.forward, &info.backward}) {
+  for (const std::optional<StageFunction> *function :
+       {&info.forward, &info.backward, &info.backwardInput, &info.backwardWeight}) {
     if (!*function)
       continue;
     for (const Port &input : (*function)->inputs)

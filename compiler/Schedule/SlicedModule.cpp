@@ -59,10 +59,15 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
     stage.forward = std::move(function);
   else if (name == "backward")
     stage.backward = std::move(function);
+  else if (name == "backward_input")
+    stage.backwardInput = std::move(function);
+  else if (name == "backward_weight")
+    stage.backwardWeight = std::move(function);
   else if (name.consume_front("update_") && !name.getAsInteger(10, level))
     stage.updates.push_back(std::move(function));
   else
-    return op.emitError() << "expected forward, backward or update_<k> in a stage, got "
+    return op.emitError() << "expected forward, backward, backward_input, backward_weight or "
+                             "update_<k> in a stage, got "
                           << op.getSymName();
   return success();
 }
@@ -101,7 +106,8 @@ static LogicalResult readStages(SlicedModule &sliced) {
 static void forEachFunction(SlicedModule &sliced,
                             function_ref<void(StageFunction &, bool isUpdate)> callback) {
   for (Stage &stage : sliced.stages) {
-    for (auto *function : {&stage.forward, &stage.backward})
+    for (auto *function :
+         {&stage.forward, &stage.backward, &stage.backwardInput, &stage.backwardWeight})
       if (*function)
         callback(**function, false);
     for (StageFunction &update : stage.updates)

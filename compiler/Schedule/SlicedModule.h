@@ -32,7 +32,8 @@ struct Stage {
   mlir::ModuleOp module;
   MeshAttr mesh;
   std::optional<StageFunction> forward, backward;
-  llvm::SmallVector<StageFunction> updates; // In order of k.
+  std::optional<StageFunction> backwardInput, backwardWeight; // In place of backward.
+  llvm::SmallVector<StageFunction> updates;                   // In order of k.
 };
 
 /// Where a value is made and who else needs it.
