@@ -117,6 +117,16 @@ void Writer::write(Operation &op) {
     line += " " + number(slots.add(recv.getBuffer())) + " from " + number(recv.getPeer()) +
             " tag " + number(recv.getTag()) + ": " +
             tensorText(recv.getBuffer().getType(), recv.getSharding(), mesh);
+  } else if (auto zero = dyn_cast<ZeroOp>(op)) {
+    line += " " + number(slots.add(zero.getBuffer())) + ": " +
+            tensorText(zero.getBuffer().getType(), zero.getSharding(), mesh);
+  } else if (auto sum = dyn_cast<AllReduceOp>(op)) {
+    std::string members;
+    for (int64_t member : sum.getMembers())
+      members += " " + number(member);
+    std::string operand = number(slots.at(sum.getBuffer()));
+    line += " " + number(slots.add(sum.getSum())) + " = " + operand + " among" + members + " tag " +
+            number(sum.getTag());
   } else if (auto output = dyn_cast<OutputOp>(op)) {
     line += " " + number(slots.at(output.getBuffer())) + " = result " + number(output.getResult()) +
             microBatch(output.getMicroBatch());

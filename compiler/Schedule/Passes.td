@@ -41,11 +41,11 @@ def AlpaVerifyProgram : Pass<"alpa-verify-program", "mlir::ModuleOp"> {
     Fails at the guilty instruction unless
     - alpa_programs_c1: meshes have one program each, and peers exist.
     - alpa_programs_c2: each tag has one send and one receive, which name each
-      other's mesh.
-    - alpa_programs_c3: both have the same type.
+      other's mesh, or one all_reduce on each of its members.
+    - alpa_programs_c3: all of them have the same type.
     - alpa_programs_c4: no buffer is used after it was freed or given out.
     - alpa_programs_c5: each buffer is freed once or output once.
-    - alpa_programs_c6: no program waits forever (sends do not wait, receives do).
+    - alpa_programs_c6: no program waits forever (sends do not wait, receives and sums do).
     - alpa_programs_c7: forward and backward functions run once for each
       micro-batch, update functions once, results leave once (concatenated ones
       once for each micro-batch).

@@ -22,7 +22,7 @@ struct VerifyProgram : alpa::impl::AlpaVerifyProgramBase<VerifyProgram> {
   using Base::Base;
 
   void runOnOperation() override {
-    if (failed(collect()) || failed(checkTransfers()))
+    if (failed(collect()) || failed(checkTransfers()) || failed(checkSums()))
       return signalPassFailure();
     for (auto &[mesh, program] : programs)
       if (failed(checkBuffers(program)))
@@ -34,6 +34,7 @@ struct VerifyProgram : alpa::impl::AlpaVerifyProgramBase<VerifyProgram> {
 private:
   LogicalResult collect();
   LogicalResult checkTransfers();
+  LogicalResult checkSums();
   LogicalResult checkBuffers(ProgramOp program);
   LogicalResult checkProgress();
   LogicalResult checkComplete();
@@ -43,7 +44,8 @@ private:
   llvm::MapVector<int64_t, ProgramOp> programs; // By mesh.
   llvm::MapVector<int64_t, SendOp> sends;       // By tag.
   llvm::MapVector<int64_t, RecvOp> recvs;
-  llvm::MapVector<Attribute, llvm::MapVector<int64_t, RunOp>> runs; // Callee, then micro-batch.
+  llvm::MapVector<int64_t, llvm::MapVector<int64_t, AllReduceOp>> sums; // Tag, then mesh.
+  llvm::MapVector<Attribute, llvm::MapVector<int64_t, RunOp>> runs;     // Callee, then micro-batch.
   llvm::MapVector<int64_t, llvm::MapVector<int64_t, OutputOp>> outputs;
 };
 
@@ -72,6 +74,9 @@ LogicalResult VerifyProgram::collect() {
         first = isNew ? nullptr : it->second.getOperation();
       } else if (auto recv = dyn_cast<RecvOp>(op)) {
         auto [it, isNew] = recvs.try_emplace(recv.getTag(), recv);
+        first = isNew ? nullptr : it->second.getOperation();
+      } else if (auto sum = dyn_cast<AllReduceOp>(op)) {
+        auto [it, isNew] = sums[sum.getTag()].try_emplace(mesh, sum);
         first = isNew ? nullptr : it->second.getOperation();
       } else if (auto run = dyn_cast<RunOp>(op)) {
         auto [it, isNew] = runs[run.getCallee()].try_emplace(run.getMicroBatch().value_or(-1), run);
@@ -131,6 +136,31 @@ LogicalResult VerifyProgram::checkTransfers() {
   return success();
 }
 
+LogicalResult VerifyProgram::checkSums() {
+  for (auto &[tag, members] : sums) {
+    AllReduceOp first = members.front().second;
+    for (int64_t mesh : first.getMembers())
+      if (!members.contains(mesh))
+        return first.emitError() << "alpa_programs_c2: mesh " << mesh
+                                 << " takes no part in the sum of tag " << tag;
+    for (auto &[mesh, sum] : members) {
+      bool sameMembers = sum.getMembers() == first.getMembers();
+      if (sameMembers && sum.getSum().getType() == first.getSum().getType())
+        continue;
+      InFlightDiagnostic diagnostic = sum.emitError();
+      if (sameMembers)
+        diagnostic << "alpa_programs_c3: tag " << tag << " adds up " << first.getSum().getType()
+                   << ", got " << sum.getSum().getType();
+      else
+        diagnostic << "alpa_programs_c2: tag " << tag << " adds up among [" << first.getMembers()
+                   << "], got [" << sum.getMembers() << "]";
+      diagnostic.attachNote(first.getLoc()) << "the first one is here";
+      return diagnostic;
+    }
+  }
+  return success();
+}
+
 LogicalResult VerifyProgram::checkBuffers(ProgramOp program) {
   llvm::DenseMap<Value, Operation *> ended; // Freed or given out by.
   uint64_t alive = 0;
@@ -167,7 +197,8 @@ LogicalResult VerifyProgram::checkBuffers(ProgramOp program) {
 LogicalResult VerifyProgram::checkProgress() {
   llvm::DenseMap<int64_t, Operation *> at; // Mesh to its next instruction; null at the end.
   llvm::DenseSet<int64_t> sent;
-  llvm::DenseMap<int64_t, int64_t> sleepers; // Tag to the mesh that waits for it.
+  llvm::DenseMap<int64_t, int64_t> sleepers;             // Tag to the mesh that waits for it.
+  llvm::DenseMap<int64_t, SmallVector<int64_t>> arrived; // Tag of a sum to the meshes there.
   SmallVector<int64_t> ready;
   for (auto &[mesh, program] : llvm::reverse(programs)) {
     at[mesh] = program.getBody()->empty() ? nullptr : &program.getBody()->front();
@@ -180,6 +211,15 @@ LogicalResult VerifyProgram::checkProgress() {
       if (auto recv = dyn_cast<RecvOp>(op); recv && !sent.contains(recv.getTag())) {
         sleepers[recv.getTag()] = mesh;
         break;
+      }
+      if (auto sum = dyn_cast<AllReduceOp>(op); sum && !sent.contains(sum.getTag())) {
+        SmallVector<int64_t> &there = arrived[sum.getTag()];
+        if (there.size() + 1 < sum.getMembers().size()) {
+          there.push_back(mesh);
+          break;
+        }
+        sent.insert(sum.getTag());
+        llvm::append_range(ready, there);
       }
       auto send = dyn_cast<SendOp>(op);
       if (!send)
@@ -194,6 +234,17 @@ LogicalResult VerifyProgram::checkProgress() {
   }
   for (auto &[mesh, program] : programs) {
     auto recv = dyn_cast_or_null<RecvOp>(at[mesh]);
+    if (auto sum = dyn_cast_or_null<AllReduceOp>(at[mesh]))
+      for (int64_t member : sum.getMembers()) {
+        if (llvm::is_contained(arrived[sum.getTag()], member))
+          continue;
+        InFlightDiagnostic diagnostic =
+            sum.emitError() << "alpa_programs_c6: mesh " << mesh << " waits forever: mesh "
+                            << member << " never comes to the sum of tag " << sum.getTag();
+        if (Operation *other = at[member])
+          diagnostic.attachNote(other->getLoc()) << "mesh " << member << " waits here";
+        return diagnostic;
+      }
     if (!recv)
       continue;
     InFlightDiagnostic diagnostic = recv.emitError()

@@ -132,10 +132,37 @@ LogicalResult RecvOp::verify() {
   return verifySharding(*this, "alpa_recv_c2", getSharding(), getBuffer().getType());
 }
 
+static LogicalResult verifyNumbers(Operation *op, StringRef label, RankedTensorType type) {
+  if (type.getElementType().isInteger(1))
+    return op->emitOpError() << label << ": truth values cannot be added up";
+  return success();
+}
+
 LogicalResult AccumulateOp::verify() {
-  Type element = getSum().getType().getElementType();
-  if (element.isInteger(1))
-    return emitOpError("alpa_accumulate_c1: truth values cannot be added up");
+  return verifyNumbers(*this, "alpa_accumulate_c1", getSum().getType());
+}
+
+LogicalResult ZeroOp::verify() {
+  if (failed(verifySharding(*this, "alpa_zero_c1", getSharding(), getBuffer().getType())))
+    return failure();
+  return verifyNumbers(*this, "alpa_zero_c2", getBuffer().getType());
+}
+
+LogicalResult AllReduceOp::verify() {
+  ArrayRef<int64_t> members = getMembers();
+  if (members.size() < 2 || members.front() < 0 ||
+      !llvm::is_sorted(members, std::less_equal<int64_t>()))
+    return emitOpError("alpa_all_reduce_c1: expected at least two meshes that rise, got [")
+           << members << "]";
+  int64_t mesh = cast<ProgramOp>((*this)->getParentOp()).getMesh();
+  if (!llvm::is_contained(members, mesh))
+    return emitOpError("alpa_all_reduce_c2: mesh ") << mesh << " is not among [" << members << "]";
+  if (failed(notNegative(*this, "alpa_all_reduce_c3", "the tag", int64_t(getTag()))) ||
+      failed(verifyNumbers(*this, "alpa_all_reduce_c4", getSum().getType())))
+    return failure();
+  if (mesh == members.front() && getTo())
+    return emitOpError("alpa_all_reduce_c5: mesh ")
+           << mesh << " takes the sum itself and sends nothing, got `by` " << getToAttr();
   return success();
 }
 

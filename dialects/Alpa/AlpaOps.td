@@ -131,6 +131,50 @@ def Alpa_AccumulateOp : Alpa_Instruction<"accumulate", [SameOperandsAndResultTyp
   let assemblyFormat = "$left `,` $right attr-dict `:` type($sum)";
 }
 
+def Alpa_ZeroOp : Alpa_Instruction<"zero"> {
+  let summary = "A buffer of zeros, laid out on this mesh";
+  let description = [{
+    The part of a mesh that uses a sum of several meshes and adds nothing to it.
+
+    Constraints:
+    - alpa_zero_c1: the sharding has one entry for each dimension.
+    - alpa_zero_c2: elements are numbers, not truth values.
+  }];
+  let arguments = (ins Alpa_ShardingAttr:$sharding);
+  let results = (outs Alpa_Buffer:$buffer);
+  let assemblyFormat = "attr-dict `:` type($buffer)";
+}
+
+def Alpa_AllReduceOp : Alpa_Instruction<"all_reduce", [SameOperandsAndResultType]> {
+  let summary = "The sum of one buffer of each of several meshes, on all of them";
+  let description = [{
+    Stands once in the program of each member, with one tag, and waits for all of
+    them. The first member takes the sum, in rising order of meshes, and sends it
+    to the others, so that all have the same bits. Each mesh holds the result as
+    it holds the operand, which stays as it is.
+
+    `by` names how the buffer crosses to the first member and how the sum comes
+    back; the first member itself has none.
+
+    ```mlir
+    %s = alpa.all_reduce %x among [0, 1, 3] tag 9 by @reshard_4, @reshard_5 : tensor<f32>
+    ```
+
+    Constraints:
+    - alpa_all_reduce_c1: there are at least two members; they rise and are not
+      negative.
+    - alpa_all_reduce_c2: the program's mesh is a member.
+    - alpa_all_reduce_c3: the tag is not negative.
+    - alpa_all_reduce_c4: elements are numbers, not truth values.
+    - alpa_all_reduce_c5: the first member has no `by`.
+  }];
+  let arguments = (ins Alpa_Buffer:$buffer, DenseI64ArrayAttr:$members, I64Attr:$tag,
+                       OptionalAttr<FlatSymbolRefAttr>:$to, OptionalAttr<FlatSymbolRefAttr>:$back);
+  let results = (outs Alpa_Buffer:$sum);
+  let assemblyFormat = "$buffer `among` $members `tag` $tag (`by` $to^ `,` $back)? "
+                       "attr-dict `:` type($sum)";
+}
+
 def Alpa_FreeOp : Alpa_Instruction<"free"> {
   let summary = "Buffers that no later instruction uses";
   let description = [{

@@ -132,6 +132,76 @@ alpa.program @p on 0 {
 // -----
 
 alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_zero_c1: the sharding has 2 entries, but 'tensor<8xf32>' has 1 dimensions}}
+  %0 = alpa.zero {sharding = #alpa.sharding<[R, R]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  // expected-error@+1 {{alpa_zero_c2: truth values cannot be added up}}
+  %0 = alpa.zero {sharding = #alpa.sharding<[R]>} : tensor<8xi1>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [0]}}
+  %1 = alpa.all_reduce %0 among [0] tag 1 : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [0, 2, 2]}}
+  %1 = alpa.all_reduce %0 among [0, 2, 2] tag 1 : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [-1, 0]}}
+  %1 = alpa.all_reduce %0 among [-1, 0] tag 1 : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c2: mesh 0 is not among [1, 2]}}
+  %1 = alpa.all_reduce %0 among [1, 2] tag 1 : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c3: the tag is negative: -1}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag -1 : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xi1>
+  // expected-error@+1 {{alpa_all_reduce_c4: truth values cannot be added up}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 1 : tensor<8xi1>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_all_reduce_c5: mesh 0 takes the sum itself and sends nothing, got `by` @a}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 1 by @a, @b : tensor<f32>
+}
+
+// -----
+
+alpa.program @p on 0 {
   // expected-error@+1 {{alpa_free_c1: expected at least one buffer}}
   "alpa.free"() : () -> ()
 }

@@ -32,8 +32,19 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
     %s = alpa.accumulate %y, %d : tensor<4x8x8xf32>
     // CHECK: alpa.free %[[X]], %[[Y]], %[[D]] : tensor<4x8x8xf32>, tensor<4x8x8xf32>, tensor<4x8x8xf32>
     alpa.free %x, %y, %d : tensor<4x8x8xf32>, tensor<4x8x8xf32>, tensor<4x8x8xf32>
+    // CHECK: %[[Z:.*]] = alpa.zero {sharding = #alpa.sharding<[S0]>} : tensor<8xf32>
+    %z = alpa.zero {sharding = #alpa.sharding<[S0]>} : tensor<8xf32>
+    // CHECK: %[[T:.*]] = alpa.all_reduce %[[Z]] among [0, 1, 3] tag 9 : tensor<8xf32>
+    %t = alpa.all_reduce %z among [0, 1, 3] tag 9 : tensor<8xf32>
     // CHECK: alpa.output %[[S]] {result = 0 : i64} : tensor<4x8x8xf32>
     alpa.output %s {result = 0 : i64} : tensor<4x8x8xf32>
+  }
+  // CHECK: alpa.program @mesh_1 on 1 {
+  alpa.program @mesh_1 on 1 {
+    // CHECK: %[[Z:.*]] = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<i32>
+    %z = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<i32>
+    // CHECK: alpa.all_reduce %[[Z]] among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
+    %t = alpa.all_reduce %z among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
   }
   // A scalar has no dimension to split.
   // CHECK: func.func private @scalar(tensor<f32> {alpa.sharding = #alpa.sharding<[]>})

@@ -125,6 +125,91 @@ alpa.program @b on 1 {
 
 // -----
 
+// A sum waits for all its members; what they add up may come one from another before it.
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  alpa.send %0 to 1 tag 0 : tensor<f32>
+  %1 = alpa.all_reduce %0 among [0, 1] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+alpa.program @b on 1 {
+  %0 = alpa.recv from 0 tag 0 {sharding = #alpa.sharding<[]>} : tensor<f32>
+  %1 = alpa.all_reduce %0 among [0, 1] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_programs_c2: mesh 1 takes no part in the sum of tag 4}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+alpa.program @b on 1 {
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-note@+1 {{the first one is here}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  // expected-error@+1 {{alpa_programs_c2: the tag is used again}}
+  %2 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  alpa.free %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-note@+1 {{the first one is here}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+alpa.program @b on 1 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_programs_c2: tag 4 adds up among [0, 1], got [1, 2]}}
+  %1 = alpa.all_reduce %0 among [1, 2] tag 4 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-note@+1 {{the first one is here}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
+}
+alpa.program @b on 1 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<i32>
+  // expected-error@+1 {{alpa_programs_c3: tag 4 adds up 'tensor<f32>', got 'tensor<i32>'}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<i32>
+  alpa.free %0, %1 : tensor<i32>, tensor<i32>
+}
+
+// -----
+
+// Two sums in different orders.
+alpa.program @a on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever: mesh 1 never comes to the sum of tag 4}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  %2 = alpa.all_reduce %0 among [0, 1] tag 5 : tensor<f32>
+  alpa.free %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
+}
+alpa.program @b on 1 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-note@+1 {{mesh 1 waits here}}
+  %1 = alpa.all_reduce %0 among [0, 1] tag 5 : tensor<f32>
+  %2 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
+  alpa.free %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
+}
+
+// -----
+
 // The first sends before it receives: nothing is wrong.
 alpa.program @a on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
