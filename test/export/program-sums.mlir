@@ -1,5 +1,5 @@
 // Sums of several meshes, and the zeros of a mesh that only uses one.
-// RUN: rm -rf %t && alpa-opt %s --alpa-verify-program --alpa-write-plan=directory=%t -o %t.mlir
+// RUN: rm -rf %t && alpa-opt %s --alpa-verify-program --alpa-export-shardy --alpa-write-plan=directory=%t -o %t.mlir
 // RUN: %python -m json.tool %t/plan.json | FileCheck %s
 
 // CHECK: "instructions": [
