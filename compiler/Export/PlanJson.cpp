@@ -21,6 +21,15 @@ std::string explanationFile(size_t stage) {
   return "stage_" + std::to_string(stage) + ".explain.json";
 }
 
+SmallVector<const StageFunction *> microBatchFunctions(const Stage &stage) {
+  SmallVector<const StageFunction *> functions;
+  for (const auto *function :
+       {&stage.forward, &stage.backward, &stage.backwardInput, &stage.backwardWeight})
+    if (*function)
+      functions.push_back(&**function);
+  return functions;
+}
+
 StageAttr infoOf(const SlicedModule &sliced, size_t stage) {
   auto infos = sliced.module->getAttrOfType<ArrayAttr>(attr::stages);
   return infos && stage < infos.size() ? dyn_cast<StageAttr>(infos[stage]) : StageAttr();
@@ -51,7 +60,7 @@ private:
   void writeSignature();
   void writeMeshes();
   void writeStages();
-  void writeFunction(StringRef name, const StageFunction &function, MeshAttr mesh);
+  void writeFunction(const StageFunction &function, MeshAttr mesh);
   void writeWeights(int64_t stage);
   void writeTensor(Type type);
   void writeProgram(int64_t mesh, const ProgramText &text);
@@ -152,14 +161,14 @@ void PlanWriter::writeSignature() {
 
 void PlanWriter::writeMeshes() {
   json.attributeArray("meshes", [&] {
-    for (const Stage &stage : sliced.stages) {
+    for (MeshAttr mesh : sliced.meshes) {
       json.object([&] {
-        json.attribute("shape", shapeJson(stage.mesh.getShape()));
+        json.attribute("shape", shapeJson(mesh.getShape()));
         json.attributeArray("axes", [&] {
-          for (size_t axis = 0; axis < stage.mesh.getShape().size(); ++axis)
+          for (size_t axis = 0; axis < mesh.getShape().size(); ++axis)
             json.value(axisNames[axis]);
         });
-        json.attribute("devices", shapeJson(stage.mesh.getDevices()));
+        json.attribute("devices", shapeJson(mesh.getDevices()));
       });
     }
   });
@@ -171,22 +180,16 @@ void PlanWriter::writeStages() {
       const Stage &stage = sliced.stages[index];
       StageAttr info = infoOf(sliced, index);
       json.object([&] {
-        json.attribute("mesh", int64_t(index));
+        json.attribute("mesh", stage.meshIndex);
         json.attribute("layers", info ? shapeJson({info.getFirstLayer(), info.getEndLayer()})
                                       : shapeJson({0, 0}));
         json.attribute("module", moduleFile(index));
         json.attribute("export", stage.module->hasAttr(attr::perDevice) ? "collectives" : "shardy");
         json.attributeObject("functions", [&] {
-          if (stage.forward)
-            writeFunction("forward", *stage.forward, stage.mesh);
-          if (stage.backward)
-            writeFunction("backward", *stage.backward, stage.mesh);
-          if (stage.backwardInput)
-            writeFunction("backward_input", *stage.backwardInput, stage.mesh);
-          if (stage.backwardWeight)
-            writeFunction("backward_weight", *stage.backwardWeight, stage.mesh);
+          for (const auto *function : microBatchFunctions(stage))
+            writeFunction(*function, stage.mesh);
           for (const StageFunction &update : stage.updates)
-            writeFunction(update.callee.getLeafReference().getValue(), update, stage.mesh);
+            writeFunction(update, stage.mesh);
         });
         writeDictionary("predicted", info ? info.getPredicted() : DictionaryAttr());
         NamedAttrList solver(info ? info.getSolver() : DictionaryAttr());
@@ -200,14 +203,14 @@ void PlanWriter::writeStages() {
   });
 }
 
-void PlanWriter::writeFunction(StringRef name, const StageFunction &function, MeshAttr mesh) {
+void PlanWriter::writeFunction(const StageFunction &function, MeshAttr mesh) {
   auto writePorts = [&](StringRef key, ArrayRef<Port> ports) {
     json.attributeArray(key, [&] {
       for (const Port &port : ports)
         json.value(tensorText(port.type, port.sharding, mesh));
     });
   };
-  json.attributeObject(name, [&] {
+  json.attributeObject(function.callee.getLeafReference().getValue(), [&] {
     writePorts("inputs", function.inputs);
     writePorts("outputs", function.outputs);
   });
@@ -218,14 +221,10 @@ void PlanWriter::writeFunction(StringRef name, const StageFunction &function, Me
 void PlanWriter::writeWeights(int64_t stage) {
   std::map<int64_t, Port> weights;
   const Stage &info = sliced.stages[stage];
-  for (const std::optional<StageFunction> *function :
-       {&info.forward, &info.backward, &info.backwardInput, &info.backwardWeight}) {
-    if (!*function)
-      continue;
-    for (const Port &input : (*function)->inputs)
+  for (const StageFunction *function : microBatchFunctions(info))
+    for (const Port &input : function->inputs)
       if (sliced.isArgument(input.id) && !sliced.isBatch(input.id))
         weights.try_emplace(input.id, input);
-  }
   json.attributeArray("weights", [&] {
     for (const auto &weight : weights) {
       int64_t arg = weight.first;
@@ -257,12 +256,12 @@ static LogicalResult check(const SlicedModule &sliced) {
   ModuleOp module = sliced.module;
   llvm::DenseSet<int64_t> meshes;
   for (auto program : module.getOps<ProgramOp>()) {
-    if (program.getMesh() >= sliced.stages.size())
+    if (program.getMesh() >= sliced.meshes.size())
       return program.emitError() << "mesh " << program.getMesh() << " has no stage";
     meshes.insert(program.getMesh());
   }
-  if (meshes.size() != sliced.stages.size())
-    return module.emitError("has no alpa.program for each stage; run alpa-build-schedule first");
+  if (meshes.size() != sliced.meshes.size())
+    return module.emitError("has no alpa.program for each mesh; run alpa-build-schedule first");
   func::FuncOp main = sliced.main;
   for (auto types : {main.getArgumentTypes(), main.getResultTypes()})
     for (Type type : types) {
@@ -296,7 +295,7 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
   std::vector<std::string> modules(numStages), explanations(numStages);
   parallelFor(module.getContext(), 0, ops.size() + 2 * numStages, [&](size_t i) {
     if (i < ops.size()) {
-      programs[i] = programText(ops[i], sliced->stages[ops[i].getMesh()].mesh);
+      programs[i] = programText(ops[i], sliced->meshes[ops[i].getMesh()]);
     } else if (i -= ops.size(); i < numStages) {
       modules[i] = plainText(sliced->stages[i].module);
     } else {

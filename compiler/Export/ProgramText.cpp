@@ -127,6 +127,10 @@ void Writer::write(Operation &op) {
     std::string operand = number(slots.at(sum.getBuffer()));
     line += " " + number(slots.add(sum.getSum())) + " = " + operand + " among" + members + " tag " +
             number(sum.getTag());
+  } else if (auto reshard = dyn_cast<ReshardOp>(op)) {
+    line += " " + number(slots.add(reshard.getResult())) + " = " +
+            number(slots.at(reshard.getOperand())) + ": " +
+            tensorText(reshard.getType(), reshard.getTo(), mesh);
   } else if (auto output = dyn_cast<OutputOp>(op)) {
     line += " " + number(slots.at(output.getBuffer())) + " = result " + number(output.getResult()) +
             microBatch(output.getMicroBatch());

@@ -18,19 +18,27 @@ namespace {
 
 constexpr int64_t once = -1; // In place of a micro-batch: one buffer for the step.
 
-/// One number for each (value, micro-batch, receiving stage).
+/// One number for each (value, micro-batch, receiving mesh).
 using Tags = llvm::DenseMap<std::tuple<int64_t, int64_t, int64_t>, int64_t>;
 
 class ProgramBuilder {
 public:
-  ProgramBuilder(SlicedModule &sliced, int64_t stage, Tags &tags)
-      : sliced(sliced), stage(stage), tags(tags), builder(sliced.module.getContext()),
+  ProgramBuilder(SlicedModule &sliced, int64_t mesh, Tags &tags)
+      : sliced(sliced), mesh(mesh), tags(tags), builder(sliced.module.getContext()),
         loc(sliced.module.getLoc()) {}
 
-  ProgramOp build(const ScheduleInfo &schedule);
+  ProgramOp build(ArrayRef<ScheduleStep> steps);
 
 private:
+  /// A value on this mesh, once for each way in which its stages hold it.
+  struct Held {
+    Value buffer;
+    ShardingAttr sharding;
+  };
+  using Buffers = SmallVector<Held, 1>;
+
   void sendState();
+  void runStep(const ScheduleStep &step);
   void runMicroBatch(const StageFunction &function, int64_t microBatch);
   void runUpdate(const StageFunction &function);
   ResultRange run(const StageFunction &function, int64_t microBatch);
@@ -41,6 +49,7 @@ private:
 
   /// The buffer of a value that a function needs.
   Value need(const Port &port, int64_t microBatch);
+  Value make(const Port &port, const ValueFlow &flow, int64_t id, int64_t microBatch);
   Value input(const Port &port, int64_t microBatch);
   void send(Value buffer, int64_t id, int64_t microBatch, int64_t to);
   IntegerAttr number(int64_t value) { return builder.getI64IntegerAttr(value); }
@@ -49,13 +58,23 @@ private:
   }
 
   SlicedModule &sliced;
-  int64_t stage;
+  int64_t mesh;
   Tags &tags;
   OpBuilder builder;
   Location loc;
-  llvm::DenseMap<std::pair<int64_t, int64_t>, Value> buffers; // (value, micro-batch or once)
-  llvm::DenseMap<int64_t, int64_t> finished;                  // Value to micro-batches done.
+  llvm::DenseMap<std::pair<int64_t, int64_t>, Buffers> buffers; // (value, micro-batch or once)
+  llvm::DenseMap<int64_t, int64_t> finished;                    // Value to micro-batches done.
 };
+
+ScheduleProblem problemOf(const SlicedModule &sliced) {
+  ScheduleProblem problem;
+  problem.numMicroBatches = sliced.numMicroBatches;
+  for (const Stage &stage : sliced.stages) {
+    problem.meshOf.push_back(stage.meshIndex);
+    problem.hasBackward.push_back(stage.hasBackward());
+  }
+  return problem;
+}
 
 struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
   using Base::Base;
@@ -78,10 +97,15 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
     FailureOr<SlicedModule> sliced = readSlicedModule(module);
     if (failed(sliced))
       return signalPassFailure();
+    llvm::Expected<std::vector<StepList>> lists = scheduleSteps(*info, problemOf(*sliced));
+    if (!lists) {
+      module.emitError() << llvm::toString(lists.takeError());
+      return signalPassFailure();
+    }
     module->setAttr(attr::schedule, StringAttr::get(&getContext(), name));
     Tags tags;
-    for (int64_t stage = 0, e = sliced->stages.size(); stage < e; ++stage) {
-      ProgramOp program = ProgramBuilder(*sliced, stage, tags).build(*info);
+    for (auto [mesh, steps] : llvm::enumerate(*lists)) {
+      ProgramOp program = ProgramBuilder(*sliced, int64_t(mesh), tags).build(steps);
       for (Operation &op : *program.getBody()) {
         ++numInstructions;
         numTransfers += isa<SendOp>(op);
@@ -92,33 +116,63 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
 
 } // namespace
 
-ProgramOp ProgramBuilder::build(const ScheduleInfo &schedule) {
+ProgramOp ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   builder.setInsertionPointToEnd(sliced.module.getBody());
-  auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(stage)).str(), uint64_t(stage));
+  auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(mesh)).str(), uint64_t(mesh));
   builder.setInsertionPointToEnd(&program.getBodyRegion().emplaceBlock());
-  const Stage &current = sliced.stages[stage];
   sendState();
-  for (ScheduleStep step : schedule.generate(stage, sliced.stages.size(), sliced.numMicroBatches))
-    if (const auto &function = step.backward ? current.backward : current.forward)
-      runMicroBatch(*function, step.microBatch);
-  for (const StageFunction &update : current.updates)
-    runUpdate(update);
+  for (const ScheduleStep &step : steps)
+    runStep(step);
+  // Level by level, because a stage's update may need what another one's made.
+  SmallVector<const StageFunction *> updates;
+  for (const Stage &stage : sliced.stages)
+    if (stage.meshIndex == mesh)
+      for (const StageFunction &update : stage.updates)
+        updates.push_back(&update);
+  llvm::sort(updates, [](const StageFunction *a, const StageFunction *b) {
+    return std::make_pair(levelOf(*a), a->stage) < std::make_pair(levelOf(*b), b->stage);
+  });
+  for (const StageFunction *update : updates)
+    runUpdate(*update);
   giveOutputs();
   freeDead(program);
   return program;
 }
 
-/// State that other stages need leaves first, once a step.
+/// A backward run that the schedule or the stage does not split is one run, where
+/// the stage before needs its gradient.
+void ProgramBuilder::runStep(const ScheduleStep &step) {
+  const Stage &stage = sliced.stages[step.stage];
+  auto runIf = [&](const std::optional<StageFunction> &function) {
+    if (function)
+      runMicroBatch(*function, step.microBatch);
+  };
+  switch (step.kind) {
+  case RunKind::Forward:
+    return runIf(stage.forward);
+  case RunKind::Backward:
+  case RunKind::BackwardInput:
+    runIf(stage.backward);
+    runIf(stage.backwardInput);
+    if (step.kind == RunKind::BackwardInput)
+      return;
+    [[fallthrough]];
+  case RunKind::BackwardWeight:
+    return runIf(stage.backwardWeight);
+  }
+}
+
+/// State that other meshes need leaves first, once a step.
 void ProgramBuilder::sendState() {
   for (int64_t arg = 0; arg < int64_t(sliced.numArguments); ++arg) {
     const ValueFlow &flow = sliced.flows[arg];
-    if (flow.stage != stage)
+    if (flow.mesh != mesh)
       continue;
-    llvm::SetVector<int64_t> receivers = flow.microBatchStages;
-    receivers.insert(flow.updateStages.begin(), flow.updateStages.end());
+    llvm::SetVector<int64_t> receivers = flow.microBatchMeshes;
+    receivers.insert(flow.updateMeshes.begin(), flow.updateMeshes.end());
     if (receivers.empty())
       continue;
-    Value buffer = need(sliced.argumentAt(arg, stage), once);
+    Value buffer = need(sliced.argumentAt(arg, flow.stage), once);
     for (int64_t to : receivers)
       send(buffer, arg, once, to);
   }
@@ -150,14 +204,27 @@ Value ProgramBuilder::need(const Port &port, int64_t microBatch) {
   } else if (sliced.isBatch(id)) {
     microBatch = std::max<int64_t>(microBatch, 0);
   }
-  Value &buffer = buffers[{id, microBatch}];
-  if (buffer)
-    return buffer;
-  if (sliced.isBatch(id) || (sliced.isArgument(id) && flow->stage == stage))
-    return buffer = input(port, microBatch);
-  int64_t tag = tags.try_emplace({id, microBatch, stage}, tags.size()).first->second;
-  return buffer = RecvOp::create(builder, loc, port.type, number(flow->stage), number(tag),
-                                 port.sharding);
+  Buffers &held = buffers[{id, microBatch}];
+  for (const Held &one : held)
+    if (one.sharding == port.sharding)
+      return one.buffer;
+  Value buffer;
+  if (held.empty())
+    buffer = make(port, *flow, id, microBatch);
+  else
+    buffer = ReshardOp::create(builder, loc, held.front().buffer, held.front().sharding,
+                               builder.getArrayAttr({}), port.sharding);
+  held.push_back({buffer, port.sharding});
+  return buffer;
+}
+
+/// Brings a value to this mesh.
+Value ProgramBuilder::make(const Port &port, const ValueFlow &flow, int64_t id,
+                           int64_t microBatch) {
+  if (sliced.isBatch(id) || (sliced.isArgument(id) && flow.mesh == mesh))
+    return input(port, microBatch);
+  int64_t tag = tags.try_emplace({id, microBatch, mesh}, tags.size()).first->second;
+  return RecvOp::create(builder, loc, port.type, number(flow.mesh), number(tag), port.sharding);
 }
 
 ResultRange ProgramBuilder::run(const StageFunction &function, int64_t microBatch) {
@@ -175,11 +242,11 @@ ResultRange ProgramBuilder::run(const StageFunction &function, int64_t microBatc
 void ProgramBuilder::runMicroBatch(const StageFunction &function, int64_t microBatch) {
   ResultRange results = run(function, microBatch);
   for (auto [port, buffer] : llvm::zip_equal(function.outputs, results)) {
-    buffers[{port.id, microBatch}] = buffer;
-    for (int64_t to : sliced.flows[port.id].microBatchStages)
+    buffers[{port.id, microBatch}] = {{buffer, port.sharding}};
+    for (int64_t to : sliced.flows[port.id].microBatchMeshes)
       send(buffer, port.id, microBatch, to);
     if (port.nextOf >= 0 && microBatch + 1 < sliced.numMicroBatches)
-      for (int64_t to : sliced.flows[port.nextOf].microBatchStages)
+      for (int64_t to : sliced.flows[port.nextOf].microBatchMeshes)
         send(buffer, port.id, microBatch, to);
   }
   for (auto [port, buffer] : llvm::zip_equal(function.outputs, results))
@@ -194,21 +261,21 @@ void ProgramBuilder::finishMicroBatchValue(const Port &port, Value buffer, int64
       OutputOp::create(builder, loc, buffer, number(result), number(microBatch));
     return;
   }
-  Value &total = buffers[{port.id, once}];
-  if (!total || port.accumulate == "last")
-    total = buffer;
-  else
-    total = AccumulateOp::create(builder, loc, total, buffer);
+  Buffers &held = buffers[{port.id, once}];
+  Value total = buffer;
+  if (!held.empty() && port.accumulate != "last")
+    total = AccumulateOp::create(builder, loc, held.front().buffer, buffer);
+  held = {{total, port.sharding}};
   if (++finished[port.id] == sliced.numMicroBatches)
-    for (int64_t to : sliced.flows[port.id].updateStages)
+    for (int64_t to : sliced.flows[port.id].updateMeshes)
       send(total, port.id, once, to);
 }
 
 void ProgramBuilder::runUpdate(const StageFunction &function) {
   ResultRange results = run(function, once);
   for (auto [port, buffer] : llvm::zip_equal(function.outputs, results)) {
-    buffers[{port.id, once}] = buffer;
-    for (int64_t to : sliced.flows[port.id].updateStages)
+    buffers[{port.id, once}] = {{buffer, port.sharding}};
+    for (int64_t to : sliced.flows[port.id].updateMeshes)
       send(buffer, port.id, once, to);
   }
 }
@@ -217,22 +284,26 @@ void ProgramBuilder::giveOutputs() {
   for (int64_t result = 0, e = sliced.main.getNumResults(); result < e; ++result) {
     int64_t id = cast<IntegerAttr>(sliced.main.getResultAttr(result, attr::value)).getInt();
     if (sliced.isBatch(id)) {
-      if (stage == 0)
+      if (mesh == 0)
         giveBatchOutput(id, result);
       continue;
     }
-    if (sliced.flows[id].stage != stage)
+    const ValueFlow &flow = sliced.flows[id];
+    if (flow.mesh != mesh)
       continue;
-    Value buffer = sliced.isArgument(id) ? need(sliced.argumentAt(id, stage), once)
-                                         : buffers.lookup({id, once});
-    if (buffer) // Concatenated results have left already.
+    Value buffer;
+    if (sliced.isArgument(id))
+      buffer = need(sliced.argumentAt(id, flow.stage), once);
+    else if (auto held = buffers.find({id, once}); held != buffers.end())
+      buffer = held->second.front().buffer; // As it was made.
+    if (buffer)                             // Concatenated results have left already.
       OutputOp::create(builder, loc, buffer, number(result), IntegerAttr());
   }
 }
 
 void ProgramBuilder::giveBatchOutput(int64_t arg, int64_t result) {
   for (int64_t microBatch = 0; microBatch < sliced.numMicroBatches; ++microBatch)
-    OutputOp::create(builder, loc, input(sliced.argumentAt(arg, stage), microBatch), number(result),
+    OutputOp::create(builder, loc, input(sliced.argumentAt(arg, 0), microBatch), number(result),
                      number(microBatch));
 }
 

@@ -72,7 +72,26 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   return success();
 }
 
-static int64_t levelOf(const StageFunction &update) {
+/// Each mesh once; two meshes have no device in common.
+static LogicalResult numberMeshes(SlicedModule &sliced) {
+  llvm::DenseMap<int64_t, int64_t> meshOf; // Device to mesh.
+  for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
+    auto it = llvm::find(sliced.meshes, stage.mesh);
+    stage.meshIndex = it - sliced.meshes.begin();
+    if (it != sliced.meshes.end())
+      continue;
+    sliced.meshes.push_back(stage.mesh);
+    for (int64_t device : stage.mesh.getDevices())
+      if (auto [other, isNew] = meshOf.try_emplace(device, stage.meshIndex); !isNew)
+        return ModuleOp(stage.module).emitError()
+               << "stage " << index << " has device " << device << " on mesh " << stage.mesh
+               << ", but another stage has it on " << sliced.meshes[other->second]
+               << "; stages share all devices of a mesh or none";
+  }
+  return success();
+}
+
+int64_t alpa::levelOf(const StageFunction &update) {
   StringRef name = update.op->getAttrOfType<StringAttr>("sym_name").getValue();
   int64_t level = 0;
   name.consume_front("update_");
@@ -99,7 +118,7 @@ static LogicalResult readStages(SlicedModule &sliced) {
   }
   if (sliced.stages.empty())
     return sliced.module.emitError("has no module @stage_0; run alpa-slice-stages first");
-  return success();
+  return numberMeshes(sliced);
 }
 
 /// Calls back for each function; `isUpdate` tells its phase.
@@ -123,6 +142,7 @@ static LogicalResult readFlows(SlicedModule &sliced) {
       if (flow.stage >= 0)
         result = function.op.emitError() << "value " << port.id << " is made twice";
       flow.stage = function.stage;
+      flow.mesh = sliced.stages[function.stage].meshIndex;
       flow.perMicroBatch = !isUpdate;
       if (port.nextOf >= 0)
         sliced.nextVersion[port.nextOf] = port.id;
@@ -136,9 +156,8 @@ static LogicalResult readFlows(SlicedModule &sliced) {
         result = function.op.emitError() << "nothing makes value " << port.id;
         continue;
       }
-      if (flow->second.stage != function.stage)
-        (isUpdate ? flow->second.updateStages : flow->second.microBatchStages)
-            .insert(function.stage);
+      if (int64_t mesh = sliced.stages[function.stage].meshIndex; mesh != flow->second.mesh)
+        (isUpdate ? flow->second.updateMeshes : flow->second.microBatchMeshes).insert(mesh);
     }
   });
   return result;
@@ -172,6 +191,8 @@ FailureOr<SlicedModule> alpa::readSlicedModule(ModuleOp module) {
     if (flow.stage >= int64_t(sliced.stages.size()))
       return main.emitError() << "argument " << i << " belongs to stage " << flow.stage
                               << ", which does not exist";
+    if (flow.stage >= 0)
+      flow.mesh = sliced.stages[flow.stage].meshIndex;
   }
   for (unsigned i = 0; i < main.getNumResults(); ++i) {
     FailureOr<int64_t> id = readId(main, main.getResultAttr(i, attr::value), "result", i);

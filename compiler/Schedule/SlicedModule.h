@@ -31,17 +31,24 @@ struct StageFunction {
 struct Stage {
   mlir::ModuleOp module;
   MeshAttr mesh;
+  int64_t meshIndex = 0; // Among those of the step.
   std::optional<StageFunction> forward, backward;
-  std::optional<StageFunction> backwardInput, backwardWeight; // In place of backward.
+  std::optional<StageFunction> backwardInput, backwardWeight; // Instead of `backward`.
   llvm::SmallVector<StageFunction> updates;                   // In order of k.
+
+  bool hasBackward() const { return backward || backwardInput || backwardWeight; }
 };
+
+/// The k of `update_<k>`.
+int64_t levelOf(const StageFunction &update);
 
 /// Where a value is made and who else needs it.
 struct ValueFlow {
   int64_t stage = -1;                        // That makes it, or owns it; -1 for batch arguments.
+  int64_t mesh = -1;                         // Of that stage.
   bool perMicroBatch = false;                // Made by a forward or backward function.
-  llvm::SetVector<int64_t> microBatchStages; // Other stages whose forward or backward needs it.
-  llvm::SetVector<int64_t> updateStages;     // Other stages whose update needs it.
+  llvm::SetVector<int64_t> microBatchMeshes; // Other meshes whose forward or backward needs it.
+  llvm::SetVector<int64_t> updateMeshes;     // Other meshes whose update needs it.
 };
 
 /// The sliced module, read once.
@@ -50,6 +57,8 @@ struct SlicedModule {
   mlir::func::FuncOp main;
   int64_t numMicroBatches = 1;
   std::vector<Stage> stages;
+  /// Stages whose meshes are equal share one; in order of first appearance.
+  llvm::SmallVector<MeshAttr> meshes;
   llvm::DenseMap<int64_t, ValueFlow> flows;                  // By value id.
   llvm::DenseMap<int64_t, int64_t> nextVersion;              // Argument to the value chained to it.
   llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt; // (id, stage) as functions take it.

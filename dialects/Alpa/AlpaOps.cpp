@@ -44,7 +44,7 @@ LogicalResult ProgramOp::verify() {
   if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
     return failure();
   for (Operation &op : *getBody())
-    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, ReshardOp>(op))
+    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp>(op))
       return op.emitError() << "alpa_program_c2: `" << op.getName()
                             << "` is not an instruction of a program";
   return success();

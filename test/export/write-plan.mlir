@@ -6,7 +6,7 @@
 // RUN: not alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=NOMESH
 // RUN: not alpa-opt %s --alpa-build-schedule --allow-unregistered-dialect --alpa-export-shardy --alpa-write-plan 2>&1 | FileCheck %s --check-prefix=NODIR
 
-// NOPROGRAM: error: the plan cannot be written: has no alpa.program for each stage; run alpa-build-schedule first
+// NOPROGRAM: error: the plan cannot be written: has no alpa.program for each mesh; run alpa-build-schedule first
 // NOMESH: error: the plan cannot be written: has no sdy.mesh; run alpa-export-shardy or alpa-lower-to-collectives before the plan is written
 // NODIR: error: option `directory` is missing; say where to write the plan
 

@@ -3,6 +3,13 @@
 // RUN: alpa-opt %s --alpa-build-schedule=schedule=gpipe --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,GPIPE
 // RUN: sed 's/num_micro_batches = 3/num_micro_batches = 5/' %s | alpa-opt --alpa-build-schedule=schedule=1f1b-overlap --alpa-verify-program | FileCheck %s --check-prefix=OVERLAP
 // RUN: not alpa-opt %s --alpa-build-schedule=schedule=zigzag 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// Stages of equal meshes share one: what one made the other takes, held otherwise if it wants.
+// RUN: sed 's/shape = \[1\], devices = \[0\]/shape = [2], devices = [1, 2]/' %s > %t.shared
+// RUN: alpa-opt %t.shared --alpa-build-schedule=schedule=gpipe --alpa-verify-program | FileCheck %s --check-prefix=SHARED
+// RUN: not alpa-opt %t.shared --alpa-build-schedule=schedule=1f1b 2>&1 | FileCheck %s --check-prefix=SEVERAL
+// SEVERAL: error: schedule '1f1b' takes one stage on each mesh, got 2 stages on 1 meshes
+// RUN: sed 's/shape = \[1\], devices = \[0\]/shape = [1], devices = [1]/' %s | not alpa-opt --alpa-build-schedule 2>&1 | FileCheck %s --check-prefix=OVERLAPPING
+// OVERLAPPING: error: stage 1 has device 1 on mesh #alpa.mesh<shape = [2], devices = [1, 2]>, but another stage has it on #alpa.mesh<shape = [1], devices = [1]>; stages share all devices of a mesh or none
 // UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe
 
 // F1B1: alpa.schedule = "1f1b"
@@ -93,3 +100,17 @@ module attributes {alpa.num_micro_batches = 3 : i64} {
 // CHECK: %[[L2:.*]] = alpa.accumulate %[[L1]], %[[F2]]#1
 // CHECK: alpa.output %[[F2]]#0 {result = 1 : i64}
 // CHECK-NEXT: alpa.output %[[L2]] {result = 2 : i64}
+
+// SHARED: alpa.program @mesh_0 on 0 {
+// SHARED-NEXT: %[[W:.*]] = alpa.input {arg = 0 : i64
+// SHARED-NEXT: %[[X0:.*]] = alpa.input {arg = 2 : i64, micro_batch = 0 : i64
+// SHARED-NEXT: %[[H0:.*]] = alpa.run @stage_0::@forward(%[[W]], %[[X0]]) {micro_batch = 0 : i64}
+// SHARED: %[[W1:.*]] = alpa.reshard %[[W]] {from = #alpa.sharding<[R]>, to = #alpa.sharding<[S0]>}
+// SHARED: %[[B:.*]] = alpa.input {arg = 1 : i64
+// SHARED-NEXT: %[[I0:.*]] = alpa.reshard %[[H0]] {from = #alpa.sharding<[R]>, to = #alpa.sharding<[S0]>}
+// SHARED-NEXT: alpa.free %[[H0]]
+// SHARED-NEXT: alpa.run @stage_1::@forward(%[[W1]], %[[B]], %[[I0]]) {micro_batch = 0 : i64}
+// SHARED: %[[G0:.*]] = alpa.run @stage_1::@backward(%[[W1]], %[[B]], %[[I0]]) {micro_batch = 0 : i64}
+// SHARED: %[[D0:.*]] = alpa.reshard %[[G0]] {from = #alpa.sharding<[S0]>, to = #alpa.sharding<[R]>}
+// SHARED: alpa.run @stage_0::@backward(%[[X0]], %[[D0]]) {micro_batch = 0 : i64}
+// SHARED-NOT: alpa.program
