@@ -265,4 +265,57 @@ def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaSplitBackward : Pass<"alpa-split-backward", "mlir::ModuleOp"> {
+  let summary = "Make gradients that other stages wait for apart from all others";
+  let description = [{
+    Directly after `alpa-slice-stages`, for schedules that fill waiting times with
+    the gradients of weights (zero-bubble); nothing changes for others. `@backward` of a
+    stage becomes `@backward_input`, which makes what other stages or the next
+    micro-batch wait for, and `@backward_weight`, which makes the rest: an op goes
+    to the former if one of those results needs it. What the latter reads of the
+    former is handed over as a value of its own. Constants, and what is computed
+    element by element or only moved, may run in both instead; which values are
+    handed over is the choice that keeps the fewest bytes on a device between the
+    two. A stage without a gradient to send, or without any other, keeps
+    `@backward`.
+
+    Constraints:
+    - alpa_split_backward_c1: what is handed over is a tensor that devices hold, not
+      terms of a sum, and divides evenly.
+
+    Before:
+    ```mlir
+    func.func @backward(%x: .. {alpa.value = 7}, %w: .. {alpa.value = 0}, %dy: .. {alpa.value = 9})
+        -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.value = 11}, tensor<4x8xf32> {alpa.value = 12}) {
+      %0 = stablehlo.multiply %dy, %mask
+      %1 = stablehlo.dot_general %x, %0, .. // of the weight
+      %2 = stablehlo.dot_general %0, %w, .. // for the stage before
+      return %1, %2
+    ```
+    After:
+    ```mlir
+    func.func @backward_input(%w: .. {alpa.value = 0}, %dy: .. {alpa.value = 9})
+        -> (tensor<4x8xf32> {alpa.value = 12}, tensor<4x8xf32> {alpa.value = 20}) {
+      %0 = stablehlo.multiply %dy, %mask
+      %1 = stablehlo.dot_general %0, %w, ..
+      return %1, %0
+    func.func @backward_weight(%x: .. {alpa.value = 7}, %dh: .. {alpa.value = 20})
+        -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.value = 11}) {
+      %0 = stablehlo.dot_general %x, %dh, ..
+      return %0
+    ```
+  }];
+  let options = [
+    Option<"always", "always", "bool", /*default=*/"false",
+           "Split whatever the schedule, `alpa.schedule` of the module, is">
+  ];
+  let statistics = [
+    Statistic<"numFunctions", "split functions", "Backward functions split">,
+    Statistic<"numHanded", "handed values", "Values that one part hands to the other">,
+    Statistic<"handedBytes", "handed bytes", "What they take on one device of each stage">,
+    Statistic<"numRepeated", "repeated ops", "Ops that run in both parts">
+  ];
+  let dependentDialects = ["::alpa::AlpaDialect"];
+}
+
 #endif // ALPA_COMPILER_STAGE_PASSES

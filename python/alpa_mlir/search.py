@@ -223,6 +223,7 @@ class Method(ABC):
             (
                 "alpa-defer-sums",
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
+                "alpa-split-backward",
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
                 "alpa-verify-sharding",

@@ -49,10 +49,21 @@ def execute(
     lowered: str, mesh_shape: Sequence[int], arguments: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Run a lowered module; results are checked to be equal wherever they are repeated."""
-    mesh = mesh_of(mesh_shape)
     ins, outs = signature_specs(lowered)
     (function,) = split_functions(lowered, {}, "lowered module").values()
-    program = compile_text(function.text, mesh, per_device=True)
+    return execute_function(function.text, ins, outs, mesh_shape, arguments)
+
+
+def execute_function(
+    text: str,
+    ins: Sequence[str],
+    outs: Sequence[str],
+    mesh_shape: Sequence[int],
+    arguments: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """The same for a module whose `main` takes and gives tensors of these specs."""
+    mesh = mesh_of(mesh_shape)
+    program = compile_text(text, mesh, per_device=True)
     placed = [
         jax.device_put(x, NamedSharding(mesh, partition(spec)))
         for x, spec in zip(arguments, ins, strict=True)
