@@ -25,20 +25,25 @@ from alpa_mlir.plan_diff import PlanDiff, diff_plans
 from alpa_mlir.plan_json import Node, pretty
 from alpa_mlir.plan_program import (
     AccumulateOp,
+    AllReduceOp,
     FreeOp,
     InputOp,
     Instruction,
     OutputOp,
     ProgramInfo,
     RecvOp,
+    ReshardOp,
     RunOp,
     SendOp,
+    ZeroOp,
 )
+from alpa_mlir.plan_reshard import ReshardInfo
 from alpa_mlir.plan_tensor import Spec, TensorReader, TensorSpec
 from alpa_mlir.plan_text import plan_table, ranges_text
 
 __all__ = [
     "AccumulateOp",
+    "AllReduceOp",
     "CallInfo",
     "FreeOp",
     "FunctionInfo",
@@ -52,6 +57,8 @@ __all__ = [
     "PlanDiff",
     "ProgramInfo",
     "RecvOp",
+    "ReshardInfo",
+    "ReshardOp",
     "RunOp",
     "SendOp",
     "Spec",
@@ -59,10 +66,11 @@ __all__ = [
     "StaticArgument",
     "TensorSpec",
     "WeightInfo",
+    "ZeroOp",
 ]
 
 FORMAT = "alpa_mlir.plan"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -360,6 +368,7 @@ class Plan:
         cluster: description of the cluster that the plan was made for.
         modules: file name to StableHLO text, one per stage.
         compiler: version of the compiler that made the plan.
+        reshards: how tensors get from mesh to mesh; sends and receives name them by number.
         explanations: file name to JSON text, for people; see `explanation`.
         fingerprint: of the traced step that the plan was made for; None if it was not traced.
         call: how the step is called; None if nobody has said.
@@ -381,6 +390,7 @@ class Plan:
     explanations: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     fingerprint: str | None = None
     call: CallInfo | None = field(default=None, repr=False)
+    reshards: tuple[ReshardInfo, ...] = field(default=(), repr=False)
 
     @classmethod
     def from_json(
@@ -408,7 +418,7 @@ class Plan:
             ) from None
         root.get("format").choice(FORMAT)
         version = root.get("version").integer()
-        if version != VERSION:
+        if version not in (2, VERSION):
             raise PlanFormatError(
                 f"version {version}, expected {VERSION}",
                 where=f"{where}: version",
@@ -431,6 +441,7 @@ class Plan:
             MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
             root.optional("fingerprint").optional_string(),
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
+            tuple(ReshardInfo.read(item, tensors) for item in root.optional("reshards").items()),
         )
         check_references(plan, root)
         if check_programs:
@@ -484,6 +495,7 @@ class Plan:
             "meshes": [asdict(mesh) for mesh in self.meshes],
             "stages": [stage.to_json() for stage in self.stages],
             "predicted": dict(self.predicted),
+            "reshards": [reshard.to_json() for reshard in self.reshards],
             "programs": [program.to_json() for program in self.programs],
         }
         return pretty(fields) + "\n"

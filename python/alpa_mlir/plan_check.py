@@ -31,6 +31,10 @@ def check_references(plan: Plan, root: Node) -> None:
     for table, items in (("stages", plan.stages), ("programs", plan.programs)):
         for i, item in enumerate(items):
             check(item.mesh, len(plan.meshes), "mesh", root.get(table).item(i).get("mesh"))
+    for i, reshard in enumerate(plan.reshards):
+        for name in ("source_mesh", "target_mesh"):
+            field = root.get("reshards").item(i).get(name)
+            check(getattr(reshard, name), len(plan.meshes), "mesh", field)
     for i, info in enumerate(plan.inputs):
         if info.carried_by is not None:
             field = root.get("inputs").item(i).get("carried_by")

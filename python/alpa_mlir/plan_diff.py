@@ -12,6 +12,7 @@ from alpa_mlir.plan_text import (
     seconds_text,
     spec_text,
     table,
+    transfers_text,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class PlanDiff:
     """Differences of two plans; false if there are none.
 
     Attributes:
-        decisions: name, cluster, schedule, micro-batches, layers and meshes of stages.
+        decisions: name, cluster, schedule, micro-batches, layers and meshes of stages,
+            how tensors go from mesh to mesh.
         shardings: of weights, by name.
         predictions: seconds and bytes that the search foresaw, apart from those of searching.
     """
@@ -85,6 +87,8 @@ def _decisions(plan: Plan) -> dict[str, str]:
         found[f"mesh of stage {index}"] = plan.meshes[stage.mesh].as_text()
         found[f"rematerialized layers of stage {index}"] = rematerialized_text(stage) or "none"
         found[f"export of stage {index}"] = stage.export
+    for (source, target), text in transfers_text(plan, seconds=False).items():
+        found[f"mesh {source} to mesh {target}"] = text
     return found
 
 

@@ -4,9 +4,12 @@ The forms of the lines, where `SLOTS` are numbers and ranges (`3 5-9`):
 
     input SLOT = arg ARG [mb M]: TENSOR
     run STAGE.FUNCTION [mb M]: SLOTS -> SLOTS
-    send SLOT to MESH tag TAG
-    recv SLOT from MESH tag TAG: TENSOR
+    send SLOT to MESH tag TAG by RESHARD
+    recv SLOT from MESH tag TAG by RESHARD: TENSOR
+    reshard SLOT = SLOT: TENSOR
+    zero SLOT: TENSOR
     accumulate SLOTS = SLOTS + SLOTS
+    all_reduce SLOT = SLOT among MESHES tag TAG [by RESHARD RESHARD]
     free SLOTS
     output SLOT = result RESULT [mb M]
 """
@@ -54,15 +57,16 @@ class RunOp:
 
 @dataclass(frozen=True, slots=True)
 class SendOp:
-    """Send a value to another mesh; `tag` pairs it with one receive."""
+    """Send a value to another mesh as reshard `by` says; `tag` pairs it with one receive."""
 
     op: ClassVar[str] = "send"
     slot: int
     to: int
     tag: int
+    by: int | None
 
     def to_text(self) -> str:
-        return f"send {self.slot} to {self.to} tag {self.tag}"
+        return f"send {self.slot} to {self.to} tag {self.tag}{_by(self.by)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,37 @@ class RecvOp:
     slot: int
     source: int
     tag: int
+    by: int | None
     tensor: TensorSpec
 
     def to_text(self) -> str:
-        return f"recv {self.slot} from {self.source} tag {self.tag}: {self.tensor.to_text()}"
+        what = f"recv {self.slot} from {self.source} tag {self.tag}{_by(self.by)}"
+        return f"{what}: {self.tensor.to_text()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardOp:
+    """Hold a value of this mesh otherwise."""
+
+    op: ClassVar[str] = "reshard"
+    slot: int
+    operand: int
+    tensor: TensorSpec
+
+    def to_text(self) -> str:
+        return f"reshard {self.slot} = {self.operand}: {self.tensor.to_text()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroOp:
+    """Zeros: what a mesh without a part of its own gives to a sum."""
+
+    op: ClassVar[str] = "zero"
+    slot: int
+    tensor: TensorSpec
+
+    def to_text(self) -> str:
+        return f"zero {self.slot}: {self.tensor.to_text()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +125,27 @@ class AccumulateOp:
     def to_text(self) -> str:
         operands = f"{slots_text(self.lefts)} +{slots_text(self.rights)}"
         return f"accumulate{slots_text(self.slots)} ={operands}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceOp:
+    """The sum of one value of each of several meshes, which all of them get, bit by bit the same.
+
+    It is taken on the first of `members`, in their order. `by` are the reshards to that mesh and
+    back; the first member has none.
+    """
+
+    op: ClassVar[str] = "all_reduce"
+    slot: int
+    operand: int
+    members: tuple[int, ...]
+    tag: int
+    by: tuple[int, ...]
+
+    def to_text(self) -> str:
+        members = " ".join(map(str, self.members))
+        by = f" by{''.join(f' {number}' for number in self.by)}" if self.by else ""
+        return f"all_reduce {self.slot} = {self.operand} among {members} tag {self.tag}{by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +172,26 @@ class OutputOp:
         return f"output {self.slot} = result {self.result}{_mb(self.micro_batch)}"
 
 
-Instruction = InputOp | RunOp | SendOp | RecvOp | AccumulateOp | FreeOp | OutputOp
+Instruction = (
+    InputOp
+    | RunOp
+    | SendOp
+    | RecvOp
+    | ReshardOp
+    | ZeroOp
+    | AccumulateOp
+    | AllReduceOp
+    | FreeOp
+    | OutputOp
+)
 
 
 def _mb(micro_batch: int | None) -> str:
     return "" if micro_batch is None else f" mb {micro_batch}"
+
+
+def _by(reshard: int | None) -> str:
+    return "" if reshard is None else f" by {reshard}"
 
 
 def slots_text(slots: Sequence[int]) -> str:
@@ -149,10 +216,19 @@ _MB = r"(?: mb (\d+))?"
 FORMS: dict[str, tuple[str, str]] = {
     "input": (rf"input (\d+) = arg (\d+){_MB}: ({TENSOR_PATTERN})", "SLOT = arg ARG: TENSOR"),
     "run": (rf"run (\d+)\.(\w+){_MB}:{_SLOTS} ->{_SLOTS}", "STAGE.FUNCTION: SLOTS -> SLOTS"),
-    "send": (r"send (\d+) to (\d+) tag (\d+)", "SLOT to MESH tag TAG"),
+    "send": (
+        r"send (\d+) to (\d+) tag (\d+)(?: by (\d+))?",
+        "SLOT to MESH tag TAG by RESHARD",
+    ),
     "recv": (
-        rf"recv (\d+) from (\d+) tag (\d+): ({TENSOR_PATTERN})",
-        "SLOT from MESH tag T: TENSOR",
+        rf"recv (\d+) from (\d+) tag (\d+)(?: by (\d+))?: ({TENSOR_PATTERN})",
+        "SLOT from MESH tag TAG by RESHARD: TENSOR",
+    ),
+    "reshard": (rf"reshard (\d+) = (\d+): ({TENSOR_PATTERN})", "SLOT = SLOT: TENSOR"),
+    "zero": (rf"zero (\d+): ({TENSOR_PATTERN})", "SLOT: TENSOR"),
+    "all_reduce": (
+        r"all_reduce (\d+) = (\d+) among((?: \d+)+) tag (\d+)(?: by (\d+) (\d+))?",
+        "SLOT = SLOT among MESHES tag TAG by RESHARD RESHARD",
     ),
     "accumulate": (rf"accumulate{_SLOTS} ={_SLOTS} \+{_SLOTS}", "SLOTS = SLOTS + SLOTS"),
     "free": (rf"free{_SLOTS}", "SLOTS"),
@@ -207,10 +283,21 @@ class InstructionReader:
         return RunOp(int(g[0]), g[1], _number(g[2]), self._list(g[3]), self._list(g[4]))
 
     def _send(self, g: tuple[Any, ...]) -> SendOp:
-        return SendOp(int(g[0]), int(g[1]), int(g[2]))
+        return SendOp(int(g[0]), int(g[1]), int(g[2]), _number(g[3]))
 
     def _recv(self, g: tuple[Any, ...]) -> RecvOp:
-        return RecvOp(int(g[0]), int(g[1]), int(g[2]), self._tensors.parse(g[3]))
+        return RecvOp(int(g[0]), int(g[1]), int(g[2]), _number(g[3]), self._tensors.parse(g[4]))
+
+    def _reshard(self, g: tuple[Any, ...]) -> ReshardOp:
+        return ReshardOp(int(g[0]), int(g[1]), self._tensors.parse(g[2]))
+
+    def _zero(self, g: tuple[Any, ...]) -> ZeroOp:
+        return ZeroOp(int(g[0]), self._tensors.parse(g[1]))
+
+    def _all_reduce(self, g: tuple[Any, ...]) -> AllReduceOp:
+        members = tuple(map(int, g[2].split()))
+        by = () if g[4] is None else (int(g[4]), int(g[5]))
+        return AllReduceOp(int(g[0]), int(g[1]), members, int(g[3]), by)
 
     def _accumulate(self, g: tuple[Any, ...]) -> AccumulateOp:
         sums, lefts, rights = (self._list(text) for text in g)

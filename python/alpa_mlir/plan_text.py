@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from alpa_mlir.plan import Plan, StageInfo
+    from alpa_mlir.plan import Plan, ReshardInfo, StageInfo
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:
@@ -81,7 +81,9 @@ def rematerialized_text(stage: StageInfo) -> str:
 
 
 def _stage_seconds(stage: StageInfo) -> str:
-    names = (("forward", "fwd"), ("backward", "bwd"), ("update", "upd"))
+    names = [("forward", "fwd"), ("backward", "bwd"), ("update", "upd")]
+    if "backward_weight" in stage.functions:
+        names[1:2] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
     return "\n".join(
         f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
         for name, short in names
@@ -103,8 +105,26 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan, weights: int) -> str:
-    """Summary line and a table in plain characters."""
-    return plan_summary(plan) + "\n" + table(HEADER, stage_rows(plan, weights))
+    """Summary line, a table of the stages in plain characters, and what goes between meshes."""
+    lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
+    for (source, target), text in transfers_text(plan).items():
+        lines.append(f"mesh {source} to mesh {target}: {text}")
+    return "\n".join(lines)
+
+
+def transfers_text(plan: Plan, seconds: bool = True) -> dict[tuple[int, int], str]:
+    """For two meshes: how many kinds of tensors go from one to the other, how, and how long."""
+    found: dict[tuple[int, int], list[ReshardInfo]] = {}
+    for reshard in plan.reshards:
+        found.setdefault((reshard.source_mesh, reshard.target_mesh), []).append(reshard)
+    texts: dict[tuple[int, int], str] = {}
+    for pair, reshards in sorted(found.items()):
+        strategies = ", ".join(sorted({reshard.strategy for reshard in reshards}))
+        texts[pair] = f"{_count(len(reshards), 'kind')} of tensors by {strategies}"
+        if seconds:
+            most = "" if len(reshards) == 1 else "at most "
+            texts[pair] += f", {most}{seconds_text(max(r.seconds for r in reshards))} each"
+    return texts
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

@@ -16,8 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from reshard_plans import reshard
 
 ROWS, IN, HIDDEN, OUT, RATE = 8, 8, 16, 4, 0.1
 
@@ -182,24 +183,24 @@ def two_stages(
                 slot = p.new()
                 p.add("input", slot=slot, arg=2, micro_batch=m, **x)
                 (h,) = run(p, 0, "forward", m, [weight, slot], 1)
-                p.add("send", slot=h, to=1, tag=m)
+                p.add("send", slot=h, to=1, tag=m, by=0)
                 p.add("output", slot=h, result=3, micro_batch=m)
                 held[m] = [slot]
             elif s == 0:
                 slot = p.new()
-                p.add("recv", slot=slot, **{"from": 1}, tag=100 + m, **h0)
+                p.add("recv", slot=slot, **{"from": 1}, tag=100 + m, by=1, **h0)
                 (g,) = run(p, 0, "backward", m, [weight, held[m][0], slot], 1)
                 p.add("free", slots=[held[m][0], slot])
                 total = accumulate(p, total, g)
             elif kind == "f":
                 slot = p.new()
-                p.add("recv", slot=slot, **{"from": 0}, tag=m, **h1)
+                p.add("recv", slot=slot, **{"from": 0}, tag=m, by=0, **h1)
                 held[m] = run(p, 1, "forward", m, [slot], 1)
             else:
                 slot = p.new()
                 p.add("input", slot=slot, arg=3, micro_batch=m, **y)
                 one, g, gh = run(p, 1, "backward", m, [weight, held[m][0], slot], 3)
-                p.add("send", slot=gh, to=0, tag=100 + m)
+                p.add("send", slot=gh, to=0, tag=100 + m, by=1)
                 total = accumulate(p, total, g)
                 loss = accumulate(p, loss, one)
         (new,) = run(p, s, "update_0", None, [weight, total], 1)
@@ -213,7 +214,7 @@ def two_stages(
 
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 2,
+        "version": 3,
         "compiler": "handmade",
         "name": "mlp_step",
         "cluster": {"name": "handmade"},
@@ -234,9 +235,18 @@ def two_stages(
         "meshes": meshes,
         "stages": stages,
         "predicted": {"step_seconds": 4e-3},
+        "reshards": [reshard_of(meshes, h0, h1, (0, 1)), reshard_of(meshes, h1, h0, (1, 0))],
         "programs": programs,
     }
     return plan, modules
+
+
+def reshard_of(meshes, source, target, numbers, strategy="broadcast") -> dict[str, Any]:
+    """The plan of a transfer between two meshes, as plan.json has it."""
+    infos = [MeshInfo(tuple(m["shape"]), tuple(m["axes"]), tuple(m["devices"])) for m in meshes]
+    tensors = [TensorSpec.parse(tensor_text(t)) for t in (source, target)]
+    ends = tensors[0], infos[numbers[0]], tensors[1], infos[numbers[1]]
+    return reshard(*ends, strategy, numbers).to_json()
 
 
 def accumulate(p: Any, total: int | None, slot: int) -> int:
@@ -266,9 +276,18 @@ def line(i: dict[str, Any]) -> str:
         case "run":
             return f"run {i['stage']}.{i['function']}{mb}:{slots('inputs')} ->{slots('outputs')}"
         case "send":
-            return f"send {i['slot']} to {i['to']} tag {i['tag']}"
+            return f"send {i['slot']} to {i['to']} tag {i['tag']} by {i['by']}"
         case "recv":
-            return f"recv {i['slot']} from {i['from']} tag {i['tag']}: {tensor_text(i)}"
+            what = f"recv {i['slot']} from {i['from']} tag {i['tag']} by {i['by']}"
+            return f"{what}: {tensor_text(i)}"
+        case "reshard":
+            return f"reshard {i['slot']} = {i['operand']}: {tensor_text(i)}"
+        case "zero":
+            return f"zero {i['slot']}: {tensor_text(i)}"
+        case "all_reduce":
+            by = f" by{slots('by')}" if i["by"] else ""
+            what = f"all_reduce {i['slot']} = {i['operand']} among{slots('members')}"
+            return f"{what} tag {i['tag']}{by}"
         case "accumulate":
             return f"accumulate {i['slot']} = {i['left']} + {i['right']}"
         case "free":

@@ -26,6 +26,7 @@ from alpa_mlir.plan import (
     StageInfo,
     TensorSpec,
 )
+from reshard_plans import reshard
 
 ACTIVATION = TensorSpec((250_000,), "float32", ((),))  # 1 MB
 WEIGHT = TensorSpec((500_000,), "float32", ((),))
@@ -57,27 +58,29 @@ def program(stage: int, stages: int, micro_batches: int, schedule: str) -> Progr
                 ops.append(InputOp(slot, stages, m, ACTIVATION))
             else:
                 tag = down + (stage - 1) * micro_batches + m
-                ops.append(RecvOp(slot, stage - 1, tag, ACTIVATION))
+                ops.append(RecvOp(slot, stage - 1, tag, 2 * stage - 2, ACTIVATION))
             result = next(slots)
             ops.append(RunOp(stage, "forward", m, (weight, slot), (result,)))
             kept[m] = slot
             if stage + 1 < stages:
                 tag = down + stage * micro_batches + m
-                ops.append(SendOp(result, stage + 1, tag))
+                ops.append(SendOp(result, stage + 1, tag, 2 * stage))
                 ops.append(FreeOp((result,)))
             else:
                 ops.append(FreeOp((result,)))
             continue
         inputs = (weight, kept.pop(m))
         if stage + 1 < stages:
-            ops.append(RecvOp(slot, stage + 1, back + stage * micro_batches + m, ACTIVATION))
+            tag = back + stage * micro_batches + m
+            ops.append(RecvOp(slot, stage + 1, tag, 2 * stage + 1, ACTIVATION))
             inputs = (*inputs, slot)
         gradient, given = next(slots), next(slots)
         outputs = (gradient, given) if stage else (gradient,)
         ops.append(RunOp(stage, "backward", m, inputs, outputs))
         ops.append(FreeOp(inputs[1:]))
         if stage:
-            ops.append(SendOp(given, stage - 1, back + (stage - 1) * micro_batches + m))
+            tag = back + (stage - 1) * micro_batches + m
+            ops.append(SendOp(given, stage - 1, tag, 2 * stage - 1))
             ops.append(FreeOp((given,)))
         if total is None:
             total = gradient
@@ -136,4 +139,9 @@ def pipeline(
         MappingProxyType({}),
         tuple(program(s, stages, micro_batches, schedule) for s in range(stages)),
         MappingProxyType({}),
+        reshards=tuple(
+            reshard(ACTIVATION, meshes[a], ACTIVATION, meshes[b], "broadcast", (a, b))
+            for s in range(stages - 1)
+            for a, b in ((s, s + 1), (s + 1, s))
+        ),
     )

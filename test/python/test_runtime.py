@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from alpa_mlir import errors
 from alpa_mlir.runtime import load, use_virtual_devices
+from alpa_mlir.runtime.actions import Accumulate, Copy, Run
 from alpa_mlir.runtime.donation import donations
-from alpa_mlir.runtime.linear import Accumulate, Copy, Run, linearize
+from alpa_mlir.runtime.linear import linearize
 
 
 def flat(state, batch):
@@ -151,13 +152,11 @@ def test_wrong_arguments_are_named():
 
 
 def test_wrong_devices():
-    plan, modules = handmade.two_stages(1)
-    plan["meshes"][1]["devices"] = [14, 15]
-    with pytest.raises(errors.DevicesError, match=r"needs 16 devices, JAX has 8.*use_virtual"):
-        load(handmade.as_plan(plan, modules))
-    plan["meshes"][1]["devices"] = [2, 3]
+    plan = handmade.as_plan(*handmade.two_stages(1))
+    with pytest.raises(errors.DevicesError, match=r"needs 4 devices, JAX has 3.*use_virtual"):
+        load(plan, devices=jax.devices()[:3])
     with pytest.raises(errors.DevicesError, match="is given twice; fix: give each device"):
-        load(handmade.as_plan(plan, modules), devices=[jax.devices()[0]] * 4)
+        load(plan, devices=[jax.devices()[0]] * 4)
 
 
 def test_virtual_devices():

@@ -59,7 +59,7 @@ def change(path, value):
 
 
 FORMAT_CASES = [
-    (change(["version"], 1), r"version: version 1, expected 2; fix"),
+    (change(["version"], 1), r"version: version 1, expected 3; fix"),
     (change(["format"], "other"), r"format: got 'other', expected 'alpa_mlir.plan'"),
     (change(["num_micro_batches"], 0), r"num_micro_batches: got 0, expected an integer of at le"),
     (change(["stages", 0, "layers"], KeyError), r"stages\[0\]: field 'layers' is missing"),
@@ -120,7 +120,7 @@ MISMATCH_CASES = [
     (edit_first(1, "recv", tag=77), "every mesh waits for a value that is never sent"),
     (edit_first(0, "send", tag=1), "tag 1 is sent twice"),
     (drop(1, "recv"), "slot 1 holds nothing"),
-    (edit_first(1, "recv", spec=[[], ["y"]]), r"input 0 of forward of stage 1 is .*\[R, y\]"),
+    (edit_first(1, "recv", spec=[[], ["y"]]), r"reshard 0 gives .*\[x, R\] .* here .*\[R, y\]"),
     (edit_first(1, "recv", shape=[8, 8]), r"tag 0 brings float32\[8x16\]"),
     (edit_first(0, "run", inputs=[0]), "1 inputs for forward of stage 0, which has 2"),
     (edit_first(0, "run", function="froward"), "stage 0 has no function 'froward', only forward"),

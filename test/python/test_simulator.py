@@ -142,10 +142,10 @@ def crossing_plan() -> Plan:
         )
         if mesh < 2:
             run = dataclasses.replace(forward, inputs=(0, 1), outputs=(2,))
-            ops = (weight, batch, run, SendOp(2, mesh + 2, mesh))
+            ops = (weight, batch, run, SendOp(2, mesh + 2, mesh, None))
         else:
             run = dataclasses.replace(forward, inputs=(0, 1), outputs=(2,))
-            ops = (weight, RecvOp(1, mesh - 2, mesh - 2, ACTIVATION), run)
+            ops = (weight, RecvOp(1, mesh - 2, mesh - 2, None, ACTIVATION), run)
         programs.append(dataclasses.replace(program, instructions=ops))
     return dataclasses.replace(base, programs=tuple(programs))
 

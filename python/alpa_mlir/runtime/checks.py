@@ -1,9 +1,10 @@
-"""Do the tables of a plan agree with each other? Asked before any program is looked at."""
+"""Do the tables of a plan agree with each other, and instructions with the tables?"""
 
 from __future__ import annotations
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import AllReduceOp, Plan, TensorSpec
+from alpa_mlir.runtime.actions import Value
 
 
 def check_tables(plan: Plan) -> None:
@@ -55,4 +56,48 @@ def check_spec(plan: Plan, mesh: int, tensor: TensorSpec, where: str) -> None:
         if tensor.shape[dim] % parts:
             raise PlanMismatchError(
                 f"dimension {dim} of size {tensor.shape[dim]} is split {parts} ways", where=where
+            )
+
+
+def check_members(plan: Plan, mesh: int, op: AllReduceOp, where: str) -> None:
+    """An all-reduce names meshes that there are, its own among them, and its reshards."""
+    if (
+        len(op.members) < 2
+        or list(op.members) != sorted(set(op.members))
+        or op.members[-1] >= len(plan.meshes)
+    ):
+        raise PlanMismatchError(
+            f"sums over the meshes {list(op.members)}, expected at least two of "
+            f"{len(plan.meshes)}, each once and in order",
+            where=where,
+        )
+    if mesh not in op.members:
+        raise PlanMismatchError(
+            f"a sum over the meshes {list(op.members)} in the program of mesh {mesh}", where=where
+        )
+    wanted = 0 if mesh == op.members[0] else 2
+    if len(op.by) != wanted:
+        raise PlanMismatchError(
+            f"names {len(op.by)} reshards, expected "
+            + ("the two to the first mesh and back" if wanted else "none on the first mesh"),
+            where=where,
+        )
+
+
+def check_by(plan: Plan, by: int | None, source: Value, target: Value, where: str) -> None:
+    """The reshard of a transfer goes from where and how the value is to where it should be."""
+    if by is None:
+        return
+    if by >= len(plan.reshards):
+        raise PlanMismatchError(f"reshard {by} of {len(plan.reshards)}", where=where)
+    info = plan.reshards[by]
+    for way, value, mesh, tensor in (
+        ("takes", source, info.source_mesh, info.source),
+        ("gives", target, info.target_mesh, info.target),
+    ):
+        if (value.mesh, value.tensor) != (mesh, tensor):
+            raise PlanMismatchError(
+                f"reshard {by} {way} {tensor.as_text()} on mesh {mesh}, here it is "
+                f"{value.tensor.as_text()} on mesh {value.mesh}",
+                where=where,
             )

@@ -13,17 +13,14 @@ from jax.sharding import Mesh
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
-from alpa_mlir.runtime.linear import Accumulate, LinearStep
 from alpa_mlir.runtime.xla import (
     Executable,
     FunctionText,
     check_shardings,
     compile_text,
-    mesh_text,
     mlir_type,
     named_sharding,
     reload_on,
-    sharding_text,
     split_functions,
 )
 
@@ -119,40 +116,6 @@ def part_of(tensor: TensorSpec, mesh: MeshInfo) -> TensorSpec:
         for size, axes in zip(tensor.shape, tensor.spec, strict=True)
     )
     return TensorSpec(shape, tensor.dtype, ((),) * len(shape))
-
-
-def accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
-    """The program of a group of accumulations: left arguments first, then right ones."""
-    tensors = tuple(step.values[value].tensor for value, _, _ in action.sums)
-    given = [left for _, left, _ in action.sums]
-    body: list[str] = []
-    arguments: list[str] = []
-    for side in ("l", "r"):
-        for i, tensor in enumerate(tensors):
-            attributes = [sharding_text(tensor)]
-            left = given[i]
-            reads = [v for _, a, b in action.sums for v in (a, b)]
-            if side == "l" and left in action.last and reads.count(left) == 1:
-                attributes.append(f"tf.aliasing_output = {i} : i32")
-            arguments.append(f"%{side}{i}: {mlir_type(tensor)} {{{', '.join(attributes)}}}")
-    for i, tensor in enumerate(tensors):
-        op = "or" if tensor.dtype == "bool" else "add"
-        body.append(f"    %s{i} = stablehlo.{op} %l{i}, %r{i} : {mlir_type(tensor)}")
-    types = ", ".join(mlir_type(tensor) for tensor in tensors)
-    results = ", ".join(f"{mlir_type(t)} {{{sharding_text(t)}}}" for t in tensors)
-    sums = ", ".join(f"%s{i}" for i in range(len(tensors)))
-    text = "\n".join(
-        (
-            "module @accumulate {",
-            f"  {mesh_text(plan.meshes[action.mesh])}",
-            f"  func.func public @main({', '.join(arguments)}) -> ({results}) {{",
-            *body,
-            f"    return {sums} : {types}",
-            "  }",
-            "}",
-        )
-    )
-    return Job(f"mesh {action.mesh} accumulate", text, action.mesh, tensors + tensors, tensors)
 
 
 def axis_sizes(mesh: Mesh) -> tuple[int, ...]:

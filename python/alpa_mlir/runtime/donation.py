@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpa_mlir.plan import Plan
-from alpa_mlir.runtime.linear import LinearStep, Place, Run
+from alpa_mlir.runtime.actions import LinearStep, Place, Run
 
 
 def donations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,28 +13,27 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.plan import InputInfo, Plan, TensorSpec
-from alpa_mlir.plan_text import bytes_text
-from alpa_mlir.runtime.boundary import Boundary
-from alpa_mlir.runtime.compile_stages import (
-    Job,
-    Progress,
-    accumulate_job,
-    compile_jobs,
-    stage_jobs,
-)
-from alpa_mlir.runtime.devices import make_meshes
-from alpa_mlir.runtime.donation import donations
-from alpa_mlir.runtime.linear import (
+from alpa_mlir.plan import InputInfo, Plan
+from alpa_mlir.plan_text import bytes_text, spec_text
+from alpa_mlir.runtime.action_jobs import action_jobs
+from alpa_mlir.runtime.actions import (
     Accumulate,
+    Action,
     Copy,
     LinearStep,
     Place,
+    Reshard,
     Result,
     Run,
-    linearize,
+    Zero,
 )
-from alpa_mlir.runtime.transfer import plan_transfer
+from alpa_mlir.runtime.boundary import Boundary
+from alpa_mlir.runtime.compile_stages import Job, Progress, compile_jobs, stage_jobs
+from alpa_mlir.runtime.devices import make_meshes
+from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.linear import linearize
+from alpa_mlir.runtime.transfer import Move, bind_reshard
+from alpa_mlir.runtime.unplanned import plan_transfer
 from alpa_mlir.runtime.xla import Device, Executable, named_sharding
 
 _jax: Any = jax
@@ -73,12 +73,8 @@ def load(
     boundary = Boundary(plan, check_argument)
     meshes = make_meshes(plan, None if devices is None else list(devices))
     stages = stage_jobs(plan, donations(plan, linear, donate_state))
-    sums = {
-        i: accumulate_job(plan, linear, action)
-        for i, action in enumerate(linear.actions)
-        if isinstance(action, Accumulate)
-    }
-    jobs: list[Job] = [*stages.values(), *sums.values()]
+    others = action_jobs(plan, linear)
+    jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress)
     shardings = [named_sharding(meshes[v.mesh], v.tensor) for v in linear.values]
     return LoadedPlan(
@@ -87,7 +83,7 @@ def load(
         boundary,
         shardings,
         dict(zip(stages, compiled[: len(stages)], strict=True)),
-        dict(zip(sums, compiled[len(stages) :], strict=True)),
+        dict(zip(others, compiled[len(stages) :], strict=True)),
         donate_state,
         max_in_flight,
     )
@@ -103,7 +99,7 @@ class LoadedPlan:
         boundary: Boundary,
         shardings: list[NamedSharding],
         stages: dict[tuple[int, str], Executable],
-        sums: dict[int, Executable],
+        others: dict[int, Executable],
         donate_state: bool,
         max_in_flight: int,
     ) -> None:
@@ -115,7 +111,8 @@ class LoadedPlan:
         self._flight = _Flight(max_in_flight)
         self._shardings = shardings
         self._known_avals: list[Any] = [None] * len(plan.inputs)
-        self._movers: dict[tuple[Any, TensorSpec, NamedSharding], Callable[..., jax.Array]] = {}
+        self._movers: dict[int, Move] = {}
+        self._placed: dict[int, tuple[Any, jax.Array]] = {}
         self._splits = {
             a.arg for a in linear.actions if isinstance(a, Place) and a.micro_batch is not None
         }
@@ -123,7 +120,7 @@ class LoadedPlan:
             a for a in linear.actions if isinstance(a, Place) and plan.inputs[a.arg].kind == "state"
         ]
         self._steps = [
-            self._bind(i, action, sums)
+            self._bind(action, others.get(i))
             for i, action in enumerate(linear.actions)
             if not (isinstance(action, Place) and plan.inputs[action.arg].kind == "state")
         ]
@@ -183,6 +180,15 @@ class LoadedPlan:
                     lines.append(f"run stage {action.stage} {action.function}{mb}")
                 case Accumulate():
                     lines.append(f"accumulate {len(action.sums)} values on mesh {action.mesh}")
+                case Zero():
+                    mesh = self._linear.values[action.value].mesh
+                    lines.append(f"%{action.value} = zeros on mesh {mesh}")
+                case Reshard():
+                    held = self._linear.values[action.value]
+                    form = spec_text(held.tensor.spec)
+                    lines.append(
+                        f"%{action.value} = %{action.source} as {form} on mesh {held.mesh}"
+                    )
                 case Copy():
                     to = self._linear.values[action.value].mesh
                     lines.append(f"%{action.value} = copy %{action.source} to mesh {to}")
@@ -215,7 +221,6 @@ class LoadedPlan:
     def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
         target = self._shardings[place.value]
         given = self._donate and place.value in self._given
-        tensor = self._linear.values[place.value].tensor
         if isinstance(x, jax.Array):
             # Results of a step have the very object as their sharding: they are ours to use up.
             if x.sharding is target and id(x) not in used:
@@ -225,18 +230,15 @@ class LoadedPlan:
             if there:
                 return jnp.copy(x) if given else x
             if not given:
-                return self._move(x, tensor, target)
+                return self._keep(place.value, x, target)
         return _jax.device_put(np.array(x), target)
 
-    def _move(self, x: jax.Array, tensor: TensorSpec, target: NamedSharding) -> jax.Array:
-        source = x.sharding
-        if not isinstance(source, NamedSharding):
-            return _jax.device_put(x, target)
-        key = (source, tensor, target)
-        mover = self._movers.get(key)
-        if mover is None:
-            mover = self._movers[key] = plan_transfer(tensor, source, target)
-        return mover(x)
+    def _keep(self, value: int, x: jax.Array, target: NamedSharding) -> jax.Array:
+        """An array that is not carried is copied to its mesh once, as long as it is given."""
+        known = self._placed.get(value)
+        if known is None or known[0]() is not x:
+            known = self._placed[value] = (weakref.ref(x), _jax.device_put(x, target))
+        return known[1]
 
     def _split(self, x: Any) -> Sequence[Any]:
         count = self.plan.num_micro_batches
@@ -244,22 +246,25 @@ class LoadedPlan:
             return _split_rows(x, count)
         return np.split(np.array(x), count)
 
-    def _bind(self, index: int, action: Any, sums: dict[int, Executable]) -> Bound:
+    def _bind(self, action: Action, executable: Executable | None) -> Bound:
         match action:
             case Place():
                 return self._bind_place(action)
+            case Copy():
+                return self._bind_copy(action)
             case Run():
-                execute = self._stages[action.stage, action.function].call
-                return _bind_call(execute, action.inputs, action.outputs, action.last, self._flight)
+                executable = self._stages[action.stage, action.function]
+                inputs, outputs = action.inputs, action.outputs
             case Accumulate():
                 lefts = tuple(left for _, left, _ in action.sums)
-                rights = tuple(right for _, _, right in action.sums)
+                inputs = lefts + tuple(right for _, _, right in action.sums)
                 outputs = tuple(value for value, _, _ in action.sums)
-                return _bind_call(
-                    sums[index].call, lefts + rights, outputs, action.last, self._flight
-                )
-            case _:
-                return self._bind_copy(action)
+            case Zero():
+                inputs, outputs = (), (action.value,)
+            case Reshard():
+                inputs, outputs = (action.source,), (action.value,)
+        assert executable is not None
+        return _bind_call(executable.call, inputs, outputs, action.last, self._flight)
 
     def _bind_place(self, place: Place) -> Bound:
         target = self._shardings[place.value]
@@ -273,12 +278,18 @@ class LoadedPlan:
         return run
 
     def _bind_copy(self, copy: Copy) -> Bound:
-        tensor = self._linear.values[copy.value].tensor
-        move = plan_transfer(tensor, self._shardings[copy.source], self._shardings[copy.value])
-        source, value, last = copy.source, copy.value, copy.last
+        source, target = self._shardings[copy.source], self._shardings[copy.value]
+        if copy.by is None:
+            move = plan_transfer(self._linear.values[copy.value].tensor, source, target)
+        elif copy.by in self._movers:
+            move = self._movers[copy.by]
+        else:
+            info = self.plan.reshards[copy.by]
+            move = self._movers[copy.by] = bind_reshard(info, self.plan.meshes, source, target)
+        sent, value, last = copy.source, copy.value, copy.last
 
         def run(buffers: Buffers) -> None:
-            buffers[value] = move(buffers[source])
+            buffers[value] = move(buffers[sent])
             for v in last:
                 buffers[v] = None
 

@@ -1,104 +1,48 @@
 """From one instruction list per mesh to one flat list of actions, checked on the way.
 
 The lists are merged in an order in which every value is made before it is used. Slots become
-values with one definition each, a send and its receive become one copy, neighbouring
-accumulations become one action, and buffers are dropped (or given away) at their last use.
-No device is needed for any of this.
+values with one definition each, a send and its receive become one copy, the all-reduces of a tag
+copies to the first mesh, sums there and copies back, neighbouring accumulations one action, and
+buffers are dropped (or given away) at their last use. No device is needed for any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import (
     AccumulateOp,
+    AllReduceOp,
     FreeOp,
     InputOp,
     Instruction,
     OutputOp,
     Plan,
     RecvOp,
+    ReshardOp,
     RunOp,
     SendOp,
     TensorSpec,
+    ZeroOp,
 )
-from alpa_mlir.runtime.checks import check_spec, check_tables
-
-
-@dataclass(frozen=True)
-class Value:
-    """A buffer of the step; `is_sum`: it is the plain sum of the micro-batches' values."""
-
-    mesh: int
-    tensor: TensorSpec
-    is_sum: bool = False
-
-
-@dataclass(frozen=True)
-class Place:
-    """Put argument `arg`, or its part of one micro-batch, on the value's mesh."""
-
-    value: int
-    arg: int
-    micro_batch: int | None
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run a function of a stage; `last` are inputs that nobody needs afterwards."""
-
-    stage: int
-    function: str
-    micro_batch: int | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    last: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Accumulate:
-    """For every (result, left, right): result = left + right, in left's buffer."""
-
-    mesh: int
-    sums: tuple[tuple[int, int, int], ...]
-    last: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Copy:
-    """Move a value from one mesh to another, in the receiver's sharding."""
-
-    source: int
-    value: int
-    tag: int
-    last: tuple[int, ...] = ()
-
-
-Action = Place | Run | Accumulate | Copy
-
-
-@dataclass(frozen=True)
-class Result:
-    """A result of the step: its values (one a micro-batch, or one) and how they become one.
-
-    `scale` multiplies what is left after joining: 1/micro-batches for a mean of which the
-    program gives the plain sum.
-    """
-
-    values: tuple[int, ...]
-    join: str | None
-    scale: float
-
-
-@dataclass(frozen=True)
-class LinearStep:
-    """A whole step, ready to be bound to devices."""
-
-    values: tuple[Value, ...]
-    actions: tuple[Action, ...]
-    results: tuple[Result, ...]
+from alpa_mlir.runtime.actions import (
+    Accumulate,
+    Action,
+    Copy,
+    LinearStep,
+    Place,
+    Reshard,
+    Run,
+    Value,
+    Zero,
+    drop_at_last_use,
+    fuse_sums,
+)
+from alpa_mlir.runtime.checks import check_by, check_members, check_spec, check_tables
+from alpa_mlir.runtime.reshard_checks import check_reshards
+from alpa_mlir.runtime.results import step_results
 
 
 @dataclass
@@ -111,6 +55,12 @@ class _Cursor:
     clock: float = 0.0
     slots: dict[int, int] = field(default_factory=dict[int, int])
 
+    @property
+    def current(self) -> Instruction | None:
+        """The next instruction; None at the end."""
+        at = self.position
+        return self.instructions[at] if at < len(self.instructions) else None
+
     def where(self) -> str:
         return f"plan.json: program of mesh {self.mesh}, instruction {self.position}"
 
@@ -122,6 +72,7 @@ def linearize(plan: Plan) -> LinearStep:
         PlanMismatchError: programs, functions, meshes and signature contradict each other.
     """
     check_tables(plan)
+    check_reshards(plan)
     return _Merger(plan).run()
 
 
@@ -131,49 +82,56 @@ class _Merger:
         self.values: list[Value] = []
         self.places: dict[tuple[int, int, int | None, TensorSpec], int] = {}
         self.actions: list[Action] = []
-        self.sent: dict[int, tuple[int, int]] = {}  # tag -> value, receiving mesh
+        self.sent: dict[int, tuple[int, SendOp]] = {}  # tag -> value and how it was sent
         self.arrival: dict[int, float] = {}
         self.used_tags: set[int] = set()
+        self.cursors = {p.mesh: _Cursor(p.mesh, tuple(p.instructions)) for p in plan.programs}
         self.outputs: dict[int, dict[int | None, int]] = {}
 
     def run(self) -> LinearStep:
-        cursors = [_Cursor(p.mesh, tuple(p.instructions)) for p in self.plan.programs]
-        while True:
-            open_ = [c for c in cursors if c.position < len(c.instructions)]
-            if not open_:
-                break
+        while open_ := [c for c in self.cursors.values() if c.current is not None]:
             ready = [c for c in open_ if not self.waits(c)]
             if not ready:
                 raise PlanMismatchError(
                     "every mesh waits for a value that is never sent: "
                     + "; ".join(
-                        f"{c.where()} waits at '{c.instructions[c.position].to_text()}'"
+                        f"{c.where()} waits at '{c.current.to_text()}'"
                         for c in open_
+                        if c.current is not None
                     ),
                     fix="report this schedule as a defect of the compiler",
                 )
-            cursor = min(ready, key=lambda c: c.clock)
-            self.step(cursor, cursor.instructions[cursor.position])
-            cursor.position += 1
+            self.step(min(ready, key=lambda c: c.clock))
         if self.sent:
-            tag, (value, to) = next(iter(self.sent.items()))
+            tag, (value, send) = next(iter(self.sent.items()))
             raise PlanMismatchError(
-                f"tag {tag} from mesh {self.values[value].mesh} to mesh {to} is never received",
+                f"tag {tag} from mesh {self.values[value].mesh} to mesh {send.to} is never "
+                "received",
                 where="programs",
             )
-        results = tuple(self.result(i) for i in range(len(self.plan.outputs)))
+        results = step_results(self.plan, self.values, self.outputs)
         kept = {value for result in results for value in result.values}
-        actions = _drop_at_last_use(_fuse_sums(self.actions, self.values), kept)
+        actions = drop_at_last_use(fuse_sums(self.actions, self.values), kept)
         return LinearStep(tuple(self.values), tuple(actions), results)
 
     def waits(self, cursor: _Cursor) -> bool:
-        op = cursor.instructions[cursor.position]
-        return isinstance(op, RecvOp) and op.tag not in self.sent
+        match cursor.current:
+            case RecvOp(tag=tag):
+                return tag not in self.sent
+            case AllReduceOp() as op:
+                check_members(self.plan, cursor.mesh, op, cursor.where())
+                there = [self.cursors[mesh].current for mesh in op.members]
+                return any(not isinstance(o, AllReduceOp) or o.tag != op.tag for o in there)
+            case _:
+                return False
+
+    def add_value(self, value: Value) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
 
     def new_value(self, cursor: _Cursor, slot: int, value: Value) -> int:
-        self.values.append(value)
-        cursor.slots[slot] = len(self.values) - 1
-        return len(self.values) - 1
+        number = cursor.slots[slot] = self.add_value(value)
+        return number
 
     def read(self, cursor: _Cursor, slot: int) -> int:
         if slot not in cursor.slots:
@@ -182,22 +140,38 @@ class _Merger:
             )
         return cursor.slots[slot]
 
-    def step(self, cursor: _Cursor, op: Instruction) -> None:
+    def step(self, cursor: _Cursor) -> None:
+        """Take the instruction where a cursor stands, all of them that meet in an all-reduce."""
+        op = cursor.current
+        assert op is not None
+        if isinstance(op, AllReduceOp):
+            self.all_reduce([self.cursors[mesh] for mesh in op.members])
+            return
+        self.take(cursor, op)
+        cursor.position += 1
+
+    def take(self, cursor: _Cursor, op: Instruction) -> None:
         match op:
             case InputOp():
                 self.input(cursor, op)
             case RunOp():
                 self.call(cursor, op)
             case SendOp():
-                if op.tag in self.used_tags:
-                    raise PlanMismatchError(f"tag {op.tag} is sent twice", where=cursor.where())
-                self.used_tags.add(op.tag)
-                self.sent[op.tag] = (self.read(cursor, op.slot), op.to)
+                self.use_tag(cursor, op.tag, "sent")
+                self.sent[op.tag] = (self.read(cursor, op.slot), op)
                 self.arrival[op.tag] = cursor.clock
             case RecvOp():
                 self.receive(cursor, op)
+            case ReshardOp():
+                self.reshard(cursor, op)
+            case ZeroOp():
+                check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
+                value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
+                self.actions.append(Zero(value))
             case AccumulateOp():
                 self.accumulate(cursor, op)
+            case AllReduceOp():
+                raise AssertionError("its meshes take it together")
             case FreeOp():
                 for slot in op.slots:
                     self.read(cursor, slot)
@@ -205,16 +179,72 @@ class _Merger:
             case OutputOp():
                 self.output(cursor, op)
 
+    def use_tag(self, cursor: _Cursor, tag: int, how: str) -> None:
+        if tag in self.used_tags:
+            raise PlanMismatchError(f"tag {tag} is {how} twice", where=cursor.where())
+        self.used_tags.add(tag)
+
+    def reshard(self, cursor: _Cursor, op: ReshardOp) -> None:
+        source = self.read(cursor, op.operand)
+        held = self.values[source]
+        if (held.tensor.shape, held.tensor.dtype) != (op.tensor.shape, op.tensor.dtype):
+            raise PlanMismatchError(
+                f"holds {held.tensor.as_text()} as {op.tensor.as_text()}", where=cursor.where()
+            )
+        check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
+        value = self.new_value(cursor, op.slot, replace(held, tensor=op.tensor))
+        self.actions.append(Reshard(source, value))
+
+    def all_reduce(self, cursors: list[_Cursor]) -> None:
+        """The first mesh adds the others' parts to its own, in their order; all get that sum."""
+        first = cursors[0]
+        ops = [op for c in cursors if isinstance(op := c.current, AllReduceOp)]
+        self.use_tag(first, ops[0].tag, "summed")
+        parts = [self.read(c, op.operand) for c, op in zip(cursors, ops, strict=True)]
+        held = [self.values[part] for part in parts]
+        home = held[0].tensor
+        for cursor, op, value in zip(cursors, ops, held, strict=True):
+            if op.members != ops[0].members:
+                raise PlanMismatchError(
+                    f"sums over the meshes {list(op.members)}, but mesh {first.mesh} over "
+                    f"{list(ops[0].members)} under tag {op.tag}",
+                    where=cursor.where(),
+                )
+            if (value.tensor.shape, value.tensor.dtype) != (home.shape, home.dtype):
+                raise PlanMismatchError(
+                    f"adds {value.tensor.as_text()} to {home.as_text()}", where=cursor.where()
+                )
+        total = Value(first.mesh, home, is_sum=any(value.is_sum for value in held))
+        result = parts[0]
+        others = list(zip(cursors, ops, parts, held, strict=True))[1:]
+        for cursor, op, part, value in others:
+            copy = Value(first.mesh, home)
+            check_by(self.plan, op.by[0], value, copy, cursor.where())
+            copied = self.add_value(copy)
+            self.actions.append(Copy(part, copied, op.by[0]))
+            left, result = result, self.add_value(total)
+            self.actions.append(Accumulate(first.mesh, ((result, left, copied),)))
+        first.slots[ops[0].slot] = result
+        for cursor, op, _, value in others:
+            copy = replace(total, mesh=cursor.mesh, tensor=value.tensor)
+            check_by(self.plan, op.by[1], total, copy, cursor.where())
+            self.actions.append(Copy(result, self.new_value(cursor, op.slot, copy), op.by[1]))
+        clock = max(cursor.clock for cursor in cursors)
+        for cursor in cursors:
+            cursor.clock = clock
+            cursor.position += 1
+
     def accumulate(self, cursor: _Cursor, op: AccumulateOp) -> None:
         lefts = [self.read(cursor, slot) for slot in op.lefts]
         rights = [self.read(cursor, slot) for slot in op.rights]
         for slot, left, right in zip(op.slots, lefts, rights, strict=True):
-            a, b = self.values[left].tensor, self.values[right].tensor
-            if a != b:
+            a, b = self.values[left], self.values[right]
+            if a.tensor != b.tensor:
                 raise PlanMismatchError(
-                    f"adds {b.as_text()} to {a.as_text()}", where=cursor.where()
+                    f"adds {b.tensor.as_text()} to {a.tensor.as_text()}", where=cursor.where()
                 )
-            value = self.new_value(cursor, slot, Value(cursor.mesh, a, True))
+            is_sum = any(v.is_sum or v.of_micro_batch for v in (a, b))
+            value = self.new_value(cursor, slot, Value(cursor.mesh, a.tensor, is_sum=is_sum))
             self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
 
     def input(self, cursor: _Cursor, op: InputOp) -> None:
@@ -285,15 +315,15 @@ class _Merger:
                     where=cursor.where(),
                 )
         outputs = tuple(
-            self.new_value(cursor, slot, Value(cursor.mesh, tensor))
+            self.new_value(cursor, slot, Value(cursor.mesh, tensor, op.micro_batch is not None))
             for slot, tensor in zip(op.outputs, function.outputs, strict=True)
         )
         self.actions.append(Run(op.stage, op.function, op.micro_batch, inputs, outputs))
         cursor.clock += _seconds(stage.predicted, op.function)
 
     def receive(self, cursor: _Cursor, op: RecvOp) -> None:
-        source, to = self.sent.pop(op.tag)
-        sent = self.values[source]
+        source, send = self.sent.pop(op.tag)
+        sent, to = self.values[source], send.to
         if to != cursor.mesh or sent.mesh != op.source:
             raise PlanMismatchError(
                 f"tag {op.tag} goes from mesh {sent.mesh} to mesh {to}, but mesh {cursor.mesh} "
@@ -306,8 +336,15 @@ class _Merger:
                 where=cursor.where(),
             )
         check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor, sent.is_sum))
-        self.actions.append(Copy(source, value, op.tag))
+        if op.by != send.by:
+            raise PlanMismatchError(
+                f"tag {op.tag} is sent by reshard {send.by} and received by {op.by}",
+                where=cursor.where(),
+            )
+        received = replace(sent, mesh=cursor.mesh, tensor=op.tensor)
+        check_by(self.plan, op.by, sent, received, cursor.where())
+        value = self.new_value(cursor, op.slot, received)
+        self.actions.append(Copy(source, value, op.by))
         cursor.clock = max(cursor.clock, self.arrival.pop(op.tag))
 
     def output(self, cursor: _Cursor, op: OutputOp) -> None:
@@ -329,99 +366,9 @@ class _Merger:
             raise PlanMismatchError(f"result {info.name} is given twice", where=cursor.where())
         parts[op.micro_batch] = value
 
-    def result(self, index: int) -> Result:
-        info = self.plan.outputs[index]
-        parts = self.outputs.get(index, {})
-        count = self.plan.num_micro_batches
-        where = f"outputs[{index}] ({info.name})"
-        if not parts:
-            raise PlanMismatchError("no program gives this result", where=where)
-        if None in parts or count == 1:
-            value = next(iter(parts.values()))
-            if info.reduction == "concat" and count > 1:
-                raise PlanMismatchError(
-                    "one value for a result that joins micro-batches", where=where
-                )
-            raw = self.values[value].is_sum and info.reduction == "mean"
-            scale = 1 / count if raw else 1.0
-            return Result((value,), None, scale)
-        if len(parts) != count or info.reduction is None:
-            raise PlanMismatchError(
-                f"values of micro-batches {sorted(m for m in parts if m is not None)}, expected "
-                + ("one value" if info.reduction is None else f"all {count}"),
-                where=where,
-            )
-        values = tuple(parts[m] for m in range(count))
-        if info.reduction == "concat":
-            return Result(values, "concat", 1.0)
-        return Result(values, "sum", 1 / count if info.reduction == "mean" else 1.0)
-
 
 def _seconds(predicted: object, function: str) -> float:
     """Predicted seconds of one call, for the order of merging only."""
     assert hasattr(predicted, "get")
     name = "update" if function.startswith("update") else function
     return predicted.get(f"{name}_seconds", 0.0) or 1e-3  # type: ignore[attr-defined]
-
-
-def _fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
-    """Neighbouring accumulations of one mesh become one action.
-
-    An accumulation joins the open group of its mesh unless the mesh has done something else
-    since, or it reads what the group makes.
-    """
-    result: list[Action] = []
-    open_groups: dict[int, int] = {}
-    for action in actions:
-        if isinstance(action, Accumulate):
-            position = open_groups.get(action.mesh)
-            if position is not None:
-                group = result[position]
-                assert isinstance(group, Accumulate)
-                made = {value for value, _, _ in group.sums}
-                if not made & {v for _, left, right in action.sums for v in (left, right)}:
-                    result[position] = replace(group, sums=group.sums + action.sums)
-                    continue
-            open_groups[action.mesh] = len(result)
-        elif isinstance(action, Copy):
-            open_groups.pop(values[action.source].mesh, None)
-            open_groups.pop(values[action.value].mesh, None)
-        elif isinstance(action, Run):
-            open_groups.pop(values[(action.outputs + action.inputs)[0]].mesh, None)
-        result.append(action)
-    return result
-
-
-def _reads(action: Action) -> tuple[int, ...]:
-    match action:
-        case Place():
-            return ()
-        case Run():
-            return action.inputs
-        case Accumulate():
-            return tuple(v for _, left, right in action.sums for v in (left, right))
-        case Copy():
-            return (action.source,)
-
-
-def _makes(action: Action) -> tuple[int, ...]:
-    match action:
-        case Place() | Copy():
-            return (action.value,)
-        case Run():
-            return action.outputs
-        case Accumulate():
-            return tuple(value for value, _, _ in action.sums)
-
-
-def _drop_at_last_use(actions: list[Action], kept: set[int]) -> list[Action]:
-    """Every action learns which values nobody reads after it."""
-    read_later = set(kept)
-    result: list[Action] = []
-    for action in reversed(actions):
-        last = {v for v in (*_reads(action), *_makes(action)) if v not in read_later}
-        read_later.update(_reads(action))
-        if not isinstance(action, Place):
-            action = replace(action, last=tuple(sorted(last)))
-        result.append(action)
-    return result[::-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.extend import backend
 from jax.interpreters import mlir
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from alpa_mlir.errors import PlanMismatchError
@@ -331,3 +331,15 @@ def put_shards(
 ) -> jax.Array:
     """An array made of one buffer per device, each copied to its device if it is elsewhere."""
     return _pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)
+
+
+def put_on(shape: tuple[int, ...], dtype: str, device: Device) -> Callable[[Any], jax.Array]:
+    """A function that copies arrays of one device and of this form to a device."""
+    sharding = SingleDeviceSharding(device)
+    put, aval, devices = _pxla().batched_device_put, _aval(TensorSpec(shape, dtype, ())), [device]
+    return lambda x: put(aval, sharding, [x], devices, True)
+
+
+def shards_of(x: jax.Array) -> list[jax.Array]:
+    """What each device holds of an array, in the order of its mesh; a list of its own."""
+    return list(as_any(x)._arrays)

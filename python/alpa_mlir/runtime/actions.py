@@ -1,0 +1,170 @@
+"""What the driver of a step does, action after action, on values with one definition each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from alpa_mlir.plan import TensorSpec
+
+
+@dataclass(frozen=True)
+class Value:
+    """A buffer of the step.
+
+    Attributes:
+        of_micro_batch: it is what a function gave for one micro-batch.
+        is_sum: it is the plain sum of such values.
+    """
+
+    mesh: int
+    tensor: TensorSpec
+    of_micro_batch: bool = False
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Put argument `arg`, or its part of one micro-batch, on the value's mesh."""
+
+    value: int
+    arg: int
+    micro_batch: int | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a function of a stage; `last` are inputs that nobody needs afterwards."""
+
+    stage: int
+    function: str
+    micro_batch: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Fill the value with zeros."""
+
+    value: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reshard:
+    """Hold a value of the same mesh otherwise."""
+
+    source: int
+    value: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """For every (result, left, right): result = left + right, in left's buffer."""
+
+    mesh: int
+    sums: tuple[tuple[int, int, int], ...]
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Move a value from one mesh to another, in the receiver's sharding, by reshard `by`."""
+
+    source: int
+    value: int
+    by: int | None
+    last: tuple[int, ...] = ()
+
+
+Action = Place | Run | Zero | Reshard | Accumulate | Copy
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of the step: its values (one a micro-batch, or one) and how they become one.
+
+    `scale` multiplies what is left after joining: 1/micro-batches for a mean of which the
+    program gives the plain sum.
+    """
+
+    values: tuple[int, ...]
+    join: str | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class LinearStep:
+    """A whole step, ready to be bound to devices."""
+
+    values: tuple[Value, ...]
+    actions: tuple[Action, ...]
+    results: tuple[Result, ...]
+
+
+def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
+    """Neighbouring accumulations of one mesh become one action.
+
+    An accumulation joins the open group of its mesh unless the mesh has done something else
+    since, or it reads what the group makes.
+    """
+    result: list[Action] = []
+    open_groups: dict[int, int] = {}
+    for action in actions:
+        if isinstance(action, Accumulate):
+            position = open_groups.get(action.mesh)
+            if position is not None:
+                group = result[position]
+                assert isinstance(group, Accumulate)
+                made = {value for value, _, _ in group.sums}
+                if not made & {v for _, left, right in action.sums for v in (left, right)}:
+                    result[position] = replace(group, sums=group.sums + action.sums)
+                    continue
+            open_groups[action.mesh] = len(result)
+        elif not isinstance(action, Place):
+            for value in (*_reads(action), *_makes(action)):
+                open_groups.pop(values[value].mesh, None)
+        result.append(action)
+    return result
+
+
+def _reads(action: Action) -> tuple[int, ...]:
+    match action:
+        case Place() | Zero():
+            return ()
+        case Run():
+            return action.inputs
+        case Accumulate():
+            return tuple(v for _, left, right in action.sums for v in (left, right))
+        case Copy() | Reshard():
+            return (action.source,)
+
+
+def _makes(action: Action) -> tuple[int, ...]:
+    match action:
+        case Place() | Copy() | Zero() | Reshard():
+            return (action.value,)
+        case Run():
+            return action.outputs
+        case Accumulate():
+            return tuple(value for value, _, _ in action.sums)
+
+
+def drop_at_last_use(actions: list[Action], kept: set[int]) -> list[Action]:
+    """Every action learns which values nobody reads after it.
+
+    Args:
+        kept: values that the step gives to its caller.
+    """
+    read_later = set(kept)
+    result: list[Action] = []
+    for action in reversed(actions):
+        last = {v for v in (*_reads(action), *_makes(action)) if v not in read_later}
+        read_later.update(_reads(action))
+        if not isinstance(action, Place):
+            action = replace(action, last=tuple(sorted(last)))
+        result.append(action)
+    return result[::-1]

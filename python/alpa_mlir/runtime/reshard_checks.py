@@ -1,0 +1,126 @@
+"""Does the plan of a transfer bring every device of the target mesh exactly its shard?
+
+Asked by the algebra of boxes: tiles are cut from what devices of the source mesh hold, and those
+that lie on a device of the target mesh in the end fill its shard without meeting each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from alpa_mlir.errors import PlanMismatchError
+from alpa_mlir.plan import MeshInfo, Plan, ReshardInfo, TensorSpec
+from alpa_mlir.plan_reshard import (
+    AllGather,
+    Box,
+    PlacedTile,
+    Tile,
+    box_elements,
+    box_text,
+    intersect,
+    place_tiles,
+    shard_boxes,
+)
+from alpa_mlir.runtime.checks import check_spec
+
+
+def check_reshards(plan: Plan) -> None:
+    """Check every reshard of a plan; sends and receives are checked where they stand.
+
+    Raises:
+        PlanMismatchError: names the first that does not do what it says.
+    """
+    for index, info in enumerate(plan.reshards):
+        where = f"reshards[{index}]"
+        for mesh, tensor in ((info.source_mesh, info.source), (info.target_mesh, info.target)):
+            if mesh >= len(plan.meshes):
+                raise PlanMismatchError(f"mesh {mesh} of {len(plan.meshes)}", where=where)
+            check_spec(plan, mesh, tensor, where)
+        if info.source_mesh == info.target_mesh:
+            raise PlanMismatchError(
+                f"mesh {info.source_mesh} is the source and the target", where=where
+            )
+        if (info.source.shape, info.source.dtype) != (info.target.shape, info.target.dtype):
+            raise PlanMismatchError(
+                f"makes {info.target.as_text()} of {info.source.as_text()}", where=where
+            )
+        try:
+            tiles = place_tiles(info.steps)
+            _check_sources(info, held_boxes(info.source, plan.meshes[info.source_mesh]))
+            _check_targets(info, tiles, held_boxes(info.target, plan.meshes[info.target_mesh]))
+        except ValueError as error:
+            raise PlanMismatchError(
+                str(error), where=where, fix="report this transfer as a defect of the compiler"
+            ) from None
+
+
+def held_boxes(tensor: TensorSpec, mesh: MeshInfo) -> dict[int, Box]:
+    """The box of a tensor that each device of a mesh holds, by device number in the mesh's order.
+
+    Example:
+        >>> mesh = MeshInfo((2,), ("x",), (4, 5))
+        >>> held_boxes(TensorSpec((8,), "float32", (("x",),)), mesh)
+        {4: ((0, 4),), 5: ((4, 8),)}
+    """
+    return dict(zip(mesh.devices, shard_boxes(tensor, mesh.axes, mesh.shape), strict=True))
+
+
+def final_tiles(info: ReshardInfo, tiles: Sequence[PlacedTile]) -> dict[int, list[int]]:
+    """The tiles that lie on each device in the end: a gathered tile takes the place of its parts.
+
+    Args:
+        tiles: as `place_tiles` gives them.
+    """
+    joined = {t for step in info.steps if isinstance(step, AllGather) for t in step.operands}
+    result: dict[int, list[int]] = {}
+    for number, tile in enumerate(tiles):
+        if number not in joined:
+            result.setdefault(tile.device, []).append(number)
+    return result
+
+
+def _contains(outer: Box, box: Box) -> bool:
+    return all(lo <= a and b <= hi for (a, b), (lo, hi) in zip(box, outer, strict=True))
+
+
+def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
+    for number, step in enumerate(info.steps):
+        if not isinstance(step, Tile):
+            continue
+        where = f"step {number} ({step.to_text()})"
+        if step.device not in held:
+            raise ValueError(f"{where}: device {step.device} is not in mesh {info.source_mesh}")
+        shard = held[step.device]
+        if len(step.box) != len(shard) or not _contains(shard, step.box):
+            raise ValueError(f"{where}: the device holds {box_text(shard)} only")
+
+
+def _check_targets(
+    info: ReshardInfo, tiles: Sequence[PlacedTile], wanted: Mapping[int, Box]
+) -> None:
+    final = final_tiles(info, tiles)
+    for number, tile in enumerate(tiles):
+        if tile.device not in wanted and not isinstance(info.steps[tile.step], Tile):
+            raise ValueError(
+                f"tile {number} goes to device {tile.device}, which is not in mesh "
+                f"{info.target_mesh}"
+            )
+    for device, shard in wanted.items():
+        own = final.get(device, [])
+        for i, number in enumerate(own):
+            box = tiles[number].box
+            if not _contains(shard, box):
+                raise ValueError(
+                    f"tile {number} is {box_text(box)}, device {device} wants {box_text(shard)}"
+                )
+            for other in own[:i]:
+                if intersect(box, tiles[other].box) is not None:
+                    raise ValueError(
+                        f"tiles {other} and {number} bring device {device} the same elements"
+                    )
+        found = sum(box_elements(tiles[number].box) for number in own)
+        if found != box_elements(shard):
+            raise ValueError(
+                f"brings {found} of {box_elements(shard)} elements of {box_text(shard)} to "
+                f"device {device}"
+            )
