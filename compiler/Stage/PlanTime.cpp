@@ -45,6 +45,22 @@ std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from
   return {std::numeric_limits<double>::infinity(), 0};
 }
 
+std::optional<double> PlanTimer::meetSeconds(llvm::ArrayRef<PlannedStage> stages,
+                                             llvm::ArrayRef<std::vector<int64_t>> devices) const {
+  std::optional<double> seconds;
+  for (size_t first = 0, index; first + 1 < stages.size(); first = index + 1) {
+    double there = 0, back = 0;
+    for (index = first; index + 1 < stages.size() && crossings.updatesMeet[stages[index].hi];
+         ++index) {
+      there = std::max(there, secondsBetween(devices[index + 1], devices[first], 1).second);
+      back = std::max(back, secondsBetween(devices[first], devices[index + 1], 1).second);
+    }
+    if (index > first)
+      seconds = std::max(seconds.value_or(0), there + back);
+  }
+  return seconds;
+}
+
 TimedPlan PlanTimer::time(const StagePlan &plan, const ScheduleInfo &schedule) const {
   std::vector<Submesh> chosen;
   for (const PlannedStage &stage : plan.stages)
@@ -73,12 +89,7 @@ TimedPlan PlanTimer::time(const StagePlan &plan, const ScheduleInfo &schedule) c
         secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
     timed.transferSeconds += stageTimes.forthSeconds + stageTimes.backSeconds;
   }
-  // What updates tell each other is a number or two, there and back.
-  std::optional<double> meetSeconds;
-  for (size_t index = 0; index + 1 < plan.stages.size(); ++index)
-    if (crossings.updatesMeet[plan.stages[index].hi])
-      meetSeconds = std::max(meetSeconds.value_or(0),
-                             times[index].forthLatencySeconds + times[index].backLatencySeconds);
+  std::optional<double> meetSeconds = this->meetSeconds(plan.stages, timed.devices);
   timed.stepSeconds = pipelineSeconds(schedule, times, numMicroBatches, meetSeconds);
   return timed;
 }

@@ -36,6 +36,10 @@ private:
   /// And how many of them are latency.
   std::pair<double, double> secondsBetween(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to,
                                            double bytes) const;
+  /// How long updates take to add up a number or two: those of neighbours that meet
+  /// send them to the first stage, which sends the sum back. None if no updates meet.
+  std::optional<double> meetSeconds(llvm::ArrayRef<PlannedStage> stages,
+                                    llvm::ArrayRef<std::vector<int64_t>> devices) const;
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, bool sharesHost) const;
 
   const Cluster &cluster;
