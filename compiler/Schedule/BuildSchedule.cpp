@@ -40,7 +40,9 @@ private:
   void sendState();
   void runStep(const ScheduleStep &step);
   void runMicroBatch(const StageFunction &function, int64_t microBatch);
+  void runUpdates();
   void runUpdate(const StageFunction &function);
+  void meet(const StageSum &sum);
   ResultRange run(const StageFunction &function, int64_t microBatch);
   void finishMicroBatchValue(const Port &port, Value buffer, int64_t microBatch);
   void giveOutputs();
@@ -123,17 +125,7 @@ ProgramOp ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   sendState();
   for (const ScheduleStep &step : steps)
     runStep(step);
-  // Level by level, because a stage's update may need what another one's made.
-  SmallVector<const StageFunction *> updates;
-  for (const Stage &stage : sliced.stages)
-    if (stage.meshIndex == mesh)
-      for (const StageFunction &update : stage.updates)
-        updates.push_back(&update);
-  llvm::sort(updates, [](const StageFunction *a, const StageFunction *b) {
-    return std::make_pair(levelOf(*a), a->stage) < std::make_pair(levelOf(*b), b->stage);
-  });
-  for (const StageFunction *update : updates)
-    runUpdate(*update);
+  runUpdates();
   giveOutputs();
   freeDead(program);
   return program;
@@ -269,6 +261,51 @@ void ProgramBuilder::finishMicroBatchValue(const Port &port, Value buffer, int64
   if (++finished[port.id] == sliced.numMicroBatches)
     for (int64_t to : sliced.flows[port.id].updateMeshes)
       send(total, port.id, once, to);
+}
+
+/// Level by level, because a stage's update may need what another one's made. Sums
+/// come in one order on all meshes, behind the level of their last part, so that
+/// meshes that wait for each other get there.
+void ProgramBuilder::runUpdates() {
+  SmallVector<const StageFunction *> updates;
+  for (const Stage &stage : sliced.stages)
+    if (stage.meshIndex == mesh)
+      for (const StageFunction &update : stage.updates)
+        updates.push_back(&update);
+  llvm::sort(updates, [](const StageFunction *a, const StageFunction *b) {
+    return std::make_pair(levelOf(*a), a->stage) < std::make_pair(levelOf(*b), b->stage);
+  });
+  ArrayRef<StageSum> sums = sliced.sums;
+  for (const StageFunction *update : updates) {
+    for (; !sums.empty() && sums.front().level < levelOf(*update); sums = sums.drop_front())
+      meet(sums.front());
+    runUpdate(*update);
+  }
+  for (const StageSum &sum : sums)
+    meet(sum);
+}
+
+/// Adds up what this mesh's stages know of a sum, and takes the sum of all meshes.
+void ProgramBuilder::meet(const StageSum &sum) {
+  if (!llvm::is_contained(sum.members, mesh))
+    return;
+  ShardingAttr sharding = sliced.shardingOf(sum, mesh);
+  Value total;
+  for (auto [stage, port] : sum.parts) {
+    if (sliced.stages[stage].meshIndex != mesh)
+      continue;
+    port.sharding = sharding;
+    Value part = need(port, once);
+    total = total ? AccumulateOp::create(builder, loc, total, part) : part;
+  }
+  if (!total)
+    total = ZeroOp::create(builder, loc, sum.type, sharding);
+  if (sum.members.size() > 1) {
+    int64_t tag = tags.try_emplace({sum.id, once, once}, tags.size()).first->second;
+    total = AllReduceOp::create(builder, loc, total, builder.getDenseI64ArrayAttr(sum.members),
+                                number(tag), FlatSymbolRefAttr(), FlatSymbolRefAttr());
+  }
+  buffers[{sum.id, once}] = {{total, sharding}};
 }
 
 void ProgramBuilder::runUpdate(const StageFunction &function) {

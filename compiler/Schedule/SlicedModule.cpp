@@ -30,6 +30,8 @@ static FailureOr<Port> readPort(func::FuncOp function, Type type, DictionaryAttr
     port.accumulate = accumulate.getValue();
   if (auto nextOf = attributes.getAs<IntegerAttr>(attr::nextOf))
     port.nextOf = nextOf.getInt();
+  if (auto partOf = attributes.getAs<IntegerAttr>(attr::partOf))
+    port.partOf = partOf.getInt();
   return port;
 }
 
@@ -121,9 +123,8 @@ static LogicalResult readStages(SlicedModule &sliced) {
   return numberMeshes(sliced);
 }
 
-/// Calls back for each function; `isUpdate` tells its phase.
-static void forEachFunction(SlicedModule &sliced,
-                            function_ref<void(StageFunction &, bool isUpdate)> callback) {
+void alpa::forEachFunction(SlicedModule &sliced,
+                           function_ref<void(StageFunction &, bool isUpdate)> callback) {
   for (Stage &stage : sliced.stages) {
     for (auto *function :
          {&stage.forward, &stage.backward, &stage.backwardInput, &stage.backwardWeight})
@@ -148,6 +149,8 @@ static LogicalResult readFlows(SlicedModule &sliced) {
         sliced.nextVersion[port.nextOf] = port.id;
     }
   });
+  if (failed(result) || failed(collectSums(sliced)))
+    return failure();
   forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
     for (Port &port : function.inputs) {
       sliced.inputAt.try_emplace({port.id, function.stage}, port);
@@ -200,7 +203,7 @@ FailureOr<SlicedModule> alpa::readSlicedModule(ModuleOp module) {
       return failure();
     sliced.resultsOf[*id].push_back(i);
   }
-  if (failed(readFlows(sliced)))
+  if (failed(readFlows(sliced)) || failed(finishSums(sliced)))
     return failure();
   for (auto &[id, results] : sliced.resultsOf)
     if (!sliced.flows.contains(id))

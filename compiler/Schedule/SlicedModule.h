@@ -19,6 +19,7 @@ struct Port {
   ShardingAttr sharding;
   llvm::StringRef accumulate; // Results only; empty if nothing leaves the micro-batch.
   int64_t nextOf = -1;        // Results only; argument of @main of which this is the next version.
+  int64_t partOf = -1;        // Results only; the sum of stages to which this adds.
 };
 
 struct StageFunction {
@@ -51,6 +52,15 @@ struct ValueFlow {
   llvm::SetVector<int64_t> updateMeshes;     // Other meshes whose update needs it.
 };
 
+/// A value that no stage makes: the sum of results of several stages' updates.
+struct StageSum {
+  int64_t id = -1;
+  mlir::Type type;
+  int64_t level = 0; // The k of the last update_<k> that adds to it.
+  llvm::SmallVector<std::pair<int64_t, Port>> parts; // And their stages, rising.
+  llvm::SmallVector<int64_t> members;                // Meshes that add to it or use it, rising.
+};
+
 /// The sliced module, read once.
 struct SlicedModule {
   mlir::ModuleOp module;
@@ -63,16 +73,27 @@ struct SlicedModule {
   llvm::DenseMap<int64_t, int64_t> nextVersion;              // Argument to the value chained to it.
   llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt; // (id, stage) as functions take it.
   llvm::DenseMap<int64_t, llvm::SmallVector<int64_t, 1>> resultsOf; // Value id to results of @main.
+  std::vector<StageSum> sums; // In order of levels, then of ids.
 
   bool isArgument(int64_t id) const { return id < int64_t(numArguments); }
   bool isBatch(int64_t id) const { return isArgument(id) && batch[id]; }
   /// How a stage holds an argument of @main.
   Port argumentAt(int64_t arg, int64_t stage) const;
   llvm::StringRef reductionOf(int64_t result) const;
+  /// How a member holds a sum: as its first stage that uses it, else as its first part.
+  ShardingAttr shardingOf(const StageSum &sum, int64_t mesh) const;
 
   unsigned numArguments = 0;
   llvm::SmallVector<bool> batch;
 };
+
+/// Calls back for each function; `isUpdate` tells its phase.
+void forEachFunction(SlicedModule &sliced,
+                     llvm::function_ref<void(StageFunction &, bool isUpdate)> callback);
+/// The sums of stages and their parts, when it is known which values functions make.
+mlir::LogicalResult collectSums(SlicedModule &sliced);
+/// Checks their users and finds their members, when all users are known.
+mlir::LogicalResult finishSums(SlicedModule &sliced);
 
 /// Reports what a sliced module lacks and fails.
 mlir::FailureOr<SlicedModule> readSlicedModule(mlir::ModuleOp module);

@@ -225,6 +225,37 @@ def AlpaRescale : Pass<"alpa-rescale", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaGatherSums : Pass<"alpa-gather-sums", "mlir::ModuleOp"> {
+  let summary = "Let the stages meet once for a sum to which several contribute";
+  let description = [{
+    In the update, looks for trees of adds of one type whose operands come from at
+    least two meshes and whose result at least two meshes use, such as a global
+    norm's. Inner sums have no other use. Each stage then adds up what it knows, from
+    left to right, and `alpa.sum_of_stages` stands for the sum of these parts: a
+    floating-point sum is taken in another order, an integer's value is the same.
+    What only one mesh uses stays as it is: the operands go there.
+
+    After alpa-defer-sums, whose sums over devices are operands, and before
+    alpa-slice-stages, which makes results of the parts.
+
+    Before:
+    ```mlir
+    %2 = stablehlo.add %0, %1 {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    %4 = stablehlo.add %2, %3 {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    ```
+    After, where %0 is of stage 0 and %1 and %3 are of stage 1:
+    ```mlir
+    %2 = stablehlo.add %1, %3 {alpa.phase = "update", alpa.stage = 1 : i64} : tensor<f32>
+    %4 = alpa.sum_of_stages %0, %2 of [0, 1] {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    ```
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let statistics = [
+    Statistic<"numSums", "sums", "Sums for which stages meet">,
+    Statistic<"numParts", "parts", "Parts of these sums">
+  ];
+}
+
 def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
   let summary = "Cut the step into one module per stage with one function per phase";
   let description = [{
@@ -233,7 +264,12 @@ def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
     of `@forward`, `@backward`, `@update_0`, `@update_1`, ...; update ops go to
     `@update_<k>` where k counts how often their inputs crossed stages within
     the update. Constants, what is made of constants element by element, and
-    scalar arithmetic on state are repeated where they are used.
+    scalar arithmetic on state and on sums of stages are repeated where they are
+    used.
+
+    What a stage adds to an `alpa.sum_of_stages` is a result with `alpa.part_of`,
+    the value id of the sum, of the first function that knows it; functions that
+    use the sum take it as an argument, one level behind the last of its parts.
 
     Functions name what they take and give by `alpa.value`; `alpa.accumulate`
     says how a value of each micro-batch becomes one, and a mean is scaled where

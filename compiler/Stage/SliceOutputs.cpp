@@ -80,24 +80,26 @@ LogicalResult SlicePlan::planOutput(int64_t index) {
   StringRef reduction = reductionOf(index);
   bool perMicroBatch = numMicroBatches > 1 && (reduction == "sum" || reduction == "concat");
   std::optional<Key> home = homeOf(value);
-  if (!home) { // Cheap: made anew where the result is needed.
-    BlockArgument carried = carriedArgs[index];
-    int64_t stage = carried ? ownerOf(carried) : stageOf(value.getDefiningOp()).value_or(0);
-    Accumulate kind = reduction == "sum" ? Accumulate::Sum : Accumulate::Concat;
-    if (perMicroBatch)
-      outputThrough(stage, 0, value, index, kind);
-    else
-      outputThrough(stage, 2, value, index, Accumulate::None);
-    return success();
-  }
-  if (home->second < 2)
-    return planMicroBatchOutput(index, cast<OpResult>(value));
+  int64_t known = knownFrom.lookup(value);
   // A sum or a mean that the update makes is made of all micro-batches.
-  if (numMicroBatches > 1 && reduction == "concat")
+  bool isOfUpdate = known > 0 || (home && home->second >= 2);
+  if (isOfUpdate && numMicroBatches > 1 && reduction == "concat")
     return value.getDefiningOp()->emitError()
            << resultName(index) << " is computed once a step, but has a part for each of "
            << numMicroBatches
            << " micro-batches; compute it inside the loss function, or use one micro-batch";
+  if (!home) { // Repeated, or a sum of stages: made or passed on where the result is needed.
+    BlockArgument carried = carriedArgs[index];
+    int64_t stage = carried ? ownerOf(carried) : stageOf(value.getDefiningOp()).value_or(0);
+    Accumulate kind = reduction == "sum" ? Accumulate::Sum : Accumulate::Concat;
+    if (perMicroBatch && !isOfUpdate)
+      outputThrough(stage, 0, value, index, kind);
+    else
+      outputThrough(stage, std::max<int64_t>(known, 2), value, index, Accumulate::None);
+    return success();
+  }
+  if (home->second < 2)
+    return planMicroBatchOutput(index, cast<OpResult>(value));
   outputFrom(pieces.find(*home)->second, value, index, Accumulate::None);
   return success();
 }
@@ -106,7 +108,7 @@ LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
   StringRef reduction = reductionOf(index);
   BlockArgument carried = carriedArgs[index];
   bool concat = reduction == "concat";
-  if (carried == arg || (!isState(arg) && concat)) {
+  if (carried == arg || (!isStateArgument(arg) && concat)) {
     mainResultIds[index] = arg.getArgNumber();
     return success();
   }
@@ -115,7 +117,7 @@ LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
     outputThrough(stage, 0, arg, index, concat ? Accumulate::Concat : Accumulate::Sum);
     return success();
   }
-  if (!isState(arg) && numMicroBatches > 1)
+  if (!isStateArgument(arg) && numMicroBatches > 1)
     return main.emitError() << resultName(index) << " is batch argument " << arg.getArgNumber()
                             << ", which has a value for each of " << numMicroBatches
                             << " micro-batches; give it the reduction `concat` or `sum`";

@@ -37,7 +37,9 @@ LogicalResult SlicePlan::compute() {
     order[&op] = index;
   mainResultIds.assign(main.getNumResults(), -1);
   carriedArgs.resize(main.getNumResults());
-  classify();
+  for (BlockArgument arg : main.getArguments())
+    if (std::optional<int64_t> result = carriedBy(arg))
+      carriedArgs[*result] = arg;
   if (failed(assignHomes()))
     return failure();
   assignOwners();
@@ -52,63 +54,20 @@ LogicalResult SlicePlan::compute() {
   return success();
 }
 
-/// Marks values that differ between micro-batches. A state argument whose next
-/// value differs is a new value each micro-batch itself.
-void SlicePlan::taint(Value value) {
-  SmallVector<Value> worklist{value};
-  while (!worklist.empty()) {
-    Value next = worklist.pop_back_val();
-    if (!tainted.insert(next).second)
-      continue;
-    if (auto it = carriers.find(next); it != carriers.end() && numMicroBatches > 1)
-      for (int64_t arg : it->second)
-        worklist.push_back(main.getArgument(arg));
-    for (Operation *user : next.getUsers()) {
-      Operation *op = main.front().findAncestorOpInBlock(*user);
-      if (phaseOf(op) != Phase::Update && !op->hasTrait<OpTrait::IsTerminator>())
-        llvm::append_range(worklist, op->getResults());
-    }
-  }
-}
-
-/// Constants, what is made of them element by element, and scalar arithmetic on
-/// state: repeated where needed rather than sent.
-bool SlicePlan::isCheap(Operation *op, DenseSet<Value> &constants) const {
-  if (!isRepeatable(op) || isTainted(op->getResult(0)))
-    return false;
-  bool allConstant = true, allScalar = true;
-  for (Value operand : op->getOperands()) {
-    allConstant &= constants.contains(operand);
-    bool available = isa<BlockArgument>(operand) ? isState(operand) && !isTainted(operand)
-                                                 : cheap.contains(operand.getDefiningOp());
-    allScalar &= available && isSingleElement(operand.getType());
-  }
-  if (allConstant)
-    constants.insert(op->getResult(0));
-  return allConstant ||
-         (allScalar && (isSingleElement(op->getResult(0).getType()) || isBroadcast(op)));
-}
-
-void SlicePlan::classify() {
-  for (BlockArgument arg : main.getArguments())
-    if (std::optional<int64_t> result = carriedBy(arg)) {
-      carriedArgs[*result] = arg;
-      if (returned(*result) != arg)
-        carriers[returned(*result)].push_back(arg.getArgNumber());
-    }
-  for (BlockArgument arg : main.getArguments())
-    if (!isState(arg))
-      taint(arg);
-  DenseSet<Value> constants;
-  for (Operation &op : main.front())
-    if (isCheap(&op, constants))
-      cheap.insert(&op);
-}
-
 LogicalResult SlicePlan::assignHomes() {
-  for (Operation &op : main.front().without_terminator())
-    if (!cheap.contains(&op) && failed(assignHome(&op)))
+  for (Operation &op : main.front().without_terminator()) {
+    if (repeated.contains(&op)) {
+      int64_t rank = 0;
+      for (Value operand : op.getOperands())
+        rank = std::max(rank, knownFrom.lookup(operand));
+      if (rank > 0)
+        knownFrom[op.getResult(0)] = rank;
+      continue;
+    }
+    auto sum = dyn_cast<SumOfStagesOp>(op);
+    if (failed(sum ? assignSum(sum) : assignHome(&op)))
       return failure();
+  }
   return success();
 }
 
@@ -125,6 +84,8 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
   LogicalResult result = success();
   llvm::for_each(getUsedValues(op), [&](Value input) {
     std::optional<Key> from = homeOf(input);
+    if (int64_t known = knownFrom.lookup(input))
+      from = Key{*stage, known};
     if (!from || failed(result))
       return;
     auto [fromStage, fromRank] = *from;
@@ -181,6 +142,8 @@ LogicalResult SlicePlan::collect() {
       if (std::optional<int64_t> stage = stageOf(&op))
         for (auto [operand, spec] : llvm::zip_equal(op.getOperands(), specs))
           foreignSpecs.try_emplace({operand, *stage}, cast<ShardingAttr>(spec).getSpec());
+    if (auto sum = dyn_cast<SumOfStagesOp>(op))
+      planParts(sum);
     auto home = homes.find(&op);
     if (home == homes.end())
       continue;
@@ -188,8 +151,8 @@ LogicalResult SlicePlan::collect() {
     piece.ops.insert(&op);
     LogicalResult result = success();
     llvm::for_each(getUsedValues(&op), [&](Value input) {
-      if (isa<BlockArgument>(input) && !isState(input) && piece.isUpdate() && numMicroBatches > 1 &&
-          succeeded(result))
+      if (isa<BlockArgument>(input) && !isStateArgument(input) && piece.isUpdate() &&
+          numMicroBatches > 1 && succeeded(result))
         result = op.emitError() << "runs once a step and uses batch argument "
                                 << cast<BlockArgument>(input).getArgNumber()
                                 << ", which has a value for each of " << numMicroBatches
@@ -219,7 +182,7 @@ std::optional<SlicePlan::Key> SlicePlan::homeOf(Value value) const {
 
 void SlicePlan::need(Piece &piece, Value value) {
   Operation *op = value.getDefiningOp();
-  if (op && cheap.contains(op)) {
+  if (op && repeated.contains(op)) {
     if (piece.ops.insert(op))
       for (Value operand : op->getOperands())
         need(piece, operand);
@@ -262,6 +225,8 @@ void SlicePlan::number() {
     ids[arg] = arg.getArgNumber();
   for (PieceResult *result : results)
     ids[result->source] = result->id = next++;
+  for (auto sum : main.getOps<SumOfStagesOp>())
+    ids[sum.getSum()] = next++;
   for (auto &[key, piece] : pieces) {
     for (PieceResult &result : piece.results) {
       if (result.id < 0)
@@ -298,24 +263,10 @@ ShardingSpec SlicePlan::specOn(Value value, int64_t stage) const {
   return ShardingSpec::replicated(cast<RankedTensorType>(value.getType()).getRank());
 }
 
-bool SlicePlan::isState(Value value) const {
-  auto arg = dyn_cast<BlockArgument>(value);
-  if (!arg)
-    return false;
-  auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::kind);
-  return !kind || kind.getValue() == "state";
-}
-
 bool SlicePlan::isScaledOnUse(const Piece &piece, Value value) const {
   std::optional<Key> home = homeOf(value);
   return piece.isUpdate() && home && home->second < 2 && isTainted(value) && numMicroBatches > 1 &&
          gradients == Accumulate::Mean;
-}
-
-std::optional<int64_t> SlicePlan::carriedBy(BlockArgument arg) const {
-  if (auto result = main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), attr::carriedBy))
-    return result.getInt();
-  return std::nullopt;
 }
 
 bool SlicePlan::isPassedThrough(BlockArgument arg) const {

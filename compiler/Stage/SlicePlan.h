@@ -3,6 +3,7 @@
 #ifndef ALPA_COMPILER_STAGE_SLICEPLAN_H
 #define ALPA_COMPILER_STAGE_SLICEPLAN_H
 
+#include "compiler/Stage/RepeatedOps.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -25,6 +26,7 @@ struct PieceResult {
   int64_t nextOf = -1;     // Value id of the argument that this is the next version of.
   int64_t mainResult = -1; // Result of @main that this is, if any.
   bool scale = false;      // A sum that this result turns into a mean.
+  mlir::Value partOf;      // The sum of stages to which this adds, if any.
   ShardingSpec spec;
 };
 
@@ -46,7 +48,8 @@ class SlicePlan {
 public:
   SlicePlan(mlir::func::FuncOp main, llvm::ArrayRef<StageAttr> stages, int64_t numMicroBatches,
             Accumulate gradients)
-      : main(main), stages(stages), numMicroBatches(numMicroBatches), gradients(gradients) {}
+      : main(main), stages(stages), numMicroBatches(numMicroBatches), gradients(gradients),
+        repeated(main, numMicroBatches) {}
 
   /// Reports what cannot be cut and fails.
   mlir::LogicalResult compute();
@@ -66,11 +69,8 @@ public:
   bool hasSpecOn(mlir::Value value, int64_t stage) const {
     return foreignSpecs.contains({value, stage});
   }
-  bool isState(mlir::Value value) const;
   /// A value that the update sees as the sum over micro-batches and must scale.
   bool isScaledOnUse(const Piece &piece, mlir::Value value) const;
-  /// Index of the result of @main that is the argument's next value.
-  std::optional<int64_t> carriedBy(mlir::BlockArgument arg) const;
   bool isPassedThrough(mlir::BlockArgument arg) const;
   /// The largest rank on this stage that uses the value.
   int64_t lastRank(mlir::Value value, int64_t stage) const {
@@ -78,11 +78,13 @@ public:
   }
 
 private:
-  void classify();
-  void taint(mlir::Value value);
-  bool isCheap(mlir::Operation *op, llvm::DenseSet<mlir::Value> &constants) const;
   void assignOwners();
   mlir::LogicalResult assignHomes();
+  /// The same for a sum of stages, which is nobody's: from which function on it is known.
+  mlir::LogicalResult assignSum(SumOfStagesOp sum);
+  void planParts(SumOfStagesOp sum);
+  /// The first function of `stage` in the update that can give the value away.
+  int64_t rankOfPart(mlir::Value value, int64_t stage) const;
   mlir::LogicalResult assignHome(mlir::Operation *op);
   mlir::LogicalResult collect();
   mlir::LogicalResult planOutput(int64_t index);
@@ -105,19 +107,18 @@ private:
   std::string resultReachedBy(mlir::Value value) const;
   llvm::StringRef reductionOf(int64_t index) const;
   mlir::Value returned(int64_t index) const;
-  bool isTainted(mlir::Value value) const { return tainted.contains(value); }
+  bool isTainted(mlir::Value value) const { return repeated.isTainted(value); }
 
   mutable mlir::func::FuncOp main; // A handle; its accessors are not const.
   llvm::ArrayRef<StageAttr> stages;
   int64_t numMicroBatches;
   Accumulate gradients;
+  RepeatedOps repeated;
 
   std::map<Key, Piece> pieces;
   llvm::DenseMap<mlir::Operation *, unsigned> order;
   llvm::DenseMap<mlir::Operation *, Key> homes;
-  llvm::DenseSet<mlir::Operation *> cheap;
-  llvm::DenseSet<mlir::Value> tainted; // Differs between micro-batches.
-  llvm::DenseMap<mlir::Value, llvm::SmallVector<int64_t, 1>> carriers; // Next value to arguments.
+  llvm::DenseMap<mlir::Value, int64_t> knownFrom; // Rank, of sums and what is repeated of them.
   llvm::DenseMap<mlir::Value, int64_t> ids;
   llvm::DenseMap<std::pair<mlir::Value, int64_t>, ShardingSpec> foreignSpecs;
   llvm::DenseMap<std::pair<mlir::Value, int64_t>, int64_t> lastRanks;

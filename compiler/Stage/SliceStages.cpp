@@ -126,6 +126,8 @@ DictionaryAttr PieceBuilder::resultAttributes(const PieceResult &result) {
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
   if (result.nextOf >= 0)
     attributes.set(attr::nextOf, builder.getI64IntegerAttr(result.nextOf));
+  if (result.partOf)
+    attributes.set(attr::partOf, builder.getI64IntegerAttr(plan.idOf(result.partOf)));
   return attributes.getDictionary(builder.getContext());
 }
 
@@ -193,10 +195,10 @@ void PieceBuilder::markDonated(ArrayRef<const PieceResult *> results) {
       positions[result->mainResult] = position;
   for (auto [index, input] : llvm::enumerate(inputs)) {
     auto arg = dyn_cast<BlockArgument>(input);
-    if (!arg || !plan.isState(arg) || plan.ownerOf(arg) != piece.stage ||
+    if (!arg || !isStateArgument(arg) || plan.ownerOf(arg) != piece.stage ||
         plan.lastRank(arg, piece.stage) != piece.rank || plan.isPassedThrough(arg))
       continue;
-    std::optional<int64_t> next = plan.carriedBy(arg);
+    std::optional<int64_t> next = carriedBy(arg);
     auto it = next ? positions.find(*next) : positions.end();
     if (it == positions.end())
       continue;
@@ -276,7 +278,7 @@ private:
     for (BlockArgument arg : main.getArguments()) {
       NamedAttrList attributes(main.getArgAttrDict(arg.getArgNumber()));
       attributes.set(attr::value, builder.getI64IntegerAttr(plan.idOf(arg)));
-      if (plan.isState(arg))
+      if (isStateArgument(arg))
         attributes.set(attr::stage, builder.getI64IntegerAttr(plan.ownerOf(arg)));
       argAttrs.push_back(attributes.getDictionary(&getContext()));
     }

@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"
 
@@ -80,4 +81,23 @@ bool alpa::isElementwise(Operation *op) {
 bool alpa::isSingleElement(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 1;
+}
+
+template <typename Attr> static Attr argumentAttr(BlockArgument arg, StringRef name) {
+  auto main = cast<func::FuncOp>(arg.getOwner()->getParentOp());
+  return main.getArgAttrOfType<Attr>(arg.getArgNumber(), name);
+}
+
+bool alpa::isStateArgument(Value value) {
+  auto arg = dyn_cast<BlockArgument>(value);
+  if (!arg)
+    return false;
+  auto kind = argumentAttr<StringAttr>(arg, attr::kind);
+  return !kind || kind.getValue() == "state";
+}
+
+std::optional<int64_t> alpa::carriedBy(BlockArgument arg) {
+  if (auto result = argumentAttr<IntegerAttr>(arg, attr::carriedBy))
+    return result.getInt();
+  return std::nullopt;
 }

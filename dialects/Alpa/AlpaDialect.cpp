@@ -151,6 +151,8 @@ LogicalResult AlpaDialect::verifyRegionResultAttribute(Operation *op, unsigned,
     return isOneOf(emit, attribute.getValue(), {"mean", "sum", "concat"});
   if (name == attr::accumulate)
     return isOneOf(emit, attribute.getValue(), {"mean", "sum", "last", "concat"});
+  if (name == attr::partOf)
+    return isInteger(emit, attribute.getValue(), 0);
   return success();
 }
 

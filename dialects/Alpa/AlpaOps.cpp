@@ -40,11 +40,17 @@ static LogicalResult verifySharding(Operation *op, StringRef label, ShardingAttr
   return verifySpec([&] { return op->emitOpError() << label << ": "; }, sharding.getSpec(), type);
 }
 
+static LogicalResult verifyNumbers(Operation *op, StringRef label, RankedTensorType type) {
+  if (type.getElementType().isInteger(1))
+    return op->emitOpError() << label << ": truth values cannot be added up";
+  return success();
+}
+
 LogicalResult ProgramOp::verify() {
   if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
     return failure();
   for (Operation &op : *getBody())
-    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp>(op))
+    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, SumOfStagesOp>(op))
       return op.emitError() << "alpa_program_c2: `" << op.getName()
                             << "` is not an instruction of a program";
   return success();
@@ -74,6 +80,18 @@ LogicalResult ReshardOp::verify() {
     before = spec;
   }
   return success();
+}
+
+LogicalResult SumOfStagesOp::verify() {
+  ArrayRef<int64_t> stages = getStages();
+  if (stages.size() < 2 || stages.front() < 0 ||
+      !llvm::is_sorted(stages, std::less_equal<int64_t>()))
+    return emitOpError("alpa_sum_of_stages_c1: expected at least two stages that rise, got [")
+           << stages << "]";
+  if (stages.size() != getParts().size())
+    return emitOpError("alpa_sum_of_stages_c1: expected a part of each of ")
+           << stages.size() << " stages, got " << getParts().size();
+  return verifyNumbers(*this, "alpa_sum_of_stages_c2", getSum().getType());
 }
 
 LogicalResult InputOp::verify() {
@@ -130,12 +148,6 @@ LogicalResult RecvOp::verify() {
   if (failed(verifyPeer(*this, "alpa_recv_c1", getPeer(), getTag())))
     return failure();
   return verifySharding(*this, "alpa_recv_c2", getSharding(), getBuffer().getType());
-}
-
-static LogicalResult verifyNumbers(Operation *op, StringRef label, RankedTensorType type) {
-  if (type.getElementType().isInteger(1))
-    return op->emitOpError() << label << ": truth values cannot be added up";
-  return success();
 }
 
 LogicalResult AccumulateOp::verify() {

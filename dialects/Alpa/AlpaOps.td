@@ -46,6 +46,28 @@ def Alpa_ReshardOp : Alpa_Op<"reshard", [Pure, SameOperandsAndResultType]> {
   }];
 }
 
+def Alpa_SumOfStagesOp : Alpa_Op<"sum_of_stages", [Pure, SameOperandsAndResultType]> {
+  let summary = "The sum of what several stages know";
+  let description = [{
+    Stands in the update of a step that is not sliced yet, between
+    alpa-gather-sums and alpa-slice-stages. `stages` says for each part which
+    stage gives it. No stage computes the sum: the parts leave their stages, and
+    each stage that uses the sum gets it.
+
+    ```mlir
+    %s = alpa.sum_of_stages %0, %1 of [0, 2] {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    ```
+
+    Constraints:
+    - alpa_sum_of_stages_c1: there are at least two parts, and as many stages, which
+      rise and are not negative.
+    - alpa_sum_of_stages_c2: elements are numbers, not truth values.
+  }];
+  let arguments = (ins Variadic<Alpa_Buffer>:$parts, DenseI64ArrayAttr:$stages);
+  let results = (outs Alpa_Buffer:$sum);
+  let assemblyFormat = "$parts `of` $stages attr-dict `:` type($sum)";
+}
+
 def Alpa_ProgramOp
     : Alpa_Op<"program", [IsolatedFromAbove, Symbol, SingleBlock, NoTerminator, NoRegionArguments]> {
   let summary = "The instruction list of one mesh for one step";

@@ -288,3 +288,48 @@ func.func @reshard_nothing(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
   %0 = alpa.reshard %x {from = #alpa.sharding<[S0, R]>, to = #alpa.sharding<[S0, R]>} : tensor<8x4xf32>
   return %0 : tensor<8x4xf32>
 }
+
+// -----
+
+func.func @sum_of_one(%x: tensor<f32>) -> tensor<f32> {
+  // expected-error @below {{alpa_sum_of_stages_c1: expected at least two stages that rise, got [1]}}
+  %0 = alpa.sum_of_stages %x of [1] : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+func.func @sum_falls(%x: tensor<f32>) -> tensor<f32> {
+  // expected-error @below {{alpa_sum_of_stages_c1: expected at least two stages that rise, got [1, 0]}}
+  %0 = alpa.sum_of_stages %x, %x of [1, 0] : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+func.func @sum_lacks_a_stage(%x: tensor<f32>) -> tensor<f32> {
+  // expected-error @below {{alpa_sum_of_stages_c1: expected a part of each of 2 stages, got 3}}
+  %0 = alpa.sum_of_stages %x, %x, %x of [0, 1] : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+func.func @sum_of_truth(%x: tensor<i1>) -> tensor<i1> {
+  // expected-error @below {{alpa_sum_of_stages_c2: truth values cannot be added up}}
+  %0 = alpa.sum_of_stages %x, %x of [0, 1] : tensor<i1>
+  return %0 : tensor<i1>
+}
+
+// -----
+
+alpa.program @p on 0 {
+  %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+  // expected-error@+1 {{alpa_program_c2: `alpa.sum_of_stages` is not an instruction of a program}}
+  %1 = alpa.sum_of_stages %0, %0 of [0, 1] : tensor<f32>
+}
+
+// -----
+
+// expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.part_of`: expected at least 0, got -1}}
+func.func private @f() -> (tensor<f32> {alpa.part_of = -1 : i64})

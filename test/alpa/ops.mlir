@@ -46,6 +46,12 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
     // CHECK: alpa.all_reduce %[[Z]] among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
     %t = alpa.all_reduce %z among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
   }
+  // CHECK: func.func @sum_of_stages(%[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>)
+  func.func @sum_of_stages(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+    // CHECK: alpa.sum_of_stages %[[A]], %[[B]] of [0, 2] : tensor<f32>
+    %0 = alpa.sum_of_stages %a, %b of [0, 2] : tensor<f32>
+    return %0 : tensor<f32>
+  }
   // A scalar has no dimension to split.
   // CHECK: func.func private @scalar(tensor<f32> {alpa.sharding = #alpa.sharding<[]>})
   func.func private @scalar(tensor<f32> {alpa.sharding = #alpa.sharding<[]>})

@@ -93,3 +93,52 @@ module attributes {alpa.num_micro_batches = 2 : i64,
     return %0 : tensor<f32>
   }
 }
+
+// -----
+
+// A sum of stages belongs to the update.
+module attributes {alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>,
+                                  #alpa.stage<mesh = <shape = [1], devices = [1]>, layers = [1, 2]>]} {
+  func.func @main(%x: tensor<f32> {alpa.kind = "state"}) -> tensor<f32> {
+    // expected-error@+1 {{adds up values of stages outside of the update}}
+    %0 = alpa.sum_of_stages %x, %x of [0, 1] {alpa.phase = "forward", alpa.stage = 0 : i64} : tensor<f32>
+    return %0 : tensor<f32>
+  }
+}
+
+// -----
+
+module attributes {alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>,
+                                  #alpa.stage<mesh = <shape = [1], devices = [1]>, layers = [1, 2]>]} {
+  func.func @main(%x: tensor<f32> {alpa.kind = "state"}) -> tensor<f32> {
+    // expected-error@+1 {{adds up a value of stage 2, but `alpa.stages` has 2}}
+    %0 = alpa.sum_of_stages %x, %x of [0, 2] {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    return %0 : tensor<f32>
+  }
+}
+
+// -----
+
+module attributes {alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>,
+                                  #alpa.stage<mesh = <shape = [1], devices = [1]>, layers = [1, 2]>]} {
+  func.func @main(%x: tensor<f32> {alpa.kind = "state"}) -> tensor<f32> {
+    // expected-note@+1 {{the value is made in update of stage 0}}
+    %0 = alpa.sum_of_stages %x, %x of [0, 1] {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<f32>
+    // expected-error@+1 {{runs in forward of stage 0, before a value that it uses}}
+    %1 = "test.op"(%0) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    return %1 : tensor<f32>
+  }
+}
+
+// -----
+
+// One value once a step has no part for each micro-batch.
+module attributes {alpa.num_micro_batches = 2 : i64,
+    alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>,
+                   #alpa.stage<mesh = <shape = [1], devices = [1]>, layers = [1, 2]>]} {
+  func.func @main(%x: tensor<2xf32> {alpa.kind = "state"}) -> (tensor<2xf32> {alpa.reduction = "concat"}) {
+    // expected-error@+1 {{result 0 is computed once a step, but has a part for each of 2 micro-batches}}
+    %0 = alpa.sum_of_stages %x, %x of [0, 1] {alpa.phase = "update", alpa.stage = 0 : i64} : tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}

@@ -1,0 +1,67 @@
+//===- RepeatedOps.cpp - what stages repeat rather than send --------------===//
+
+#include "compiler/Stage/RepeatedOps.h"
+
+#include "compiler/Stage/SliceUtils.h"
+
+using namespace mlir;
+using namespace alpa;
+
+RepeatedOps::RepeatedOps(func::FuncOp main, int64_t numMicroBatches) {
+  Operation *terminator = main.front().getTerminator();
+  for (BlockArgument arg : main.getArguments())
+    if (std::optional<int64_t> result = carriedBy(arg))
+      if (Value next = terminator->getOperand(*result); next != arg)
+        carriers[next].push_back(arg.getArgNumber());
+  for (BlockArgument arg : main.getArguments())
+    if (!isStateArgument(arg))
+      taint(main, arg, numMicroBatches);
+  for (Operation &op : main.front())
+    if (isRepeated(&op))
+      ops.insert(&op);
+}
+
+/// Marks values that differ between micro-batches. A state argument whose next
+/// value differs is a new value each micro-batch itself.
+void RepeatedOps::taint(func::FuncOp main, Value value, int64_t numMicroBatches) {
+  SmallVector<Value> worklist{value};
+  while (!worklist.empty()) {
+    Value next = worklist.pop_back_val();
+    if (!tainted.insert(next).second)
+      continue;
+    if (auto it = carriers.find(next); it != carriers.end() && numMicroBatches > 1)
+      for (int64_t arg : it->second)
+        worklist.push_back(main.getArgument(arg));
+    for (Operation *user : next.getUsers()) {
+      Operation *op = main.front().findAncestorOpInBlock(*user);
+      if (phaseOf(op) != Phase::Update && !op->hasTrait<OpTrait::IsTerminator>())
+        llvm::append_range(worklist, op->getResults());
+    }
+  }
+}
+
+bool RepeatedOps::isAvailable(Value value) const {
+  if (isa<BlockArgument>(value))
+    return isStateArgument(value) && !isTainted(value);
+  Operation *op = value.getDefiningOp();
+  return ops.contains(op) || isa<SumOfStagesOp>(op);
+}
+
+bool RepeatedOps::isScalarArithmetic(Operation *op, const DenseSet<Value> &alsoAvailable) const {
+  return isRepeatable(op) && !isTainted(op->getResult(0)) &&
+         (isSingleElement(op->getResult(0).getType()) || isBroadcast(op)) &&
+         llvm::all_of(op->getOperands(), [&](Value operand) {
+           return isSingleElement(operand.getType()) &&
+                  (isAvailable(operand) || alsoAvailable.contains(operand));
+         });
+}
+
+bool RepeatedOps::isRepeated(Operation *op) {
+  if (!isRepeatable(op) || isTainted(op->getResult(0)))
+    return false;
+  if (llvm::all_of(op->getOperands(), [&](Value value) { return constants.contains(value); })) {
+    constants.insert(op->getResult(0));
+    return true;
+  }
+  return isScalarArithmetic(op, {});
+}
