@@ -5,6 +5,7 @@
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Import/Passes.h"
+#include "compiler/Reshard/Passes.h"
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Spmd/Passes.h"
@@ -41,5 +42,6 @@ void alpa::registerPasses() {
   registerSpmdPasses();
   registerAlpaStagePasses();
   registerAlpaSchedulePasses();
+  registerAlpaReshardPasses();
   registerAlpaExportPasses();
 }

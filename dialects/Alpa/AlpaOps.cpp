@@ -50,7 +50,7 @@ LogicalResult ProgramOp::verify() {
   if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
     return failure();
   for (Operation &op : *getBody())
-    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, SumOfStagesOp>(op))
+    if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, SumOfStagesOp, CrossMeshReshardOp>(op))
       return op.emitError() << "alpa_program_c2: `" << op.getName()
                             << "` is not an instruction of a program";
   return success();
@@ -148,6 +148,43 @@ LogicalResult RecvOp::verify() {
   if (failed(verifyPeer(*this, "alpa_recv_c1", getPeer(), getTag())))
     return failure();
   return verifySharding(*this, "alpa_recv_c2", getSharding(), getBuffer().getType());
+}
+
+/// The transfer that a send or receive names; null, and reported, if there is none.
+static FailureOr<CrossMeshReshardOp> findReshard(Operation *op, StringRef label,
+                                                 FlatSymbolRefAttr by, Type type,
+                                                 SymbolTableCollection &symbolTable) {
+  auto reshard = symbolTable.lookupNearestSymbolFrom<CrossMeshReshardOp>(op->getParentOp(), by);
+  if (!reshard)
+    return op->emitOpError() << label << ": " << by << " is not an alpa.cross_mesh_reshard";
+  if (reshard.getType() == type)
+    return reshard;
+  InFlightDiagnostic diagnostic = op->emitOpError() << label << ": " << by << " is for "
+                                                    << reshard.getType() << ", got " << type;
+  diagnostic.attachNote(reshard.getLoc()) << "it is here";
+  return diagnostic;
+}
+
+LogicalResult SendOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
+  if (!getByAttr())
+    return success();
+  return findReshard(*this, "alpa_send_c2", getByAttr(), getBuffer().getType(), symbolTable);
+}
+
+LogicalResult RecvOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
+  if (!getByAttr())
+    return success();
+  FailureOr<CrossMeshReshardOp> reshard =
+      findReshard(*this, "alpa_recv_c3", getByAttr(), getBuffer().getType(), symbolTable);
+  if (failed(reshard))
+    return failure();
+  if (reshard->getTarget() == getSharding())
+    return success();
+  InFlightDiagnostic diagnostic = emitOpError()
+                                  << "alpa_recv_c3: " << getByAttr() << " leads to "
+                                  << reshard->getTarget() << ", got " << getSharding();
+  diagnostic.attachNote(reshard->getLoc()) << "it is here";
+  return diagnostic;
 }
 
 LogicalResult AccumulateOp::verify() {

@@ -22,8 +22,8 @@ class Alpa_Instruction<string mnemonic, list<Trait> traits = []>
 def Alpa_ReshardOp : Alpa_Op<"reshard", [Pure, SameOperandsAndResultType]> {
   let summary = "The same tensor, held otherwise by the devices of its mesh";
   let description = [{
-    Stands in functions whose ops have shardings, wherever a value is used
-    otherwise than it is held. `through` lists the specs between `from` and `to`:
+    Stands in functions whose ops have shardings, and in programs, wherever a value
+    is used otherwise than it is held. `through` lists the specs between `from` and `to`:
     each spec is one step (slice, all-gather, all-to-all or permute) from the one
     before it.
 
@@ -83,7 +83,8 @@ def Alpa_ProgramOp
 
     Constraints:
     - alpa_program_c1: the mesh number is not negative.
-    - alpa_program_c2: the body holds instructions of this dialect only.
+    - alpa_program_c2: the body holds instructions of this dialect only; `alpa.reshard`
+      is one, for a value that two stages of the mesh hold otherwise.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$mesh);
   let regions = (region SizedRegion<1>:$bodyRegion);
@@ -117,26 +118,48 @@ def Alpa_RunOp : Alpa_Instruction<"run", [DeclareOpInterfaceMethods<SymbolUserOp
   let assemblyFormat = "$callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Alpa_SendOp : Alpa_Instruction<"send"> {
+def Alpa_SendOp : Alpa_Instruction<"send", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "Hands a buffer to another mesh, without waiting";
   let description = [{
+    `by` names the `alpa.cross_mesh_reshard` that says what goes where;
+    alpa-plan-transfers sets it.
+
+    ```mlir
+    alpa.send %x to 1 tag 4 by @reshard_0 : tensor<8x64xf32>
+    ```
+
     Constraints:
     - alpa_send_c1: peer and tag are not negative, and the peer is another mesh.
+    - alpa_send_c2: `by` names an `alpa.cross_mesh_reshard` of the buffer's type.
   }];
-  let arguments = (ins Alpa_Buffer:$buffer, I64Attr:$peer, I64Attr:$tag);
-  let assemblyFormat = "$buffer `to` $peer `tag` $tag attr-dict `:` type($buffer)";
+  let arguments = (ins Alpa_Buffer:$buffer, I64Attr:$peer, I64Attr:$tag,
+                       OptionalAttr<FlatSymbolRefAttr>:$by);
+  let assemblyFormat = "$buffer `to` $peer `tag` $tag (`by` $by^)? attr-dict `:` type($buffer)";
+  let builders = [OpBuilder<(ins "::mlir::Value":$buffer, "::mlir::IntegerAttr":$peer,
+                                 "::mlir::IntegerAttr":$tag), [{
+    build($_builder, $_state, buffer, peer, tag, ::mlir::FlatSymbolRefAttr());
+  }]>];
 }
 
-def Alpa_RecvOp : Alpa_Instruction<"recv"> {
+def Alpa_RecvOp : Alpa_Instruction<"recv", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "Waits for the buffer that another mesh sends under a tag";
   let description = [{
+    `by` is as on the send.
+
     Constraints:
     - alpa_recv_c1: peer and tag are not negative, and the peer is another mesh.
     - alpa_recv_c2: the sharding has one entry for each dimension.
+    - alpa_recv_c3: `by` names an `alpa.cross_mesh_reshard` of the buffer's type to
+      its sharding.
   }];
-  let arguments = (ins I64Attr:$peer, I64Attr:$tag, Alpa_ShardingAttr:$sharding);
+  let arguments = (ins I64Attr:$peer, I64Attr:$tag, Alpa_ShardingAttr:$sharding,
+                       OptionalAttr<FlatSymbolRefAttr>:$by);
   let results = (outs Alpa_Buffer:$buffer);
-  let assemblyFormat = "`from` $peer `tag` $tag attr-dict `:` type($buffer)";
+  let assemblyFormat = "`from` $peer `tag` $tag (`by` $by^)? attr-dict `:` type($buffer)";
+  let builders = [OpBuilder<(ins "::mlir::Type":$type, "::mlir::IntegerAttr":$peer,
+                                 "::mlir::IntegerAttr":$tag, "::alpa::ShardingAttr":$sharding), [{
+    build($_builder, $_state, type, peer, tag, sharding, ::mlir::FlatSymbolRefAttr());
+  }]>];
 }
 
 def Alpa_AccumulateOp : Alpa_Instruction<"accumulate", [SameOperandsAndResultType]> {
@@ -219,5 +242,7 @@ def Alpa_OutputOp : Alpa_Instruction<"output"> {
   let arguments = (ins Alpa_Buffer:$buffer, I64Attr:$result, OptionalAttr<I64Attr>:$micro_batch);
   let assemblyFormat = "$buffer attr-dict `:` type($buffer)";
 }
+
+include "dialects/Alpa/AlpaReshardOps.td"
 
 #endif // ALPA_DIALECTS_ALPA_ALPAOPS

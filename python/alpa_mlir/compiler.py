@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,6 +115,70 @@ def transfer_paths(
         ClusterFileError: a device is not in the cluster.
     """
     return _call(ClusterFileError, _native().transfer_paths, cluster, mesh_pairs)
+
+
+@cache
+def _planner(cluster: str) -> Any:
+    return _call(ClusterFileError, _native().TransferPlanner, cluster)
+
+
+@cache
+def transfer_strategies() -> dict[str, str]:
+    """How transfers between meshes may be planned, and what each way does; `docs/resharding.md`.
+
+    Example:
+        >>> "broadcast" in transfer_strategies()
+        True
+    """
+    return dict(_native().transfer_strategies())
+
+
+def plan_reshard(
+    cluster: str,
+    dtype: str,
+    shape: Sequence[int],
+    source_mesh: tuple[Sequence[int], Sequence[int]],
+    source_spec: Sequence[Sequence[int]],
+    target_mesh: tuple[Sequence[int], Sequence[int]],
+    target_spec: Sequence[Sequence[int]],
+    strategy: str = "auto",
+) -> dict[str, Any]:
+    """The steps that bring a tensor from one mesh to another, as plan.json has them.
+
+    Args:
+        cluster: JSON text of the description, a preset, or a file.
+        dtype: NumPy's name.
+        source_mesh, target_mesh: shape, and the cluster's device numbers in row-major order.
+        source_spec, target_spec: for each dimension the mesh axes that split it, major first.
+        strategy: one of `transfer_strategies()`, or `"auto"` for the one with the fewest bytes
+            from host to host and then the least seconds.
+
+    Returns:
+        `strategy`; `seconds`, foreseen for the transfer by itself; `slow_bytes`, from host to
+        host; `steps`, lines as in `docs/plan.md`.
+
+    Raises:
+        ClusterFileError: unknown preset, or a bad description.
+        PassError: a spec does not fit the tensor or its mesh, a dimension is not divisible by
+            its pieces, a device is not in the cluster, or there is no such strategy.
+
+    Example:
+        >>> mesh = ((1,), (0,)), ((1,), (4,))
+        >>> plan_reshard("cpu-test", "float32", (8,), mesh[0], [()], mesh[1], [()])["steps"]
+        ['tile 0 on 0 [0:8]', 'send 1 = 0 to 4']
+    """
+    bits = re.search(r"\d+", dtype)
+    if bits is None and dtype != "bool":
+        raise PassError(f"unknown dtype {dtype!r}", where="plan_reshard", fix="use NumPy's names")
+    size = -(-int(bits[0]) // 8) if bits else 1
+    ends = [
+        ([*map(int, mesh[0])], [*map(int, mesh[1])], [[*map(int, axes)] for axes in spec])
+        for mesh, spec in ((source_mesh, source_spec), (target_mesh, target_spec))
+    ]
+    (source, target) = ((end[:2], end[2]) for end in ends)
+    return _call(
+        PassError, _planner(cluster).plan, size, [*map(int, shape)], *source, *target, strategy
+    )
 
 
 def cluster_presets() -> list[str]:

@@ -13,5 +13,7 @@ struct CompilerError : std::runtime_error {
 
 /// Problems, their solvers, and their form as integer programs (Solver.cpp).
 void bindSolver(nanobind::module_ &m);
+/// Plans of transfers between meshes (Reshard.cpp).
+void bindReshard(nanobind::module_ &m);
 
 #endif // ALPA_PYTHON_BINDINGS_BINDINGS_H

@@ -258,6 +258,7 @@ NB_MODULE(_native, m) {
   m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
   m.def("pipeline_methods", &pipelineMethods, "Names and descriptions of the pipeline methods.");
   m.def("schedules", &schedules, "Names and summaries of the pipeline schedules.");
+  bindReshard(m);
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
   m.attr("VERSION") = ALPA_VERSION;

@@ -1,0 +1,51 @@
+//===- Network.h - the links between single devices --------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_RESHARD_NETWORK_H
+#define ALPA_COMPILER_RESHARD_NETWORK_H
+
+#include "compiler/CostModel/Cluster.h"
+
+namespace alpa {
+
+/// What a message from one device to another takes.
+struct Hop {
+  unsigned out = 0, in = 0; // Links.
+  double latencySeconds = 0;
+  bool isSlow = false; // From host to host.
+};
+
+/// Every device has a link of its own within its host, and a part of the host's
+/// adapters to others; links carry both directions at full speed. The same links as
+/// in transferPath.
+class Network {
+public:
+  explicit Network(const Cluster &cluster);
+
+  int64_t numDevices() const { return int64_t(places.size()); }
+  int64_t hostOf(int64_t device) const { return places[device].host; }
+  /// The device's part of its host; devices with the same one share it.
+  unsigned adapterOf(int64_t device) const { return places[device].adapter; }
+  Hop hop(int64_t from, int64_t to) const;
+
+  /// Directions of links; numbers of devices' links and adapters do not meet.
+  unsigned numLinks() const { return unsigned(secondsPerByte.size()); }
+  double secondsPerByteOf(unsigned link) const { return secondsPerByte[link]; }
+  llvm::ArrayRef<double> allSecondsPerByte() const { return secondsPerByte; }
+  unsigned deviceOut(int64_t device) const { return 2 * unsigned(device); }
+  unsigned deviceIn(int64_t device) const { return 2 * unsigned(device) + 1; }
+  unsigned adapterOut(int64_t device) const { return 2 * adapterOf(device); }
+  unsigned adapterIn(int64_t device) const { return 2 * adapterOf(device) + 1; }
+
+private:
+  struct Place {
+    int64_t host = 0;
+    unsigned adapter = 0; // Numbered behind the devices' own links.
+    double nearLatencySeconds = 0, farLatencySeconds = 0;
+  };
+  std::vector<Place> places;
+  std::vector<double> secondsPerByte; // Of each direction of a link.
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_RESHARD_NETWORK_H

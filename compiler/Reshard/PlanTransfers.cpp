@@ -1,0 +1,212 @@
+//===- PlanTransfers.cpp - what goes where between meshes -----------------===//
+
+#include "compiler/Reshard/HeldAs.h"
+#include "compiler/Reshard/Passes.h"
+#include "compiler/Reshard/PlanCache.h"
+#include "compiler/Reshard/PlanOps.h"
+
+#include "mlir/IR/Builders.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace alpa {
+#define GEN_PASS_DEF_ALPAPLANTRANSFERS
+#include "compiler/Reshard/Passes.h.inc"
+} // namespace alpa
+
+using namespace mlir;
+using namespace alpa;
+
+namespace {
+
+struct PlanTransfers : alpa::impl::AlpaPlanTransfersBase<PlanTransfers> {
+  using Base::Base;
+
+  void runOnOperation() override {
+    if (!isTransferStrategy(strategy)) {
+      getOperation().emitError() << "there is no strategy `" << strategy << "`; choose one of "
+                                 << transferStrategyNames();
+      return signalPassFailure();
+    }
+    if (failed(nameTransfers()) || failed(planAll()))
+      return signalPassFailure();
+  }
+
+private:
+  LogicalResult nameTransfers();
+  LogicalResult name(SendOp send, RecvOp recv);
+  LogicalResult name(AllReduceOp member, AllReduceOp first);
+  FailureOr<FlatSymbolRefAttr> transferOf(Operation *op, Value from, int64_t fromMesh,
+                                          ShardingAttr target, int64_t toMesh);
+  LogicalResult planAll();
+  LogicalResult fill(CrossMeshReshardOp op, PlanCache &plans);
+  FlatSymbolRefAttr reshardFor(Location loc, Type type, ShardingAttr source, MeshAttr sourceMesh,
+                               ShardingAttr target, MeshAttr targetMesh);
+  void count(const TransferPlan &plan);
+
+  llvm::MapVector<Attribute, CrossMeshReshardOp> known; // By type, shardings and meshes.
+  SmallVector<MeshAttr> meshes;
+  std::optional<HeldAs> heldAs;
+};
+
+int64_t meshOf(Operation *op) { return cast<ProgramOp>(op->getParentOp()).getMesh(); }
+
+TransferProblem problemOf(CrossMeshReshardOp op) {
+  auto tensor = [](MeshAttr mesh, ShardingAttr sharding) {
+    MeshTensor held;
+    held.meshShape.assign(mesh.getShape().begin(), mesh.getShape().end());
+    held.devices.assign(mesh.getDevices().begin(), mesh.getDevices().end());
+    held.spec = sharding.getSpec();
+    return held;
+  };
+  TransferProblem problem;
+  RankedTensorType type = op.getTensorType();
+  problem.shape.assign(type.getShape().begin(), type.getShape().end());
+  problem.elementBytes = bytesOfElement(type.getElementType());
+  problem.source = tensor(op.getSourceMesh(), op.getSource());
+  problem.target = tensor(op.getTargetMesh(), op.getTarget());
+  return problem;
+}
+
+Attribute keyOf(Type type, ShardingAttr source, MeshAttr sourceMesh, ShardingAttr target,
+                MeshAttr targetMesh) {
+  return ArrayAttr::get(type.getContext(),
+                        {TypeAttr::get(type), source, sourceMesh, target, targetMesh});
+}
+
+} // namespace
+
+FlatSymbolRefAttr PlanTransfers::reshardFor(Location loc, Type type, ShardingAttr source,
+                                            MeshAttr sourceMesh, ShardingAttr target,
+                                            MeshAttr targetMesh) {
+  CrossMeshReshardOp &op = known[keyOf(type, source, sourceMesh, target, targetMesh)];
+  if (!op) {
+    // Before the first program, for people who read from top to bottom.
+    Block *body = getOperation().getBody();
+    auto programs = getOperation().getOps<ProgramOp>();
+    OpBuilder builder(body, programs.empty() ? body->end() : Block::iterator(*programs.begin()));
+    auto name = builder.getStringAttr("reshard_" + Twine(known.size() - 1));
+    op = CrossMeshReshardOp::create(builder, loc, name, TypeAttr::get(type), source, sourceMesh,
+                                    target, targetMesh, StringAttr(), FloatAttr(), IntegerAttr());
+    op.getBodyRegion().emplaceBlock();
+    SymbolTable(getOperation()).insert(op);
+  }
+  return FlatSymbolRefAttr::get(op.getSymNameAttr());
+}
+
+FailureOr<FlatSymbolRefAttr> PlanTransfers::transferOf(Operation *op, Value from, int64_t fromMesh,
+                                                       ShardingAttr target, int64_t toMesh) {
+  ShardingAttr source = (*heldAs)(from);
+  if (!source || !target)
+    return op->emitOpError("nothing says how its buffer is held");
+  for (int64_t mesh : {fromMesh, toMesh})
+    if (mesh >= int64_t(meshes.size()))
+      return op->emitOpError() << "there is no stage on mesh " << mesh;
+  for (auto [sharding, mesh] : {std::pair(source, fromMesh), std::pair(target, toMesh)})
+    if (failed(verifySpec([&] { return op->emitOpError("cannot be planned: "); },
+                          sharding.getSpec(), from.getType(), meshes[mesh].getShape())))
+      return failure();
+  return reshardFor(op->getLoc(), from.getType(), source, meshes[fromMesh], target, meshes[toMesh]);
+}
+
+LogicalResult PlanTransfers::name(SendOp send, RecvOp recv) {
+  if (!recv || recv.getBuffer().getType() != send.getBuffer().getType())
+    return send.emitOpError() << "has no receive of tag " << int64_t(send.getTag())
+                              << " and its type; alpa-verify-program says more";
+  FailureOr<FlatSymbolRefAttr> by =
+      transferOf(send, send.getBuffer(), meshOf(send), recv.getSharding(), meshOf(recv));
+  if (failed(by))
+    return failure();
+  send.setByAttr(*by);
+  recv.setByAttr(*by);
+  return success();
+}
+
+/// To the member that takes the sum, and back.
+LogicalResult PlanTransfers::name(AllReduceOp member, AllReduceOp first) {
+  if (!first || first.getBuffer().getType() != member.getBuffer().getType())
+    return member.emitOpError() << "has no instruction of tag " << int64_t(member.getTag())
+                                << " and its type on mesh " << member.getMembers().front()
+                                << "; alpa-verify-program says more";
+  FailureOr<FlatSymbolRefAttr> to = transferOf(member, member.getBuffer(), meshOf(member),
+                                               (*heldAs)(first.getBuffer()), meshOf(first));
+  if (failed(to))
+    return failure();
+  FailureOr<FlatSymbolRefAttr> back = transferOf(member, first.getBuffer(), meshOf(first),
+                                                 (*heldAs)(member.getBuffer()), meshOf(member));
+  if (failed(back))
+    return failure();
+  member.setToAttr(*to);
+  member.setBackAttr(*back);
+  return success();
+}
+
+/// Gives all that crosses meshes in the programs its transfer.
+LogicalResult PlanTransfers::nameTransfers() {
+  for (auto op : getOperation().getOps<CrossMeshReshardOp>())
+    known.try_emplace(
+        keyOf(op.getType(), op.getSource(), op.getSourceMesh(), op.getTarget(), op.getTargetMesh()),
+        op);
+  llvm::DenseMap<int64_t, RecvOp> recvs;       // By tag.
+  llvm::DenseMap<int64_t, AllReduceOp> firsts; // The members that take the sums.
+  for (auto program : getOperation().getOps<ProgramOp>()) {
+    for (auto recv : program.getOps<RecvOp>())
+      recvs[recv.getTag()] = recv;
+    for (auto member : program.getOps<AllReduceOp>())
+      if (member.getMembers().front() == int64_t(program.getMesh()))
+        firsts[member.getTag()] = member;
+  }
+  meshes = meshesOf(getOperation());
+  heldAs.emplace(getOperation());
+  for (auto program : getOperation().getOps<ProgramOp>())
+    for (Operation &op : *program.getBody()) {
+      auto send = dyn_cast<SendOp>(op);
+      if (send && !send.getByAttr() && failed(name(send, recvs.lookup(send.getTag()))))
+        return failure();
+      auto member = dyn_cast<AllReduceOp>(op);
+      if (member && !member.getToAttr() && member.getMembers().front() != meshOf(member) &&
+          failed(name(member, firsts.lookup(member.getTag()))))
+        return failure();
+    }
+  return success();
+}
+
+LogicalResult PlanTransfers::planAll() {
+  ModuleOp module = getOperation();
+  auto text = module->getAttrOfType<StringAttr>(attr::cluster);
+  if (known.empty())
+    return success();
+  if (cluster.empty() && !text)
+    return module.emitError() << "transfers need links: give alpa-plan-transfers a cluster, or the "
+                                 "module an `"
+                              << attr::cluster << "`";
+  llvm::Expected<Cluster> described =
+      cluster.empty() ? parseCluster(text.getValue(), attr::cluster) : loadCluster(cluster);
+  if (!described)
+    return module.emitError() << llvm::toString(described.takeError());
+  PlanCache plans(*described, strategy);
+  for (auto op : module.getOps<CrossMeshReshardOp>())
+    if (bool isDone = op.isPlanned() && (op.getStrategy() || !op.getBody()->empty());
+        !isDone && failed(fill(op, plans)))
+      return failure();
+  return success();
+}
+
+LogicalResult PlanTransfers::fill(CrossMeshReshardOp op, PlanCache &plans) {
+  if (bytesOfElement(op.getTensorType().getElementType()) == 0)
+    return op.emitOpError() << "elements of " << op.getType() << " have no size";
+  llvm::Expected<TransferPlan> plan = plans.plan(problemOf(op));
+  if (!plan)
+    return op.emitOpError() << llvm::toString(plan.takeError());
+  writePlan(op, *plan);
+  count(*plan);
+  return success();
+}
+
+void PlanTransfers::count(const TransferPlan &plan) {
+  ++numReshards;
+  slowBytes += plan.slowBytes;
+  numBroadcast += plan.strategy == "broadcast";
+  numLocalAllGather += plan.strategy == "local-allgather";
+  numNaive += plan.strategy == "naive";
+}

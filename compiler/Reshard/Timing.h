@@ -1,0 +1,22 @@
+//===- Timing.h - what a plan takes ------------------------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_RESHARD_TIMING_H
+#define ALPA_COMPILER_RESHARD_TIMING_H
+
+#include "compiler/Reshard/Network.h"
+#include "compiler/Reshard/Plan.h"
+
+namespace alpa {
+
+struct Timing {
+  double seconds = 0;    // Until the last tile is there.
+  int64_t slowBytes = 0; // From host to host.
+};
+
+/// Docs/resharding.md describes how links are shared.
+Timing timePlan(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem,
+                const Network &network);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_RESHARD_TIMING_H
