@@ -28,6 +28,7 @@ from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.runtime.compile_stages import Job, compile_jobs, stage_jobs
 from alpa_mlir.runtime.xla import named_sharding
 from alpa_mlir.simulator import simulate
+from alpa_mlir.simulator.costs import BACKWARD_PARTS
 
 _jax: Any = jax
 Progress = Callable[[int, int, str], None]
@@ -41,7 +42,8 @@ class StageMeasurement:
 
     Attributes:
         stage, function: which.
-        predicted_seconds: what the search foresaw for the phase; updates count together.
+        predicted_seconds: what the search foresaw for the phase; updates count together, and so do
+            the parts of a backward that it did not foresee.
         seconds: what one run took.
         memory_bytes: XLA's own count of one device's arguments, results and temporaries.
     """
@@ -250,6 +252,9 @@ def _with_measured(
             took, memory = measured[index, name]
             seconds[phase] = seconds.get(phase, 0.0) + took
             predicted = stage.predicted.get(f"{phase}_seconds", 0.0)
+            if name in BACKWARD_PARTS:
+                seconds[name] = took
+                predicted = stage.predicted.get(f"{name}_seconds", predicted)
             rows.append(StageMeasurement(index, name, predicted, took, memory))
         changed = {f"{phase}_seconds": value for phase, value in seconds.items()}
         stages[index] = replace(stage, predicted=MappingProxyType({**stage.predicted, **changed}))

@@ -153,11 +153,14 @@ WRONG_RESHARDS = [
         "tiles 2 and 3 bring device 1 the same elements",
     ),
     (steps(2, "tile 0 on 6 []", "broadcast 1-2 = 0 to 0 1 chunks 1"), "6 is not in mesh 1"),
-    (steps(2, "tile 0 on 2 []", "broadcast 1-3 = 0 to 0 1 6 chunks 1"), "6, which is not in me"),
+    (
+        steps(2, "tile 0 on 2 []", "broadcast 1-3 = 0 to 0 1 6 chunks 1"),
+        "6, which is in neither",
+    ),
     (steps(0, "tile 0 on 1 [0:4,0:4]"), r"step 0 \(tile 0 .*the device holds \[4:8,0:8\] only"),
     (
-        steps(0, "tile 0 on 0 [0:4,4:8]", "send 1 = 0 to 2"),
-        r"tile 1 is \[0:4,4:8\], device 2 wants \[0:4,0:4\]",
+        steps(0, "tile 0 on 0 [0:4,2:8]", "send 1 = 0 to 2"),
+        r"tile 1 on device 2 is \[0:4,2:8\], which lies partly within .* \[0:4,0:4\]",
     ),
     (reshard_field(0, target="float32[8,8][z,R]"), r"reshards\[0\]: spec names axis 'z'"),
     (reshard_field(3, target_mesh=0), "mesh 0 is the source and the target"),

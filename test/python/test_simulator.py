@@ -16,10 +16,11 @@ from alpa_mlir import Cluster, PipeshardParallel, cli, errors, parallelize
 from alpa_mlir.compiler import schedules
 from alpa_mlir.plan import Plan, RecvOp, SendOp
 from alpa_mlir.simulator import simulate
-from alpa_mlir.simulator.network import FairShares, LinkUse, Path
+from alpa_mlir.simulator.network import FairShares, LinkUse, Route
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import ACTIVATION, WEIGHT, pipeline
+from reshard_plans import reshard
 
 ACTIVATION_BYTES, WEIGHT_BYTES = 1e6, 2e6
 
@@ -130,6 +131,10 @@ def test_transfers_of_one_pair_follow_each_other():
     assert [t.end for t in down] == pytest.approx([3.5, 5.5, 7.5])
 
 
+def transfer(meshes, pair, source=ACTIVATION, target=ACTIVATION):
+    return reshard(source, meshes[pair[0]], target, meshes[pair[1]], "broadcast", pair)
+
+
 def crossing_plan() -> Plan:
     """Meshes 0 and 1 each make one activation and send it to meshes 2 and 3."""
     base = pipeline([(1, 1, 1)] * 4, 1)
@@ -142,19 +147,38 @@ def crossing_plan() -> Plan:
         )
         if mesh < 2:
             run = dataclasses.replace(forward, inputs=(0, 1), outputs=(2,))
-            ops = (weight, batch, run, SendOp(2, mesh + 2, mesh, None))
+            ops = (weight, batch, run, SendOp(2, mesh + 2, mesh, mesh))
         else:
             run = dataclasses.replace(forward, inputs=(0, 1), outputs=(2,))
-            ops = (weight, RecvOp(1, mesh - 2, mesh - 2, None, ACTIVATION), run)
+            ops = (weight, RecvOp(1, mesh - 2, mesh - 2, mesh - 2, ACTIVATION), run)
         programs.append(dataclasses.replace(program, instructions=ops))
-    return dataclasses.replace(base, programs=tuple(programs))
+    pairs = [(0, 2), (1, 3)]
+    ways = tuple(transfer(base.meshes, pair) for pair in pairs)
+    return dataclasses.replace(base, programs=tuple(programs), reshards=ways)
 
 
 def test_a_mesh_of_several_devices_has_their_links_side_by_side():
-    """Two devices send to four: as fast as the two senders' links."""
+    """Two devices send their halves to four, and get them back: as fast as two links."""
     plan = pipeline([(1, 2, 1)] * 2, 1, devices=[[0, 1], [2, 3, 4, 5]])
+    split = dataclasses.replace(ACTIVATION, spec=(("x",),))
+    quarters = transfer(plan.meshes, (0, 1), split, split)
+    halves = transfer(plan.meshes, (1, 0), split, split)
+    plan = dataclasses.replace(plan, reshards=(quarters, halves))
     timeline = simulate(plan, cluster(intra=(1e6, 0.0)))
     assert [t.end - t.start for t in timeline.transfers] == pytest.approx([0.5, 0.5])
+    assert {t.link: t.bytes for t in timeline.links} == {
+        **{f"device {d} out": 5e5 for d in (0, 1)},
+        **{f"device {d} in": 5e5 for d in (0, 1)},
+        **{f"device {d} out": 2.5e5 for d in (2, 3, 4, 5)},
+        **{f"device {d} in": 2.5e5 for d in (2, 3, 4, 5)},
+    }
+
+
+def test_replicas_are_handed_on_in_a_chain():
+    """Every receiver takes all bytes in, in chunks: the last one three chunks after the first."""
+    plan = pipeline([(1, 2, 1)] * 2, 1, devices=[[0], [1, 2, 3, 4]])
+    down = simulate(plan, cluster(intra=(1e6, 0.1))).transfers[0]
+    assert down.end - down.start == pytest.approx(1 + 3 * 0.25 + 4 * 0.1)
 
 
 def test_update_functions_share_the_seconds_by_bytes():
@@ -442,12 +466,12 @@ def test_laws_of_every_step(plan, described, share):
 
 def check_links(timeline, share):
     """Bytes over a link are those of its transfers, and never more than it can carry."""
-    paths = timeline.work.paths
+    routes = timeline.work.routes
     for traffic in timeline.links:
         parts = [
-            (t, u.part * t.bytes, paths[t.source, t.target].latency_seconds)
+            (t, u.bytes, routes[t.reshard].latency_seconds)
             for t in timeline.transfers
-            for u in paths[t.source, t.target].links
+            for u in routes[t.reshard].links
             if u.link == traffic.link
         ]
         assert sum(size for _, size, _ in parts) == pytest.approx(traffic.bytes)
@@ -468,27 +492,24 @@ def check_links(timeline, share):
         min_size=1,
         max_size=4,
     ),
-    st.lists(st.integers(1, 3), min_size=4, max_size=4),
 )
-def test_fair_shares(uses, counts):
+def test_fair_shares(uses):
     """No link carries more than it can, and what holds a transfer back is a full link."""
-    paths = {}
+    routes = []
     for i, links in enumerate(uses):
-        parts = dict(links)
-        rate = min(1.0 / part for part in parts.values())
-        paths[i, 9] = Path(0.0, rate, tuple(LinkUse(n, 1.0, p) for n, p in parts.items()))
-    shares = FairShares(paths)
-    rates = shares.rates([(pair, counts[pair[0]]) for pair in paths])
+        parts = tuple(LinkUse(n, 1.0, p) for n, p in dict(links).items())
+        routes.append(Route((i, 9), 0.0, max(use.bytes for use in parts), parts))
+    flowing = range(len(routes))
+    rates = FairShares(routes).rates(flowing)
     load = dict.fromkeys("abcd", 0.0)
-    for pair, path in paths.items():
-        for use in path.links:
-            load[use.link] += counts[pair[0]] * rates[pair] * path.bytes_per_second * use.part
+    for i, route in enumerate(routes):
+        for use in route.links:
+            load[use.link] += rates[i] * use.bytes / route.flow_seconds
     assert max(load.values()) <= 1 + 1e-9
-    for pair, path in paths.items():
-        full = any(load[use.link] > 1 - 1e-9 for use in path.links)
-        assert rates[pair] == pytest.approx(1.0) or full
-    alone = FairShares(paths, share_links=False).rates([(pair, 1) for pair in paths])
-    assert set(alone.values()) == {1.0}
+    for i, route in enumerate(routes):
+        full = any(load[use.link] > 1 - 1e-9 for use in route.links)
+        assert rates[i] == pytest.approx(1.0) or full
+    assert set(FairShares(routes, share_links=False).rates(flowing).values()) == {1.0}
 
 
 def mlp(layers: int, width: int):

@@ -138,14 +138,24 @@ class Network:
         hops = _hops(self, steps, placed, item_bytes)
         makers = [frozenset(placed[tile].step for tile in sources_of(step)) for step in steps]
         seconds, there = _Clock(self, hops, makers).run()
-        link_bytes: dict[str, float] = {}
-        slow_bytes = 0.0
+        slow_bytes = sum(hop.size * hop.chunks * hop.route.slow for hop in hops)
+        return TransferTimes(seconds, tuple(there), self._link_bytes(hops), slow_bytes)
+
+    def link_bytes(self, steps: Sequence[ReshardStep], item_bytes: float) -> dict[str, float]:
+        """Bytes that take each link, by name; without the seconds, which take longer to find.
+
+        Raises:
+            ValueError: as `place_tiles`.
+        """
+        return self._link_bytes(_hops(self, steps, place_tiles(steps), item_bytes))
+
+    def _link_bytes(self, hops: Sequence[_Hop]) -> dict[str, float]:
+        found: dict[str, float] = {}
         for hop in hops:
-            slow_bytes += hop.size * hop.chunks * hop.route.slow
             for link in hop.route.links:
                 name = self.names[link]
-                link_bytes[name] = link_bytes.get(name, 0.0) + hop.size * hop.chunks
-        return TransferTimes(seconds, tuple(there), link_bytes, slow_bytes)
+                found[name] = found.get(name, 0.0) + hop.size * hop.chunks
+        return found
 
 
 def _groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -327,7 +337,12 @@ class _Group:
     def take_sent(self, now: float) -> list[int]:
         """Hops of which a chunk has left by now."""
         self._flow(now)
-        done = [i for i in self._flowing if (h := self._hops[i]).remaining <= 1e-9 * h.size]
+        # What is left may take less time than the clock can tell apart.
+        done = [
+            i
+            for i in self._flowing
+            if (h := self._hops[i]).remaining <= max(1e-9 * h.size, 1e-12 * now * self._rates[i])
+        ]
         for i in done:
             hop = self._hops[i]
             hop.sent += 1

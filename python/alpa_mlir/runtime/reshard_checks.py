@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import MeshInfo, Plan, ReshardInfo, TensorSpec
 from alpa_mlir.plan_reshard import (
-    AllGather,
     Box,
     PlacedTile,
     Tile,
@@ -21,6 +20,7 @@ from alpa_mlir.plan_reshard import (
     place_tiles,
     shard_boxes,
 )
+from alpa_mlir.reshard.executor import target_tiles
 from alpa_mlir.runtime.checks import check_spec
 
 
@@ -46,8 +46,10 @@ def check_reshards(plan: Plan) -> None:
             )
         try:
             tiles = place_tiles(info.steps)
-            _check_sources(info, held_boxes(info.source, plan.meshes[info.source_mesh]))
-            _check_targets(info, tiles, held_boxes(info.target, plan.meshes[info.target_mesh]))
+            held = held_boxes(info.source, plan.meshes[info.source_mesh])
+            _check_sources(info, held)
+            wanted = held_boxes(info.target, plan.meshes[info.target_mesh])
+            _check_targets(info, tiles, held, wanted)
         except ValueError as error:
             raise PlanMismatchError(
                 str(error), where=where, fix="report this transfer as a defect of the compiler"
@@ -63,20 +65,6 @@ def held_boxes(tensor: TensorSpec, mesh: MeshInfo) -> dict[int, Box]:
         {4: ((0, 4),), 5: ((4, 8),)}
     """
     return dict(zip(mesh.devices, shard_boxes(tensor, mesh.axes, mesh.shape), strict=True))
-
-
-def final_tiles(info: ReshardInfo, tiles: Sequence[PlacedTile]) -> dict[int, list[int]]:
-    """The tiles that lie on each device in the end: a gathered tile takes the place of its parts.
-
-    Args:
-        tiles: as `place_tiles` gives them.
-    """
-    joined = {t for step in info.steps if isinstance(step, AllGather) for t in step.operands}
-    result: dict[int, list[int]] = {}
-    for number, tile in enumerate(tiles):
-        if number not in joined:
-            result.setdefault(tile.device, []).append(number)
-    return result
 
 
 def _contains(outer: Box, box: Box) -> bool:
@@ -96,31 +84,26 @@ def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
 
 
 def _check_targets(
-    info: ReshardInfo, tiles: Sequence[PlacedTile], wanted: Mapping[int, Box]
+    info: ReshardInfo,
+    tiles: Sequence[PlacedTile],
+    held: Mapping[int, Box],
+    wanted: Mapping[int, Box],
 ) -> None:
-    final = final_tiles(info, tiles)
     for number, tile in enumerate(tiles):
-        if tile.device not in wanted and not isinstance(info.steps[tile.step], Tile):
+        if tile.device not in wanted and tile.device not in held:
             raise ValueError(
-                f"tile {number} goes to device {tile.device}, which is not in mesh "
-                f"{info.target_mesh}"
+                f"tile {number} goes to device {tile.device}, which is in neither of the meshes"
             )
-    for device, shard in wanted.items():
-        own = final.get(device, [])
+    for device, own in target_tiles(info.steps, tiles, wanted).items():
         for i, number in enumerate(own):
-            box = tiles[number].box
-            if not _contains(shard, box):
-                raise ValueError(
-                    f"tile {number} is {box_text(box)}, device {device} wants {box_text(shard)}"
-                )
             for other in own[:i]:
-                if intersect(box, tiles[other].box) is not None:
+                if intersect(tiles[number].box, tiles[other].box) is not None:
                     raise ValueError(
                         f"tiles {other} and {number} bring device {device} the same elements"
                     )
         found = sum(box_elements(tiles[number].box) for number in own)
-        if found != box_elements(shard):
+        if found != box_elements(wanted[device]):
             raise ValueError(
-                f"brings {found} of {box_elements(shard)} elements of {box_text(shard)} to "
-                f"device {device}"
+                f"brings {found} of {box_elements(wanted[device])} elements of "
+                f"{box_text(wanted[device])} to device {device}"
             )

@@ -13,7 +13,8 @@ from jax.sharding import NamedSharding
 
 from alpa_mlir.plan import MeshInfo, ReshardInfo
 from alpa_mlir.plan_reshard import AllGather, Box, Broadcast, SendTile, Tile, place_tiles
-from alpa_mlir.runtime.reshard_checks import final_tiles, held_boxes
+from alpa_mlir.reshard.executor import target_tiles
+from alpa_mlir.runtime.reshard_checks import held_boxes
 from alpa_mlir.runtime.xla import Device, as_any, mesh_devices, put_on, put_shards, shards_of
 
 _jax: Any = jax
@@ -84,7 +85,7 @@ class _Binder:
             )
         }
         self.tiles = place_tiles(info.steps)
-        self.final = final_tiles(info, self.tiles)
+        self.final = target_tiles(info.steps, self.tiles, self.wanted)
         self.count = len(self.held)
         self.starts: list[Callable[[Buffers], None]] = []
         self.at: dict[int, int] = {}  # Buffer of a tile, perhaps still on another device.
@@ -134,7 +135,7 @@ class _Binder:
                 case Tile():
                     pass
         for device, box in self.wanted.items():
-            own = self.final.get(device, [])
+            own = self.final[device]
             if [self.tiles[tile].box for tile in own] != [box]:
                 read.update(own)
         return read
@@ -207,7 +208,7 @@ class _Binder:
         return self.new()
 
     def shard(self, device: int, box: Box) -> int:
-        own = self.final.get(device, [])
+        own = self.final[device]
         if not own:  # Nothing is brought of a tensor without elements.
             empty = np.zeros(_shape(box), _jnp.dtype(self.info.target.dtype))
             self.starts.append(lambda buffers: buffers.append(empty))

@@ -7,16 +7,14 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from alpa_mlir import compiler
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.plan import Plan
 from alpa_mlir.simulator.costs import function_seconds
-from alpa_mlir.simulator.engine import Work, collect_steps, execute
+from alpa_mlir.simulator.engine import Work, execute
 from alpa_mlir.simulator.memory import MemoryUse
-from alpa_mlir.simulator.network import LinkUse, MeshPair, Path
 from alpa_mlir.simulator.priced import check_prices
+from alpa_mlir.simulator.routes import plan_routes, unplanned_routes
+from alpa_mlir.simulator.steps import collect_steps
 from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, Transfer
 
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
@@ -25,8 +23,7 @@ __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer"
 def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
     """Execute a plan's instruction lists on a described cluster.
 
-    Calls take the seconds that the search foresaw for them; transfers take the cluster's latency
-    and bandwidth.
+    Calls and transfers take the seconds that the plan foresees for them.
 
     Args:
         cluster: by default the one that the plan was made for. Of another one, devices and the
@@ -45,19 +42,10 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
         0.0123
     """
     described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
-    steps, sizes, pairs = collect_steps(plan)
+    steps, transfers, unplanned = collect_steps(plan)
     seconds = function_seconds(plan)
-    paths = _paths(plan, described, sorted(set(pairs.values())))
+    routes = plan_routes(plan, described) + unplanned_routes(plan, described, unplanned)
     if cluster is not None and plan.cluster:
         check_prices(plan, described)
-    work = Work(steps, seconds, sizes, pairs, paths)
+    work = Work(steps, seconds, transfers, routes)
     return Timeline(plan, described, share_links, work, execute(work, share_links))
-
-
-def _paths(plan: Plan, cluster: Cluster, pairs: list[MeshPair]) -> Mapping[MeshPair, Path]:
-    devices = [list(mesh.devices) for mesh in plan.meshes]
-    found = compiler.transfer_paths(cluster.text, [(devices[a], devices[b]) for a, b in pairs])
-    return {
-        pair: Path(latency, rate, tuple(LinkUse(*use) for use in uses))
-        for pair, (latency, rate, uses) in zip(pairs, found, strict=True)
-    }

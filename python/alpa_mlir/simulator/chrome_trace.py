@@ -28,7 +28,7 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
         for span in spans:
             events.append(
                 _complete(
-                    span.what if span.micro_batch is None else f"{span.what} {span.micro_batch}",
+                    timeline.name_of(span),
                     _MESHES,
                     mesh,
                     span.start,

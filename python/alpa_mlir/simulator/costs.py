@@ -9,6 +9,8 @@ from math import prod
 from alpa_mlir.errors import PlanFormatError
 from alpa_mlir.plan import MeshInfo, Plan, StageInfo, TensorSpec
 
+BACKWARD_PARTS = ("backward_input", "backward_weight")
+
 
 def item_bytes(dtype: str) -> float:
     """Bytes of an element, by the digits of NumPy's name; narrow types take their part."""
@@ -35,7 +37,8 @@ def function_seconds(plan: Plan) -> dict[tuple[int, str], float]:
     """Predicted seconds of one call of each stage's functions, by (stage, function).
 
     The seconds of a stage's update are shared out to its update functions by the bytes that each
-    reads and writes on a device, since updates are bound by memory.
+    reads and writes on a device, since updates are bound by memory. Those of a backward that is cut
+    in two are shared out by FLOPs, or in halves, if the plan does not say what each part takes.
 
     Raises:
         PlanFormatError: the plan has no predicted seconds for a function.
@@ -44,7 +47,11 @@ def function_seconds(plan: Plan) -> dict[tuple[int, str], float]:
     for index, stage in enumerate(plan.stages):
         updates = _update_shares(stage, plan.meshes[stage.mesh])
         for name in stage.functions:
-            kind = "update" if name in updates else name
+            kind, share = name, 1.0
+            if name in updates:
+                kind, share = "update", updates[name]
+            elif name in BACKWARD_PARTS and f"{name}_seconds" not in stage.predicted:
+                kind, share = "backward", _backward_share(stage, name)
             key = f"{kind}_seconds"
             if key not in stage.predicted:
                 raise PlanFormatError(
@@ -52,8 +59,14 @@ def function_seconds(plan: Plan) -> dict[tuple[int, str], float]:
                     where=f"stages[{index}].predicted.{key}",
                     fix="plan the step with alpa_mlir, which foresees the seconds of every stage",
                 )
-            seconds[index, name] = stage.predicted[key] * updates.get(name, 1.0)
+            seconds[index, name] = stage.predicted[key] * share
     return seconds
+
+
+def _backward_share(stage: StageInfo, name: str) -> float:
+    flops = {part: stage.predicted.get(f"{part}_flops", 0.0) for part in BACKWARD_PARTS}
+    total = sum(flops.values())
+    return flops[name] / total if total else 1 / len(BACKWARD_PARTS)
 
 
 def _update_shares(stage: StageInfo, mesh: MeshInfo) -> Mapping[str, float]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from alpa_mlir.simulator.engine import execute
-from alpa_mlir.simulator.network import Path
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator.timeline import Timeline
@@ -16,7 +15,6 @@ SHARING = "links shared by transfers"
 UPDATES = "updates beside other stages' work"
 TRANSFERS = "transfers not hidden by compute"
 SCHEDULE = "warm-up and round trips of the schedule"
-_INSTANT = 1e30  # Bytes a second; finite, so that products with zero are zero.
 NAMES = (SHARING, UPDATES, TRANSFERS, SCHEDULE)
 
 
@@ -30,8 +28,8 @@ def explain_differences(timeline: Timeline) -> Mapping[str, float]:
     alone = execute(work, share_links=False).seconds if timeline.share_links else total
     still = {k: 0.0 if k[1].startswith("update") else s for k, s in work.seconds.items()}
     without_update = execute(replace(work, seconds=still), share_links=False).seconds
-    instant = {pair: Path(0.0, _INSTANT, path.links) for pair, path in work.paths.items()}
-    computing = execute(replace(work, seconds=still, paths=instant), share_links=False).seconds
+    instant = tuple(replace(r, latency_seconds=0.0, flow_seconds=0.0) for r in work.routes)
+    computing = execute(replace(work, seconds=still, routes=instant), share_links=False).seconds
     update = predicted.get("update_seconds", 0.0)
     transfer = predicted.get("transfer_seconds", 0.0)
     return {

@@ -2,7 +2,8 @@
 
 Every mesh takes its instructions in order. A run keeps the mesh busy for its seconds; a send
 starts a transfer, which follows earlier ones of its pair of meshes as on one connection, and
-costs the mesh nothing; a receive waits until its transfer has ended; all else takes no time. A
+costs the mesh nothing; a receive waits until its transfer has ended; all else takes no time. In an
+all-reduce the other meshes send their parts to the first one and wait for what it sends back. A
 mesh runs ahead by itself until it must wait, so that the events are only the beginnings and ends
 of transfers.
 """
@@ -16,13 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import Plan, RecvOp, RunOp, SendOp
-from alpa_mlir.simulator.costs import tensor_bytes
-from alpa_mlir.simulator.network import FairShares, MeshPair, Path
-
-RUN, SEND, RECV = range(3)
-# (kind, function or tag, position in the program)
-Step = tuple[int, Any, int]
+from alpa_mlir.simulator.network import FairShares, MeshPair, Route
+from alpa_mlir.simulator.steps import RECV, RUN, SEND, Steps, Transfers
 
 
 @dataclass(frozen=True)
@@ -32,16 +28,14 @@ class Work:
     Attributes:
         steps: of each mesh, its runs, sends and receives in order.
         seconds: of a call, by (stage, function).
-        sizes: bytes of a transfer by tag; transfers of other tags do not happen.
-        pairs: (sending, receiving mesh) of a transfer by tag.
-        paths: between meshes.
+        transfers: by key.
+        routes: that transfers take, by number.
     """
 
-    steps: tuple[tuple[Step, ...], ...]
+    steps: Steps
     seconds: Mapping[tuple[int, str], float]
-    sizes: Mapping[int, float]
-    pairs: Mapping[int, MeshPair]
-    paths: Mapping[MeshPair, Path]
+    transfers: Transfers
+    routes: tuple[Route, ...]
 
 
 @dataclass(frozen=True)
@@ -50,10 +44,10 @@ class Record:
 
     Attributes:
         runs: of each mesh, (start, end) of its runs in order.
-        waits: of each mesh, (start, end, tag) of the receives that it had to wait for.
+        waits: of each mesh, (start, end, transfer) of the receives that it had to wait for.
         clocks: of each mesh, its time after each of its steps.
-        started, ended: of transfers, by tag.
-        taken: when the receivers had come to the receive of a tag.
+        started, ended: of transfers, by key.
+        taken: when the receivers had come to the receive of a transfer.
         seconds: until the last mesh and the last transfer are done.
     """
 
@@ -66,67 +60,15 @@ class Record:
     seconds: float = 0.0
 
 
-def collect_steps(
-    plan: Plan,
-) -> tuple[tuple[tuple[Step, ...], ...], dict[int, float], dict[int, MeshPair]]:
-    """Steps of each mesh, and sizes and pairs of meshes of the transfers.
-
-    Raises:
-        PlanMismatchError: a tag without exactly one send and one receive.
-    """
-    steps: list[tuple[Step, ...]] = [() for _ in plan.meshes]
-    sizes: dict[int, float] = {}
-    pairs: dict[int, MeshPair] = {}
-    received: dict[int, MeshPair] = {}
-    known_sizes: dict[int, float] = {}
-    for program in plan.programs:
-        own: list[Step] = []
-        for position, op in enumerate(program.instructions):
-            match op:
-                case RunOp():
-                    own.append((RUN, (op.stage, op.function), position))
-                case SendOp():
-                    if op.tag in pairs:
-                        raise _bad_tag(op.tag, "is sent twice")
-                    pairs[op.tag] = (program.mesh, op.to)
-                    own.append((SEND, op.tag, position))
-                case RecvOp():
-                    if op.tag in received:
-                        raise _bad_tag(op.tag, "is received twice")
-                    received[op.tag] = (op.source, program.mesh)
-                    key = id(op.tensor)
-                    if key not in known_sizes:
-                        known_sizes[key] = tensor_bytes(op.tensor)
-                    sizes[op.tag] = known_sizes[key]
-                    own.append((RECV, op.tag, position))
-                case _:
-                    pass
-        steps[program.mesh] = tuple(own)
-    for tag in pairs.keys() ^ received.keys():
-        raise _bad_tag(tag, "is never received" if tag in pairs else "is never sent")
-    for tag, pair in pairs.items():
-        if received[tag] != pair:
-            raise _bad_tag(
-                tag,
-                f"goes from mesh {pair[0]} to {pair[1]}, but mesh {received[tag][1]} expects "
-                f"it from mesh {received[tag][0]}",
-            )
-    return tuple(steps), sizes, pairs
-
-
-def _bad_tag(tag: int, what: str) -> PlanMismatchError:
-    return PlanMismatchError(f"tag {tag} {what}", where="programs")
-
-
 class _Flow:
     """A transfer whose bytes are on their way."""
 
-    __slots__ = ("pair", "rate", "remaining", "since", "tag", "version")
+    __slots__ = ("key", "rate", "remaining", "route", "since", "version")
 
-    def __init__(self, tag: int, pair: MeshPair, remaining: float, now: float) -> None:
-        self.tag = tag
-        self.pair = pair
-        self.remaining = remaining
+    def __init__(self, key: int, route: int, remaining: float, now: float) -> None:
+        self.key = key
+        self.route = route
+        self.remaining = remaining  # Seconds at full rate.
         self.since = now
         self.rate = 0.0
         self.version = 0
@@ -142,8 +84,9 @@ class _Engine:
     record: Record
     clocks: list[float]
     positions: list[int]
-    waiting: dict[int, int] = field(default_factory=dict[int, int])  # Tag to mesh.
-    flowing: dict[MeshPair, deque[_Flow]] = field(default_factory=dict[MeshPair, deque[_Flow]])
+    waiting: dict[int, int] = field(default_factory=dict[int, int])  # Transfer to mesh.
+    queues: dict[MeshPair, deque[_Flow]] = field(default_factory=dict[MeshPair, deque[_Flow]])
+    flowing: dict[int, _Flow] = field(default_factory=dict[int, _Flow])  # By route.
     events: list[tuple[float, int, int, Any, int]] = field(
         default_factory=list[tuple[float, int, int, Any, int]]
     )
@@ -157,7 +100,7 @@ class _Engine:
             now, _, kind, what, version = heapq.heappop(self.events)
             if kind == _SENT:
                 self.record.started[what] = now
-                latency = self.work.paths[self.work.pairs[what]].latency_seconds
+                latency = self.work.routes[self.work.transfers[what].route].latency_seconds
                 self.push(now + latency, _FLOWS, what)
             elif kind == _FLOWS:
                 self.begin(what, now)
@@ -165,8 +108,10 @@ class _Engine:
                 self.end(what, now)
         stuck = [m for m, steps in enumerate(self.work.steps) if self.positions[m] < len(steps)]
         if stuck:
+            keys = [self.work.steps[m][self.positions[m]][1] for m in stuck]
             waits = ", ".join(
-                f"mesh {m} for tag {self.work.steps[m][self.positions[m]][1]}" for m in stuck
+                f"mesh {m} for tag {self.work.transfers[key].tag}"
+                for m, key in zip(stuck, keys, strict=True)
             )
             raise PlanMismatchError(
                 f"every mesh waits for a value that is never sent: {waits}", where="programs"
@@ -193,6 +138,7 @@ class _Engine:
             elif kind == SEND:
                 self.push(clock, _SENT, what)
             else:
+                assert kind == RECV
                 arrival = ended.get(what)
                 if arrival is None:
                     self.waiting[what] = mesh
@@ -205,29 +151,40 @@ class _Engine:
             position += 1
         self.clocks[mesh], self.positions[mesh] = clock, position
 
-    def begin(self, tag: int, now: float) -> None:
-        pair = self.work.pairs[tag]
-        queue = self.flowing[pair]
-        queue.append(_Flow(tag, pair, self.work.sizes[tag], now))
+    def begin(self, key: int, now: float) -> None:
+        number = self.work.transfers[key].route
+        route = self.work.routes[number]
+        flow = _Flow(key, number, route.flow_seconds, now)
+        queue = self.queues.setdefault(route.pair, deque())
+        queue.append(flow)
         if len(queue) == 1:
-            self.share(pair, now)
+            self.flowing[number] = flow
+            self.share([number], now)
 
     def end(self, flow: _Flow, now: float) -> None:
-        self.flowing[flow.pair].popleft()
-        self.record.ended[flow.tag] = now
-        self.share(flow.pair, now)
-        mesh = self.waiting.pop(flow.tag, None)
+        queue = self.queues[self.work.routes[flow.route].pair]
+        queue.popleft()
+        del self.flowing[flow.route]
+        changed = [flow.route]
+        if queue:
+            following = queue[0]
+            following.since = now
+            self.flowing[following.route] = following
+            changed.append(following.route)
+        self.record.ended[flow.key] = now
+        self.share(changed, now)
+        mesh = self.waiting.pop(flow.key, None)
         if mesh is not None:
             self.advance(mesh)
 
-    def share(self, pair: MeshPair, now: float) -> None:
-        """New rates for the transfers that a change of this pair's concerns."""
-        flowing = self.flowing
-        pairs = [p for p in self.shares.affected(pair, flowing) if flowing[p]]
-        parts = self.shares.rates([(p, 1) for p in pairs])
-        for other in pairs:
-            rate = parts[other] * self.work.paths[other].bytes_per_second
-            flow = flowing[other][0]
+    def share(self, changed: Sequence[int], now: float) -> None:
+        """New rates for the transfers that a change of these routes' concerns."""
+        found = {n for number in changed for n in self.shares.affected(number, self.flowing)}
+        numbers = sorted(number for number in found if number in self.flowing)
+        parts = self.shares.rates(numbers)
+        for number in numbers:
+            rate = parts[number]
+            flow = self.flowing[number]
             if flow.rate == rate:
                 continue
             flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
@@ -247,10 +204,9 @@ def execute(work: Work, share_links: bool = True) -> Record:
     record = Record([[] for _ in meshes], [[] for _ in meshes], [[] for _ in meshes], {}, {})
     engine = _Engine(
         work,
-        FairShares(work.paths, share_links),
+        FairShares(work.routes, share_links),
         record,
         [0.0 for _ in meshes],
         [0 for _ in meshes],
-        flowing={pair: deque() for pair in work.paths},
     )
     return engine.run()

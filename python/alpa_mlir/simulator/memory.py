@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from alpa_mlir.plan import (
     AccumulateOp,
+    AllReduceOp,
     FreeOp,
     InputOp,
     Instruction,
@@ -26,12 +27,16 @@ from alpa_mlir.plan import (
     Plan,
     ProgramInfo,
     RecvOp,
+    ReshardOp,
     RunOp,
     SendOp,
+    StageInfo,
     TensorSpec,
+    ZeroOp,
 )
-from alpa_mlir.simulator.costs import device_bytes
+from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
 from alpa_mlir.simulator.engine import Record
+from alpa_mlir.simulator.steps import RUN, Step, Steps
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class MemoryUse:
 class _MeshMemory:
     """Walks one program; changes are (time, bytes) in program order."""
 
-    def __init__(self, plan: Plan, mesh: int, record: Record) -> None:
+    def __init__(self, plan: Plan, mesh: int, record: Record, steps: Sequence[Step]) -> None:
         self.plan = plan
         self.mesh: MeshInfo = plan.meshes[mesh]
         self.record = record
@@ -74,6 +79,7 @@ class _MeshMemory:
         self.now = 0.0
         self.held: dict[int, float] = {}  # Bytes by slot.
         self.forms: dict[int, TensorSpec] = {}
+        self.keys = iter([what for kind, what, _ in steps if kind != RUN])
         self.busy_until: dict[int, float] = {}  # Slots that receivers still have to take.
         self.lent: set[int] = set()  # Slots of the caller's arrays that the step may not reuse.
         self.times: list[float] = []
@@ -89,12 +95,14 @@ class _MeshMemory:
                 case RunOp():
                     self.run(op, following)
                 case SendOp():
-                    self.now = next(self.clocks)
-                    taken = self.record.taken[op.tag]
-                    self.busy_until[op.slot] = max(taken, self.busy_until.get(op.slot, 0.0))
+                    self.send(op.slot)
                 case RecvOp():
-                    self.now = next(self.clocks)
+                    self.receive()
                     self.make(self.now, op.slot, op.tensor)
+                case ReshardOp() | ZeroOp():
+                    self.make(self.now, op.slot, op.tensor)
+                case AllReduceOp():
+                    self.all_reduce(op)
                 case InputOp():
                     info = self.plan.inputs[op.arg]
                     self.make(0.0 if info.kind == "state" else self.now, op.slot, op.tensor)
@@ -108,6 +116,32 @@ class _MeshMemory:
                 case _:
                     pass
 
+    def send(self, slot: int) -> None:
+        self.now = next(self.clocks)
+        taken = self.record.taken[next(self.keys)]
+        self.busy_until[slot] = max(taken, self.busy_until.get(slot, 0.0))
+
+    def receive(self) -> None:
+        self.now = next(self.clocks)
+        next(self.keys)
+
+    def all_reduce(self, op: AllReduceOp) -> None:
+        """The first mesh keeps one more part while it adds it to the sum."""
+        tensor = self.forms[op.operand]
+        others = op.members[1:]
+        if op.by:
+            self.send(op.operand)
+            self.receive()
+            self.make(self.now, op.slot, tensor)
+            return
+        for _ in others:
+            self.receive()
+        self.make(self.now, op.slot, tensor)
+        self.change(self.now, self.size_of(tensor))
+        self.change(self.now, -self.size_of(tensor))
+        for _ in others:
+            self.send(op.slot)
+
     def size_of(self, tensor: TensorSpec) -> float:
         key = id(tensor)
         if key not in self.sizes:
@@ -120,6 +154,8 @@ class _MeshMemory:
             self.changes.append(count)
 
     def make(self, time: float, slot: int, tensor: TensorSpec) -> None:
+        if slot in self.held:
+            self.free(slot)
         size = self.held[slot] = self.size_of(tensor)
         self.forms[slot] = tensor
         self.lent.discard(slot)
@@ -143,8 +179,7 @@ class _MeshMemory:
         for slot in taken:
             made -= self.held[slot]
             self.held[slot] = 0.0
-        phase = "update" if op.function.startswith("update") else op.function
-        scratch = stage.predicted.get(f"{phase}_scratch_bytes", 0.0)
+        scratch = _scratch_bytes(stage, op.function)
         self.change(start, made + scratch)
         self.change(end, -scratch)
 
@@ -180,18 +215,28 @@ class _MeshMemory:
                 self.make(self.now, slot, tensor)
 
 
+def _scratch_bytes(stage: StageInfo, function: str) -> float:
+    """What a call holds besides its arguments and results; each part of a backward as the whole
+    one, if the plan does not say."""
+    phase = "update" if function.startswith("update") else function
+    whole = "backward" if phase in BACKWARD_PARTS else phase
+    otherwise = stage.predicted.get(f"{whole}_scratch_bytes", 0.0)
+    return stage.predicted.get(f"{phase}_scratch_bytes", otherwise)
+
+
 def memory_use(
-    plan: Plan, record: Record, capacities: Sequence[float | None]
+    plan: Plan, record: Record, steps: Steps, capacities: Sequence[float | None]
 ) -> tuple[MemoryUse, ...]:
     """The memory of each mesh's devices.
 
     Args:
+        steps: of each mesh, in order.
         capacities: bytes of a device of each mesh.
     """
     uses: list[MemoryUse] = []
     programs = {program.mesh: program for program in plan.programs}
     for mesh, capacity in enumerate(capacities):
-        walker = _MeshMemory(plan, mesh, record)
+        walker = _MeshMemory(plan, mesh, record, steps[mesh])
         walker.walk(programs[mesh])
         times = np.array([0.0, *walker.times])
         changes = np.array([0.0, *walker.changes])

@@ -1,10 +1,10 @@
 """Links that transfers share: who gets how much of a link at a time.
 
-A transfer takes its path's latency first. Then its bytes flow, at the path's full rate while it
-has the links to itself. Transfers that meet on a link are slowed by the same factor, as far as
-the link demands it, and those that another link slows further leave the rest to the others
-(max-min fairness by progressive filling: Bertsekas, Gallager, "Data Networks", 2nd ed., section
-6.5.2; the rates here are parts of a path's full rate).
+A transfer takes its route's latency first. Then its bytes flow, at full rate while it has the links
+to itself. Transfers that meet on a link are slowed by the same factor, as far as the link demands
+it, and those that another link slows further leave the rest to the others (max-min fairness by
+progressive filling: Bertsekas, Gallager, "Data Networks", 2nd ed., section 6.5.2; the rates here
+are parts of a route's full rate).
 """
 
 from __future__ import annotations
@@ -17,82 +17,97 @@ MeshPair = tuple[int, int]
 
 @dataclass(frozen=True)
 class LinkUse:
-    """One direction of a link on a path, and the part of the bytes that takes it."""
+    """One direction of a link, and the bytes that take it."""
 
     link: str
     bandwidth: float
-    part: float
+    bytes: float
 
 
 @dataclass(frozen=True)
-class Path:
-    """From one mesh to another: latency in seconds, and bytes a second without company."""
+class Route:
+    """What a transfer takes without company, and which links it uses.
 
+    Attributes:
+        pair: the sending and the receiving mesh.
+        latency_seconds: until its bytes flow.
+        flow_seconds: while they flow.
+    """
+
+    pair: MeshPair
     latency_seconds: float
-    bytes_per_second: float
+    flow_seconds: float
     links: tuple[LinkUse, ...]
 
-    def seconds(self, size_bytes: float) -> float:
+    @property
+    def seconds(self) -> float:
         """Seconds of a transfer that has the links to itself."""
-        return self.latency_seconds + size_bytes / self.bytes_per_second
+        return self.latency_seconds + self.flow_seconds
 
 
 class FairShares:
     """Rates of the transfers that flow at the same time, as parts of their full rates."""
 
-    def __init__(self, paths: Mapping[MeshPair, Path], share_links: bool = True) -> None:
-        """With `share_links=False` every pair of meshes has links of its own."""
-        self.loads: dict[MeshPair, dict[str, float]] = {}
-        for pair, path in paths.items():
-            if share_links:
-                self.loads[pair] = {
-                    use.link: use.part * path.bytes_per_second / use.bandwidth for use in path.links
-                }
-            else:
-                self.loads[pair] = {f"link from {pair[0]} to {pair[1]}": 1.0}
-        on_link: dict[str, list[MeshPair]] = {}
-        for pair, loads in self.loads.items():
-            for link in loads:
-                on_link.setdefault(link, []).append(pair)
-        self.meets = {
-            pair: sorted({other for link in loads for other in on_link[link]} - {pair})
-            for pair, loads in self.loads.items()
-        }
-        self._known: dict[tuple[tuple[MeshPair, int], ...], dict[MeshPair, float]] = {}
+    def __init__(self, routes: Sequence[Route], share_links: bool = True) -> None:
+        """Transfers are known by the numbers of their routes.
 
-    def affected(
-        self, pair: MeshPair, flowing: Mapping[MeshPair, Sequence[object]]
-    ) -> list[MeshPair]:
-        """Pairs whose transfers may have another rate once the pair's transfers change."""
-        found = {pair}
-        order = [pair]
+        With `share_links=False` every pair of meshes has links of its own.
+        """
+        self.loads: list[dict[str, float]] = []
+        for route in routes:
+            if share_links:
+                self.loads.append(
+                    {
+                        use.link: use.bytes / use.bandwidth / route.flow_seconds
+                        for use in route.links
+                        if route.flow_seconds > 0
+                    }
+                )
+            else:
+                self.loads.append({f"link from {route.pair[0]} to {route.pair[1]}": 1.0})
+        on_link: dict[str, list[int]] = {}
+        for number, loads in enumerate(self.loads):
+            for link in loads:
+                on_link.setdefault(link, []).append(number)
+        self.meets = [
+            sorted({other for link in loads for other in on_link[link]} - {number})
+            for number, loads in enumerate(self.loads)
+        ]
+        self._known: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def affected(self, number: int, flowing: Mapping[int, object]) -> list[int]:
+        """Routes whose transfers may have another rate once that of one route begins or ends.
+
+        Args:
+            flowing: the routes whose transfers are flowing.
+        """
+        found = {number}
+        order = [number]
         for at in order:
             for other in self.meets[at]:
-                if other not in found and flowing[other]:
+                if other not in found and other in flowing:
                     found.add(other)
                     order.append(other)
         return order
 
-    def rates(self, counts: Sequence[tuple[MeshPair, int]]) -> Mapping[MeshPair, float]:
-        """The part of its full rate that each of `count` transfers of a pair gets."""
-        key = tuple(sorted(counts))
+    def rates(self, flowing: Sequence[int]) -> Mapping[int, float]:
+        """The part of its full rate that a transfer of each of these routes gets."""
+        key = tuple(sorted(flowing))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._fill(key)
         return known
 
-    def _fill(self, counts: tuple[tuple[MeshPair, int], ...]) -> dict[MeshPair, float]:
-        rates: dict[MeshPair, float] = {}
-        growing = dict(counts)
-        room: dict[str, float] = {}
-        for pair in growing:
-            room.update(dict.fromkeys(self.loads[pair], 1.0))
+    def _fill(self, flowing: tuple[int, ...]) -> dict[int, float]:
+        rates: dict[int, float] = {}
+        growing = set(flowing)
+        room = {link: 1.0 for number in growing for link in self.loads[number]}
         level = 0.0
         while growing:
             demand: dict[str, float] = {}
-            for pair, count in growing.items():
-                for link, load in self.loads[pair].items():
-                    demand[link] = demand.get(link, 0.0) + count * load
+            for number in growing:
+                for link, load in self.loads[number].items():
+                    demand[link] = demand.get(link, 0.0) + load
             step = min([room[link] / load for link, load in demand.items()], default=1.0)
             step = min(step, 1.0 - level)
             level += step
@@ -102,11 +117,11 @@ class FairShares:
                 if room[link] <= 1e-12:
                     full.add(link)
             stopped = [
-                pair
-                for pair in growing
-                if level >= 1.0 - 1e-12 or not full.isdisjoint(self.loads[pair])
+                number
+                for number in growing
+                if level >= 1.0 - 1e-12 or not full.isdisjoint(self.loads[number])
             ]
-            for pair in stopped:
-                rates[pair] = level
-                del growing[pair]
+            for number in stopped:
+                rates[number] = level
+                growing.remove(number)
         return rates

@@ -66,16 +66,24 @@ def _bytes(count: float | None) -> str:
     return "?" if count is None else bytes_text(count)
 
 
-LETTERS = {"forward": "F", "backward": "B", "update": "U", "wait": "."}
+LETTERS = {
+    "forward": "F",
+    "backward": "B",
+    "backward_input": "B",
+    "backward_weight": "W",
+    "update": "U",
+    "wait": ".",
+}
 
 
 def _chart(timeline: Timeline, width: int) -> str:
     """A row of characters a mesh; where one stands for several runs, their letters mix."""
     width = max(width, 20)
     step = timeline.step_seconds
-    lines = [
-        f"F forward, B backward, U update, . waiting; a character is {seconds_text(step / width)}"
-    ]
+    cut = any("backward_weight" in stage.functions for stage in timeline.plan.stages)
+    weight = ", W its part for the weights" if cut else ""
+    scale = f"a character is {seconds_text(step / width)}"
+    lines = [f"F forward, B backward{weight}, U update, . waiting; {scale}"]
     for mesh, spans in enumerate(timeline.spans):
         lines.append(f"mesh {mesh:>3} |{_row(spans, step, width)}|")
     return "\n".join(lines)

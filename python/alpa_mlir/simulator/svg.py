@@ -12,7 +12,14 @@ from alpa_mlir.plan_text import bytes_text, seconds_text
 if TYPE_CHECKING:
     from alpa_mlir.simulator.timeline import Span, Timeline
 
-COLORS = {"forward": "#4c78a8", "backward": "#72b7b2", "update": "#e45756", "wait": "#e8e8e8"}
+COLORS = {
+    "forward": "#4c78a8",
+    "backward": "#72b7b2",
+    "backward_input": "#72b7b2",
+    "backward_weight": "#54a24b",
+    "update": "#e45756",
+    "wait": "#e8e8e8",
+}
 _ROW, _BAR, _LEFT, _TOP = 22, 16, 250, 46
 _SMALLEST = 0.5  # Pixels: shorter runs of one kind that follow each other become one box.
 
@@ -32,9 +39,10 @@ def _lines(timeline: Timeline, width: int) -> Iterator[str]:
     )
     title = f"{timeline.plan.name}: {seconds_text(timeline.step_seconds)} a step"
     yield f'<text x="4" y="16" font-weight="bold">{escape(title)}</text>'
-    for i, (kind, color) in enumerate(COLORS.items()):
-        x = _LEFT + 100 * i
-        yield f'<rect x="{x}" y="6" width="12" height="12" fill="{color}"/>'
+    present = {_kind(span) for spans in timeline.spans for span in spans}
+    for i, kind in enumerate(kind for kind in COLORS if kind in present):
+        x = _LEFT + 130 * i
+        yield f'<rect x="{x}" y="6" width="12" height="12" fill="{COLORS[kind]}"/>'
         yield f'<text x="{x + 16}" y="16">{kind}</text>'
     for i in range(5):
         x = _LEFT + width * i / 4
@@ -44,11 +52,11 @@ def _lines(timeline: Timeline, width: int) -> Iterator[str]:
         y = _TOP + _ROW * mesh
         label = f"mesh {mesh}, peak {bytes_text(memory.peak_bytes)} a device"
         yield f'<text x="4" y="{y + 12}">{label}</text>'
-        yield from _boxes(spans, y, width / step)
+        yield from _boxes(timeline, spans, y, width / step)
     yield "</svg>"
 
 
-def _boxes(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
+def _boxes(timeline: Timeline, spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
     first = 0
     for i, span in enumerate(spans):
         kind = _kind(span)
@@ -61,8 +69,7 @@ def _boxes(spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
             and (following.start - end) * scale < _SMALLEST
         ):
             continue
-        name = span.what if span.micro_batch is None else f"{span.what} {span.micro_batch}"
-        what = name if first == i else f"{i - first + 1} times {span.what}"
+        what = timeline.name_of(span) if first == i else f"{i - first + 1} times {span.what}"
         yield (
             f'<rect x="{_LEFT + start * scale:.2f}" y="{y}" width="{(end - start) * scale:.2f}" '
             f'height="{_BAR}" fill="{COLORS[kind]}" stroke="white" stroke-width="0.3">'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,8 +10,9 @@ from pathlib import Path as FilePath
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.plan import Plan, RunOp
-from alpa_mlir.simulator.engine import RUN, Record, Work
+from alpa_mlir.simulator.engine import Record, Work
 from alpa_mlir.simulator.memory import MemoryUse, memory_use
+from alpa_mlir.simulator.steps import RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A tensor on its way from mesh to mesh; `alone_seconds` is without other transfers."""
+    """A tensor on its way from mesh to mesh.
+
+    Attributes:
+        bytes: of the whole tensor.
+        alone_seconds: what it takes without other transfers.
+        reshard: by which it goes.
+    """
 
     tag: int
     source: int
@@ -35,6 +43,7 @@ class Transfer:
     start: float
     end: float
     alone_seconds: float
+    reshard: int
 
 
 @dataclass(frozen=True)
@@ -94,20 +103,40 @@ class Timeline:
             result.append(tuple(sorted(spans, key=lambda s: (s.start, s.end))))
         return tuple(result)
 
+    def name_of(self, span: Span) -> str:
+        """For people; with the stage, if the mesh has several.
+
+        Example:
+            >>> timeline.name_of(timeline.spans[0][0])       # doctest: +SKIP
+            'forward 0'
+        """
+        name = span.what if span.micro_batch is None else f"{span.what} {span.micro_batch}"
+        stages = self.plan.stages
+        if span.stage is None or self._shared[stages[span.stage].mesh] == 1:
+            return name
+        return f"{name} of stage {span.stage}"
+
+    @cached_property
+    def _shared(self) -> Counter[int]:
+        """Stages of each mesh."""
+        return Counter(stage.mesh for stage in self.plan.stages)
+
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """All transfers in the order in which they start."""
         work, record = self.work, self.record
         found = [
             Transfer(
-                tag,
-                *pair,
-                work.sizes[tag],
-                record.started[tag],
-                record.ended[tag],
-                work.paths[pair].seconds(work.sizes[tag]),
+                sent.tag,
+                sent.source,
+                sent.target,
+                sent.bytes,
+                record.started[key],
+                record.ended[key],
+                work.routes[sent.route].seconds,
+                sent.route,
             )
-            for tag, pair in work.pairs.items()
+            for key, sent in work.transfers.items()
         ]
         return tuple(sorted(found, key=lambda t: (t.start, t.tag)))
 
@@ -137,7 +166,7 @@ class Timeline:
             min((sizes[d] for d in mesh.devices if d < len(sizes)), default=None)
             for mesh in self.plan.meshes
         ]
-        return memory_use(self.plan, self.record, capacities)
+        return memory_use(self.plan, self.record, self.work.steps, capacities)
 
     @property
     def model_flops(self) -> float | None:
@@ -166,13 +195,10 @@ class Timeline:
     def links(self) -> tuple[LinkTraffic, ...]:
         """Traffic on every link that the step uses, the busiest first."""
         moved: dict[tuple[str, float], float] = {}
-        by_pair: dict[tuple[int, int], float] = {}
-        for tag, pair in self.work.pairs.items():
-            by_pair[pair] = by_pair.get(pair, 0.0) + self.work.sizes[tag]
-        for pair, size in by_pair.items():
-            for use in self.work.paths[pair].links:
+        for sent in self.work.transfers.values():
+            for use in self.work.routes[sent.route].links:
                 key = (use.link, use.bandwidth)
-                moved[key] = moved.get(key, 0.0) + size * use.part
+                moved[key] = moved.get(key, 0.0) + use.bytes
         traffic = [
             LinkTraffic(link, bandwidth, size, size / (bandwidth * self.step_seconds))
             for (link, bandwidth), size in moved.items()
