@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any, Protocol, TypeVar
 
+from alpa_mlir.compiler import plan_reshard
 from alpa_mlir.plan_reshard import Box, shard_boxes
 from alpa_mlir.plan_tensor import Spec, TensorSpec
 
@@ -76,6 +78,14 @@ class Case:
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
+
+    def plan(self, strategy: str) -> dict[str, Any]:
+        """What the compiler plans; see `alpa_mlir.compiler.plan_reshard`."""
+        ends: list[Any] = []
+        for side in (self.source, self.target):
+            spec = [[side.axes.index(axis) for axis in axes] for axes in side.spec]
+            ends += [(side.shape, side.devices), spec]
+        return plan_reshard(json.dumps(self.cluster), self.dtype, self.shape, *ends, strategy)
 
     def as_text(self) -> str:
         """One line, for people."""

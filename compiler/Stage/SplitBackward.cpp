@@ -2,7 +2,6 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
-#include "compiler/Schedule/Schedules.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "compiler/Stage/MinCut.h"
 #include "compiler/Stage/Passes.h"
@@ -274,9 +273,7 @@ struct SplitBackward : alpa::impl::AlpaSplitBackwardBase<SplitBackward> {
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto name = module->getAttrOfType<StringAttr>(attr::schedule);
-    const ScheduleInfo *schedule = findSchedule(name ? name.getValue() : StringRef());
-    if (!always && !(schedule && schedule->splitsBackward))
+    if (!always)
       return;
     FailureOr<SlicedModule> sliced = readSlicedModule(module);
     if (failed(sliced))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_mlir.plan_reshard import Box
-from alpa_mlir.reshard.network import Network
+from alpa_mlir.reshard.network import Network, Route
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,12 @@ def least_slow_bytes(
 
 
 def least_seconds(
-    network: Network, source: Mapping[int, Box], target: Mapping[int, Box], item_bytes: float
+    network: Network,
+    source: Mapping[int, Box],
+    target: Mapping[int, Box],
+    item_bytes: float,
+    *,
+    least_slow: bool = True,
 ) -> float:
     """Seconds that the links need at least, however well the bytes are spread over them.
 
@@ -100,10 +105,14 @@ def least_seconds(
     of them once; no link carries more than its bandwidth for all the time, but for the latency of
     its last message. Bytes can be divided at will, and nobody waits for what was not sent yet.
 
+    Args:
+        least_slow: count only plans that bring a byte to a host once if the host lacks it, and
+            never otherwise. Without, a device may get from another host what a neighbour has.
+
     Raises:
         RuntimeError: the solver failed.
     """
-    program = _Program(network)
+    program = _Program(network, least_slow)
     for demand in demands(source, target):
         program.add(demand, demand.elements * item_bytes)
     return program.solve()
@@ -112,8 +121,9 @@ def least_seconds(
 class _Program:
     """minimize T; variables are bytes between two devices for each demand, and T at the end."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, least_slow: bool) -> None:
         self._network = network
+        self._least_slow = least_slow
         self._arcs = 0
         self._loads: dict[int, list[int]] = {}  # Of a link, the variables.
         self._latency: dict[int, float] = {}  # The least of a message on the link.
@@ -122,30 +132,39 @@ class _Program:
         self._least_latency = 0.0
 
     def add(self, demand: Demand, size: float) -> None:
-        places = self._network.places
+        host_of = {d: self._network.places[d].host for d in (*demand.holders, *demand.lacking)}
+        held_on = {host_of[device] for device in demand.holders}
         into: dict[int, list[tuple[int, int]]] = {}  # Of a device, sources and variables.
         for device in demand.lacking:
-            into[device] = []
-            latencies: list[float] = []
-            for source in (*demand.holders, *demand.lacking):
-                if source == device:
-                    continue
-                route = self._network.route(source, device)
-                for link in route.links:
-                    self._loads.setdefault(link, []).append(self._arcs)
-                    known = self._latency.get(link, route.latency_seconds)
-                    self._latency[link] = min(known, route.latency_seconds)
-                latencies.append(route.latency_seconds)
-                into[device].append((source, self._arcs))
-                self._arcs += 1
+            is_held = self._least_slow and host_of[device] in held_on
+            sources = [
+                source
+                for source in (*demand.holders, *demand.lacking)
+                if source != device and not (is_held and host_of[source] != host_of[device])
+            ]
+            routes = [self._network.route(source, device) for source in sources]
+            into[device] = [
+                (source, self._arc(r)) for source, r in zip(sources, routes, strict=True)
+            ]
             self._equal.append(([variable for _, variable in into[device]], size))
-            self._least_latency = max(self._least_latency, min(latencies))
-        hosts = sorted({places[device].host for device in demand.lacking})
+            latency = min(route.latency_seconds for route in routes)
+            self._least_latency = max(self._least_latency, latency)
+        hosts = sorted({host_of[device] for device in demand.lacking})
         for count in range(1, len(hosts) + 1):
             for chosen in combinations(hosts, count):
-                inner = {d for d in demand.lacking if places[d].host in chosen}
+                inner = {d for d in demand.lacking if host_of[d] in chosen}
                 crossing = [v for d in inner for source, v in into[d] if source not in inner]
                 self._atleast.append((crossing, size))
+                if self._least_slow and count == 1 and not held_on.issuperset(chosen):
+                    self._equal.append((crossing, size))
+
+    def _arc(self, route: Route) -> int:
+        for link in route.links:
+            self._loads.setdefault(link, []).append(self._arcs)
+            known = self._latency.get(link, route.latency_seconds)
+            self._latency[link] = min(known, route.latency_seconds)
+        self._arcs += 1
+        return self._arcs - 1
 
     def solve(self) -> float:
         if not self._arcs:
