@@ -38,21 +38,45 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
 def AlpaVerifyProgram : Pass<"alpa-verify-program", "mlir::ModuleOp"> {
   let summary = "Check that the programs of all meshes work together";
   let description = [{
-    Fails at the guilty instruction unless
-    - alpa_programs_c1: meshes have one program each, and peers exist.
+    That buffers are used between where they are made and where they are freed or
+    output is known before: `alpa.program` cannot be parsed otherwise. Here all
+    programs together are run as far as needed to know what every buffer holds: which
+    value of the step (`alpa.value`), of which micro-batches. The pass fails at the
+    guilty instruction unless
+    - alpa_programs_c1: meshes have one program each, peers and stages exist.
     - alpa_programs_c2: each tag has one send and one receive, which name each
       other's mesh, or one all_reduce on each of its members.
-    - alpa_programs_c3: all of them have the same type.
-    - alpa_programs_c4: no buffer is used after it was freed or given out.
-    - alpa_programs_c5: each buffer is freed once or output once.
-    - alpa_programs_c6: no program waits forever (sends do not wait, receives and sums do).
-    - alpa_programs_c7: forward and backward functions run once for each
-      micro-batch, update functions once, results leave once (concatenated ones
-      once for each micro-batch).
+    - alpa_programs_c3: all of them have the same type, and name the same
+      `alpa.cross_mesh_reshard`, if any, which is between their meshes and from how the
+      buffer is held.
+    - alpa_programs_c4: forward and backward functions run once for each
+      micro-batch, update functions once, on the mesh of their stage.
+    - alpa_programs_c5: each run takes what its function says: the value, of its own
+      micro-batch (of the one before, if it is chained by `alpa.next_of`), in an
+      update added up over all micro-batches, each once; held as the function takes it.
+    - alpa_programs_c6: no program waits forever. Receives wait for their send,
+      all_reduces for all members, and sends while as many messages as the channel
+      to the peer has room for were sent and not yet received.
+    - alpa_programs_c7: each result of the step leaves once (concatenated ones once
+      for each micro-batch), and is the value that the step returns.
+    - alpa_programs_c8: no device ever needs more than the `peak_bytes` of its
+      program, however long runs and transfers take.
+
+    The work is linear in the instructions. An error of c6 names the circle:
+    ```
+    error: alpa_programs_c6: mesh 0 waits forever for mesh 1 to send tag 2
+    note: mesh 1 waits here for mesh 0 to send tag 1
+    ```
   }];
+  let options = [
+    Option<"channelCapacity", "channel-capacity", "int64_t", /*default=*/"-1",
+           "Messages of one mesh that may be under way to another one, or -1 for any "
+           "number; without it, what `alpa.channel_capacity` of the module says, else any "
+           "number">
+  ];
   let statistics = [
     Statistic<"numInstructions", "instructions", "Instructions checked">,
-    Statistic<"peakBuffers", "peak buffers", "Most buffers alive on one mesh">
+    Statistic<"peakBytes", "peak bytes", "Most bytes on one device of any mesh">
   ];
 }
 

@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Schedule/Schedules.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "compiler/Stage/MinCut.h"
 #include "compiler/Stage/Passes.h"
@@ -273,7 +274,9 @@ struct SplitBackward : alpa::impl::AlpaSplitBackwardBase<SplitBackward> {
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    if (!always)
+    auto name = module->getAttrOfType<StringAttr>(attr::schedule);
+    const ScheduleInfo *schedule = findSchedule(name ? name.getValue() : StringRef());
+    if (!always && !(schedule && schedule->splitsBackward))
       return;
     FailureOr<SlicedModule> sliced = readSlicedModule(module);
     if (failed(sliced))

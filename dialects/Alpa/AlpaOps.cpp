@@ -46,13 +46,55 @@ static LogicalResult verifyNumbers(Operation *op, StringRef label, RankedTensorT
   return success();
 }
 
+/// One buffer: its uses stand before the one instruction that ends it. Positions in a
+/// block are numbered once, so that all buffers together take linear time.
+static LogicalResult verifyLifetime(Operation *op, OpResult buffer) {
+  Operation *end = nullptr;
+  for (Operation *user : buffer.getUsers()) {
+    if (!isa<FreeOp, OutputOp>(user))
+      continue;
+    if (user == end) // alpa_free_c1 says so.
+      continue;
+    if (end) {
+      if (user->isBeforeInBlock(end))
+        std::swap(user, end);
+      InFlightDiagnostic diagnostic = user->emitError()
+                                      << "alpa_program_c4: the buffer was already "
+                                      << (isa<FreeOp>(end) ? "freed" : "given out");
+      diagnostic.attachNote(end->getLoc()) << "it was here";
+      return diagnostic;
+    }
+    end = user;
+  }
+  if (!end)
+    return op->emitError() << "alpa_program_c5: buffer " << buffer.getResultNumber()
+                           << " is neither freed nor output";
+  Operation *late = nullptr;
+  for (Operation *user : buffer.getUsers())
+    if (end->isBeforeInBlock(user) && (!late || user->isBeforeInBlock(late)))
+      late = user;
+  if (!late)
+    return success();
+  InFlightDiagnostic diagnostic = late->emitError() << "alpa_program_c3: the buffer was "
+                                                    << (isa<FreeOp>(end) ? "freed" : "given out");
+  diagnostic.attachNote(end->getLoc()) << "it was here";
+  return diagnostic;
+}
+
 LogicalResult ProgramOp::verify() {
-  if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))))
+  auto peak = (*this)->getAttrOfType<IntegerAttr>("peak_bytes");
+  std::optional<int64_t> promised = peak ? std::optional(peak.getInt()) : std::nullopt;
+  if (failed(notNegative(*this, "alpa_program_c1", "the mesh", int64_t(getMesh()))) ||
+      failed(notNegative(*this, "alpa_program_c6", "the peak of memory", promised)))
     return failure();
   for (Operation &op : *getBody())
     if (!isa<AlpaDialect>(op.getDialect()) || isa<ProgramOp, SumOfStagesOp, CrossMeshReshardOp>(op))
       return op.emitError() << "alpa_program_c2: `" << op.getName()
                             << "` is not an instruction of a program";
+  for (Operation &op : *getBody())
+    for (OpResult buffer : op.getResults())
+      if (failed(verifyLifetime(&op, buffer)))
+        return failure();
   return success();
 }
 

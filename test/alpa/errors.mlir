@@ -62,6 +62,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_input_c1: the micro-batch is negative: -2}}
   %0 = alpa.input {arg = 0 : i64, micro_batch = -2 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -69,6 +70,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_input_c2: the sharding has 2 entries, but 'tensor<8xf32>' has 1 dimensions}}
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R, R]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -105,6 +107,7 @@ alpa.program @p on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
   // expected-error@+1 {{alpa_send_c1: mesh 0 is this program's own mesh}}
   alpa.send %0 to 0 tag 1 : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -112,6 +115,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_recv_c1: the tag is negative: -5}}
   %0 = alpa.recv from 1 tag -5 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -119,6 +123,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_recv_c2: the sharding has 0 entries}}
   %0 = alpa.recv from 1 tag 5 {sharding = #alpa.sharding<[]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -127,6 +132,7 @@ alpa.program @p on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xi1>
   // expected-error@+1 {{alpa_accumulate_c1: truth values cannot be added up}}
   %1 = alpa.accumulate %0, %0 : tensor<8xi1>
+  alpa.free %0, %1 : tensor<8xi1>, tensor<8xi1>
 }
 
 // -----
@@ -134,6 +140,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_zero_c1: the sharding has 2 entries, but 'tensor<8xf32>' has 1 dimensions}}
   %0 = alpa.zero {sharding = #alpa.sharding<[R, R]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -141,6 +148,7 @@ alpa.program @p on 0 {
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_zero_c2: truth values cannot be added up}}
   %0 = alpa.zero {sharding = #alpa.sharding<[R]>} : tensor<8xi1>
+  alpa.free %0 : tensor<8xi1>
 }
 
 // -----
@@ -149,6 +157,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [0]}}
   %1 = alpa.all_reduce %0 among [0] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -157,6 +166,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [0, 2, 2]}}
   %1 = alpa.all_reduce %0 among [0, 2, 2] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -165,6 +175,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c1: expected at least two meshes that rise, got [-1, 0]}}
   %1 = alpa.all_reduce %0 among [-1, 0] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -173,6 +184,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c2: mesh 0 is not among [1, 2]}}
   %1 = alpa.all_reduce %0 among [1, 2] tag 1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -181,6 +193,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c3: the tag is negative: -1}}
   %1 = alpa.all_reduce %0 among [0, 1] tag -1 : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -189,6 +202,7 @@ alpa.program @p on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xi1>
   // expected-error@+1 {{alpa_all_reduce_c4: truth values cannot be added up}}
   %1 = alpa.all_reduce %0 among [0, 1] tag 1 : tensor<8xi1>
+  alpa.free %0, %1 : tensor<8xi1>, tensor<8xi1>
 }
 
 // -----
@@ -197,6 +211,7 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_all_reduce_c5: mesh 0 takes the sum itself and sends nothing, got `by` @a}}
   %1 = alpa.all_reduce %0 among [0, 1] tag 1 by @a, @b : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
@@ -327,9 +342,54 @@ alpa.program @p on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
   // expected-error@+1 {{alpa_program_c2: `alpa.sum_of_stages` is not an instruction of a program}}
   %1 = alpa.sum_of_stages %0, %0 of [0, 1] : tensor<f32>
+  alpa.free %0, %1 : tensor<f32>, tensor<f32>
 }
 
 // -----
 
 // expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.part_of`: expected at least 0, got -1}}
 func.func private @f() -> (tensor<f32> {alpa.part_of = -1 : i64})
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-note@+1 {{it was here}}
+  alpa.free %0 : tensor<8xf32>
+  // expected-error@+1 {{alpa_program_c3: the buffer was freed}}
+  %1 = alpa.accumulate %0, %0 : tensor<8xf32>
+  alpa.free %1 : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-note@+1 {{it was here}}
+  alpa.output %0 {result = 0 : i64} : tensor<8xf32>
+  // expected-error@+1 {{alpa_program_c4: the buffer was already given out}}
+  alpa.free %0 : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  // expected-error@+1 {{alpa_program_c5: buffer 0 is neither freed nor output}}
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+}
+
+// -----
+
+alpa.program @a on 0 {
+  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  // expected-note@+1 {{it was here}}
+  alpa.free %0 : tensor<8xf32>
+  // expected-error@+1 {{alpa_program_c4: the buffer was already freed}}
+  alpa.free %0 : tensor<8xf32>
+}
+
+// -----
+
+// expected-error@+1 {{alpa_program_c6: the peak of memory is negative: -4}}
+alpa.program @a on 0 attributes {peak_bytes = -4 : i64} {
+}

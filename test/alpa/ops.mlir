@@ -38,6 +38,7 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
     %t = alpa.all_reduce %z among [0, 1, 3] tag 9 : tensor<8xf32>
     // CHECK: alpa.output %[[S]] {result = 0 : i64} : tensor<4x8x8xf32>
     alpa.output %s {result = 0 : i64} : tensor<4x8x8xf32>
+    alpa.free %z, %t : tensor<8xf32>, tensor<8xf32>
   }
   // CHECK: alpa.program @mesh_1 on 1 {
   alpa.program @mesh_1 on 1 {
@@ -45,6 +46,7 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
     %z = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<i32>
     // CHECK: alpa.all_reduce %[[Z]] among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
     %t = alpa.all_reduce %z among [0, 1] tag 9 by @reshard_4, @reshard_5 : tensor<i32>
+    alpa.free %z, %t : tensor<i32>, tensor<i32>
   }
   // CHECK: func.func @sum_of_stages(%[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>)
   func.func @sum_of_stages(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {

@@ -252,6 +252,7 @@ alpa.program @p on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
   // expected-error@+1 {{alpa_send_c2: @p is not an alpa.cross_mesh_reshard}}
   alpa.send %0 to 1 tag 0 by @p : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
 
 // -----
@@ -263,6 +264,7 @@ alpa.program @p on 0 {
   %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<4xf32>
   // expected-error@+1 {{alpa_send_c2: @t is for 'tensor<8xf32>', got 'tensor<4xf32>'}}
   alpa.send %0 to 1 tag 0 by @t : tensor<4xf32>
+  alpa.free %0 : tensor<4xf32>
 }
 
 // -----
@@ -273,6 +275,7 @@ alpa.cross_mesh_reshard @t : tensor<8xf32> from #alpa.sharding<[R]> on #alpa.mes
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_recv_c3: @t is for 'tensor<8xf32>', got 'tensor<8xi32>'}}
   %0 = alpa.recv from 1 tag 0 by @t {sharding = #alpa.sharding<[R]>} : tensor<8xi32>
+  alpa.free %0 : tensor<8xi32>
 }
 
 // -----
@@ -283,4 +286,5 @@ alpa.cross_mesh_reshard @t : tensor<8xf32> from #alpa.sharding<[R]> on #alpa.mes
 alpa.program @p on 0 {
   // expected-error@+1 {{alpa_recv_c3: @t leads to #alpa.sharding<[R]>, got #alpa.sharding<[S0]>}}
   %0 = alpa.recv from 1 tag 0 by @t {sharding = #alpa.sharding<[S0]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }

@@ -74,4 +74,5 @@ alpa.program @p on 0 {
   %1 = alpa.recv from 1 tag 5 by @empty {sharding = #alpa.sharding<[R, R]>} : tensor<8x4xf32>
   // CHECK: alpa.reshard %[[R]]
   %2 = alpa.reshard %1 {from = #alpa.sharding<[R, R]>, to = #alpa.sharding<[S0, R]>} : tensor<8x4xf32>
+  alpa.free %0, %1, %2 : tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>
 }

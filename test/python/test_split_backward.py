@@ -76,7 +76,7 @@ def _functions(module: Module, stage: int) -> dict[str, Function]:
     return found
 
 
-def _sliced(model: zoo.Model, folder: Path, remat: str = "none") -> Module:
+def sliced_step(model: zoo.Model, folder: Path, remat: str = "none") -> Module:
     """The step in two stages on meshes of their own; the last one sends a gradient back."""
     state, batch = model.init()
     traced = trace(model.step, state, batch, num_micro_batches=2)
@@ -117,7 +117,7 @@ def _drawn(function: Function) -> dict[int, np.ndarray]:
     [("gpt", "none"), ("gpt", "all"), ("moe", "none"), ("wide_resnet", "none"), ("vit", "none")],
 )
 def test_parts_make_the_whole(name: str, remat: str, tmp_path: Path) -> None:
-    module = _sliced(zoo.get(name), tmp_path, remat)
+    module = sliced_step(zoo.get(name), tmp_path, remat)
     whole = _functions(module.clone().run(LOWER), 1)["backward"]
     split = module.run("alpa-split-backward{always=true}").run(LOWER)
     assert {"backward"} <= set(_functions(split, 0)), "has nothing to send back"

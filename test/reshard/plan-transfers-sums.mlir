@@ -34,6 +34,7 @@ module @step {
     %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<4xf32>
     %1 = alpa.all_reduce %0 among [0, 1] tag 7 : tensor<4xf32> // first
     %2 = alpa.recv from 1 tag 8 {sharding = #alpa.sharding<[R]>} : tensor<4xf32>
+    alpa.free %0, %1, %2 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   }
   alpa.program @mesh_1 on 1 {
     %0 = alpa.zero {sharding = #alpa.sharding<[S0]>} : tensor<4xf32>
@@ -41,5 +42,6 @@ module @step {
     %2 = alpa.run @stage_1::@update_0(%1) : (tensor<4xf32>) -> tensor<4xf32>
     %3 = alpa.accumulate %2, %1 : tensor<4xf32>
     alpa.send %3 to 0 tag 8 : tensor<4xf32>
+    alpa.free %0, %1, %2, %3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   }
 }

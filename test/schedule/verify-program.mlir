@@ -81,43 +81,15 @@ alpa.program @b on 1 {
 
 // -----
 
-alpa.program @a on 0 {
-  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
-  // expected-note@+1 {{it was here}}
-  alpa.free %0 : tensor<8xf32>
-  // expected-error@+1 {{alpa_programs_c4: the buffer was freed}}
-  %1 = alpa.accumulate %0, %0 : tensor<8xf32>
-  alpa.free %1 : tensor<8xf32>
-}
-
-// -----
-
-alpa.program @a on 0 {
-  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
-  // expected-note@+1 {{it was here}}
-  alpa.output %0 {result = 0 : i64} : tensor<8xf32>
-  // expected-error@+1 {{alpa_programs_c5: the buffer was already given out}}
-  alpa.free %0 : tensor<8xf32>
-}
-
-// -----
-
-alpa.program @a on 0 {
-  // expected-error@+1 {{alpa_programs_c5: buffer 0 is neither freed nor output}}
-  %0 = alpa.input {arg = 0 : i64, sharding = #alpa.sharding<[R]>} : tensor<8xf32>
-}
-
-// -----
-
 // Each waits for the other before it sends.
 alpa.program @a on 0 {
-  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever: mesh 1 sends tag 2 only after it received something itself}}
+  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever for mesh 1 to send tag 2}}
   %0 = alpa.recv from 1 tag 2 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
   alpa.send %0 to 1 tag 1 : tensor<8xf32>
   alpa.free %0 : tensor<8xf32>
 }
 alpa.program @b on 1 {
-  // expected-note@+1 {{mesh 1 waits here}}
+  // expected-note@+1 {{mesh 1 waits here for mesh 0 to send tag 1}}
   %0 = alpa.recv from 0 tag 1 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
   alpa.send %0 to 0 tag 2 : tensor<8xf32>
   alpa.free %0 : tensor<8xf32>
@@ -195,14 +167,14 @@ alpa.program @b on 1 {
 // Two sums in different orders.
 alpa.program @a on 0 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
-  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever: mesh 1 never comes to the sum of tag 4}}
+  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever for mesh 1 to come to the sum of tag 4}}
   %1 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
   %2 = alpa.all_reduce %0 among [0, 1] tag 5 : tensor<f32>
   alpa.free %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
 }
 alpa.program @b on 1 {
   %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
-  // expected-note@+1 {{mesh 1 waits here}}
+  // expected-note@+1 {{mesh 1 waits here for mesh 0 to come to the sum of tag 5}}
   %1 = alpa.all_reduce %0 among [0, 1] tag 5 : tensor<f32>
   %2 = alpa.all_reduce %0 among [0, 1] tag 4 : tensor<f32>
   alpa.free %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
@@ -225,33 +197,68 @@ alpa.program @b on 1 {
 
 // -----
 
-module attributes {alpa.num_micro_batches = 2 : i64} {
-  module @stage_0 {
-    // expected-error@+1 {{alpa_programs_c7: expected 2 runs, got 1}}
-    func.func private @forward()
-  }
-  alpa.program @a on 0 {
-    alpa.run @stage_0::@forward() {micro_batch = 0 : i64} : () -> ()
-  }
+// Three meshes wait in a circle; the fourth one waits, too, but is none of its.
+alpa.program @d on 3 {
+  %0 = alpa.recv from 0 tag 9 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
 }
-
-// -----
-
-module attributes {alpa.num_micro_batches = 2 : i64} {
-  module @stage_0 {
-    func.func private @forward()
-  }
-  alpa.program @a on 0 {
-    // expected-note@+1 {{the first one is here}}
-    alpa.run @stage_0::@forward() {micro_batch = 0 : i64} : () -> ()
-    // expected-error@+1 {{alpa_programs_c7: the function runs again}}
-    alpa.run @stage_0::@forward() {micro_batch = 0 : i64} : () -> ()
-  }
-}
-
-// -----
-
-// expected-error@+1 {{alpa_programs_c7: result 0 leaves 0 times, expected 1}}
-func.func private @main() -> tensor<8xf32>
 alpa.program @a on 0 {
+  // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever for mesh 2 to send tag 3}}
+  %0 = alpa.recv from 2 tag 3 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.send %0 to 1 tag 1 : tensor<8xf32>
+  alpa.send %0 to 3 tag 9 : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
+}
+alpa.program @b on 1 {
+  // expected-note@+1 {{mesh 1 waits here for mesh 0 to send tag 1}}
+  %0 = alpa.recv from 0 tag 1 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.send %0 to 2 tag 2 : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
+}
+alpa.program @c on 2 {
+  // expected-note@+1 {{mesh 2 waits here for mesh 1 to send tag 2}}
+  %0 = alpa.recv from 1 tag 2 {sharding = #alpa.sharding<[R]>} : tensor<8xf32>
+  alpa.send %0 to 0 tag 3 : tensor<8xf32>
+  alpa.free %0 : tensor<8xf32>
+}
+
+// -----
+
+// Enough room for one message, but the first one to be received is the second one sent.
+module attributes {alpa.channel_capacity = 1 : i64} {
+  alpa.program @a on 0 {
+    %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+    alpa.send %0 to 1 tag 0 : tensor<f32>
+    // expected-error@+1 {{alpa_programs_c6: mesh 0 waits forever for mesh 1 to receive one of the 1 messages that may be under way to it}}
+    alpa.send %0 to 1 tag 1 : tensor<f32>
+    alpa.free %0 : tensor<f32>
+  }
+  alpa.program @b on 1 {
+    // expected-note@+1 {{mesh 1 waits here for mesh 0 to send tag 1}}
+    %1 = alpa.recv from 0 tag 1 {sharding = #alpa.sharding<[]>} : tensor<f32>
+    %0 = alpa.recv from 0 tag 0 {sharding = #alpa.sharding<[]>} : tensor<f32>
+    alpa.free %0, %1 : tensor<f32>, tensor<f32>
+  }
+}
+
+// -----
+
+module attributes {alpa.channel_capacity = 2 : i64} {
+  alpa.program @a on 0 {
+    %0 = alpa.zero {sharding = #alpa.sharding<[]>} : tensor<f32>
+    alpa.send %0 to 1 tag 0 : tensor<f32>
+    alpa.send %0 to 1 tag 1 : tensor<f32>
+    alpa.free %0 : tensor<f32>
+  }
+  alpa.program @b on 1 {
+    %1 = alpa.recv from 0 tag 1 {sharding = #alpa.sharding<[]>} : tensor<f32>
+    %0 = alpa.recv from 0 tag 0 {sharding = #alpa.sharding<[]>} : tensor<f32>
+    alpa.free %0, %1 : tensor<f32>, tensor<f32>
+  }
+}
+
+// -----
+
+// expected-error@+1 {{the capacity of channels is 0; expected at least 1 message}}
+module attributes {alpa.channel_capacity = 0 : i64} {
 }
