@@ -79,7 +79,8 @@ private:
       if (!candidate || elements(value) < least)
         continue;
       differ |= layer && *layer != *candidate;
-      if (elements(value) > most) {
+      // A gradient that several layers add up goes to the first, which holds the weight.
+      if (elements(value) > most || (elements(value) == most && *candidate < *layer)) {
         most = elements(value);
         layer = candidate;
       }
