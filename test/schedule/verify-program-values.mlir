@@ -53,6 +53,19 @@
 // RUN: sed 's/on 1 {/on 2 {/; s/on 0 {/on 1 {/; s/on 2 {/on 0 {/; s/to 1 tag/to 2 tag/; s/to 0 tag/to 1 tag/; s/to 2 tag/to 0 tag/; s/from 1 tag/from 2 tag/; s/from 0 tag/from 1 tag/; s/from 2 tag/from 0 tag/; s/%%w = alpa.input {arg = 0/%%w = alpa.input {arg = 0/' %s | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=WRONGMESH
 // WRONGMESH: error: alpa_programs_c5: argument 0 lies on mesh 0; mesh 1 has to receive it
 
+// A plan of a transfer is between these meshes and from what is held.
+// RUN: sed 's/^  alpa.program @mesh_0/  alpa.cross_mesh_reshard @r : tensor<4xf32> from #alpa.sharding<[R]> on #alpa.mesh<shape = [1], devices = [0]> to #alpa.sharding<[S0]> on #alpa.mesh<shape = [2], devices = [1, 2]> {\n  }\n&/; s/tag 0 /tag 0 by @r /' %s > %t.planned
+// RUN: alpa-opt %t.planned --alpa-verify-program -o /dev/null
+// RUN: sed '/alpa.cross_mesh/s/devices = .0.>/devices = [3]>/' %t.planned | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=ELSEWHERE
+// ELSEWHERE: error: alpa_programs_c3: @r is not from mesh 0 to mesh 1
+// ELSEWHERE-NEXT: alpa.send %a0
+// RUN: sed '/alpa.cross_mesh/s/from #alpa.sharding<.R.>/from #alpa.sharding<[S0]>/' %t.planned | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=SOURCE
+// SOURCE: error: alpa_programs_c3: @r is from #alpa.sharding<[S0]>, but the buffer is held as #alpa.sharding<[R]>
+// SOURCE-NEXT: alpa.send %a0
+// RUN: sed 's/recv from 0 tag 0 by @r/recv from 0 tag 0/' %t.planned | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=UNPLANNED
+// UNPLANNED: error: alpa_programs_c3: tag 0 is sent by r, but received unplanned
+// UNPLANNED-NEXT: %h0 = alpa.recv
+
 // Memory of mesh 0: the weight (32 bytes), two inputs, two activations of which one is known to be
 // received when a gradient has come for it, that gradient, and the weight's gradient.
 // RUN: sed 's/on 0 {/on 0 attributes {peak_bytes = 128 : i64} {/' %s | alpa-opt --alpa-verify-program -o /dev/null
