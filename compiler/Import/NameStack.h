@@ -13,6 +13,7 @@ enum class NamedPhase {
   None,     // No name stack, or one outside the differentiated function.
   Forward,  // jvp(..)
   Backward, // transpose(jvp(..))
+  Update,   // alpa_update: what a step without gradients makes once, of the whole batch
 };
 
 struct NameStack {
@@ -28,11 +29,13 @@ struct NameStack {
 ///   jit(f)/transpose(vmap(jvp(M)))/mul    Backward
 ///   jit(f)/transpose                      None (an op named transpose)
 ///   jit(f)/add                            None
+///   jit(f)/alpa_eqn_3/add                 None (nothing is differentiated)
+///   jit(f)/alpa_update/add                Update
 NameStack parseNameStack(llvm::StringRef name);
 
 /// Reads a location. Names in a function do not repeat those of its callers: of
-/// nested call sites the outermost one that names a phase counts, so that a step
-/// may be a call of a jitted function, or a gradient's op a call.
+/// nested call sites the outermost one that names a phase or an equation counts, so that
+/// a step may be a call of a jitted function, or a gradient's op a call.
 NameStack readNameStack(mlir::Location location);
 
 /// Whether the op is the barrier that `alpa_mlir.layer_boundary` leaves in a

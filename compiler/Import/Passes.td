@@ -23,8 +23,8 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     forward computation is forward, what depends on the backward one is update,
     and what depends on neither is forward only as long as it holds a dimension
     of the batch. A metric such as the exponential of the mean loss is update even
-    if the loss function computes it. A module without backward ops is forward as
-    a whole.
+    if the loss function computes it. A module without backward ops is forward but
+    for ops in a scope `alpa_update`, and ops without a name that read them.
 
     Constants, iotas and broadcasts of them are repeated for each equation that
     uses them, so that no later cut has to carry them. Equal ops are merged

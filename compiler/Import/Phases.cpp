@@ -43,9 +43,11 @@ public:
         facts[op].phase = choose(op, batch);
       pullSources();
       deferMetrics(batch);
-      if (failed(verifyOrder()))
-        return failure();
+    } else {
+      followUpdates();
     }
+    if (failed(verifyOrder()))
+      return failure();
     numberForward();
     numberBackward();
     annotate();
@@ -73,6 +75,17 @@ private:
         facts[op].feedsForward |= to.feedsForward || to.named == NamedPhase::Forward;
         facts[op].feedsBackward |= to.feedsBackward || to.named == NamedPhase::Backward;
       }
+  }
+
+  /// Without gradients all is forward but what is named as made once of the whole batch, and
+  /// what depends on that.
+  void followUpdates() {
+    for (Operation *op : ops)
+      if (facts[op].named == NamedPhase::Update ||
+          (!facts[op].eqn && llvm::any_of(sources(op), [&](Operation *source) {
+            return facts[source].phase == Phase::Update;
+          })))
+        facts[op].phase = Phase::Update;
   }
 
   /// Update work is done once, on averages; so what holds no sample of the batch

@@ -60,3 +60,13 @@ func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
 func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %b: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}) -> tensor<f32> {
   return %a : tensor<f32>
 }
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-note @unknown {{the value is computed here}}
+  %0 = stablehlo.sine %x : tensor<4xf32> loc("jit(f)/alpa_update/sin")
+  // expected-error @unknown {{is forward but needs a value of the update computation}}
+  %1 = stablehlo.cosine %0 : tensor<4xf32> loc("jit(f)/alpa_eqn_0/cos")
+  return %1 : tensor<4xf32>
+}
