@@ -109,7 +109,6 @@ class TracedStep:
             self.traced,
             described,
             method,
-            self.options.gradient_reduction,
             progress_bar("planning", "candidate") if progress is True else progress or None,
             None if kept is None else kept.solved_folder(),
         )
@@ -350,7 +349,7 @@ def parallelize(
     donate_state: bool = True,
     cache: CacheLike = True,
 ) -> ParallelFunction | Callable[[Callable[..., Any]], ParallelFunction]:
-    """Make a training step run in parallel, as a decorator with or without options.
+    """Make a step of training, inference or evaluation run in parallel, as a decorator.
 
     Args:
         fn: `(state..., batch) -> result`, written for one device.
@@ -360,7 +359,8 @@ def parallelize(
         batch_argnums: the arguments that are split into micro-batches along dimension 0; by
             default the last one.
         static_argnums: arguments that are Python values.
-        gradient_reduction: whether gradients of micro-batches are averaged or summed.
+        gradient_reduction: whether gradients of micro-batches are averaged or summed; means
+            nothing for a step without gradients, whose results are those of the whole batch.
         donate_state: a call uses up the state it is given (if it came from an earlier call).
         cache: whether plans are kept on disk and found again, or the folder to keep them in.
 

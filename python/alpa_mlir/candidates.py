@@ -102,13 +102,13 @@ class Candidates:
         annotated: the signature of a traced step as the compiler wants it.
         first: the step as it is traced already.
         method: its number of micro-batches does not matter here.
-        gradients: `"mean"` or `"sum"`.
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
 
     Attributes:
         batch_size: examples of a step.
         state_bytes: of the step's state, wherever it lies.
+        whole_only: why the step has one micro-batch only; empty if it may have several.
     """
 
     def __init__(
@@ -118,7 +118,6 @@ class Candidates:
         first: Traced,
         cluster: Cluster,
         method: Method,
-        gradients: str,
         progress: Progress | None = None,
         solved: Path | None = None,
     ) -> None:
@@ -132,7 +131,6 @@ class Candidates:
         self._exact: dict[tuple[int, str, str], Found] = {}
         self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
         self._tried: dict[tuple[int, str, str], Tried] = {}
-        self._gradients = gradients
         self._progress = progress
         self._done = 0
         self.cluster = cluster
@@ -143,6 +141,7 @@ class Candidates:
             for x in first.signature.inputs
             if x.kind == "state"
         )
+        self.whole_only = first.whole_only
         self._misfits: list[tuple[int, Method]] = []
 
     def __enter__(self) -> Candidates:
@@ -204,7 +203,7 @@ class Candidates:
         module = self._module_of(traced).clone()
         try:
             self._search(module, count, method)
-            module.run(method.finish_passes(self._gradients))
+            module.run(method.finish_passes(traced.signature.gradient_reduction))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule, None, exact=True, reason=error.what

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from jax.extend import core
 
-from .tagging import call_body
+from .random_keys import bodies
+from .tagging import TAG_PREFIX, call_body
 
 _core: Any = core
 
@@ -36,7 +37,18 @@ def phase_of(name_stack: str) -> Phase:
     _, transposed, inside = name_stack.partition("transpose(")
     if transposed and "jvp(" in inside:
         return "backward"
-    return "forward" if "jvp(" in name_stack else "update"
+    return "forward" if "jvp(" in name_stack or TAG_PREFIX in name_stack else "update"
+
+
+def has_gradients(jaxpr: Any, scope: str = "") -> bool:
+    """Whether a jaxpr holds equations of a gradient."""
+    for eqn in jaxpr.eqns:
+        stack = f"{scope}/{eqn.source_info.name_stack}"
+        if phase_of(stack) == "backward":
+            return True
+        if any(has_gradients(inner, stack) for inner, _ in bodies(eqn)):
+            return True
+    return False
 
 
 def result_facts(closed: Any) -> list[ResultFacts]:

@@ -58,6 +58,8 @@ class Planner:
         self.candidates = candidates
         self.method = candidates.method
         self.counts = self.method.micro_batch_counts(candidates.batch_size)
+        if candidates.whole_only and 1 in self.counts:
+            self.counts = (1,)
 
     def run(self) -> Chosen:
         """Search, and plan what is best in full.

@@ -29,6 +29,8 @@ _jax: Any = jax
 _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
+# Of a step without gradients, what is made once of sums over the whole batch.
+UPDATE_SCOPE = "alpa_update"
 INNER_PREFIX = "alpa_inner"
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
@@ -99,6 +101,11 @@ def _wrap_vjp(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(tag_equations(fun), *primals, **options)
 
     return vjp
+
+
+def current_session() -> TagSession | None:
+    """That of the innermost `tag_gradients` block."""
+    return _session.value
 
 
 def tag_equations(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,8 +205,7 @@ def _evaluate(
             outputs = _evaluate(session, inner, inner_consts, values, stack)
         else:
             if eqn.primitive.name == "scan":
-                inner = _tag_body(eqn.params["jaxpr"], session.level + 1)
-                eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
+                eqn = with_tagged_body(eqn, session.level + 1)
             with _jax.named_scope(session.next_tag()):
                 outputs = random_keys.bind(eqn, values, debug)
                 if eqn.primitive.name == "random_seed" and isinstance(values[0], _jax.core.Tracer):
@@ -210,15 +216,17 @@ def _evaluate(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _tag_body(closed: Any, level: int) -> Any:
-    """The body of a scan with its equations tagged, for the pass that unrolls layers."""
+def with_tagged_body(eqn: Any, level: int) -> Any:
+    """A scan whose body's equations are tagged, for the pass that unrolls layers."""
+    closed = eqn.params["jaxpr"]
 
     def body(*args: Any) -> list[Any]:
         return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, None)
 
-    return _jax.make_jaxpr(body)(
-        *(_jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals)
-    )
+    avals = [
+        _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals
+    ]
+    return eqn.replace(params={**eqn.params, "jaxpr": _jax.make_jaxpr(body)(*avals)})
 
 
 def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:

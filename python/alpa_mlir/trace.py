@@ -21,6 +21,7 @@ from . import carry, jaxpr_facts, micro_batch, random_keys, tagging, trees
 from .call_form import CallForm, static_arguments
 from .compiler import Module
 from .errors import TraceError
+from .forward_only import ForwardStep
 from .micro_batch import MICRO_BATCH, Leaf
 from .plan import StaticArgument
 from .plan_check import without_locations
@@ -46,6 +47,8 @@ class Traced:
         static: the static arguments: positions, and values that are names or numbers.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
+        whole_only: why the step has one micro-batch only; empty if it may have several, and
+            always for steps with gradients.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
             text was kept from an earlier trace.
     """
@@ -58,6 +61,7 @@ class Traced:
     out_leaves: tuple[Leaf, ...] = field(repr=False)
     static: tuple[StaticArgument, ...]
     tagged_equations: int
+    whole_only: str
     lowered: Any = field(repr=False)
 
     def as_text(self, debug_info: bool = False) -> str:
@@ -149,7 +153,8 @@ def trace(
         static_argnums: arguments that are Python values, not arrays.
         gradient_reduction: whether gradients, and results of real dtype whose shape does not
             grow with the batch, are averaged or summed over micro-batches. Results of integer
-            dtype that depend on the batch are counts and always summed.
+            dtype that depend on the batch are counts and always summed. A step without gradients
+            needs no such choice: its results are those of the whole batch.
         carried: by number of a state argument, the index of the result that is its next
             value, or None for an argument that is never replaced. By default found from the
             trees (see carry.py).
@@ -191,9 +196,17 @@ def trace(
         random_keys.may_be_key(leaf) for i in dynamic for leaf in trees.leaves(full[i])
     )
     shapes = (micro, full)
-    traced, lowered, session, numbered = _run_and_lower(
-        fn, jitted, static, dynamic, batches, shapes, num_micro_batches, hook, platform, numbered
-    )
+    given = (static, dynamic, batches, shapes, num_micro_batches, hook, platform)
+    traced, lowered, session, numbered = _run_and_lower(fn, jitted, *given, numbered)
+    forward: ForwardStep | None = None
+    if lowered is None:
+        plain = jitted.trace(*micro) if numbered else traced
+        forward = _forward_step(plain, jitted, shapes, batches, num_micro_batches, name)
+        tagged = forward.function(name, dynamic, trees.structure(traced.out_info))
+        again = _jax.jit(tagged, static_argnums=static, keep_unused=True)
+        traced, lowered, session, numbered = _run_and_lower(
+            tagged, again, *given, numbered, is_tagged=True
+        )
 
     _check_single_examples(jitted, micro, full, num_micro_batches, name)
 
@@ -209,6 +222,8 @@ def trace(
     )
 
     facts = jaxpr_facts.result_facts(traced.jaxpr)
+    if forward is not None and forward.why_whole:  # Any result may be the next value of a state.
+        facts = [replace(f, phase="update" if f.phase == "forward" else f.phase) for f in facts]
     states: list[carry.Subtree] = []
     in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
     for number in dynamic:
@@ -237,15 +252,20 @@ def trace(
         number_bit = 1 << len(in_leaves)
         _check_carried_keys(in_leaves, pairs, facts, number_bit)
         batch_bits |= number_bit
-    reductions = micro_batch.find_reductions(
-        out_leaves,
-        facts,
-        set(pairs.values()),
-        batch_bits,
-        num_micro_batches,
-        gradient_reduction,
-        full_shapes,
-    )
+    carried_results = set(pairs.values())
+    if forward is not None:
+        reductions = forward.check(out_leaves, carried_results)
+        gradient_reduction = "sum"  # What the update reads of a batch are sums.
+    else:
+        reductions = micro_batch.find_reductions(
+            out_leaves,
+            facts,
+            carried_results,
+            batch_bits,
+            num_micro_batches,
+            gradient_reduction,
+            full_shapes,
+        )
     inputs = tuple(
         Input(
             leaf.name,
@@ -273,8 +293,40 @@ def trace(
         out_leaves,
         static_arguments(args, static),
         session.equations,
+        "" if forward is None else forward.why_whole,
         lowered,
     )
+
+
+def _forward_step(
+    traced: Any,
+    jitted: Any,
+    shapes: tuple[Sequence[Any], Sequence[Any]],
+    batches: Sequence[int],
+    count: int,
+    name: str,
+) -> ForwardStep:
+    """What of a step without gradients runs for each micro-batch, and what once.
+
+    Args:
+        traced: the step at micro-batch size.
+        shapes: arguments at micro-batch size, and at full size.
+    """
+    micro, larger = shapes
+    if count == 1:  # Seen beside a batch twice as large.
+        larger = [_grow(a, 2) if i in batches else a for i, a in enumerate(micro)]
+    try:
+        whole = jitted.trace(*larger).jaxpr
+    except (TypeError, ValueError) as error:
+        whole = None
+        if count > 1:
+            raise TraceError(
+                f"the step works on one of {count} micro-batches, but not on the whole batch: "
+                f"{str(error).splitlines()[0]}",
+                where=name,
+                fix="take sizes from the batch's shape, or use one micro-batch",
+            ) from error
+    return ForwardStep(traced.jaxpr, whole, count, name)
 
 
 def _run_and_lower(
@@ -289,9 +341,10 @@ def _run_and_lower(
     platform: str | None,
     numbered: bool,
     is_last: bool = False,
+    is_tagged: bool = False,
 ) -> tuple[Any, Any, tagging.TagSession, bool]:
     """Trace and lower; anew if the step turns out to need the micro-batch's number after all,
-    or not to need it."""
+    or not to need it. A step without gradients is not lowered before its equations are tagged."""
     with tagging.tag_gradients(hook) as session:
         if numbered:
             traced, is_stochastic = _run_numbered(
@@ -302,11 +355,14 @@ def _run_and_lower(
             is_stochastic = count > 1 and (
                 session.keys > 0 or _outside_draws(traced, session, ()).found()
             )
+        is_forward = session.functions == 0 and not jaxpr_facts.has_gradients(traced.jaxpr.jaxpr)
+        if is_forward and not is_tagged:
+            return traced, None, session, numbered
         if is_last or is_stochastic == numbered:
             platforms = (platform,) if platform else None
             return traced, traced.lower(lowering_platforms=platforms), session, numbered
     given = (fn, jitted, static, dynamic, batches, shapes, count, hook, platform)
-    return _run_and_lower(*given, is_stochastic, is_last=True)
+    return _run_and_lower(*given, is_stochastic, is_last=True, is_tagged=is_tagged)
 
 
 def _run_numbered(
