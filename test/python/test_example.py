@@ -1,4 +1,4 @@
-"""The example trains, checks itself, and ends with one line when its input is bad."""
+"""The examples train and serve, check themselves, and end with one line when input is bad."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 import alpa_mlir
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, example: str = "train_gpt.py") -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments], capture_output=True, text=True, env=environment
-    )
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 def test_trains_and_checks_itself(tmp_path):
@@ -34,6 +33,19 @@ def test_trains_and_checks_itself(tmp_path):
     plan = alpa_mlir.Plan.load(tmp_path)
     assert len(plan.stages) > 1 or any(any(w.spec) for s in plan.stages for w in s.weights)
     assert plan.as_text() in result.stdout
+
+
+def test_serves_and_checks_itself(tmp_path):
+    sizes = ("--layers", "2", "--hidden", "32", "--length", "16", "--batch", "8", "--calls", "2")
+    result = run(*sizes, "--stages", "2", "--save-plan", str(tmp_path), example="serve_gpt.py")
+    assert result.returncode == 0, result.stderr
+    check = re.fullmatch(r"check: max relative difference (\S+)", result.stdout.splitlines()[-1])
+    assert check is not None
+    assert float(check[1]) < 1e-4
+    plan = alpa_mlir.Plan.load(tmp_path)
+    assert (len(plan.stages), plan.num_micro_batches) == (2, 4)
+    result = run("--micro-batches", "3", *sizes, example="serve_gpt.py")
+    assert re.match(r"error: batch\['\w+'\]: .*8.*3", result.stderr.strip())
 
 
 @pytest.mark.parametrize(
