@@ -7,15 +7,51 @@
 
 namespace alpa {
 
+/// Takes the backward runs out that stages lack.
+void leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists);
+
 // Gpipe.cpp
 llvm::Expected<std::vector<StepList>> generateGpipe(const ScheduleProblem &problem);
 int64_t inFlightGpipe(int64_t stagesFromHere, int64_t numMicroBatches);
+int64_t keptGpipe(const ScheduleProblem &problem, int64_t mesh);
 
 // OneForwardOneBackward.cpp
 llvm::Expected<std::vector<StepList>> generate1F1B(const ScheduleProblem &problem);
 llvm::Expected<std::vector<StepList>> generateOverlap(const ScheduleProblem &problem);
 int64_t inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t inFlightOverlap(int64_t stagesFromHere, int64_t numMicroBatches);
+int64_t kept1F1B(const ScheduleProblem &problem, int64_t mesh);
+int64_t keptOverlap(const ScheduleProblem &problem, int64_t mesh);
+
+// Interleaved.cpp
+llvm::Expected<std::vector<StepList>> generateInterleaved(const ScheduleProblem &problem);
+int64_t keptInterleaved(const ScheduleProblem &problem, int64_t mesh);
+/// Whether stage s lies on mesh s modulo the number of meshes, and all meshes have
+/// as many stages.
+bool isInRounds(const ScheduleProblem &problem);
+/// Sizes of the groups of micro-batches that take turns in rounds: none smaller than
+/// the number of meshes, unless there is only one.
+std::vector<int64_t> groupMicroBatches(int64_t numMicroBatches, int64_t numMeshes);
+/// Runs of one kind on a mesh in rounds: for each group all stages of the mesh, in
+/// ascending or descending order.
+StepList stepsInRounds(const ScheduleProblem &problem, int64_t mesh, RunKind kind, bool descending);
+
+// ZeroBubble.cpp
+llvm::Expected<std::vector<StepList>> generateZbH1(const ScheduleProblem &problem);
+int64_t keptZbH1(const ScheduleProblem &problem, int64_t mesh);
+
+// ZeroBubbleAuto.cpp
+llvm::Expected<std::vector<StepList>> generateZbAuto(const ScheduleProblem &problem);
+int64_t keptZbAuto(const ScheduleProblem &problem, int64_t mesh);
+
+// Custom.cpp
+llvm::Expected<std::vector<StepList>> generateCustom(const ScheduleProblem &problem);
+int64_t keptCustom(const ScheduleProblem &problem, int64_t mesh);
+
+// Inference.cpp
+llvm::Expected<std::vector<StepList>> generateInference(const ScheduleProblem &problem);
+int64_t inFlightInference(int64_t stagesFromHere, int64_t numMicroBatches);
+int64_t keptInference(const ScheduleProblem &problem, int64_t mesh);
 
 } // namespace alpa
 

@@ -2,6 +2,8 @@
 
 #include "compiler/Schedule/Families.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 using namespace alpa;
 
 /// All activations are alive at once. With several stages on a mesh, one stage's
@@ -21,3 +23,7 @@ llvm::Expected<std::vector<StepList>> alpa::generateGpipe(const ScheduleProblem 
 }
 
 int64_t alpa::inFlightGpipe(int64_t, int64_t numMicroBatches) { return numMicroBatches; }
+
+int64_t alpa::keptGpipe(const ScheduleProblem &problem, int64_t mesh) {
+  return problem.numMicroBatches * llvm::count(problem.meshOf, mesh);
+}

@@ -50,3 +50,11 @@ int64_t alpa::inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches) {
 int64_t alpa::inFlightOverlap(int64_t stagesFromHere, int64_t numMicroBatches) {
   return std::min(2 * stagesFromHere - 1, numMicroBatches);
 }
+
+int64_t alpa::kept1F1B(const ScheduleProblem &problem, int64_t mesh) {
+  return inFlight1F1B(problem.numMeshes() - mesh, problem.numMicroBatches);
+}
+
+int64_t alpa::keptOverlap(const ScheduleProblem &problem, int64_t mesh) {
+  return inFlightOverlap(problem.numMeshes() - mesh, problem.numMicroBatches);
+}

@@ -8,10 +8,19 @@ include "mlir/Pass/PassBase.td"
 def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
   let summary = "Write the instruction list of each mesh for one step";
   let description = [{
-    Orders the forward and backward runs of each stage by a schedule, then the
-    updates. A value is sent right after it is made, received right before its
-    first use, and freed after its last; weights that several stages use are
-    sent once a step.
+    Orders the forward and backward runs of each mesh by a schedule
+    (docs/schedules.md), then the updates. A value is sent right after it is made,
+    received right before its first use, and freed after its last; weights that
+    several meshes use are sent once a step. Stages of one mesh hand values on, through
+    an `alpa.reshard` where they hold them differently. A schedule that splits backward
+    runs wants `alpa-split-backward` before it; where a stage is not split, its input
+    part is the whole run.
+
+    The module's `alpa.stages` give the seconds that `zb-auto` goes by, and
+    `alpa.schedule_parameters = {limit, kept_part}` how many micro-batches' activations
+    fit, and which part of them waits for weight parts.
+    `alpa.channel_capacity` becomes the least number of messages that each ordered pair
+    of meshes must be able to hold for the programs to end.
 
     Before: the sliced module (`alpa-slice-stages`). After, beside it:
     ```mlir
@@ -25,8 +34,16 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
   }];
   let options = [
     Option<"schedule", "schedule", "std::string", /*default=*/"\"\"",
-           "`1f1b`, `1f1b-overlap` or `gpipe`; without it, what `alpa.schedule` of the "
-           "module says, else 1f1b">
+           "`1f1b`, `1f1b-overlap`, `gpipe`, `interleaved-1f1b`, `zb-h1`, `zb-auto`, `custom` or "
+           "`inference`; without it, what `alpa.schedule` of the module says, else 1f1b">,
+    Option<"limit", "limit", "double", /*default=*/"0",
+           "For `zb-auto`: activations of so many micro-batches fit; without it, what "
+           "`alpa.schedule_parameters` says, else as many as there are meshes">,
+    Option<"steps", "steps", "std::string", /*default=*/"\"\"",
+           "For `custom`: the steps of each mesh, such as `F0.0,B0.0;F1.0,B1.0`: F, B, I (input "
+           "part) or W (weight part), the stage and the micro-batch">,
+    Option<"stepsFile", "steps-file", "std::string", /*default=*/"\"\"",
+           "The same in a file: a line for each mesh, spaces between steps">
   ];
   let statistics = [
     Statistic<"numInstructions", "instructions", "Instructions of all programs">,

@@ -10,11 +10,29 @@ using namespace alpa;
 
 llvm::ArrayRef<ScheduleInfo> alpa::getSchedules() {
   static const ScheduleInfo schedules[] = {
-      {"1f1b", "one forward, one backward in turn after a warm-up", generate1F1B, inFlight1F1B},
+      {"1f1b", "one forward, one backward in turn after a warm-up", generate1F1B, inFlight1F1B,
+       kept1F1B},
       {"1f1b-overlap",
        "1f1b after a warm-up about twice as long: sending hides behind computing, for more memory",
-       generateOverlap, inFlightOverlap},
-      {"gpipe", "all forwards, then all backwards", generateGpipe, inFlightGpipe, false, true},
+       generateOverlap, inFlightOverlap, keptOverlap},
+      {"gpipe", "all forwards, then all backwards", generateGpipe, inFlightGpipe, keptGpipe,
+       /*splitsBackward=*/false, /*takesSeveralStages=*/true},
+      {"interleaved-1f1b",
+       "1f1b with several stages on each mesh in rounds: less waiting, for more sending and memory",
+       generateInterleaved, inFlight1F1B, keptInterleaved, /*splitsBackward=*/false,
+       /*takesSeveralStages=*/true},
+      {"zb-h1",
+       "1f1b whose weight gradients fill what the last stages wait: a third of the waiting, no "
+       "more activations than 1f1b's first stage",
+       generateZbH1, inFlight1F1B, keptZbH1, /*splitsBackward=*/true},
+      {"zb-auto",
+       "zero bubble, found from the seconds of all runs and sends under a limit on activations",
+       generateZbAuto, inFlight1F1B, keptZbAuto, /*splitsBackward=*/true},
+      {"custom", "steps that are given", generateCustom, inFlight1F1B, keptCustom,
+       /*splitsBackward=*/true, /*takesSeveralStages=*/true},
+      {"inference", "forwards only; chosen by itself if no stage has a backward", generateInference,
+       inFlightInference, keptInference, /*splitsBackward=*/false, /*takesSeveralStages=*/true,
+       /*isForwardOnly=*/true},
   };
   return schedules;
 }
@@ -39,12 +57,22 @@ int64_t ScheduleProblem::numMeshes() const {
   return meshOf.empty() ? 0 : *llvm::max_element(meshOf) + 1;
 }
 
-ScheduleProblem alpa::oneStagePerMesh(int64_t numStages, int64_t numMicroBatches) {
+ScheduleProblem alpa::stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
+                                     int64_t numMicroBatches) {
   ScheduleProblem problem;
   problem.numMicroBatches = numMicroBatches;
-  for (int64_t stage = 0; stage < numStages; ++stage)
-    problem.meshOf.push_back(stage);
+  for (int64_t stage = 0; stage < numMeshes * stagesPerMesh; ++stage)
+    problem.meshOf.push_back(stage % numMeshes);
   return problem;
+}
+
+void alpa::leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists) {
+  if (problem.hasBackward.empty())
+    return;
+  for (StepList &list : lists)
+    llvm::erase_if(list, [&](const ScheduleStep &step) {
+      return step.kind != RunKind::Forward && !problem.hasBackward[step.stage];
+    });
 }
 
 llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &schedule,
@@ -54,11 +82,12 @@ llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &sc
                                    "' takes one stage on each mesh, got " +
                                    std::to_string(problem.numStages()) + " stages on " +
                                    std::to_string(problem.numMeshes()) + " meshes");
+  if (schedule.isForwardOnly &&
+      (problem.hasBackward.empty() || llvm::is_contained(problem.hasBackward, true)))
+    return llvm::createStringError("schedule '" + schedule.name.str() +
+                                   "' runs forwards only, but the step has backward runs");
   llvm::Expected<std::vector<StepList>> lists = schedule.generate(problem);
-  if (lists && !problem.hasBackward.empty())
-    for (StepList &list : *lists)
-      llvm::erase_if(list, [&](const ScheduleStep &step) {
-        return step.kind != RunKind::Forward && !problem.hasBackward[step.stage];
-      });
+  if (lists)
+    leaveOutMissing(problem, *lists);
   return lists;
 }

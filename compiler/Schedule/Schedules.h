@@ -43,30 +43,53 @@ struct ScheduleProblem {
   std::vector<int64_t> meshOf;       // Of each stage; numbered by first appearance.
   std::vector<bool> hasBackward;     // Of each stage; empty for all.
   std::vector<StageSeconds> seconds; // Of each stage; empty where unknown.
+  /// Activations of so many micro-batches fit on each mesh; 0 for one a mesh, as many
+  /// as 1F1B keeps. Only schedules that look for an order by themselves heed it.
+  double limit = 0;
+  /// The part of a micro-batch's activations that is kept from the input part of its
+  /// backward run to the weight part.
+  double keptPart = 1;
+  /// The steps of `custom`, a line for each mesh.
+  std::string steps;
+  /// Whether a mesh begins its next step without waiting for the others: then the
+  /// time of the slowest mesh counts, from its first run to its last.
+  bool stepsOverlap = false;
 
   int64_t numStages() const { return int64_t(meshOf.size()); }
   int64_t numMeshes() const;
+  StageSeconds secondsOf(int64_t stage) const {
+    return seconds.empty() ? StageSeconds() : seconds[stage];
+  }
 };
 
-/// `numStages` stages on a mesh each.
-ScheduleProblem oneStagePerMesh(int64_t numStages, int64_t numMicroBatches);
+/// `stagesPerMesh` rounds of stages over the meshes.
+ScheduleProblem stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh, int64_t numMicroBatches);
+inline ScheduleProblem oneStagePerMesh(int64_t numStages, int64_t numMicroBatches) {
+  return stagesInRounds(numStages, 1, numMicroBatches);
+}
 
 /// The list of each mesh. Runs of one kind of a stage take the micro-batches in
 /// ascending order.
 using ScheduleFunction = llvm::Expected<std::vector<StepList>> (*)(const ScheduleProblem &);
 
-/// How many micro-batches a stage has begun and not finished at most, if there
-/// are so many stages from it to the end, itself included, one a mesh. It keeps
-/// their activations, and begins no other one before the first of them came back.
+/// How many micro-batches a stage has begun at most whose gradient it did not send
+/// back yet, if there are so many stages from it to the end, itself included, one a
+/// mesh. It begins no other one before the first of them came back.
 using InFlightFunction = int64_t (*)(int64_t stagesFromHere, int64_t numMicroBatches);
+
+/// How many activations a mesh keeps at most, one for each stage and micro-batch from
+/// the forward run to the end of the backward run, both parts.
+using KeptFunction = int64_t (*)(const ScheduleProblem &problem, int64_t mesh);
 
 struct ScheduleInfo {
   llvm::StringLiteral name;
   llvm::StringLiteral summary;
   ScheduleFunction generate;
   InFlightFunction inFlight;
+  KeptFunction kept;
   bool splitsBackward = false;
   bool takesSeveralStages = false; // On one mesh.
+  bool isForwardOnly = false;
 };
 
 /// All schedules; a new one needs one entry.
@@ -76,8 +99,8 @@ std::string scheduleNames();
 /// Null if there is none of that name.
 const ScheduleInfo *findSchedule(llvm::StringRef name);
 
-/// What a schedule generates, without the backward runs that stages lack. Fails
-/// if the schedule does not take the problem.
+/// What a schedule generates, without the backward runs that stages lack. Fails,
+/// saying why, if the schedule does not take the problem.
 llvm::Expected<std::vector<StepList>> scheduleSteps(const ScheduleInfo &schedule,
                                                     const ScheduleProblem &problem);
 

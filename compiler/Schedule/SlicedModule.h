@@ -12,6 +12,11 @@
 
 namespace alpa {
 
+namespace attr {
+inline constexpr llvm::StringLiteral scheduleParameters = "alpa.schedule_parameters";
+inline constexpr llvm::StringLiteral channelCapacity = "alpa.channel_capacity";
+} // namespace attr
+
 /// An argument or a result of a stage function.
 struct Port {
   int64_t id = -1;

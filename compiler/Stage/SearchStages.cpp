@@ -91,7 +91,8 @@ llvm::Expected<std::vector<const ScheduleInfo *>> AlpaSearchStagesPass::readSche
   std::vector<const ScheduleInfo *> schedules;
   if (schedule == "auto") {
     for (const ScheduleInfo &info : getSchedules())
-      schedules.push_back(&info);
+      if (!info.splitsBackward && !info.isForwardOnly && info.name != "interleaved-1f1b")
+        schedules.push_back(&info);
     return schedules;
   }
   SmallVector<StringRef> names;

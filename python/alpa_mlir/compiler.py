@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,15 +209,70 @@ def pipeline_methods() -> dict[str, str]:
     return dict(_native().pipeline_methods())
 
 
+@dataclass(frozen=True)
+class ScheduleInfo:
+    """A row of the compiler's table of schedules.
+
+    Attributes:
+        summary: what it does.
+        splits_backward: it runs a stage's input and weight gradients apart.
+        takes_several_stages: on one mesh.
+        forward_only: it has no backward runs.
+    """
+
+    summary: str
+    splits_backward: bool
+    takes_several_stages: bool
+    forward_only: bool
+
+
+@cache
+def schedule_table() -> dict[str, ScheduleInfo]:
+    """All schedules of the compiler by name, `custom` among them; `docs/schedules.md`.
+
+    Example:
+        >>> schedule_table()["zb-h1"].splits_backward
+        True
+    """
+    return {name: ScheduleInfo(*row) for name, *row in _native().schedules()}
+
+
 @cache
 def schedules() -> dict[str, str]:
-    """What `schedule` of a method may be: the pipeline schedules, and what each does.
+    """What `schedule` of a method may be by name, and what each does.
 
     Example:
         >>> "gpipe" in schedules()
         True
     """
-    return dict(_native().schedules())
+    return {name: row.summary for name, row in schedule_table().items() if name != "custom"}
+
+
+def schedule_steps(name: str, problem: dict[str, Any]) -> list[list[tuple[str, int, int]]]:
+    """Steps of each mesh; the door of `schedule.generate_steps`.
+
+    Raises:
+        MethodError: the schedule is unknown or does not take the problem.
+    """
+    return _call(MethodError, _native().schedule_steps, name, problem)
+
+
+def schedule_kept(name: str, problem: dict[str, Any]) -> list[int]:
+    """Activations that each mesh keeps at most; the door of `schedule.most_kept`.
+
+    Raises:
+        MethodError: the schedule is unknown.
+    """
+    return _call(MethodError, _native().schedule_kept, name, problem)
+
+
+def schedule_spans(name: str, problem: dict[str, Any]) -> list[tuple[float, float]]:
+    """First begin and last end of each mesh's runs; the door of `schedule.spans`.
+
+    Raises:
+        MethodError: the schedule is unknown or does not take the problem.
+    """
+    return _call(MethodError, _native().schedule_spans, name, problem)
 
 
 def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:

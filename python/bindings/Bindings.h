@@ -16,4 +16,7 @@ void bindSolver(nanobind::module_ &m);
 /// Plans of transfers between meshes (Reshard.cpp).
 void bindReshard(nanobind::module_ &m);
 
+/// The table of schedules, and their steps (Schedules.cpp).
+void bindSchedules(nanobind::module_ &m);
+
 #endif // ALPA_PYTHON_BINDINGS_BINDINGS_H

@@ -12,7 +12,6 @@
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
-#include "compiler/Schedule/Schedules.h"
 #include "compiler/Sharding/Methods.h"
 #include "compiler/Stage/PipelineMethods.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -229,13 +228,6 @@ NamedTexts describeMethods(llvm::ArrayRef<alpa::MethodInfo> table) {
 NamedTexts shardingMethods() { return describeMethods(alpa::methodTable()); }
 NamedTexts pipelineMethods() { return describeMethods(alpa::pipelineMethodTable()); }
 
-NamedTexts schedules() {
-  NamedTexts schedules;
-  for (const alpa::ScheduleInfo &info : alpa::getSchedules())
-    schedules.emplace_back(info.name.str(), info.summary.str());
-  return schedules;
-}
-
 } // namespace
 
 NB_MODULE(_native, m) {
@@ -257,8 +249,8 @@ NB_MODULE(_native, m) {
         "Latency, bytes a second and (link, bandwidth, part of the bytes) for each pair.");
   m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
   m.def("pipeline_methods", &pipelineMethods, "Names and descriptions of the pipeline methods.");
-  m.def("schedules", &schedules, "Names and summaries of the pipeline schedules.");
   bindReshard(m);
+  bindSchedules(m);
   bindSolver(m);
   m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
   m.attr("VERSION") = ALPA_VERSION;

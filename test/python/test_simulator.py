@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, cli, errors, parallelize
-from alpa_mlir.compiler import schedules
 from alpa_mlir.plan import Plan, RecvOp, SendOp
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.network import FairShares, LinkUse, Route
@@ -529,7 +528,7 @@ def mlp(layers: int, width: int):
 
 
 @pytest.mark.parametrize(("bandwidth", "latency"), [(1e11, 1e-6), (1e8, 1e-6), (1e9, 2e-3)])
-@pytest.mark.parametrize("schedule", sorted(schedules()))
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b-overlap", "gpipe"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_predictions_of_planned_steps(stages, schedule, bandwidth, latency):
     """Within 3%, as long as nobody shares a link, whether bytes or latency take most time."""
@@ -557,7 +556,7 @@ def test_predictions_of_models(name, stages):
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
 
 
-@pytest.mark.parametrize("schedule", sorted(schedules()))
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b-overlap", "gpipe"])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("name", ["gpt", "moe", "mlp"])
 def test_programs_hold_no_more_than_foreseen(name, stages, schedule):

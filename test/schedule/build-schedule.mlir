@@ -10,7 +10,24 @@
 // SEVERAL: error: schedule '1f1b' takes one stage on each mesh, got 2 stages on 1 meshes
 // RUN: sed 's/shape = \[1\], devices = \[0\]/shape = [1], devices = [1]/' %s | not alpa-opt --alpa-build-schedule 2>&1 | FileCheck %s --check-prefix=OVERLAPPING
 // OVERLAPPING: error: stage 1 has device 1 on mesh #alpa.mesh<shape = [2], devices = [1, 2]>, but another stage has it on #alpa.mesh<shape = [1], devices = [1]>; stages share all devices of a mesh or none
-// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe
+// Other orders of the same runs; whole backward runs serve as input parts.
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=zb-h1 --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule='schedule=zb-auto limit=2' --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=interleaved-1f1b --alpa-verify-program | FileCheck %s
+// Steps that are given, in an option or in a file.
+// RUN: alpa-opt %s --alpa-build-schedule='steps=F0.0,F0.1,F0.2,B0.0,B0.1,B0.2;F1.0,F1.1,F1.2,B1.0,B1.1,B1.2' --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,CUSTOM
+// RUN: echo 'F0.0 F0.1 F0.2 I0.0 I0.1 I0.2 W0.0 W0.1 W0.2' > %t.steps
+// RUN: echo 'F1.0 F1.1 F1.2 B1.0 B1.1 B1.2' >> %t.steps
+// RUN: alpa-opt %s --alpa-build-schedule=steps-file=%t.steps --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,CUSTOM
+// CUSTOM: alpa.channel_capacity = 1 : i64
+// CUSTOM-SAME: alpa.schedule = "custom"
+// RUN: not alpa-opt %s --alpa-build-schedule='steps=F0.0,B0.0;F1.0,B1.0' 2>&1 | FileCheck %s --check-prefix=LACKS
+// LACKS: error: custom schedule: alpa_schedule_c4: mesh 0 lacks `F0.1`
+// RUN: not alpa-opt %s --alpa-build-schedule=steps-file=%t.none 2>&1 | FileCheck %s --check-prefix=NOFILE
+// NOFILE: error: cannot read the steps in {{.*}}.none
+// RUN: not alpa-opt %s --alpa-build-schedule=schedule=inference 2>&1 | FileCheck %s --check-prefix=BACKWARD
+// BACKWARD: error: schedule 'inference' runs forwards only, but the step has backward runs
+// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe, interleaved-1f1b, zb-h1, zb-auto, custom, inference
 
 // F1B1: alpa.schedule = "1f1b"
 // GPIPE: alpa.schedule = "gpipe"

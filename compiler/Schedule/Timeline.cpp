@@ -1,0 +1,162 @@
+//===- Timeline.cpp - when the steps of a schedule take place -------------===//
+
+#include "compiler/Schedule/Timeline.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <limits>
+
+using namespace alpa;
+
+static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+double Timeline::seconds() const {
+  double end = 0;
+  for (const Span &span : spans)
+    end = std::max(end, span.end);
+  return end;
+}
+
+double Timeline::longestSpan() const {
+  double longest = 0;
+  for (const Span &span : spans)
+    longest = std::max(longest, span.end - span.begin);
+  return longest;
+}
+
+namespace {
+
+class Follower {
+public:
+  Follower(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists)
+      : problem(problem), lists(lists), numStages(problem.numStages()), next(lists.size(), 0),
+        isAwake(lists.size(), true), isBegun(lists.size(), false) {
+    timeline.spans.resize(lists.size());
+    for (int64_t stage = 0; stage < numStages; ++stage)
+      seconds.push_back(problem.secondsOf(stage));
+    size_t size = numStages * problem.numMicroBatches;
+    inputs.assign(size, kNever);
+    gradients.assign(size, kNever);
+    ends.assign(size, kNever);
+    std::fill_n(inputs.begin(), problem.numMicroBatches, 0.0);
+    // Gradients go past stages that have no backward run.
+    before.assign(numStages, -1);
+    int64_t last = -1;
+    for (int64_t stage = 0; stage < numStages; ++stage) {
+      before[stage] = last;
+      if (problem.hasBackward.empty() || problem.hasBackward[stage])
+        last = stage;
+    }
+    if (last >= 0)
+      std::fill_n(gradients.begin() + last * problem.numMicroBatches, problem.numMicroBatches, 0.0);
+  }
+
+  void run() {
+    for (size_t mesh = lists.size(); mesh-- > 0;)
+      awake.push_back(mesh);
+    while (!awake.empty()) {
+      size_t mesh = awake.back();
+      awake.pop_back();
+      isAwake[mesh] = false;
+      while (next[mesh] < lists[mesh].size() && runStep(mesh, lists[mesh][next[mesh]]))
+        ++next[mesh];
+    }
+  }
+
+  std::vector<ScheduleStep> stuck() const {
+    std::vector<ScheduleStep> steps;
+    for (size_t mesh = 0; mesh < lists.size(); ++mesh)
+      if (next[mesh] < lists[mesh].size())
+        steps.push_back(lists[mesh][next[mesh]]);
+    return steps;
+  }
+
+  Timeline timeline;
+
+private:
+  bool runStep(size_t mesh, const ScheduleStep &step) {
+    size_t at = step.stage * problem.numMicroBatches + step.microBatch;
+    const StageSeconds &time = seconds[step.stage];
+    bool isForward = step.kind == RunKind::Forward;
+    double ready = isForward ? inputs[at] : std::max(gradients[at], ends[at]);
+    if (ready == kNever)
+      return false;
+    Timeline::Span &span = timeline.spans[mesh];
+    double begin = std::max(span.end, ready);
+    if (!isBegun[mesh])
+      span.begin = begin;
+    isBegun[mesh] = true;
+    switch (step.kind) {
+    case RunKind::Forward:
+      span.end = ends[at] = begin + time.forward;
+      if (step.stage + 1 < numStages)
+        arrive(inputs[at + problem.numMicroBatches], span.end + time.forth, step.stage + 1);
+      return true;
+    case RunKind::Backward:
+      span.end = begin + time.backwardInput + time.backwardWeight;
+      break;
+    case RunKind::BackwardInput:
+      span.end = begin + time.backwardInput;
+      break;
+    case RunKind::BackwardWeight:
+      span.end = begin + time.backwardWeight;
+      return true;
+    }
+    if (int64_t to = before[step.stage]; to >= 0)
+      arrive(gradients[to * problem.numMicroBatches + step.microBatch],
+             span.end + seconds[step.stage - 1].back, to);
+    return true;
+  }
+
+  void arrive(double &slot, double time, int64_t stage) {
+    slot = time;
+    int64_t mesh = problem.meshOf[stage];
+    if (!isAwake[mesh])
+      awake.push_back(mesh);
+    isAwake[mesh] = true;
+  }
+
+  const ScheduleProblem &problem;
+  llvm::ArrayRef<StepList> lists;
+  int64_t numStages;
+  std::vector<StageSeconds> seconds;
+  std::vector<int64_t> before; // The stage that waits for each one's gradient; -1 if none.
+  std::vector<size_t> next, awake;
+  std::vector<bool> isAwake, isBegun;
+  /// By stage and micro-batch: when it arrives, and when the forward run ended.
+  std::vector<double> inputs, gradients, ends;
+};
+
+} // namespace
+
+std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
+                                          llvm::ArrayRef<StepList> lists,
+                                          std::vector<ScheduleStep> *stuck) {
+  Follower follower(problem, lists);
+  follower.run();
+  std::vector<ScheduleStep> waiting = follower.stuck();
+  bool isDone = waiting.empty();
+  if (stuck)
+    *stuck = std::move(waiting);
+  if (!isDone)
+    return std::nullopt;
+  return std::move(follower.timeline);
+}
+
+std::vector<double> alpa::peakActivations(const ScheduleProblem &problem,
+                                          llvm::ArrayRef<StepList> lists) {
+  std::vector<double> peaks;
+  for (const StepList &list : lists) {
+    double kept = 0, &peak = peaks.emplace_back(0);
+    for (const ScheduleStep &step : list) {
+      if (!problem.hasBackward.empty() && !problem.hasBackward[step.stage])
+        continue; // Nothing is kept for it.
+      if (step.kind == RunKind::Forward)
+        peak = std::max(peak, kept += 1);
+      else if (step.kind == RunKind::Backward)
+        kept -= 1;
+      else
+        kept -= step.kind == RunKind::BackwardWeight ? problem.keptPart : 1 - problem.keptPart;
+    }
+  }
+  return peaks;
+}

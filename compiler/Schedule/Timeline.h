@@ -1,0 +1,33 @@
+//===- Timeline.h - when the steps of a schedule take place ------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SCHEDULE_TIMELINE_H
+#define ALPA_COMPILER_SCHEDULE_TIMELINE_H
+
+#include "compiler/Schedule/Schedules.h"
+
+#include <optional>
+
+namespace alpa {
+
+struct Timeline {
+  struct Span {
+    double begin = 0, end = 0; // Of the first run and the last.
+  };
+  std::vector<Span> spans; // Of each mesh.
+
+  double seconds() const;
+  double longestSpan() const;
+};
+
+/// Follows every run and send: a mesh takes its steps in order, one at a time, and
+/// sends while it goes on. With `stuck`, the first step of each mesh that waits
+/// forever, and no timeline, if there are any.
+std::optional<Timeline> followSteps(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists,
+                                    std::vector<ScheduleStep> *stuck = nullptr);
+
+/// The most activations that each mesh keeps, in micro-batches.
+std::vector<double> peakActivations(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SCHEDULE_TIMELINE_H
