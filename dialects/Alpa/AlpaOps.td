@@ -73,6 +73,8 @@ def Alpa_ProgramOp
   let summary = "The instruction list of one mesh for one step";
   let description = [{
     Instructions run in order; buffers are SSA values on the mesh's devices.
+    An attribute `peak_bytes : i64` promises how much memory a device needs for them
+    at most; alpa-verify-program checks it.
 
     ```mlir
     alpa.program @mesh_0 on 0 {
@@ -85,6 +87,10 @@ def Alpa_ProgramOp
     - alpa_program_c1: the mesh number is not negative.
     - alpa_program_c2: the body holds instructions of this dialect only; `alpa.reshard`
       is one, for a value that two stages of the mesh hold otherwise.
+    - alpa_program_c3: no instruction uses a buffer that was freed or output.
+    - alpa_program_c4: no buffer is freed or output twice.
+    - alpa_program_c5: every buffer is freed or output.
+    - alpa_program_c6: `peak_bytes` is not negative.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$mesh);
   let regions = (region SizedRegion<1>:$bodyRegion);
