@@ -49,7 +49,7 @@ private:
 
   FailureOr<int64_t> capacityOf(ModuleOp module) const {
     int64_t capacity = channelCapacity;
-    auto given = module->getAttrOfType<IntegerAttr>("alpa.channel_capacity");
+    auto given = module->getAttrOfType<IntegerAttr>(attr::channelCapacity);
     if (!channelCapacity.hasValue())
       capacity = given ? given.getInt() : unboundedCapacity;
     if (capacity < 1 && capacity != unboundedCapacity)
