@@ -3,7 +3,8 @@
 Three tables:
 - `programs`: seconds of `alpa-build-schedule` and `alpa-verify-program` for each schedule, number
   of stages and number of micro-batches, on modules of one small function for each stage and phase.
-  The target is below 2 s for each.
+  The target is below 2 s for each, of a process that has the machine to itself: `in_time` goes
+  by CPU seconds of all threads.
 - `bubbles`: the part of a step in which meshes wait, with runs of one second, beside the published
   formulas.
 - `zero_bubble`: 1F1B, ZB-H1 and the automatic schedule with the profiled seconds of "Zero Bubble
@@ -119,11 +120,11 @@ def time_programs(stages: list[int], counts: list[int]) -> Iterator[dict[str, An
             rounds = ROUNDS if name == "interleaved-1f1b" and number > ROUNDS else 1
             for count in counts:
                 module = Module(sliced_module(number // rounds, rounds, count, name))
-                begin, busy = time.perf_counter(), time.process_time()
+                begin, before = time.perf_counter(), time.process_time()
                 module.run(f"alpa-build-schedule{{schedule={name}}}")
                 built = time.perf_counter()
                 module.run("alpa-verify-program")
-                end = time.perf_counter()
+                end, busy = time.perf_counter(), time.process_time() - before
                 yield {
                     "schedule": name,
                     "stages": number,
@@ -131,8 +132,8 @@ def time_programs(stages: list[int], counts: list[int]) -> Iterator[dict[str, An
                     "micro_batches": count,
                     "build_seconds": round(built - begin, 4),
                     "verify_seconds": round(end - built, 4),
-                    "cpu_seconds": round(time.process_time() - busy, 4),
-                    "in_time": end - begin < BUDGET_SECONDS,
+                    "cpu_seconds": round(busy, 4),
+                    "in_time": busy < BUDGET_SECONDS,
                     "splits_backward": row.splits_backward,
                 }
 

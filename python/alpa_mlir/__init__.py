@@ -40,6 +40,7 @@ from alpa_mlir.explain import explain
 from alpa_mlir.plan import Plan, PlanDiff
 from alpa_mlir.problem import ProblemSolution, solve_problem
 from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
+from alpa_mlir.schedule import Schedule, ScheduleProblem
 from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
 from alpa_mlir.simulator import Timeline, simulate
 from alpa_mlir.tagging import grad, value_and_grad
@@ -68,6 +69,8 @@ __all__ = [
     "PlannedStep",
     "ProblemFormatError",
     "ProblemSolution",
+    "Schedule",
+    "ScheduleProblem",
     "ShardParallel",
     "SolverError",
     "Timeline",
