@@ -27,8 +27,8 @@ constexpr int64_t kMostChunks = 128;
 
 class BroadcastPlanner {
 public:
-  BroadcastPlanner(const TransferProblem &problem, const Network &network)
-      : problem(problem), network(network), pieces(commonPieces(problem)),
+  explicit BroadcastPlanner(const TransferInput &input)
+      : problem(input.problem), pieces(input.pieces), network(input.network),
         busy(network.numLinks()) {}
 
   std::vector<PlanStep> plan();
@@ -59,8 +59,8 @@ private:
   }
 
   const TransferProblem &problem;
+  llvm::ArrayRef<Piece> pieces;
   const Network &network;
-  std::vector<Piece> pieces;
   std::vector<double> busy; // Seconds of links.
   double bound = 0;         // Seconds of the busiest link, if all goes well.
   std::map<std::pair<int64_t, unsigned>, double> turns; // Bytes of a device on a link.
@@ -266,6 +266,6 @@ std::vector<PlanStep> BroadcastPlanner::plan() {
   return builder.take();
 }
 
-std::vector<PlanStep> alpa::planBroadcast(const TransferProblem &problem, const Network &network) {
-  return BroadcastPlanner(problem, network).plan();
+std::vector<PlanStep> alpa::planBroadcast(const TransferInput &input) {
+  return BroadcastPlanner(input).plan();
 }

@@ -17,11 +17,11 @@ namespace {
 
 class LocalAllGatherPlanner {
 public:
-  LocalAllGatherPlanner(const TransferProblem &problem, const Network &network)
-      : problem(problem), network(network), loads(network) {}
+  explicit LocalAllGatherPlanner(const TransferInput &input)
+      : problem(input.problem), pieces(input.pieces), network(input.network), loads(network) {}
 
   std::vector<PlanStep> plan() {
-    for (const Piece &piece : commonPieces(problem)) {
+    for (const Piece &piece : pieces) {
       for (int64_t device : piece.keepers)
         builder.cut(device, piece.box);
       for (llvm::ArrayRef<int64_t> host : byHost(piece.receivers, network))
@@ -39,6 +39,7 @@ private:
   }
 
   const TransferProblem &problem;
+  llvm::ArrayRef<Piece> pieces;
   const Network &network;
   PlanBuilder builder;
   LinkLoads loads;
@@ -71,7 +72,6 @@ void LocalAllGatherPlanner::bring(const Piece &piece, llvm::ArrayRef<int64_t> re
   }
 }
 
-std::vector<PlanStep> alpa::planLocalAllGather(const TransferProblem &problem,
-                                               const Network &network) {
-  return LocalAllGatherPlanner(problem, network).plan();
+std::vector<PlanStep> alpa::planLocalAllGather(const TransferInput &input) {
+  return LocalAllGatherPlanner(input).plan();
 }

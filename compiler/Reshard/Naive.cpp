@@ -4,10 +4,11 @@
 
 using namespace alpa;
 
-std::vector<PlanStep> alpa::planNaive(const TransferProblem &problem, const Network &network) {
+std::vector<PlanStep> alpa::planNaive(const TransferInput &input) {
+  const auto &[problem, pieces, network] = input;
   PlanBuilder builder;
   LinkLoads loads(network);
-  for (const Piece &piece : commonPieces(problem)) {
+  for (const Piece &piece : pieces) {
     for (int64_t device : piece.keepers)
       builder.cut(device, piece.box);
     for (int64_t receiver : piece.receivers) {

@@ -6,8 +6,9 @@
 #include "compiler/Reshard/PlanOps.h"
 
 #include "mlir/IR/Builders.h"
-#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/MapVector.h"
+
+#include <map>
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPAPLANTRANSFERS
@@ -147,8 +148,8 @@ LogicalResult PlanTransfers::nameTransfers() {
     known.try_emplace(
         keyOf(op.getType(), op.getSource(), op.getSourceMesh(), op.getTarget(), op.getTargetMesh()),
         op);
-  llvm::DenseMap<int64_t, RecvOp> recvs;       // By tag.
-  llvm::DenseMap<int64_t, AllReduceOp> firsts; // The members that take the sums.
+  std::map<int64_t, RecvOp> recvs;       // By tag.
+  std::map<int64_t, AllReduceOp> firsts; // The members that take the sums.
   for (auto program : getOperation().getOps<ProgramOp>()) {
     for (auto recv : program.getOps<RecvOp>())
       recvs[recv.getTag()] = recv;
@@ -161,11 +162,11 @@ LogicalResult PlanTransfers::nameTransfers() {
   for (auto program : getOperation().getOps<ProgramOp>())
     for (Operation &op : *program.getBody()) {
       auto send = dyn_cast<SendOp>(op);
-      if (send && !send.getByAttr() && failed(name(send, recvs.lookup(send.getTag()))))
+      if (send && !send.getByAttr() && failed(name(send, recvs[send.getTag()])))
         return failure();
       auto member = dyn_cast<AllReduceOp>(op);
       if (member && !member.getToAttr() && member.getMembers().front() != meshOf(member) &&
-          failed(name(member, firsts.lookup(member.getTag()))))
+          failed(name(member, firsts[member.getTag()])))
         return failure();
     }
   return success();

@@ -46,13 +46,19 @@ llvm::Expected<TransferPlan> alpa::planTransfer(const TransferProblem &problem,
       if (device < 0 || device >= network.numDevices())
         return llvm::createStringError("device " + Twine(device) + " is not in a cluster of " +
                                        Twine(network.numDevices()) + " devices");
+  std::vector<Piece> pieces = commonPieces(problem);
+  // Nothing is to be chosen, and all strategies say the same.
+  if (strategy == "auto" && llvm::all_of(pieces, [](const Piece &piece) {
+        return piece.holders.size() == 1 && piece.receivers.size() <= 1;
+      }))
+    strategy = "naive";
   std::optional<TransferPlan> best;
   for (const StrategyInfo &info : transferStrategies()) {
     if (strategy != "auto" && strategy != info.name)
       continue;
     TransferPlan plan;
     plan.strategy = info.name.str();
-    plan.steps = info.plan(problem, network);
+    plan.steps = info.plan({problem, pieces, network});
     Timing timing = timePlan(plan.steps, problem, network);
     plan.seconds = timing.seconds;
     plan.slowBytes = timing.slowBytes;

@@ -8,10 +8,17 @@
 
 namespace alpa {
 
+/// What a strategy starts from.
+struct TransferInput {
+  const TransferProblem &problem;
+  llvm::ArrayRef<Piece> pieces; // commonPieces(problem)
+  const Network &network;
+};
+
 struct StrategyInfo {
   llvm::StringLiteral name;
   llvm::StringLiteral summary;
-  std::vector<PlanStep> (*plan)(const TransferProblem &, const Network &);
+  std::vector<PlanStep> (*plan)(const TransferInput &);
 };
 
 /// All strategies; a new one needs one entry.
@@ -27,9 +34,9 @@ llvm::Expected<TransferPlan> planTransfer(const TransferProblem &problem, const 
                                           llvm::StringRef strategy = "auto");
 
 // Naive.cpp, LocalAllGather.cpp, Broadcast.cpp
-std::vector<PlanStep> planNaive(const TransferProblem &problem, const Network &network);
-std::vector<PlanStep> planLocalAllGather(const TransferProblem &problem, const Network &network);
-std::vector<PlanStep> planBroadcast(const TransferProblem &problem, const Network &network);
+std::vector<PlanStep> planNaive(const TransferInput &input);
+std::vector<PlanStep> planLocalAllGather(const TransferInput &input);
+std::vector<PlanStep> planBroadcast(const TransferInput &input);
 
 /// Seconds that the links are given so far; picks the one that is done first.
 class LinkLoads {

@@ -7,6 +7,9 @@
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
+#include <map>
+#include <set>
+
 using namespace mlir;
 using namespace alpa;
 
@@ -33,12 +36,14 @@ struct PlacedTile {
 class PlanVerifier {
 public:
   explicit PlanVerifier(CrossMeshReshardOp op)
-      : op(op), type(op.getTensorType()), sources(shards(op.getSourceMesh(), op.getSource())),
-        targets(shards(op.getTargetMesh(), op.getTarget())) {}
+      : op(op), type(op.getTensorType()), sources(shards(type, op.getSourceMesh(), op.getSource())),
+        targets(shards(type, op.getTargetMesh(), op.getTarget())) {}
 
   LogicalResult verify();
 
 private:
+  using Shards = std::map<int64_t, Box>; // By device, of which files may say any number.
+
   LogicalResult verify(TileOp tile);
   LogicalResult verify(SendTileOp send);
   LogicalResult verify(BroadcastOp broadcast);
@@ -46,8 +51,8 @@ private:
   LogicalResult copy(Operation *step, StringRef name, Value tile, int64_t device, Value result);
   LogicalResult verifyCover(int64_t device, const Box &shard, ArrayRef<const PlacedTile *> tiles);
 
-  llvm::MapVector<int64_t, Box> shards(MeshAttr mesh, ShardingAttr sharding) {
-    llvm::MapVector<int64_t, Box> boxes;
+  static Shards shards(RankedTensorType type, MeshAttr mesh, ShardingAttr sharding) {
+    Shards boxes;
     for (auto [index, device] : llvm::enumerate(mesh.getDevices()))
       boxes[device] = shardOf(type.getShape(), mesh.getShape(), sharding.getSpec(), index);
     return boxes;
@@ -65,7 +70,7 @@ private:
 
   CrossMeshReshardOp op;
   RankedTensorType type;
-  llvm::MapVector<int64_t, Box> sources, targets;
+  Shards sources, targets;
   llvm::MapVector<Value, PlacedTile> placed;
 };
 
@@ -85,7 +90,7 @@ LogicalResult PlanVerifier::verify() {
   }
   if (!op.isPlanned() || type.getNumElements() == 0)
     return success();
-  llvm::DenseMap<int64_t, SmallVector<const PlacedTile *>> lying;
+  std::map<int64_t, SmallVector<const PlacedTile *>> lying;
   for (auto &[value, tile] : placed)
     if (const Box *shard = wanted(tile.device);
         shard && !tile.isGathered && shard->contains(tile.box))
@@ -149,7 +154,7 @@ LogicalResult PlanVerifier::verify(BroadcastOp broadcast) {
                                    << int64_t(broadcast.getChunks());
   if (broadcast.getDevices().empty())
     return broadcast.emitOpError("alpa_broadcast_c1: expected at least one device");
-  llvm::DenseSet<int64_t> seen;
+  std::set<int64_t> seen;
   for (auto [device, result] : llvm::zip_equal(broadcast.getDevices(), broadcast.getCopies())) {
     if (!seen.insert(device).second)
       return broadcast.emitOpError()
@@ -164,7 +169,7 @@ LogicalResult PlanVerifier::verify(AllGatherOp gather) {
   if (gather.getTiles().size() < 2)
     return gather.emitOpError() << "alpa_all_gather_c1: expected at least two tiles, got "
                                 << gather.getTiles().size();
-  llvm::DenseSet<int64_t> devices;
+  std::set<int64_t> devices;
   SmallVector<Box> parts;
   Box whole;
   int64_t elements = 0;
