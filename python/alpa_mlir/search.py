@@ -228,6 +228,7 @@ class Method(ABC):
                 "alpa-optimize-collectives",
                 "alpa-verify-sharding",
                 "alpa-build-schedule",
+                "alpa-plan-transfers",
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
             )
