@@ -66,6 +66,10 @@ struct IntraOpResult {
   double forwardSeconds = 0;  // One micro-batch.
   double backwardSeconds = 0; // One micro-batch.
   double updateSeconds = 0;   // Once a step.
+  /// Of `backwardSeconds`, and per device, where the backward phase is split
+  /// (BackwardParts.h): its weight part, and what waits for that.
+  double backwardWeightSeconds = 0;
+  int64_t waitingBytes = 0;
   /// Per device: what is always held (parameters, optimizer state, gradients that
   /// are summed over micro-batches), what each micro-batch in flight keeps for the
   /// backward pass, and what else the fullest moment holds.

@@ -10,6 +10,7 @@
 #ifndef ALPA_COMPILER_SHARDING_STAGEPROBLEM_H
 #define ALPA_COMPILER_SHARDING_STAGEPROBLEM_H
 
+#include "compiler/Sharding/BackwardParts.h"
 #include "compiler/Sharding/Memory.h"
 
 #include <memory>
@@ -83,6 +84,10 @@ public:
   /// other way round; null if none is.
   std::shared_ptr<StagePoint> mix(const StagePoint &a, const StagePoint &b, int64_t inFlight,
                                   int64_t limitBytes) const;
+  /// What splitting the backward phase makes of a point.
+  BackwardParts backwardParts(const StagePoint &point) const {
+    return measureBackwardParts(builder, point.choices);
+  }
   IntraOpResult result(const StagePoint &point, double boundSeconds, int64_t inFlight) const;
 
   /// Memory that the problem itself takes here.

@@ -40,6 +40,9 @@ void LayerBounds::update(unsigned way) {
     Layer sum = mine.sums.back();
     sum.numImpossible += layer.numImpossible;
     sum.freeSeconds += layer.freeSeconds;
+    sum.backwardSeconds += layer.backwardSeconds;
+    sum.weightSeconds += layer.weightSeconds;
+    sum.waitingBytes += layer.waitingBytes;
     for (auto bytes : {&Layer::free, &Layer::least}) {
       (sum.*bytes).state += (layer.*bytes).state;
       (sum.*bytes).activations += (layer.*bytes).activations;
@@ -81,6 +84,21 @@ double LayerBounds::freeSeconds(unsigned way, unsigned lo, unsigned hi) const {
   const Layer &before = ways[way].sums[lo], &with = ways[way].sums[hi];
   return with.numImpossible > before.numImpossible ? kInfinity
                                                    : with.freeSeconds - before.freeSeconds;
+}
+
+LayerBounds::Layer LayerBounds::sumOf(unsigned way, unsigned lo, unsigned hi) const {
+  const Layer &before = ways[way].sums[lo];
+  Layer sum = ways[way].sums[hi];
+  sum.freeSeconds -= before.freeSeconds;
+  sum.backwardSeconds -= before.backwardSeconds;
+  sum.weightSeconds -= before.weightSeconds;
+  sum.waitingBytes -= before.waitingBytes;
+  for (auto bytes : {&Layer::free, &Layer::least}) {
+    (sum.*bytes).state -= (before.*bytes).state;
+    (sum.*bytes).activations -= (before.*bytes).activations;
+  }
+  sum.numImpossible -= before.numImpossible;
+  return sum;
 }
 
 bool LayerBounds::fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,

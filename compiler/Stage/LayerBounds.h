@@ -29,6 +29,10 @@ public:
     unsigned numImpossible = 0; // 1 if there is no plan for it at all.
     double freeSeconds = 0;     // Without a limit.
     Bytes free, least;          // Of that answer, and of any.
+    /// Of that answer: its backward seconds, those of the weight part where the phase
+    /// is split, and what waits for that.
+    double backwardSeconds = 0, weightSeconds = 0;
+    int64_t waitingBytes = 0;
   };
   void setLayer(unsigned way, unsigned layer, const Layer &known);
 
@@ -46,6 +50,8 @@ public:
 
   /// Infinite if there is no plan at all.
   double freeSeconds(unsigned way, unsigned lo, unsigned hi) const;
+  /// What the layers' answers without a limit add up to.
+  Layer sumOf(unsigned way, unsigned lo, unsigned hi) const;
   /// Whether the answers without a limit fit, so that curves say nothing new.
   bool fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                   int64_t memoryBytes) const;

@@ -33,6 +33,10 @@ llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
   StageUsage state = run.problem->stateUsage(uncounted);
   StageUsage activations = run.problem->activationUsage(uncounted);
   known.freeSeconds = run.free.boundSeconds;
+  BackwardParts parts = run.problem->backwardParts(*run.free.point);
+  known.backwardSeconds = parts.inputSeconds + parts.weightSeconds;
+  known.weightSeconds = parts.weightSeconds;
+  known.waitingBytes = parts.waitingBytes;
   known.free = bytesOf(state, activations, [&](const StageUsage &usage) {
     return usage.bytes(run.free.point->choices);
   });

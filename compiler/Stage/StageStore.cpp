@@ -134,13 +134,15 @@ static json::Value fromLayer(uint64_t counting, const LayerFacts &facts) {
   return json::Array{std::to_string(counting), int64_t(known.numImpossible),
                      known.freeSeconds,        known.free.state,
                      known.free.activations,   known.least.state,
-                     known.least.activations,  std::move(curves)};
+                     known.least.activations,  std::move(curves),
+                     known.backwardSeconds,    known.weightSeconds,
+                     known.waitingBytes};
 }
 
 static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &layers) {
   const json::Array *fields = value.getAsArray();
   uint64_t counting = 0;
-  if (!fields || fields->size() != 8 || !(*fields)[0].getAsString() ||
+  if (!fields || fields->size() != 11 || !(*fields)[0].getAsString() ||
       (*fields)[0].getAsString()->getAsInteger(10, counting) || !(*fields)[7].getAsObject())
     return false;
   LayerFacts &facts = layers[counting];
@@ -154,6 +156,11 @@ static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &la
     isGood &= number.has_value();
     *bytes = number.value_or(0);
   }
+  isGood &= toSeconds(&(*fields)[8], facts.known.backwardSeconds) &&
+            toSeconds(&(*fields)[9], facts.known.weightSeconds);
+  std::optional<int64_t> waiting = (*fields)[10].getAsInteger();
+  isGood &= waiting.has_value();
+  facts.known.waitingBytes = waiting.value_or(0);
   for (const auto &[name, list] : *(*fields)[7].getAsObject()) {
     int64_t inFlight = 0;
     const json::Array *known = list.getAsArray();
