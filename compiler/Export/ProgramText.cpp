@@ -61,8 +61,7 @@ std::string slotList(ArrayRef<int64_t> slots) {
 
 class Writer {
 public:
-  Writer(MeshAttr mesh, const llvm::DenseMap<Attribute, int64_t> &reshards)
-      : mesh(mesh), reshards(reshards) {}
+  explicit Writer(MeshAttr mesh) : mesh(mesh) {}
 
   ProgramText write(ProgramOp program) {
     Block &body = *program.getBody();
@@ -90,13 +89,7 @@ private:
     return slotList(llvm::map_to_vector(buffers, [&](Value buffer) { return slots.at(buffer); }));
   }
 
-  /// " by 4", or nothing.
-  std::string by(FlatSymbolRefAttr reshard) const {
-    return reshard ? " by " + number(reshards.lookup(reshard)) : "";
-  }
-
   MeshAttr mesh;
-  const llvm::DenseMap<Attribute, int64_t> &reshards;
   Slots slots;
   ProgramText text;
 };
@@ -119,10 +112,10 @@ void Writer::write(Operation &op) {
     line += listOf(run.getOutputs());
   } else if (auto send = dyn_cast<SendOp>(op)) {
     line += " " + number(slots.at(send.getBuffer())) + " to " + number(send.getPeer()) + " tag " +
-            number(send.getTag()) + by(send.getByAttr());
+            number(send.getTag());
   } else if (auto recv = dyn_cast<RecvOp>(op)) {
     line += " " + number(slots.add(recv.getBuffer())) + " from " + number(recv.getPeer()) +
-            " tag " + number(recv.getTag()) + by(recv.getByAttr()) + ": " +
+            " tag " + number(recv.getTag()) + ": " +
             tensorText(recv.getBuffer().getType(), recv.getSharding(), mesh);
   } else if (auto zero = dyn_cast<ZeroOp>(op)) {
     line += " " + number(slots.add(zero.getBuffer())) + ": " +
@@ -133,9 +126,7 @@ void Writer::write(Operation &op) {
       members += " " + number(member);
     std::string operand = number(slots.at(sum.getBuffer()));
     line += " " + number(slots.add(sum.getSum())) + " = " + operand + " among" + members + " tag " +
-            number(sum.getTag()) + by(sum.getToAttr());
-    if (sum.getBackAttr())
-      line += " " + number(reshards.lookup(sum.getBackAttr()));
+            number(sum.getTag());
   } else if (auto reshard = dyn_cast<ReshardOp>(op)) {
     line += " " + number(slots.add(reshard.getResult())) + " = " +
             number(slots.at(reshard.getOperand())) + ": " +
@@ -191,7 +182,6 @@ Block::iterator Writer::writeSums(Block::iterator it, Block::iterator end) {
   return it;
 }
 
-ProgramText alpa::programText(ProgramOp program, MeshAttr mesh,
-                              const llvm::DenseMap<Attribute, int64_t> &reshards) {
-  return Writer(mesh, reshards).write(program);
+ProgramText alpa::programText(ProgramOp program, MeshAttr mesh) {
+  return Writer(mesh).write(program);
 }

@@ -17,9 +17,7 @@ struct ProgramText {
   int64_t slots = 0;
 };
 
-/// `reshards` has the numbers of transfers in the plan, by symbol.
-ProgramText programText(ProgramOp program, MeshAttr mesh,
-                        const llvm::DenseMap<mlir::Attribute, int64_t> &reshards);
+ProgramText programText(ProgramOp program, MeshAttr mesh);
 
 } // namespace alpa
 

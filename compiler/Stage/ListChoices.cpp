@@ -11,16 +11,16 @@ using namespace alpa;
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-/// For each number in flight the fastest of all views, and its bound where it is not
+/// For each number in flight the fastest of some views, and its bound where it is not
 /// known.
-void StageCosts::listChoices(unsigned runClass, unsigned submesh, bool onlySolved,
+void StageCosts::listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                              std::vector<StageChoice> &list) const {
   constexpr double kHopeless = 30; // Times as slow as without a limit.
   auto [lo, hi] = examples[runClass];
   list.clear();
   std::vector<StageChoice> fastest(levels.size(), {kInfinity, 0, 0, 0, 0});
   for (unsigned variant = 0; variant < variants.size(); ++variant)
-    for (unsigned mesh : views[submesh]) {
+    for (unsigned mesh : views) {
       unsigned way = variant * meshes.size() + mesh;
       unsigned id = (runClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
@@ -85,7 +85,7 @@ void StageCosts::refresh(bool onlySolved) {
     for (unsigned submesh = 0; submesh < views.size(); ++submesh) {
       size_t at = runClass * views.size() + submesh;
       if (!table.isCurrent[at])
-        listChoices(runClass, submesh, onlySolved, table.choices[at]);
+        listChoices(runClass, views[submesh], onlySolved, table.choices[at]);
       table.isCurrent[at] = true;
     }
   });
@@ -93,4 +93,24 @@ void StageCosts::refresh(bool onlySolved) {
 
 llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsigned submesh) const {
   return tables[shown].choices[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
+}
+
+std::vector<StageChoice> StageCosts::choicesOn(unsigned lo, unsigned hi, unsigned mesh) const {
+  std::vector<StageChoice> list;
+  listChoices(classes[lo * (numLayers() + 1) + hi], mesh, shown, list);
+  return list;
+}
+
+double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const {
+  if (lo == 0)
+    return 0; // Nobody waits for its gradients.
+  double least = kInfinity, part = 0;
+  for (unsigned way : views[submesh]) { // Of the first variant.
+    LayerBounds::Layer sum = bounds->sumOf(way, lo, hi);
+    if (sum.numImpossible || sum.freeSeconds <= 0 || sum.freeSeconds >= least)
+      continue;
+    least = sum.freeSeconds;
+    part = std::min(1.0, sum.weightSeconds / sum.freeSeconds);
+  }
+  return part;
 }

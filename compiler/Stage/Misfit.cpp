@@ -35,9 +35,12 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
   int64_t needed = -1, inFlight = 1;
   unsigned number = 0;
   for (auto [index, stage] : llvm::enumerate(plan->stages)) {
-    int64_t flying = problem.inFlight(plan->stages.size() - index);
-    if (stage.choice.peakBytes(flying) > needed) {
-      needed = stage.choice.peakBytes(flying);
+    bool isTimed = !found->timed.peakBytes.empty();
+    int64_t flying = isTimed ? found->timed.flights[index].inFlight
+                             : problem.inFlight(plan->stages.size() - index);
+    int64_t bytes = isTimed ? found->timed.peakBytes[index] : stage.choice.peakBytes(flying);
+    if (bytes > needed) {
+      needed = bytes;
       worst = &stage;
       inFlight = flying;
       number = index;
@@ -87,4 +90,30 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
       (isRematerialized ? "; use more devices or more and smaller micro-batches"
                         : "; use more devices, more and smaller micro-batches, or "
                           "rematerialization (jax.checkpoint)"));
+}
+
+llvm::Error alpa::explainVirtualMisfit(const FoundPlan &found, const StageDpProblem &problem,
+                                       const StageSearchSpace &space) {
+  std::string name = space.schedules.front()->name.str();
+  if (found.plan.stages.empty())
+    return llvm::createStringError("no plan exists: the layers cannot be cut into " +
+                                   llvm::Twine(space.stagesPerMesh) +
+                                   " stages on each of several equal meshes, as schedule '" + name +
+                                   "' needs; use fewer virtual-stages or another schedule");
+  std::vector<int64_t> needed;
+  for (auto [index, bytes] : llvm::enumerate(found.timed.peakBytes)) {
+    unsigned mesh = found.plan.meshOf(unsigned(index));
+    needed.resize(std::max<size_t>(needed.size(), mesh + 1));
+    needed[mesh] += bytes;
+  }
+  auto worst = llvm::max_element(needed);
+  size_t mesh = worst - needed.begin();
+  int64_t available = problem.memoryOf(found.plan.stages[mesh].submesh);
+  return llvm::createStringError(
+      "no plan fits into memory: with schedule '" + name + "' the fastest one needs " +
+      formatBytes(double(*worst)) + " on a device of mesh " + llvm::Twine(mesh) + " of " +
+      llvm::Twine(needed.size()) + " for its " + llvm::Twine(space.stagesPerMesh) + " stages, " +
+      formatBytes(double(available)) +
+      " are available; use fewer virtual-stages, another schedule, more devices, more and smaller "
+      "micro-batches, or rematerialization (jax.checkpoint)");
 }

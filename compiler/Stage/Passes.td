@@ -144,15 +144,20 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "How stages and submeshes may be chosen: auto, intra-only, inter-only, equal-layer, "
            "equal-mesh or uniform">,
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
-           "`1f1b`, `1f1b-overlap` or `gpipe`: decides how many micro-batches' activations a "
-           "stage keeps; of several (`1f1b,gpipe`), or of all (`auto`), the fastest is taken">,
+           "Name of a schedule (alpa-build-schedule), which decides the order of runs and how many "
+           "micro-batches' values a stage keeps; of several (`1f1b,gpipe`) the fastest is taken, "
+           "`auto` are `1f1b,1f1b-overlap,gpipe`">,
+    Option<"virtualStages", "virtual-stages", "unsigned", /*default=*/"0",
+           "With `interleaved-1f1b`: how many stages each mesh has; 0 for 2">,
     ListOption<"submeshes", "submeshes", "std::string",
                "Stages by hand: hosts x devices of each, such as 1x2,1x2; where hosts "
-               "differ also their device type, such as 1x2@v100">,
+               "differ also their device type, such as 1x2@v100. With virtual-stages these are "
+               "the meshes, and stage i is on mesh i modulo their number">,
     ListOption<"meshShapes", "mesh-shapes", "std::string",
                "With submeshes: the logical shape of each, such as 1x2,2x1">,
     ListOption<"layerRanges", "layer-ranges", "std::string",
-               "With submeshes: first layer and layer after the last of each, such as 0-3,3-4">,
+               "With submeshes: first layer and layer after the last of each stage, such as "
+               "0-3,3-4">,
     Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
            "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
     Option<"memoryFraction", "memory-fraction", "double", /*default=*/"0.9",

@@ -17,7 +17,7 @@ PeriodSearch::PeriodSearch(const StageTable &table)
       bounds(table), firstFree(table.mostStages + 1) {
   for (unsigned s = table.mostStages; s > 0 && !table.waits(s); --s)
     firstFree = s;
-  stagesMatter = table.inFlight(1) != table.inFlight(table.mostStages);
+  stagesMatter = table.held(1) != table.held(table.mostStages);
   waitsEvenly = firstFree > table.mostStages;
   for (unsigned s = 3; s < firstFree; ++s)
     waitsEvenly &= table.moreInFlight(s) == table.moreInFlight(2);
@@ -34,7 +34,7 @@ void PeriodSearch::prepareStages() {
   for (unsigned hi = 1; hi <= table.numLayers; ++hi)
     for (unsigned lo = hi; lo-- > 0;)
       for (unsigned m = 0; m < table.numSubmeshes; ++m)
-        if (const StageTable::Option *option = table.fastest(lo, hi, m, table.inFlight(1)))
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, table.held(1)))
           if (option->seconds <= period && bounds.leavesEnough(lo, hi, m))
             usable[hi].push_back({lo, m});
 }
@@ -102,9 +102,9 @@ void PeriodSearch::extend(unsigned index, double limit) {
   bool isLast = after.stages == 0;
   if (stages > table.mostStages)
     return;
-  int64_t inFlight = table.inFlight(stages);
+  int64_t held = table.held(stages);
   for (auto [lo, m] : usable[hi]) {
-    const StageTable::Option *option = table.fastest(lo, hi, m, inFlight);
+    const StageTable::Option *option = table.fastest(lo, hi, m, held);
     if (!option || option->seconds > period)
       continue;
     double sending = 0;
@@ -114,10 +114,11 @@ void PeriodSearch::extend(unsigned index, double limit) {
         continue;
       sending = send.sum();
     }
-    double wait = waitOf(after, option->seconds, sending, stages);
-    if (wait > 0)
+    double trip = option->seconds * table.partOfTrip(lo, hi, m);
+    double wait = waitOf(after, trip, sending, stages);
+    if (wait + option->seconds - trip > 0)
       continue;
-    double sum = after.sum + sending + option->seconds;
+    double sum = after.sum + sending + option->seconds * table.partOfSum(lo, hi, m);
     for (unsigned state : states.after(after.state, m))
       if (lo > 0 || states.isEnd(state))
         push({sum, wait, lo, m, state, stages, option->choice, index, states.freeDevices(state)},

@@ -14,11 +14,11 @@ namespace {
 
 class Pipeline {
 public:
-  Pipeline(std::vector<StepList> lists, llvm::ArrayRef<int64_t> meshOf,
-           llvm::ArrayRef<StageTimes> times, int64_t numMicroBatches)
-      : times(times), meshOf(meshOf), stages(times.size()), meshes(lists.size()) {
-    for (auto [mesh, list] : llvm::zip_equal(meshes, lists))
-      mesh.steps = std::move(list);
+  Pipeline(const PipelineOrder &order, llvm::ArrayRef<StageTimes> times, int64_t numMicroBatches)
+      : times(times), meshOf(order.meshOf), stages(times.size()), meshes(order.meshes.size()),
+        linkFree(meshes.size() * meshes.size(), 0) {
+    for (auto [mesh, list] : llvm::zip_equal(meshes, order.meshes))
+      mesh.steps = list;
     for (auto [index, stage] : llvm::enumerate(stages)) {
       stage.inputs.assign(numMicroBatches, index == 0 ? 0 : kInfinity);
       stage.gradients.assign(numMicroBatches, index + 1 == times.size() ? 0 : kInfinity);
@@ -53,12 +53,11 @@ public:
 
 private:
   struct Stage {
-    double forthFree = 0, backFree = 0;    // When its links are.
     std::vector<double> inputs, gradients; // When they arrive, by micro-batch.
     std::vector<double> ends;              // Of forward runs.
   };
   struct Mesh {
-    StepList steps;
+    llvm::ArrayRef<ScheduleStep> steps;
     size_t next = 0;
     double free = 0; // When it is done with the steps so far.
     bool isAwake = false;
@@ -97,34 +96,39 @@ private:
     mesh.free = std::max(mesh.free, ready) + seconds;
     if (kind == RunKind::Forward) {
       stage.ends[microBatch] = mesh.free;
-      if (size_t(index) + 1 < stages.size()) {
-        stage.forthFree = std::max(stage.forthFree, mesh.free + time.forthLatencySeconds) +
-                          time.forthSeconds - time.forthLatencySeconds;
-        stages[index + 1].inputs[microBatch] = stage.forthFree;
-        wake(meshOf[index + 1]);
-      }
+      if (size_t(index) + 1 < stages.size())
+        stages[index + 1].inputs[microBatch] =
+            send(index, index + 1, mesh.free, time.forthSeconds, time.forthLatencySeconds);
     } else if (kind != RunKind::BackwardWeight && index > 0) {
       const StageTimes &link = times[index - 1];
-      stage.backFree = std::max(stage.backFree, mesh.free + link.backLatencySeconds) +
-                       link.backSeconds - link.backLatencySeconds;
-      stages[index - 1].gradients[microBatch] = stage.backFree;
-      wake(meshOf[index - 1]);
+      stages[index - 1].gradients[microBatch] =
+          send(index, index - 1, mesh.free, link.backSeconds, link.backLatencySeconds);
     }
     return true;
+  }
+
+  /// When what one stage sends at `now` is with another one.
+  double send(int64_t from, int64_t to, double now, double seconds, double latency) {
+    wake(meshOf[to]);
+    if (meshOf[from] == meshOf[to])
+      return now;
+    double &free = linkFree[meshOf[from] * meshes.size() + meshOf[to]];
+    return free = std::max(free, now + latency) + seconds - latency;
   }
 
   llvm::ArrayRef<StageTimes> times;
   llvm::ArrayRef<int64_t> meshOf;
   std::vector<Stage> stages;
   std::vector<Mesh> meshes;
+  std::vector<double> linkFree; // When the link from each mesh to each is.
   std::vector<size_t> awake;
 };
 
 } // namespace
 
-double alpa::pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                             int64_t numMicroBatches, std::optional<double> meetSeconds,
-                             llvm::ArrayRef<int64_t> meshOf) {
+PipelineOrder alpa::orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
+                                  int64_t numMicroBatches, llvm::ArrayRef<int64_t> meshOf,
+                                  double limit, double keptPart) {
   ScheduleProblem problem = oneStagePerMesh(int64_t(stages.size()), numMicroBatches);
   if (!meshOf.empty())
     problem.meshOf.assign(meshOf.begin(), meshOf.end());
@@ -132,10 +136,40 @@ double alpa::pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageT
     problem.seconds.push_back({time.forwardSeconds,
                                time.backwardSeconds - time.backwardWeightSeconds,
                                time.backwardWeightSeconds, time.forthSeconds, time.backSeconds});
+  problem.limit = limit;
+  problem.keptPart = keptPart;
   llvm::Expected<std::vector<StepList>> lists = scheduleSteps(schedule, problem);
   if (!lists) {
     llvm::consumeError(lists.takeError());
-    return kInfinity;
+    return {problem.meshOf, {}};
   }
-  return Pipeline(std::move(*lists), problem.meshOf, stages, numMicroBatches).run(meetSeconds);
+  return {problem.meshOf, std::move(*lists)};
+}
+
+std::vector<StageFlights> alpa::countFlights(const PipelineOrder &order,
+                                             llvm::ArrayRef<FlightBytes> bytes) {
+  std::vector<StageFlights> most(order.meshOf.size()), now(order.meshOf.size());
+  for (const StepList &steps : order.meshes)
+    for (const ScheduleStep &step : steps) {
+      StageFlights &mine = now[step.stage], &limit = most[step.stage];
+      mine.inFlight += step.kind == RunKind::Forward;
+      mine.waiting += step.kind == RunKind::BackwardInput;
+      limit.inFlight = std::max(limit.inFlight, mine.inFlight);
+      limit.waiting = std::max(limit.waiting, mine.waiting);
+      if (!bytes.empty()) {
+        FlightBytes each = bytes[step.stage];
+        limit.bytes =
+            std::max(limit.bytes, mine.inFlight * each.inFlight + mine.waiting * each.waiting);
+      }
+      mine.inFlight -= step.kind == RunKind::Backward || step.kind == RunKind::BackwardInput;
+      mine.waiting -= step.kind == RunKind::BackwardWeight;
+    }
+  return most;
+}
+
+double alpa::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
+                             int64_t numMicroBatches, std::optional<double> meetSeconds) {
+  if (order.meshes.empty())
+    return kInfinity;
+  return Pipeline(order, stages, numMicroBatches).run(meetSeconds);
 }

@@ -19,16 +19,48 @@ struct StageTimes {
   double backwardWeightSeconds = 0; // Part of `backwardSeconds`, if the schedule splits it.
 };
 
+/// A schedule's order for some stages.
+struct PipelineOrder {
+  std::vector<int64_t> meshOf;  // Of each stage.
+  std::vector<StepList> meshes; // Steps of each mesh; none if it does not take the stages.
+};
+
+/// `meshOf` gives the mesh of each stage, a mesh each if it is empty. For schedules that
+/// look for an order by themselves `limit` and `keptPart` are those of ScheduleProblem.
+PipelineOrder orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
+                            int64_t numMicroBatches, llvm::ArrayRef<int64_t> meshOf = {},
+                            double limit = 0, double keptPart = 1);
+
+/// The most micro-batches of a stage at a time, from the beginning of the forward run
+/// to the end of the backward run, or of its input part; and from the beginning of
+/// the input part to the end of the weight part.
+struct StageFlights {
+  int64_t inFlight = 0, waiting = 0;
+  int64_t bytes = 0; // The most that both hold together.
+};
+/// What a micro-batch holds of a stage in each of the two times.
+struct FlightBytes {
+  int64_t inFlight = 0, waiting = 0;
+};
+/// `bytes` of each stage; empty if they are of no matter.
+std::vector<StageFlights> countFlights(const PipelineOrder &order,
+                                       llvm::ArrayRef<FlightBytes> bytes = {});
+
 /// When the last stage is done with a step, by following every run and send: a
-/// mesh runs one thing at a time, in the order of the schedule; neighbouring stages
-/// have a link of their own each way, which carries one micro-batch after the other
-/// while the meshes go on. Infinity for a schedule that waits forever or does not
-/// take these stages. With `meetSeconds` no update begins before that long after the
-/// last backward run of any stage. `meshOf` gives the mesh of each stage, a mesh each
-/// if it is empty.
-double pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                       int64_t numMicroBatches, std::optional<double> meetSeconds = {},
-                       llvm::ArrayRef<int64_t> meshOf = {});
+/// mesh runs one thing at a time, in the order of the schedule; from each mesh to
+/// each other goes a link, which carries one send after the other while the meshes go
+/// on. Infinity for an order that waits forever, or is none. With `meetSeconds` no
+/// update begins before that long after the last backward run of any stage.
+double pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
+                       int64_t numMicroBatches, std::optional<double> meetSeconds = {});
+
+/// The same for a schedule.
+inline double pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
+                              int64_t numMicroBatches, std::optional<double> meetSeconds = {},
+                              llvm::ArrayRef<int64_t> meshOf = {}) {
+  return pipelineSeconds(orderPipeline(schedule, stages, numMicroBatches, meshOf), stages,
+                         numMicroBatches, meetSeconds);
+}
 
 } // namespace alpa
 

@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Schedule/SlicedModule.h"
 #include "compiler/Sharding/CaptureShardings.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -128,10 +129,8 @@ private:
   Attribute stageAttr(const StageOutcome &stage, llvm::StringMap<double> &flopsOf) {
     const IntraOpResult &result = *stage.result;
     const Solution &solution = result.solution;
-    int64_t peak =
-        result.stateBytes + stage.inFlight * result.activationBytes + result.temporaryBytes;
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
-    DictionaryAttr predicted = builder.getDictionaryAttr({
+    SmallVector<NamedAttribute> predicted{
         named("forward_seconds", seconds(result.forwardSeconds)),
         named("backward_seconds", seconds(result.backwardSeconds)),
         named("update_seconds", seconds(result.updateSeconds)),
@@ -144,10 +143,24 @@ private:
         named("forward_scratch_bytes", integer(result.scratchBytes[0])),
         named("backward_scratch_bytes", integer(result.scratchBytes[1])),
         named("update_scratch_bytes", integer(result.scratchBytes[2])),
-        named("micro_batches_in_flight", integer(stage.inFlight)),
-        named("peak_bytes", integer(peak)),
+        named("micro_batches_in_flight", integer(stage.flights.inFlight)),
+        named("peak_bytes", integer(stage.peakBytes)),
         named("rematerialized_layers", integer(countRematerialized(stage))),
-    });
+    };
+    if (plan.schedule->splitsBackward) {
+      // Each part holds no more inside than the whole.
+      double weight = result.backwardWeightSeconds;
+      predicted.append({
+          named("backward_input_seconds", seconds(result.backwardSeconds - weight)),
+          named("backward_weight_seconds", seconds(weight)),
+          named("backward_input_scratch_bytes", integer(result.scratchBytes[1])),
+          named("backward_weight_scratch_bytes", integer(result.scratchBytes[1])),
+          named("waiting_bytes", integer(result.waitingBytes)),
+          named("micro_batches_waiting", integer(stage.flights.waiting)),
+          named("forth_seconds", seconds(stage.sends.forth)),
+          named("back_seconds", seconds(stage.sends.back)),
+      });
+    }
     constexpr double kPicosecond = 1e-12;
     DictionaryAttr solver = builder.getDictionaryAttr({
         named("status", builder.getStringAttr(stringifySolveStatus(solution.status))),
@@ -160,7 +173,8 @@ private:
         named("explanation", stage.explanation),
     });
     MeshAttr mesh = MeshAttr::get(context, stage.meshShape, stage.devices);
-    return StageAttr::get(context, mesh, stage.firstLayer, stage.endLayer, predicted, solver);
+    return StageAttr::get(context, mesh, stage.firstLayer, stage.endLayer,
+                          builder.getDictionaryAttr(predicted), solver);
   }
 
   void annotateModule(const Cluster &cluster) {
@@ -170,9 +184,13 @@ private:
       stages.push_back(stageAttr(stage, flopsOf));
     module->setAttr(attr::stages, builder.getArrayAttr(stages));
     module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
-    module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule));
+    module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule->name));
     module->setAttr("alpa.cluster", builder.getStringAttr(printCluster(cluster)));
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
+    if (plan.schedule->name == "zb-auto")
+      module->setAttr(attr::scheduleParameters,
+                      builder.getDictionaryAttr({named("limit", seconds(plan.limit)),
+                                                 named("kept_part", seconds(plan.keptPart))}));
     module->setAttr(attr::predicted,
                     builder.getDictionaryAttr(
                         {named("step_seconds", seconds(plan.stepSeconds)),

@@ -4,6 +4,7 @@
 #define ALPA_COMPILER_STAGE_PLANATTRIBUTES_H
 
 #include "compiler/Sharding/IntraOp.h"
+#include "compiler/Stage/PipelineTime.h"
 #include "compiler/Stage/StageDp.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -16,14 +17,17 @@ struct StageOutcome {
   llvm::SmallVector<int64_t, 3> meshShape;
   std::vector<int64_t> devices;
   const IntraOpResult *result = nullptr;
-  int64_t inFlight = 1;             // Micro-batches whose activations it keeps.
+  StageFlights flights;             // Micro-batches whose values it keeps.
+  int64_t peakBytes = 0;            // Of a device, of this stage's values.
+  SendSeconds sends;                // To the next stage and back.
   mlir::DictionaryAttr explanation; // Where the time goes, and what else was close.
 };
 
 struct PlanOutcome {
   std::vector<StageOutcome> stages;
   int64_t numMicroBatches = 1;
-  std::string schedule;
+  const ScheduleInfo *schedule = nullptr;
+  double limit = 0, keptPart = 1; // As TimedPlan has them.
   double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
   double searchSeconds = 0;
   double dpSeconds = 0; // Of the search, in the stage DP itself.

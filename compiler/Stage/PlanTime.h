@@ -3,8 +3,8 @@
 #ifndef ALPA_COMPILER_STAGE_PLANTIME_H
 #define ALPA_COMPILER_STAGE_PLANTIME_H
 
-#include "compiler/Sharding/IntraOp.h"
-#include "compiler/Stage/StageDp.h"
+#include "compiler/Stage/PipelineTime.h"
+#include "compiler/Stage/StageCosts.h"
 #include "compiler/Stage/StepLayers.h"
 
 namespace alpa {
@@ -13,23 +13,30 @@ namespace alpa {
 struct TimedPlan {
   std::vector<std::vector<int64_t>> devices; // Of each stage; empty if they do not fit.
   double stepSeconds = std::numeric_limits<double>::infinity();
-  double transferSeconds = 0; // Of one micro-batch, forth and back.
+  double transferSeconds = 0;     // Of one micro-batch, forth and back.
+  std::vector<SendSeconds> sends; // After each stage but the last.
+  /// For schedules that look for an order by themselves (ScheduleProblem).
+  double limit = 0, keptPart = 1;
+  std::vector<StageFlights> flights;
+  std::vector<int64_t> peakBytes; // Of a device, for each stage.
+
+  /// Whether all stages of a mesh together fit into that of a device.
+  bool fits(const StageDpProblem &problem, const StagePlan &plan) const;
 };
 
 /// Sends between submeshes, and the steps of plans that are made of solved stages.
 class PlanTimer {
 public:
-  /// `result` gives the solution behind a choice.
   PlanTimer(const Cluster &cluster, const StageDpProblem &problem, const Crossings &crossings,
-            std::function<const IntraOpResult *(unsigned id)> result);
+            StageCosts &costs);
 
   /// What crosses a cut, between submeshes of which it is not known where they lie.
   SendSeconds send(unsigned cut, unsigned from, unsigned to) const {
     return send(cut, links[from * submeshes.size() + to], links[to * submeshes.size() + from]);
   }
   /// Follows every run and send of a step. Stages are placed such that sends take as
-  /// little time as possible.
-  TimedPlan time(const StagePlan &plan, const ScheduleInfo &schedule) const;
+  /// little time as possible. Of the problem the schedule counts, and the memory.
+  llvm::Expected<TimedPlan> time(const StagePlan &plan, const StageDpProblem &problem) const;
 
 private:
   SendSeconds send(unsigned cut, const Link &forth, const Link &back) const;
@@ -41,6 +48,7 @@ private:
   std::optional<double> meetSeconds(llvm::ArrayRef<PlannedStage> stages,
                                     llvm::ArrayRef<std::vector<int64_t>> devices) const;
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, bool sharesHost) const;
+  std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
 
   const Cluster &cluster;
   std::vector<int64_t> hostDevices;
@@ -48,7 +56,7 @@ private:
   std::vector<Submesh> submeshes;
   int64_t numMicroBatches;
   const Crossings &crossings;
-  std::function<const IntraOpResult *(unsigned id)> result;
+  StageCosts &costs;
   std::vector<Link> links; // From each submesh to each.
 };
 

@@ -22,7 +22,7 @@ RestBounds::RestBounds(const StageTable &table) : table(table) {
   numUnits = numDevices / unit;
   // Memory rises with the stages after: few tables for few, more apart for many.
   for (unsigned after = 0; after < table.mostStages; after = after < 4 ? after + 1 : after * 5 / 4)
-    if (buckets.empty() || table.inFlight(after + 1) > table.inFlight(buckets.back() + 1))
+    if (buckets.empty() || table.held(after + 1) > table.held(buckets.back() + 1))
       buckets.push_back(after);
   tables.resize(buckets.size());
 
@@ -35,7 +35,7 @@ RestBounds::RestBounds(const StageTable &table) : table(table) {
   for (unsigned lo = 0; lo < table.numLayers; ++lo)
     for (unsigned hi = lo + 1; hi <= table.numLayers; ++hi)
       for (unsigned m = 0; m < table.numSubmeshes; ++m)
-        if (const StageTable::Option *option = table.fastest(lo, hi, m, table.inFlight(1)))
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, table.held(1)))
           seconds.push_back(option->seconds);
   llvm::sort(seconds);
   least = *std::partition_point(seconds.begin(), seconds.end(),
@@ -44,7 +44,7 @@ RestBounds::RestBounds(const StageTable &table) : table(table) {
 
 /// Stages that are fast enough, those that begin earlier first.
 template <typename Visit> void RestBounds::forEachStage(double bound, Visit visit) const {
-  int64_t one = table.inFlight(1);
+  int64_t one = table.held(1);
   for (unsigned lo = 0; lo < table.numLayers; ++lo)
     for (unsigned hi = lo + 1; hi <= table.numLayers; ++hi)
       for (unsigned m = 0; m < table.numSubmeshes; ++m)
@@ -116,7 +116,7 @@ void RestBounds::fill(unsigned bucket) {
   size_t row = numUnits + 1;
   bounds.assign((layers + 1) * row, kInfinity);
   std::fill(bounds.begin(), bounds.begin() + row, 0);
-  int64_t inFlight = table.inFlight(buckets[bucket] + 1);
+  int64_t held = table.held(buckets[bucket] + 1);
   std::vector<int64_t> first(layers + 1, numUnits + 1); // Units that are enough for a row.
   first[0] = 0;
   llvm::SmallVector<std::pair<int64_t, double>> ways; // Units, seconds.
@@ -133,9 +133,9 @@ void RestBounds::fill(unsigned bucket) {
         continue;
       ways.clear();
       for (unsigned m = 0; m < table.numSubmeshes; ++m)
-        if (const StageTable::Option *option = table.fastest(lo, hi, m, inFlight))
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, held))
           if (option->seconds <= period && leavesEnough(lo, hi, m))
-            ways.push_back({table.devices(m) / unit, option->seconds});
+            ways.push_back({table.devices(m) / unit, option->seconds * table.partOfSum(lo, hi, m)});
       llvm::sort(ways);
       double sending = lo > 0 ? leastSend[lo] : 0, fastest = kInfinity;
       const double *before = &bounds[lo * row];

@@ -111,15 +111,18 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
                                                     unsigned meshAxes,
                                                     llvm::ArrayRef<std::string> submeshes,
                                                     llvm::ArrayRef<std::string> meshShapes,
-                                                    llvm::ArrayRef<std::string> layerRanges) {
+                                                    llvm::ArrayRef<std::string> layerRanges,
+                                                    unsigned stagesPerMesh) {
   if (!meshShapes.empty() && meshShapes.size() != submeshes.size())
     return fail("expected one of mesh-shapes for each of submeshes, got " +
                 llvm::Twine(meshShapes.size()) + " for " + llvm::Twine(submeshes.size()));
-  if (!layerRanges.empty() && layerRanges.size() != submeshes.size())
-    return fail("expected one of layer-ranges for each of submeshes, got " +
-                llvm::Twine(layerRanges.size()) + " for " + llvm::Twine(submeshes.size()));
-  if (submeshes.size() > numLayers)
-    return fail(llvm::Twine(submeshes.size()) + " stages need as many layers, got " +
+  size_t numStages = submeshes.size() * stagesPerMesh;
+  if (!layerRanges.empty() && layerRanges.size() != numStages)
+    return fail("expected one of layer-ranges for each of " +
+                llvm::Twine(stagesPerMesh > 1 ? "the stages" : "submeshes") + ", got " +
+                llvm::Twine(layerRanges.size()) + " for " + llvm::Twine(numStages));
+  if (numStages > numLayers)
+    return fail(llvm::Twine(numStages) + " stages need as many layers, got " +
                 llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
 
   SearchSpace space;

@@ -27,12 +27,12 @@ SearchSpace wholeSearchSpace(const Cluster &cluster, unsigned meshAxes);
 void addTurnedViews(const Cluster &cluster, SearchSpace &space);
 
 /// Reads `submeshes` ("1x2"), `meshShapes` ("2x1") and `layerRanges` ("0-2"); the
-/// latter two are empty or have one entry for each submesh. Errors name the entry.
-llvm::Expected<SearchSpace> manualSearchSpace(const Cluster &cluster, unsigned numLayers,
-                                              unsigned meshAxes,
-                                              llvm::ArrayRef<std::string> submeshes,
-                                              llvm::ArrayRef<std::string> meshShapes,
-                                              llvm::ArrayRef<std::string> layerRanges);
+/// latter two are empty or have one entry for each submesh, and for each of its
+/// `stagesPerMesh` stages. Errors name the entry.
+llvm::Expected<SearchSpace>
+manualSearchSpace(const Cluster &cluster, unsigned numLayers, unsigned meshAxes,
+                  llvm::ArrayRef<std::string> submeshes, llvm::ArrayRef<std::string> meshShapes,
+                  llvm::ArrayRef<std::string> layerRanges, unsigned stagesPerMesh = 1);
 
 } // namespace alpa
 

@@ -42,11 +42,12 @@ private:
     return llvm::createStringError("alpa-search-stages: " + message);
   }
   llvm::Error checkOptions();
-  llvm::Expected<std::vector<const ScheduleInfo *>> readSchedules();
+  llvm::Error readSchedules(StageSearchSpace &tried);
   llvm::Expected<std::unique_ptr<StageAttempt>> attempt(const SearchSetup &setup,
                                                         std::vector<const StepVariant *> variants,
                                                         bool ignoresMemory = false);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
+  llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
   llvm::Error settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes);
   llvm::Error run();
 
@@ -54,6 +55,9 @@ private:
   /// The step as it is written, and with layers computed again.
   std::shared_ptr<StepVariant> plain, again;
   std::shared_ptr<StepVariant> settled; // As the plan wants it.
+  /// With several stages on each mesh; without schedules if none of that kind is asked for.
+  StageSearchSpace virtualTried;
+  std::optional<SearchSetup> virtualSetup;
 };
 
 } // namespace
@@ -86,24 +90,33 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
   return llvm::Error::success();
 }
 
-/// A list of names, or all for "auto".
-llvm::Expected<std::vector<const ScheduleInfo *>> AlpaSearchStagesPass::readSchedules() {
-  std::vector<const ScheduleInfo *> schedules;
-  if (schedule == "auto") {
-    for (const ScheduleInfo &info : getSchedules())
-      if (!info.splitsBackward && !info.isForwardOnly && info.name != "interleaved-1f1b")
-        schedules.push_back(&info);
-    return schedules;
-  }
+/// A list of names; for "auto" those with one stage on each mesh and whole backward
+/// phases.
+llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
+  constexpr StringLiteral kAuto = "1f1b,1f1b-overlap,gpipe";
   SmallVector<StringRef> names;
-  StringRef(schedule).split(names, ',');
+  (schedule == "auto" ? StringRef(kAuto) : StringRef(schedule)).split(names, ',');
   for (StringRef name : names) {
-    schedules.push_back(findSchedule(name.trim()));
-    if (!schedules.back())
+    const ScheduleInfo *info = findSchedule(name.trim());
+    if (!info)
       return fail("unknown schedule '" + name + "'; expected " + scheduleNames() +
                   ", several of them with commas between, or auto");
+    if (info->name == "custom")
+      return fail("schedule 'custom' is one of alpa-build-schedule; search with the schedule that "
+                  "its steps are like");
+    bool isInterleaved = info->name == "interleaved-1f1b";
+    (isInterleaved || virtualStages > 1 ? virtualTried : tried).schedules.push_back(info);
+    if (virtualStages > 1 && !info->takesSeveralStages)
+      return fail("virtual-stages needs a schedule that takes several stages on a mesh, such as "
+                  "interleaved-1f1b; got '" +
+                  name.trim() + "'");
   }
-  return schedules;
+  if (virtualTried.schedules.size() > 1)
+    return fail("of the schedules with several stages on a mesh only one can be asked for");
+  if (!virtualTried.schedules.empty() && !tried.schedules.empty() && !submeshes.empty())
+    return fail("with submeshes, interleaved-1f1b is asked for alone");
+  virtualTried.stagesPerMesh = virtualStages > 0 ? virtualStages : 2;
+  return llvm::Error::success();
 }
 
 static double secondsSince(std::chrono::steady_clock::time_point begin) {
@@ -119,6 +132,17 @@ AlpaSearchStagesPass::attempt(const SearchSetup &setup, std::vector<const StepVa
   attempt->costs.keep();
   numRounds += attempt->search.numRounds;
   return std::move(attempt);
+}
+
+/// Micro-batches whose activations a stage may have to hold, or as much in other values:
+/// what waits for weight parts counts like several more.
+static int64_t mostInFlight(ArrayRef<const ScheduleInfo *> schedules, unsigned numLayers,
+                            int64_t numMicroBatches) {
+  int64_t most = 1;
+  for (const ScheduleInfo *info : schedules)
+    most =
+        std::max(most, info->inFlight(numLayers, numMicroBatches) * (info->splitsBackward ? 4 : 1));
+  return most;
 }
 
 /// With remat=auto, layers are computed again only where memory is short: what is
@@ -153,6 +177,25 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   return kept;
 }
 
+/// The best of both kinds of schedules.
+llvm::Expected<std::unique_ptr<StageAttempt>>
+AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
+  if (virtualTried.schedules.empty())
+    return searchWays(setup);
+  if (llvm::Error error = checkVirtualStages(virtualTried, setup.space, setup.problem))
+    return fail(llvm::toString(std::move(error)));
+  virtualSetup.emplace(setup);
+  virtualSetup->tried = virtualTried;
+  virtualSetup->tried.rules = setup.tried.rules;
+  llvm::Expected<std::unique_ptr<StageAttempt>> shared = searchWays(*virtualSetup);
+  if (!shared || setup.tried.schedules.empty())
+    return shared;
+  llvm::Expected<std::unique_ptr<StageAttempt>> apart = searchWays(setup);
+  if (!apart || (*apart)->found.timed.stepSeconds <= (*shared)->found.timed.stepSeconds)
+    return apart;
+  return shared;
+}
+
 /// Writes the layers of the plan's stages in @main as their choices have them.
 llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes) {
   if (!again)
@@ -181,9 +224,9 @@ llvm::Error AlpaSearchStagesPass::run() {
       again->function.erase();
     plain = again = settled = nullptr;
   });
-  llvm::Expected<std::vector<const ScheduleInfo *>> schedules = readSchedules();
-  if (!schedules)
-    return schedules.takeError();
+  StageSearchSpace tried;
+  if (llvm::Error error = readSchedules(tried))
+    return error;
   llvm::Expected<StepLayers> layers = readLayers(main);
   if (!layers)
     return fail(llvm::toString(layers.takeError()));
@@ -194,7 +237,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<SearchSpace> space =
       submeshes.empty()
           ? llvm::Expected<SearchSpace>(wholeSearchSpace(*described, meshAxes))
-          : manualSearchSpace(*described, numLayers, meshAxes, submeshes, meshShapes, layerRanges);
+          : manualSearchSpace(*described, numLayers, meshAxes, submeshes, meshShapes, layerRanges,
+                              virtualTried.schedules.empty() ? 1 : virtualTried.stagesPerMesh);
   if (!space)
     return space.takeError();
   llvm::Expected<std::vector<StageRule>> rules =
@@ -207,10 +251,9 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (method == "megatron" && !space->manual)
     addTurnedViews(*described, *space);
 
-  SearchSetup setup{&getContext(), *described, std::move(*space), {}, {}, {}, gap};
-  setup.tried.rules = std::move(*rules);
-  setup.tried.evenRules = std::move(even);
-  setup.tried.schedules = std::move(*schedules);
+  tried.rules = std::move(*rules);
+  tried.evenRules = std::move(even);
+  SearchSetup setup{&getContext(), *described, std::move(*space), std::move(tried), {}, {}, gap};
   StageDpProblem &problem = setup.problem;
   problem.numLayers = numLayers;
   for (const Host &host : described->hosts)
@@ -235,9 +278,9 @@ llvm::Error AlpaSearchStagesPass::run() {
   for (const LogicalMesh &mesh : setup.space.meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
   options.tolerance = gap;
-  for (const ScheduleInfo *info : setup.tried.schedules)
-    options.mostInFlight =
-        std::max(options.mostInFlight, info->inFlight(numLayers, numMicroBatches));
+  options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
+  if (!virtualTried.schedules.empty()) // Warming up takes at most so many.
+    options.mostInFlight = std::max<int64_t>(options.mostInFlight, 2 * numLayers);
   options.timeLimitSeconds = timeLimit;
   // These depend on all of the step.
   options.allDiffer = method == "heuristic" || method == "manual";
@@ -254,11 +297,18 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!variant)
     return fail(llvm::toString(variant.takeError()));
   plain = std::move(*variant);
-  llvm::Expected<std::unique_ptr<StageAttempt>> best = searchWays(setup);
+  llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
   if (!(*best)->hasPlan() && !explainsMisfit)
     return fail("no plan fits into memory");
+  if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
+    llvm::Expected<std::unique_ptr<StageAttempt>> free =
+        attempt(*virtualSetup, {again ? again.get() : plain.get()}, /*ignoresMemory=*/true);
+    if (!free)
+      return free.takeError();
+    return fail(llvm::toString(explainVirtualMisfit((*free)->found, problem, virtualTried)));
+  }
   // The least that is needed is what layers that are computed again need.
   if (!(*best)->hasPlan() && again && !options.allDiffer)
     best = attempt(setup, {again.get()});
@@ -284,8 +334,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   PlanOutcome outcome;
   std::vector<std::shared_ptr<IntraOpResult>> results;
   for (auto [index, stage] : llvm::enumerate(found.plan.stages)) {
-    int64_t inFlight = (*best)->inFlight(index);
-    llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(stage, inFlight);
+    const StageFlights &flights = timed.flights[index];
+    llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(stage, flights.inFlight);
     if (!result)
       return result.takeError();
     results.push_back(*result);
@@ -296,13 +346,16 @@ llvm::Error AlpaSearchStagesPass::run() {
     if (!explanation)
       return explanation.takeError();
     outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,
-                              timed.devices[index], result->get(), inFlight,
+                              timed.devices[index], result->get(), flights, timed.peakBytes[index],
+                              index < timed.sends.size() ? timed.sends[index] : SendSeconds(),
                               explanation->toAttribute(&getContext())});
   }
   outcome.stepSeconds = timed.stepSeconds;
   outcome.transferSeconds = timed.transferSeconds;
   outcome.numMicroBatches = numMicroBatches;
-  outcome.schedule = found.schedule->name.str();
+  outcome.schedule = found.schedule;
+  outcome.limit = timed.limit;
+  outcome.keptPart = timed.keptPart;
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();

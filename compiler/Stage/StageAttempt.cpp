@@ -20,12 +20,14 @@ StageAttempt::StageAttempt(const SearchSetup &setup, std::vector<const StepVaria
       costs(setup.context, opsOf(variants), setup.space.meshes, setup.space.views,
             makeOptions(ignoresMemory)),
       // What is sent between layers does not depend on what is computed again within them.
-      timer(setup.cluster, setup.problem, variants.front()->layers.crossings,
-            [this](unsigned id) { return costs.timesOf(id); }),
+      timer(setup.cluster, setup.problem, variants.front()->layers.crossings, costs),
       search(costs, timer, makeProblem(ignoresMemory), setup.gap) {}
 
 StageCostOptions StageAttempt::makeOptions(bool ignoresMemory) const {
   StageCostOptions options = setup.options;
+  // A mesh's stages are alike, so that each is solved for its share of the memory.
+  for (int64_t &bytes : options.memoryBytes)
+    bytes /= std::max(1u, setup.tried.stagesPerMesh);
   if (ignoresMemory)
     llvm::fill(options.memoryBytes, std::numeric_limits<int64_t>::max());
   for (const StepVariant *variant : variants)
@@ -54,7 +56,11 @@ StageDpProblem StageAttempt::makeProblem(bool ignoresMemory) const {
 }
 
 llvm::Error StageAttempt::run() {
-  llvm::Expected<FoundPlan> plan = search.run(setup.tried);
+  llvm::Expected<FoundPlan> plan =
+      setup.tried.stagesPerMesh
+          ? VirtualStageSearch(costs, timer, setup.space, search.getProblem(), setup.gap)
+                .run(setup.tried)
+          : search.run(setup.tried);
   if (!plan)
     return plan.takeError();
   found = std::move(*plan);
@@ -62,9 +68,5 @@ llvm::Error StageAttempt::run() {
 }
 
 bool StageAttempt::fits() const {
-  if (!hasPlan())
-    return false;
-  StageDpProblem limited = setup.problem;
-  limited.schedule = found.schedule;
-  return stagePlanFits(limited, found.plan.stages);
+  return hasPlan() && !found.timed.devices.empty() && found.timed.fits(setup.problem, found.plan);
 }

@@ -6,6 +6,7 @@
 #include "compiler/Stage/SearchOptions.h"
 #include "compiler/Stage/StageSearch.h"
 #include "compiler/Stage/StepVariants.h"
+#include "compiler/Stage/VirtualStageSearch.h"
 
 namespace alpa {
 
@@ -33,9 +34,6 @@ public:
   bool fits() const;
   const StepVariant &variantOf(const PlannedStage &stage) const {
     return *variants[costs.variantOfChoice(stage.choice.id)];
-  }
-  int64_t inFlight(size_t stage) const {
-    return search.getProblem().inFlight(found.plan.stages.size() - stage);
   }
 
 private:

@@ -325,8 +325,19 @@ std::optional<StageChoice> StageCosts::known(unsigned id, int64_t inFlight) cons
   return best;
 }
 
-const IntraOpResult *StageCosts::timesOf(unsigned id) const {
-  return &findRun(classOf(id), wayOf(id))->chosen[id % kSlots]->times;
+const StagePoint &StageCosts::pointOf(unsigned id) const {
+  return *findRun(classOf(id), wayOf(id))->chosen[id % kSlots];
+}
+
+llvm::Expected<BackwardParts> StageCosts::partsOf(unsigned id) {
+  unsigned runClass = classOf(id), way = wayOf(id), slot = id % kSlots;
+  Run &run = runs.find({runClass, way})->second;
+  if (auto known = run.parts.find(slot); known != run.parts.end())
+    return known->second;
+  if (llvm::Error error = state(run, runClass, way))
+    return std::move(error);
+  run.usedAt = ++clock;
+  return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
 }
 
 void StageCosts::settle(LayerOps layers, std::vector<PlanFilter> filters) {
@@ -353,7 +364,11 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   double bound = run->free.boundSeconds;
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
-  return std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
+  auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
+  BackwardParts parts = (*problem)->backwardParts(*mine);
+  result->backwardWeightSeconds = parts.weightSeconds;
+  result->waitingBytes = parts.waitingBytes;
+  return result;
 }
 
 llvm::Expected<Explanation> StageCosts::explain(const PlannedStage &stage,

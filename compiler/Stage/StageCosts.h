@@ -97,8 +97,15 @@ public:
   /// each mesh. From then on only `result` and `explain` may be asked.
   void settle(LayerOps layers, std::vector<PlanFilter> filters);
   const LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
-  /// The seconds of the phases of a known choice; nothing else is set.
-  const IntraOpResult *timesOf(unsigned id) const;
+  /// The solution behind a known choice.
+  const StagePoint &pointOf(unsigned id) const;
+  /// What splitting its backward phase makes of it.
+  llvm::Expected<BackwardParts> partsOf(unsigned id);
+  /// The part of a run's seconds that is the weight part of its backward phase; from
+  /// the single layers, on the view on which they are fastest.
+  double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
+  /// Ways to run layers on one view, as `refresh` was told to list them.
+  std::vector<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh) const;
   /// The solution behind the choice of a planned stage, computed anew for its own ops,
   /// and where its time goes.
   llvm::Expected<std::shared_ptr<IntraOpResult>> result(const PlannedStage &stage,
@@ -123,8 +130,9 @@ private:
     std::map<int64_t, Answer> answers;     // By micro-batches in flight.
     std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
     unsigned usedAt = 0;
-    bool isRestored = false; // What the store knows is here.
-    bool isNew = false;      // There is more than the store knows.
+    std::map<unsigned, BackwardParts> parts; // Of chosen points, where they were asked for.
+    bool isRestored = false;                 // What the store knows is here.
+    bool isNew = false;                      // There is more than the store knows.
   };
 
   unsigned classOfLayer(unsigned layer) const {
@@ -156,7 +164,7 @@ private:
   void addLevel(int64_t inFlight);
   void touch(unsigned runClass, unsigned way);
   void touchAll(unsigned way);
-  void listChoices(unsigned runClass, unsigned submesh, bool onlySolved,
+  void listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                    std::vector<StageChoice> &list) const;
   const Run *findRun(unsigned runClass, unsigned way) const;
 

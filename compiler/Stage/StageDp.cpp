@@ -152,11 +152,13 @@ double alpa::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<Plann
     int64_t inFlight = problem.inFlight(stages.size() - i);
     double trip = 0;
     for (size_t j = i; j < stages.size(); ++j) {
+      const PlannedStage &stage = stages[j];
       SendSeconds send = sendAfter(problem, stages, j);
-      trip += stages[j].choice.seconds;
+      trip += stage.choice.seconds *
+              (i == j ? 1 : problem.partOfTrip(stage.lo, stage.hi, stage.submesh));
       int64_t served = inFlight - problem.inFlight(stages.size() - j) + 1;
       if (i == j)
-        period = std::max({period, trip, send.slowest()});
+        period = std::max({period, stage.choice.seconds, send.slowest()});
       else if (inFlight < problem.numMicroBatches)
         period = std::max(period, trip / served);
       trip += send.sum();
@@ -168,13 +170,15 @@ double alpa::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<Plann
 double alpa::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   double sum = 0;
   for (size_t i = 0; i < stages.size(); ++i)
-    sum += stages[i].choice.seconds + sendAfter(problem, stages, i).sum();
+    sum += stages[i].choice.seconds *
+               problem.partOfSum(stages[i].lo, stages[i].hi, stages[i].submesh) +
+           sendAfter(problem, stages, i).sum();
   return sum + (problem.numMicroBatches - 1) * stagePlanPeriod(problem, stages);
 }
 
 bool alpa::stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   for (size_t i = 0; i < stages.size(); ++i)
-    if (stages[i].choice.peakBytes(problem.inFlight(stages.size() - i)) >
+    if (stages[i].choice.peakBytes(problem.held(stages.size() - i)) >
         problem.memoryOf(stages[i].submesh))
       return false;
   return true;

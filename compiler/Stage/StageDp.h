@@ -15,6 +15,11 @@
 //   P = max_i max(t_i, forth_i, back_i),
 //       max_{i < j, k_i < B} (t_i + x_i + ... + x_{j-1} + t_j) / (k_i - k_j + 1)
 //
+// Where a schedule puts off the weight part of the backward phase, w_i of t_i, others
+// do not wait for it: a round trip has t_j - w_j for all stages but i. It also fills
+// what a stage would wait at first, so that the sum has t_i - 2 w_i (with a single
+// micro-batch t_i - w_i).
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef ALPA_COMPILER_STAGE_STAGEDP_H
@@ -80,8 +85,26 @@ struct StageDpProblem {
   /// Sending what crosses the cut before layer `cut`; null for no time.
   std::function<SendSeconds(unsigned cut, unsigned from, unsigned to)> transferSeconds;
 
+  /// The part of a stage's seconds that is w_i above; null for none.
+  std::function<double(unsigned lo, unsigned hi, unsigned submesh)> weightPart;
+  /// Every stage is to have room for the activations of so many micro-batches, also
+  /// where fewer are in flight: what waits for the weight part needs room too.
+  int64_t leastHeld = 1;
+
+  /// Micro-batches between their forward run and the gradient that is sent back, k_i.
   int64_t inFlight(unsigned stagesFromHere) const {
     return schedule->inFlight(stagesFromHere, numMicroBatches);
+  }
+  /// Those that a stage must have room for.
+  int64_t held(unsigned stagesFromHere) const {
+    return std::max(inFlight(stagesFromHere), leastHeld);
+  }
+  /// The part of t_i that is in round trips of other stages, and in the sum.
+  double partOfTrip(unsigned lo, unsigned hi, unsigned submesh) const {
+    return weightPart ? 1 - weightPart(lo, hi, submesh) : 1;
+  }
+  double partOfSum(unsigned lo, unsigned hi, unsigned submesh) const {
+    return weightPart ? 1 - (numMicroBatches > 1 ? 2 : 1) * weightPart(lo, hi, submesh) : 1;
   }
   int64_t memoryOf(unsigned submesh) const {
     return memoryBytes.empty() ? std::numeric_limits<int64_t>::max() : memoryBytes[submesh];
@@ -97,6 +120,10 @@ struct PlannedStage {
 struct StagePlan {
   double seconds = std::numeric_limits<double>::infinity();
   std::vector<PlannedStage> stages; // Empty when nothing fits.
+  /// Stages lie on so many meshes in turn; 0 for a mesh each.
+  unsigned numMeshes = 0;
+
+  unsigned meshOf(unsigned stage) const { return numMeshes ? stage % numMeshes : stage; }
 };
 
 /// The best plan, or one within (B - 1) * epsilonSeconds, or the part epsilonPart,

@@ -31,7 +31,7 @@ static std::pair<double, unsigned> mostNeeded(const StageDpProblem &problem,
   std::pair<double, unsigned> most(0, 0);
   for (auto [index, stage] : llvm::enumerate(stages)) {
     double part = partOfMemory(problem, stage.choice, stage.submesh,
-                               problem.inFlight(unsigned(stages.size() - index)));
+                               problem.held(unsigned(stages.size() - index)));
     if (part > most.first)
       most = {part, unsigned(index)};
   }
@@ -44,7 +44,7 @@ static void findLayer(const StageDpProblem &problem, StageMisfit &misfit) {
     for (unsigned m = 0; m < problem.submeshes.size(); ++m)
       if (!problem.allows || problem.allows(layer, layer + 1, m))
         for (const StageChoice &choice : problem.choices(layer, layer + 1, m))
-          least = std::min(least, partOfMemory(problem, choice, m, problem.inFlight(1)));
+          least = std::min(least, partOfMemory(problem, choice, m, problem.held(1)));
     if (least < kInfinity && least > std::max(1.0, misfit.layerFactor)) {
       misfit.layer = layer;
       misfit.layerFactor = least;

@@ -31,7 +31,7 @@ std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
   std::vector<StageCosts::Request> requests;
   for (auto [index, stage] : llvm::enumerate(plan.stages))
     if (!onlyHopes || costs.isHope(stage.choice.id))
-      requests.push_back({stage.choice.id, problem.inFlight(plan.stages.size() - index)});
+      requests.push_back({stage.choice.id, problem.held(plan.stages.size() - index)});
   return requests;
 }
 
@@ -39,7 +39,7 @@ std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
 StagePlan StageSearch::solved(StagePlan plan) const {
   for (auto [index, stage] : llvm::enumerate(plan.stages)) {
     std::optional<StageChoice> known =
-        costs.known(stage.choice.id, problem.inFlight(plan.stages.size() - index));
+        costs.known(stage.choice.id, problem.held(plan.stages.size() - index));
     if (!known)
       return {};
     stage.choice = *known;
@@ -98,21 +98,41 @@ llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
   }
 }
 
-/// Of a plan and those close to it that the DP saw, the one whose step takes the
-/// least time.
-FoundPlan StageSearch::fastest(StagePlan plan) const {
-  FoundPlan best{std::move(plan), problem.schedule, {}};
-  if (best.plan.stages.empty())
-    return best;
-  best.timed = timer.time(best.plan, *problem.schedule);
-  double most = best.plan.seconds * kClose;
-  for (const StagePlan &other : seen) {
-    if (other.seconds > most)
-      continue;
-    TimedPlan timed = timer.time(other, *problem.schedule);
-    if (timed.stepSeconds < best.timed.stepSeconds)
-      best = {other, problem.schedule, std::move(timed)};
+/// For how many micro-batches' activations stages need room that hold other things too.
+static int64_t heldBy(const StagePlan &plan, const TimedPlan &timed) {
+  int64_t most = 1;
+  for (auto [stage, bytes] : llvm::zip_equal(plan.stages, timed.peakBytes)) {
+    const StageChoice &choice = stage.choice;
+    int64_t others = choice.stateBytes + choice.temporaryBytes;
+    int64_t each = std::max<int64_t>(1, choice.activationBytes);
+    most = std::max(most, (std::max<int64_t>(0, bytes - others) + each - 1) / each);
   }
+  return most;
+}
+
+/// Of a plan and those close to it that the DP saw, the one whose step takes the
+/// least time. What waits for weight parts is not known to the DP; `held` is set to
+/// what may be enough, if that leaves none.
+llvm::Expected<FoundPlan> StageSearch::fastest(const StagePlan &plan, int64_t &held) const {
+  FoundPlan best;
+  held = std::numeric_limits<int64_t>::max();
+  double most = plan.seconds * kClose;
+  auto offer = [&](const StagePlan &other) -> llvm::Error {
+    llvm::Expected<TimedPlan> timed = timer.time(other, problem);
+    if (!timed)
+      return timed.takeError();
+    if (problem.schedule->splitsBackward && !timed->devices.empty() && !timed->fits(problem, other))
+      held = std::min(held, heldBy(other, *timed));
+    else if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
+      best = {other, problem.schedule, std::move(*timed)};
+    return llvm::Error::success();
+  };
+  if (llvm::Error error = offer(plan))
+    return std::move(error);
+  for (const StagePlan &other : seen)
+    if (other.seconds <= most)
+      if (llvm::Error error = offer(other))
+        return std::move(error);
   return best;
 }
 
@@ -123,14 +143,33 @@ void StageSearch::ignoreMemory() {
 
 llvm::Error StageSearch::beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
                               double mostSeconds) {
+  // Where there is a plan already, another one is worth less.
+  const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
   problem.schedule = schedule;
   problem.allows = rule;
-  llvm::Expected<StagePlan> plan = search(mostSeconds);
-  if (!plan)
-    return plan.takeError();
-  FoundPlan found = fastest(std::move(*plan));
-  if (!best.schedule || found.timed.stepSeconds < best.timed.stepSeconds)
-    best = std::move(found);
+  problem.weightPart = nullptr;
+  problem.leastHeld = 1;
+  if (schedule->splitsBackward)
+    problem.weightPart = [this](unsigned lo, unsigned hi, unsigned submesh) {
+      return costs.weightPart(lo, hi, submesh);
+    };
+  for (int tries = 0; tries < mostTries; ++tries) {
+    llvm::Expected<StagePlan> plan = search(mostSeconds);
+    if (!plan)
+      return plan.takeError();
+    if (plan->stages.empty())
+      break;
+    int64_t held = 0;
+    llvm::Expected<FoundPlan> found = fastest(*plan, held);
+    if (!found)
+      return found.takeError();
+    if (found->schedule) {
+      if (!best.schedule || found->timed.stepSeconds < best.timed.stepSeconds)
+        best = std::move(*found);
+      break;
+    }
+    problem.leastHeld = std::max(problem.leastHeld + 1, held);
+  }
   return llvm::Error::success();
 }
 
@@ -152,7 +191,8 @@ llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
       for (const StageRule &rule : space.evenRules)
         if (llvm::Error error = beat(best, schedule, rule, best.timed.stepSeconds * (1 - gap / 2)))
           return std::move(error);
-  problem.schedule = best.schedule;
+  if (best.schedule)
+    problem.schedule = best.schedule;
   problem.allows = space.rules.back();
   return best;
 }

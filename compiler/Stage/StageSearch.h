@@ -23,11 +23,13 @@ struct StageSearchSpace {
   /// formula takes less than the best plan does by its events.
   std::vector<StageRule> evenRules;
   std::vector<const ScheduleInfo *> schedules;
+  /// For a schedule that takes several stages on a mesh, the only one then: how many.
+  unsigned stagesPerMesh = 0;
 };
 
 struct FoundPlan {
-  StagePlan plan; // Without stages if there is none.
-  const ScheduleInfo *schedule = nullptr;
+  StagePlan plan;                         // Without stages if there is none.
+  const ScheduleInfo *schedule = nullptr; // Null if there is none.
   TimedPlan timed;
 };
 
@@ -51,7 +53,7 @@ private:
   llvm::Expected<StagePlan> search(double mostSeconds);
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
-  FoundPlan fastest(StagePlan plan) const;
+  llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
   /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
   llvm::Error beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
                    double mostSeconds);
@@ -69,6 +71,9 @@ private:
 /// are computed again for their gradients.
 llvm::Error explainMisfit(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
                           mlir::func::FuncOp main, bool isRematerialized);
+/// The same where stages share meshes; `found` is the best plan without a limit.
+llvm::Error explainVirtualMisfit(const FoundPlan &found, const StageDpProblem &problem,
+                                 const StageSearchSpace &space);
 
 } // namespace alpa
 

@@ -14,8 +14,10 @@ StageTable::StageTable(const StageDpProblem &problem)
                                 : std::accumulate(problem.hostDevices.begin(),
                                                   problem.hostDevices.end(), int64_t(0));
   mostStages = unsigned(std::min<int64_t>(numLayers, most));
-  for (unsigned s = 0; s <= mostStages; ++s)
+  for (unsigned s = 0; s <= mostStages; ++s) {
     flights.push_back(s == 0 ? 0 : problem.inFlight(s));
+    helds.push_back(s == 0 ? 0 : problem.held(s));
+  }
 
   begins.reserve(entryAt(numLayers, 0, 0) + 1);
   for (unsigned lo = 0; lo < numLayers; ++lo)
@@ -24,6 +26,11 @@ StageTable::StageTable(const StageDpProblem &problem)
         begins.push_back(options.size());
         if (hi > lo)
           addOptions(lo, hi, m);
+        if (!problem.weightPart)
+          continue;
+        bool isThere = options.size() > begins.back();
+        tripParts.push_back(isThere ? problem.partOfTrip(lo, hi, m) : 1);
+        sumParts.push_back(isThere ? problem.partOfSum(lo, hi, m) : 1);
       }
   begins.push_back(options.size());
 

@@ -36,9 +36,17 @@ public:
     return sends.empty() ? noSend : sends[(size_t(cut) * numSubmeshes + from) * numSubmeshes + to];
   }
   bool hasSends() const { return !sends.empty(); }
-  /// With so many stages from here to the end; 1 to mostStages.
-  int64_t inFlight(unsigned stagesFromHere) const { return flights[stagesFromHere]; }
-  /// Than a stage later.
+  /// With so many stages from here to the end, 1 to mostStages: micro-batches that a
+  /// stage must have room for.
+  int64_t held(unsigned stagesFromHere) const { return helds[stagesFromHere]; }
+  /// The parts of a stage's seconds that are in a round trip, and in the sum.
+  double partOfTrip(unsigned lo, unsigned hi, unsigned submesh) const {
+    return tripParts.empty() ? 1 : tripParts[entryAt(lo, hi, submesh)];
+  }
+  double partOfSum(unsigned lo, unsigned hi, unsigned submesh) const {
+    return sumParts.empty() ? 1 : sumParts[entryAt(lo, hi, submesh)];
+  }
+  /// In flight, than a stage later.
   int64_t moreInFlight(unsigned stagesFromHere) const {
     return flights[stagesFromHere] - flights[stagesFromHere - 1];
   }
@@ -60,7 +68,8 @@ private:
   std::vector<Option> options;
   std::vector<size_t> begins;
   std::vector<SendSeconds> sends;
-  std::vector<int64_t> flights;
+  std::vector<int64_t> flights, helds;
+  std::vector<double> tripParts, sumParts;
   SendSeconds noSend;
 };
 

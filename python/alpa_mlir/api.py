@@ -92,6 +92,8 @@ class TracedStep:
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
         kept = _cache(self.options.cache if cache is None else cache)
+        if not isinstance(method.schedule, str):
+            kept = None  # A function does not say whether it is the one of another day.
         annotated = _signature_json(self.traced, method)
         name = ""
         if kept is not None:

@@ -159,7 +159,8 @@ class Candidates:
     def label(self, count: int, method: Method) -> str:
         """`4 micro-batches, rematerialized, gpipe`; a schedule only where it is not as given."""
         text = candidate_text(count, remat_text(method))
-        return text if method.schedule == self.method.schedule else f"{text}, {method.schedule}"
+        is_given = method.schedule == self.method.schedule
+        return text if is_given else f"{text}, {method.schedule_name}"
 
     @property
     def tried(self) -> tuple[Tried, ...]:
@@ -203,10 +204,12 @@ class Candidates:
         module = self._module_of(traced).clone()
         try:
             self._search(module, count, method)
-            module.run(method.finish_passes(traced.signature.gradient_reduction))
+            stages = int(module.predicted()["stages"])
+            gradients = traced.signature.gradient_reduction
+            module.run(method.finish_passes(gradients, stages, count))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
-                count, remat, method.schedule, None, exact=True, reason=error.what
+                count, remat, method.schedule_name, None, exact=True, reason=error.what
             )
             if isinstance(error, InfeasiblePlanError):
                 self._misfits.append((count, method))
@@ -296,9 +299,9 @@ class Candidates:
         except InfeasiblePlanError as error:
             if cluster is self.cluster and not dtype:
                 self._misfits.append((count, method))
-            return Tried(count, remat, method.schedule, None, reason=error.what)
+            return Tried(count, remat, method.schedule_name, None, reason=error.what)
         except (TraceError, MicroBatchError, RescaleError) as error:
-            return Tried(count, remat, method.schedule, None, reason=str(error))
+            return Tried(count, remat, method.schedule_name, None, reason=str(error))
         found = module.predicted()
         return Tried(
             count,
@@ -353,4 +356,4 @@ def remat_text(method: Method) -> str:
 
 
 def _key(count: int, method: Method) -> tuple[int, str, str]:
-    return count, remat_text(method), method.schedule
+    return count, remat_text(method), method.schedule_name

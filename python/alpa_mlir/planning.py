@@ -25,11 +25,9 @@ from alpa_mlir.errors import (
     TraceError,
 )
 from alpa_mlir.plan import Plan
-from alpa_mlir.search import Method
+from alpa_mlir.search import AUTO_SCHEDULES, Method
 
 _jax: Any = jax
-# What "auto" tries.
-_TRIED = ("1f1b", "1f1b-overlap", "gpipe")
 
 # Plans in full beyond the first, where that one is slower than others were estimated.
 _MOST_RUNNERS_UP = 2
@@ -172,7 +170,7 @@ class Planner:
             others = [replace(self.method, remat=remat) for remat in ("none", "all")]
             yield from self._by_worth(count, others)
         if self.method.schedule == "auto" and len(best.plan.stages) > 1:
-            names = [name for name in _TRIED if name != best.plan.schedule]
+            names = [name for name in AUTO_SCHEDULES if name != best.plan.schedule]
             yield from self._by_worth(count, [replace(self.method, schedule=s) for s in names])
 
     def _by_worth(self, count: int, methods: list[Method]) -> Iterator[tuple[int, Method]]:

@@ -9,9 +9,10 @@ from math import inf, prod
 from typing import Any, cast, final
 
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import pipeline_methods, schedules, sharding_methods
+from alpa_mlir.compiler import pipeline_methods, schedule_table, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.plan import EXPORTS
+from alpa_mlir.schedule import Schedule, ScheduleProblem
 from alpa_mlir.submesh import SubmeshLike, submeshes_text
 
 LAYER_BALANCES = ("communication", "operators")
@@ -19,6 +20,9 @@ REMAT = ("none", "all", "auto")
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_SECONDS = 5.0
+_INTERLEAVED = "interleaved-1f1b"
+# What "auto" tries.
+AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,13 @@ class Method(ABC):
 
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
-        schedule: `"1f1b"`, `"1f1b-overlap"` (hides sending, for more memory), `"gpipe"`, or
-            `"auto"` for the one whose plan takes the fewest seconds.
+        schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
+            more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
+            (gradients of weights fill what stages wait); or `"auto"` for the one of the
+            first three whose plan takes the fewest seconds; or a `Schedule` of one's own,
+            for which the search assumes the seconds and the memory of the one that it is like.
+        virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
+            two with `"interleaved-1f1b"` and one with others.
         layers: how many layers stages are made from; 0 takes it from the model's repeated
             blocks (`docs/layers.md`).
         max_layers: most layers to take where `layers` is 0.
@@ -53,7 +62,8 @@ class Method(ABC):
     """
 
     num_micro_batches: int | Sequence[int] | None = 1
-    schedule: str = "1f1b"
+    schedule: str | Schedule = "1f1b"
+    virtual_stages: int = 0
     layers: int = 0
     max_layers: int = 64
     layer_balance: str = "communication"
@@ -83,7 +93,7 @@ class Method(ABC):
             raise MethodError(
                 f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
             )
-        if self.schedule not in ("auto", *schedules()):
+        if self.schedule_name not in ("auto", *schedules()):
             raise MethodError(
                 f"schedule {self.schedule!r}",
                 where=where,
@@ -109,12 +119,24 @@ class Method(ABC):
             value: Any = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value <= most:
                 raise MethodError(f"{name} {value!r}", where=where, fix=fix)
-        for name, least in (("finalists", 0), ("layers", 0), ("max_layers", 1)):
+        for name, least in (
+            ("finalists", 0),
+            ("layers", 0),
+            ("max_layers", 1),
+            ("virtual_stages", 0),
+        ):
             value = getattr(self, name)
             if not _is_whole(value, least):
                 raise MethodError(
                     f"{name} {value!r}", where=where, fix=f"use a whole number of at least {least}"
                 )
+        rounds = [name for name, row in schedule_table().items() if row.takes_several_stages]
+        if self.virtual_stages > 1 and self.schedule_name not in rounds:
+            raise MethodError(
+                f"{self.virtual_stages} virtual_stages with schedule {self.schedule!r}",
+                where=where,
+                fix=f"use one of {', '.join(rounds)}",
+            )
         if self.layer_balance not in LAYER_BALANCES:
             raise MethodError(
                 f"layer_balance {self.layer_balance!r}",
@@ -128,6 +150,21 @@ class Method(ABC):
                 where=where,
                 fix=f"use one of {', '.join(REMAT)}, or numbers of layers",
             )
+
+    @property
+    def schedule_name(self) -> str:
+        """What the search knows: `schedule`, or what that is like."""
+        return self.schedule if isinstance(self.schedule, str) else self.schedule.like
+
+    @property
+    def stages_per_mesh(self) -> int:
+        """How many stages lie on each mesh.
+
+        Example:
+            >>> AutoParallel(schedule="interleaved-1f1b").stages_per_mesh
+            2
+        """
+        return self.virtual_stages or (2 if self.schedule_name == _INTERLEAVED else 1)
 
     @abstractmethod
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
@@ -196,10 +233,12 @@ class Method(ABC):
         again = ["none"] if is_searched else self.remat
         again = [again] if isinstance(again, str) else [str(x) for x in again]
         limit = self.time_limit_seconds
+        rounds, is_interleaved = self.stages_per_mesh, self.schedule_name == _INTERLEAVED
         search = {
             "cluster": cluster_file,
             "num-micro-batches": str(count),
-            "schedule": self.schedule,
+            "schedule": self.schedule_name,
+            **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
             "method": self.method,
@@ -217,8 +256,27 @@ class Method(ABC):
             )
         )
 
-    def finish_passes(self, gradients: str) -> str:
-        """Passes that make programs of the chosen stages."""
+    def finish_passes(self, gradients: str, num_stages: int = 0, count: int = 1) -> str:
+        """Passes that make programs of the chosen stages.
+
+        Args:
+            num_stages: that were chosen, for `count` micro-batches; only a schedule of one's own
+                has to know.
+
+        Raises:
+            MethodError: such a schedule makes no steps for them.
+        """
+        build: dict[str, str] = {}
+        if not isinstance(self.schedule, str):
+            if not num_stages:
+                raise MethodError(
+                    f"schedule {self.schedule.name!r} needs the number of stages",
+                    where=type(self).__name__,
+                    fix="plan with this method; there are no passes for it before the search",
+                )
+            meshes = num_stages // self.stages_per_mesh
+            problem = ScheduleProblem.in_rounds(meshes, self.stages_per_mesh, count)
+            build = {"schedule": "custom", "steps": self.schedule.text(problem)}
         return ",".join(
             (
                 "alpa-defer-sums",
@@ -227,8 +285,7 @@ class Method(ABC):
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
                 "alpa-verify-sharding",
-                "alpa-build-schedule",
-                "alpa-plan-transfers",
+                _with_options("alpa-build-schedule", build),
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
             )
@@ -264,7 +321,7 @@ class AutoParallel(Method):
     """
 
     num_micro_batches: int | Sequence[int] | None = None
-    schedule: str = "auto"
+    schedule: str | Schedule = "auto"
     remat: str | Sequence[int] = "auto"
     pipeline: str = "auto"
 
@@ -303,12 +360,22 @@ class ShardParallel(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.virtual_stages > 1:
+            raise MethodError(
+                f"{self.virtual_stages} virtual_stages without a pipeline",
+                where="ShardParallel",
+                fix="use AutoParallel or PipeshardParallel",
+            )
         if self.mesh_shape is not None and not _is_mesh_shape(self.mesh_shape):
             raise MethodError(
                 f"mesh_shape {self.mesh_shape!r}",
                 where="ShardParallel",
                 fix="give one to three sizes of at least 1, such as (2, 4)",
             )
+
+    @property
+    def stages_per_mesh(self) -> int:
+        return 1
 
     def may_cut(self, cluster: Cluster) -> bool:
         return False
@@ -358,9 +425,10 @@ class PipeshardParallel(Method):
     """Stages by hand; the shardings inside each are searched.
 
     Attributes:
-        submeshes: (hosts, devices of each host) of each stage; or (hosts, devices of each host,
-            device type) for hosts of that type, where a cluster has several.
-        mesh_shapes: the logical shape of each stage's mesh; searched by default.
+        submeshes: (hosts, devices of each host) of each stage's mesh; or (hosts, devices of each
+            host, device type) for hosts of that type, where a cluster has several. With
+            `virtual_stages` these are p equal meshes, and stage i lies on mesh i modulo p.
+        mesh_shapes: the logical shape of each mesh; searched by default.
         layer_ranges: [first, end) of each stage's layers; searched by default.
 
     Example:
@@ -379,13 +447,25 @@ class PipeshardParallel(Method):
                 "no submeshes", where="PipeshardParallel", fix="give (hosts, devices) a stage"
             )
         submeshes_text(self.submeshes, "PipeshardParallel")
-        for name, given in (("mesh_shapes", self.mesh_shapes), ("layer_ranges", self.layer_ranges)):
-            if given is not None and len(given) != len(self.submeshes):
+        meshes = len(self.submeshes)
+        stages = meshes * self.stages_per_mesh
+        for name, given, wanted in (
+            ("mesh_shapes", self.mesh_shapes, meshes),
+            ("layer_ranges", self.layer_ranges, stages),
+        ):
+            if given is not None and len(given) != wanted:
+                each = "" if wanted == meshes else f" with {self.stages_per_mesh} stages each"
                 raise MethodError(
-                    f"{len(given)} {name} for {len(self.submeshes)} submeshes",
+                    f"{len(given)} {name} for {meshes} submeshes{each}",
                     where="PipeshardParallel",
-                    fix="give one for each stage",
+                    fix=f"give {wanted}, one for each {'mesh' if wanted == meshes else 'stage'}",
                 )
+        if self.stages_per_mesh > 1 and len({tuple(submesh) for submesh in self.submeshes}) > 1:
+            raise MethodError(
+                f"unequal submeshes with {self.stages_per_mesh} stages on each",
+                where="PipeshardParallel",
+                fix=f"give equal submeshes, or another schedule than {self.schedule!r}",
+            )
         for submesh, shape in zip(self.submeshes, self.mesh_shapes or (), strict=False):
             if not _is_mesh_shape(shape) or prod(shape) != prod(submesh[:2]):
                 raise MethodError(
@@ -402,7 +482,7 @@ class PipeshardParallel(Method):
                 )
 
     def may_cut(self, cluster: Cluster) -> bool:
-        return len(self.submeshes) > 1
+        return len(self.submeshes) * self.stages_per_mesh > 1
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
         options = {"submeshes": submeshes_text(self.submeshes, "PipeshardParallel")}
@@ -436,4 +516,6 @@ def _with_options(name: str, options: dict[str, str]) -> str:
         mark = "'" if '"' in value else '"'
         return f"{mark}{value}{mark}"
 
+    if not options:
+        return name
     return f"{name}{{{' '.join(f'{key}={quoted(value)}' for key, value in options.items())}}}"

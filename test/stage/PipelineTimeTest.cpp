@@ -60,6 +60,72 @@ static void testClosedForms() {
   CHECK(isClose(pipelineSeconds(*findSchedule("gpipe"), slow, 101), 8 + 100 * 4 + 100 * 1));
 }
 
+/// Published bubbles, of equal stages without sending.
+static void testBubbles() {
+  for (int64_t meshes : {2, 4, 8})
+    for (int64_t batches : {8, 16, 64}) {
+      // Weight parts fill a third of what 1f1b waits: (p - 1) (f + b - w) remain.
+      StageTimes split{1.25, 2.5};
+      split.backwardWeightSeconds = 1.25;
+      std::vector<StageTimes> stages(meshes, split);
+      CHECK(isClose(pipelineSeconds(*findSchedule("zb-h1"), stages, batches),
+                    double(batches) * 3.75 + double(meshes - 1) * 1.25));
+      // Of a single stage there is nothing to fill.
+      CHECK(
+          isClose(pipelineSeconds(*findSchedule("zb-h1"), split, batches), double(batches) * 3.75));
+      // With v stages on a mesh the pipeline fills with a v-th of each.
+      for (int64_t rounds : {2, 3}) {
+        std::vector<StageTimes> chunks(meshes * rounds, StageTimes{1, 2});
+        std::vector<int64_t> meshOf;
+        for (int64_t stage = 0; stage < meshes * rounds; ++stage)
+          meshOf.push_back(stage % meshes);
+        CHECK(
+            isClose(pipelineSeconds(*findSchedule("interleaved-1f1b"), chunks, batches, {}, meshOf),
+                    double(batches * rounds) * 3 + double(meshes - 1) * 3));
+      }
+    }
+}
+
+/// What is sent from one mesh to another goes over one link, whatever stages send it:
+/// stage 0 to 1 and stage 2 to 3.
+static void testSharedLinks() {
+  std::vector<StageTimes> stages(4, StageTimes{1, 0, 0, 10, 0});
+  stages[1].forthSeconds = 0;
+  PipelineOrder order{{0, 1, 0, 1}, {}};
+  order.meshes = {{{RunKind::Forward, 0, 0},
+                   {RunKind::Forward, 0, 1},
+                   {RunKind::Forward, 2, 0},
+                   {RunKind::Forward, 2, 1},
+                   {RunKind::Backward, 2, 0},
+                   {RunKind::Backward, 2, 1},
+                   {RunKind::Backward, 0, 0},
+                   {RunKind::Backward, 0, 1}},
+                  {{RunKind::Forward, 1, 0},
+                   {RunKind::Forward, 1, 1},
+                   {RunKind::Forward, 3, 0},
+                   {RunKind::Forward, 3, 1},
+                   {RunKind::Backward, 3, 0},
+                   {RunKind::Backward, 3, 1},
+                   {RunKind::Backward, 1, 0},
+                   {RunKind::Backward, 1, 1}}};
+  // Stage 0 sends from 1 to 11 and to 21, when stage 2 has been done with its first run
+  // for 8 seconds; it sends until 31 and 41, and stage 3 runs once more.
+  CHECK(isClose(pipelineSeconds(order, stages, 2), 42));
+  std::vector<StageFlights> flights = countFlights(order);
+  CHECK(flights[0].inFlight == 2 && flights[3].inFlight == 2 && flights[0].waiting == 0);
+}
+
+static void testFlights() {
+  std::vector<StageTimes> stages(3, StageTimes{1, 2});
+  PipelineOrder order = orderPipeline(*findSchedule("zb-h1"), stages, 8);
+  std::vector<StageFlights> flights =
+      countFlights(order, {FlightBytes{10, 0}, FlightBytes{10, 4}, FlightBytes{10, 100}});
+  CHECK(flights[0].inFlight == 3 && flights[0].waiting == 1 && flights[0].bytes == 30);
+  CHECK(flights[1].inFlight == 2 && flights[1].waiting == 2 && flights[1].bytes == 28);
+  // The last one has two that wait, and a third while its input part runs.
+  CHECK(flights[2].inFlight == 1 && flights[2].waiting == 3 && flights[2].bytes == 310);
+}
+
 /// The objective that the stage DP minimizes.
 static double objective(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> times,
                         int64_t numMicroBatches) {
@@ -69,6 +135,11 @@ static double objective(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes>
   problem.schedule = &schedule;
   problem.transferSeconds = [&](unsigned cut, unsigned, unsigned) {
     return SendSeconds{times[cut - 1].forthSeconds, times[cut - 1].backSeconds};
+  };
+  problem.weightPart = [&](unsigned lo, unsigned, unsigned) {
+    const StageTimes &time = times[lo];
+    return time.backwardWeightSeconds / (time.forwardSeconds + time.backwardSeconds +
+                                         time.updateSeconds / double(numMicroBatches));
   };
   std::vector<PlannedStage> stages;
   for (unsigned i = 0; i < times.size(); ++i) {
@@ -88,7 +159,11 @@ static void testObjective() {
   auto uniform = [&](double lo, double hi) {
     return std::uniform_real_distribution<double>(lo, hi)(rng);
   };
-  for (const ScheduleInfo &schedule : wholeRuns()) {
+  for (const ScheduleInfo &schedule : getSchedules()) {
+    if (!schedule.takesSeveralStages && schedule.splitsBackward && schedule.name != "zb-h1")
+      continue; // Better than the formula.
+    if (schedule.isForwardOnly || schedule.name == "custom")
+      continue;
     double above = 0, many = 0, balanced = 0;
     for (int round = 0; round < 400; ++round) {
       int64_t numStages = 1 + int64_t(uniform(0, 12));
@@ -100,6 +175,8 @@ static void testObjective() {
       for (int64_t i = 0; i < numStages; ++i) {
         double forward = uniform(1 - spread, 1 + spread), sending = uniform(0, most);
         times.push_back({forward, 2 * forward, uniform(0, 1), sending, sending});
+        if (schedule.splitsBackward && i > 0)
+          times.back().backwardWeightSeconds = forward;
         busiest = std::max(busiest, 3 * forward * double(batches) + times.back().updateSeconds);
       }
       double events = pipelineSeconds(schedule, times, batches);
@@ -111,14 +188,19 @@ static void testObjective() {
       if (spread == 0)
         balanced = std::max(balanced, std::abs(events / formula - 1));
     }
-    CHECK(above < 0.03);
+    // With few micro-batches weight parts do not fill all that the formula says.
+    double most = schedule.splitsBackward ? 0.05 : 0.03;
+    CHECK(above < most);
     CHECK(many < 0.03);
-    CHECK(balanced < 0.03);
+    CHECK(balanced < most);
   }
 }
 
 int main() {
   testClosedForms();
+  testBubbles();
+  testSharedLinks();
+  testFlights();
   testObjective();
   llvm::outs() << (failures ? "failed" : "all passed") << "\n";
   return failures != 0;

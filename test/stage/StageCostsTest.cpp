@@ -145,8 +145,7 @@ public:
     problem.submeshes = space.submeshes;
     problem.numMicroBatches = numMicroBatches;
     problem.memoryBytes.assign(space.submeshes.size(), memory);
-    PlanTimer timer(cluster, problem, layers.crossings,
-                    [&](unsigned id) { return costs.timesOf(id); });
+    PlanTimer timer(cluster, problem, layers.crossings, costs);
     StageSearch search(costs, timer, problem, options.tolerance);
     StageSearchSpace tried;
     tried.schedules = {findSchedule("1f1b")};

@@ -88,6 +88,9 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
     };
   }
   p.usesAllDevices = uniform(0, 3) == 0;
+  if (uniform(0, 2) == 0)
+    p.weightPart = [](unsigned lo, unsigned hi, unsigned m) { return (lo + hi + m) % 5 * 0.1; };
+  p.leastHeld = uniform(0, 3) ? 1 : 3;
   p.choices = [&r](unsigned lo, unsigned hi, unsigned m) -> llvm::ArrayRef<StageChoice> {
     return r.table[{lo, hi, m}];
   };
@@ -154,7 +157,7 @@ double leastFactor(const StageDpProblem &p) {
   forEachPlan(unbounded, stages, [&] {
     double most = 0;
     for (size_t i = 0; i < stages.size(); ++i)
-      most = std::max(most, double(stages[i].choice.peakBytes(p.inFlight(stages.size() - i))) /
+      most = std::max(most, double(stages[i].choice.peakBytes(p.held(stages.size() - i))) /
                                 double(p.memoryOf(stages[i].submesh)));
     if (most < least && placeStages(p, stages))
       least = most;
@@ -206,6 +209,8 @@ void makeTight(RandomProblem &r, std::mt19937 &rng) {
         for (unsigned c = 0; c < 2; ++c)
           r.table[{lo, hi, m}].push_back(
               {double((hi - lo) * uniform(5, 15)), uniform(5, 20), uniform(2, 25), 0, c});
+  if (uniform(0, 1))
+    p.weightPart = [](unsigned lo, unsigned hi, unsigned) { return lo == 0 ? 0 : 0.6 / (2 + hi); };
   int slowest = uniform(0, 1) * 6;
   for (unsigned cut = 1; cut < p.numLayers; ++cut)
     for (unsigned a = 0; a < 2; ++a)
