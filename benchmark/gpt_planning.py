@@ -59,7 +59,7 @@ def measure(layers: int, micro_batches: int, run: bool) -> dict[str, Any]:
         "alpa-defer-sums,alpa-slice-stages,alpa-insert-reshards,alpa-optimize-collectives,"
         "alpa-verify-sharding"
     )
-    module.run("alpa-build-schedule,alpa-verify-program,alpa-export-shardy")
+    module.run("alpa-build-schedule,alpa-plan-transfers,alpa-verify-program,alpa-export-shardy")
     plan = module.export_plan()
     watch.mark("export")
     watch.seconds["dp"] = plan.predicted["dp_seconds"]

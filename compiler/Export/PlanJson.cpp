@@ -4,6 +4,7 @@
 
 #include "compiler/Export/PlanTexts.h"
 #include "compiler/Export/ProgramText.h"
+#include "compiler/Reshard/PlanOps.h"
 #include "compiler/Schedule/SlicedModule.h"
 
 #include "mlir/IR/Diagnostics.h"
@@ -60,6 +61,7 @@ private:
   void writeSignature();
   void writeMeshes();
   void writeStages();
+  void writeReshards();
   void writeFunction(const StageFunction &function, MeshAttr mesh);
   void writeWeights(int64_t stage);
   void writeTensor(Type type);
@@ -113,7 +115,7 @@ void PlanWriter::write() {
   auto schedule = module->getAttrOfType<StringAttr>(attr::schedule);
   json.object([&] {
     json.attribute("format", "alpa_mlir.plan");
-    json.attribute("version", 2);
+    json.attribute("version", 3);
     json.attribute("compiler", ALPA_VERSION);
     json.attribute("name", name);
     json.attributeBegin("cluster");
@@ -125,6 +127,7 @@ void PlanWriter::write() {
     writeMeshes();
     writeStages();
     writeDictionary("predicted", module->getAttrOfType<DictionaryAttr>(attr::predicted));
+    writeReshards();
     json.attributeArray("programs", [&] {
       for (auto [program, text] : llvm::zip_equal(module.getOps<ProgramOp>(), programs))
         writeProgram(program.getMesh(), text);
@@ -240,6 +243,29 @@ void PlanWriter::writeWeights(int64_t stage) {
   });
 }
 
+void PlanWriter::writeReshards() {
+  json.attributeArray("reshards", [&] {
+    for (auto op : ModuleOp(sliced.module).getOps<CrossMeshReshardOp>()) {
+      TransferPlan plan = readPlan(op);
+      json.object([&] {
+        auto writeEnd = [&](StringRef what, ShardingAttr sharding, MeshAttr mesh) {
+          json.attribute((what + "_mesh").str(),
+                         llvm::find(sliced.meshes, mesh) - sliced.meshes.begin());
+          json.attribute(what, tensorText(op.getType(), sharding, mesh));
+        };
+        writeEnd("source", op.getSource(), op.getSourceMesh());
+        writeEnd("target", op.getTarget(), op.getTargetMesh());
+        json.attribute("strategy", plan.strategy);
+        json.attribute("seconds", plan.seconds);
+        json.attributeArray("steps", [&] {
+          for (const std::string &line : plan.lines())
+            json.value(line);
+        });
+      });
+    }
+  });
+}
+
 void PlanWriter::writeProgram(int64_t mesh, const ProgramText &text) {
   json.object([&] {
     json.attribute("mesh", mesh);
@@ -249,6 +275,36 @@ void PlanWriter::writeProgram(int64_t mesh, const ProgramText &text) {
         json.value(line);
     });
   });
+}
+
+/// Transfers are planned, between meshes of the step, and named wherever something crosses.
+static LogicalResult checkTransfers(const SlicedModule &sliced) {
+  ModuleOp module = sliced.module;
+  for (auto op : module.getOps<CrossMeshReshardOp>()) {
+    if (!op.isPlanned())
+      return op.emitError("is not planned; run alpa-plan-transfers first");
+    for (MeshAttr mesh : {op.getSourceMesh(), op.getTargetMesh()})
+      if (!llvm::is_contained(sliced.meshes, mesh))
+        return op.emitError() << "no stage runs on " << mesh;
+  }
+  SymbolTable symbols(module);
+  for (auto program : module.getOps<ProgramOp>())
+    for (Operation &op : *program.getBody()) {
+      bool isNamed = true;
+      if (auto send = dyn_cast<SendOp>(op))
+        isNamed = bool(send.getByAttr());
+      else if (auto recv = dyn_cast<RecvOp>(op))
+        isNamed = bool(recv.getByAttr());
+      else if (auto sum = dyn_cast<AllReduceOp>(op)) {
+        isNamed = sum.getMembers().front() == int64_t(program.getMesh()) || sum.getToAttr();
+        for (FlatSymbolRefAttr by : {sum.getToAttr(), sum.getBackAttr()})
+          if (by && !symbols.lookup<CrossMeshReshardOp>(by.getAttr()))
+            return op.emitError() << by << " is not an alpa.cross_mesh_reshard";
+      }
+      if (!isNamed)
+        return op.emitError("names no transfer; run alpa-plan-transfers first");
+    }
+  return success();
 }
 
 /// What the rest of this file takes for granted.
@@ -286,16 +342,19 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
     return success();
   });
   FailureOr<SlicedModule> sliced = readSlicedModule(module);
-  if (failed(sliced) || failed(check(*sliced)))
+  if (failed(sliced) || failed(check(*sliced)) || failed(checkTransfers(*sliced)))
     return llvm::createStringError("the plan cannot be written: " + problem);
   ExportedPlan plan;
   size_t numStages = sliced->stages.size();
   auto ops = llvm::to_vector(module.getOps<ProgramOp>());
+  llvm::DenseMap<Attribute, int64_t> reshards;
+  for (auto op : module.getOps<CrossMeshReshardOp>())
+    reshards.try_emplace(FlatSymbolRefAttr::get(op.getSymNameAttr()), int64_t(reshards.size()));
   std::vector<ProgramText> programs(ops.size());
   std::vector<std::string> modules(numStages), explanations(numStages);
   parallelFor(module.getContext(), 0, ops.size() + 2 * numStages, [&](size_t i) {
     if (i < ops.size()) {
-      programs[i] = programText(ops[i], sliced->meshes[ops[i].getMesh()]);
+      programs[i] = programText(ops[i], sliced->meshes[ops[i].getMesh()], reshards);
     } else if (i -= ops.size(); i < numStages) {
       modules[i] = plainText(sliced->stages[i].module);
     } else {

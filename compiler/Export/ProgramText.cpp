@@ -61,7 +61,8 @@ std::string slotList(ArrayRef<int64_t> slots) {
 
 class Writer {
 public:
-  explicit Writer(MeshAttr mesh) : mesh(mesh) {}
+  Writer(MeshAttr mesh, const llvm::DenseMap<Attribute, int64_t> &reshards)
+      : mesh(mesh), reshards(reshards) {}
 
   ProgramText write(ProgramOp program) {
     Block &body = *program.getBody();
@@ -89,7 +90,13 @@ private:
     return slotList(llvm::map_to_vector(buffers, [&](Value buffer) { return slots.at(buffer); }));
   }
 
+  /// " by 4", or nothing.
+  std::string by(FlatSymbolRefAttr reshard) const {
+    return reshard ? " by " + number(reshards.lookup(reshard)) : "";
+  }
+
   MeshAttr mesh;
+  const llvm::DenseMap<Attribute, int64_t> &reshards;
   Slots slots;
   ProgramText text;
 };
@@ -112,10 +119,10 @@ void Writer::write(Operation &op) {
     line += listOf(run.getOutputs());
   } else if (auto send = dyn_cast<SendOp>(op)) {
     line += " " + number(slots.at(send.getBuffer())) + " to " + number(send.getPeer()) + " tag " +
-            number(send.getTag());
+            number(send.getTag()) + by(send.getByAttr());
   } else if (auto recv = dyn_cast<RecvOp>(op)) {
     line += " " + number(slots.add(recv.getBuffer())) + " from " + number(recv.getPeer()) +
-            " tag " + number(recv.getTag()) + ": " +
+            " tag " + number(recv.getTag()) + by(recv.getByAttr()) + ": " +
             tensorText(recv.getBuffer().getType(), recv.getSharding(), mesh);
   } else if (auto zero = dyn_cast<ZeroOp>(op)) {
     line += " " + number(slots.add(zero.getBuffer())) + ": " +
@@ -126,7 +133,9 @@ void Writer::write(Operation &op) {
       members += " " + number(member);
     std::string operand = number(slots.at(sum.getBuffer()));
     line += " " + number(slots.add(sum.getSum())) + " = " + operand + " among" + members + " tag " +
-            number(sum.getTag());
+            number(sum.getTag()) + by(sum.getToAttr());
+    if (sum.getBackAttr())
+      line += " " + number(reshards.lookup(sum.getBackAttr()));
   } else if (auto reshard = dyn_cast<ReshardOp>(op)) {
     line += " " + number(slots.add(reshard.getResult())) + " = " +
             number(slots.at(reshard.getOperand())) + ": " +
@@ -182,6 +191,7 @@ Block::iterator Writer::writeSums(Block::iterator it, Block::iterator end) {
   return it;
 }
 
-ProgramText alpa::programText(ProgramOp program, MeshAttr mesh) {
-  return Writer(mesh).write(program);
+ProgramText alpa::programText(ProgramOp program, MeshAttr mesh,
+                              const llvm::DenseMap<Attribute, int64_t> &reshards) {
+  return Writer(mesh, reshards).write(program);
 }

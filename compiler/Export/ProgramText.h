@@ -17,7 +17,9 @@ struct ProgramText {
   int64_t slots = 0;
 };
 
-ProgramText programText(ProgramOp program, MeshAttr mesh);
+/// `reshards` has the numbers of transfers in the plan, by symbol.
+ProgramText programText(ProgramOp program, MeshAttr mesh,
+                        const llvm::DenseMap<mlir::Attribute, int64_t> &reshards);
 
 } // namespace alpa
 

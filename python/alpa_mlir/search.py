@@ -286,6 +286,7 @@ class Method(ABC):
                 "alpa-optimize-collectives",
                 "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", build),
+                "alpa-plan-transfers",
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
             )

@@ -1,6 +1,9 @@
 // Sums of several meshes, and the zeros of a mesh that only uses one.
-// RUN: rm -rf %t && alpa-opt %s --alpa-verify-program --alpa-export-shardy --alpa-write-plan=directory=%t -o %t.mlir
+// RUN: rm -rf %t && alpa-opt %s --alpa-plan-transfers=cluster=cpu-test --alpa-verify-program --alpa-export-shardy --alpa-write-plan=directory=%t -o %t.mlir
+// RUN: sed 's/among \[0, 1\] tag 7 : tensor<4xf32> \/\/ other/among [0, 1] tag 7 by @stage_0, @stage_1 : tensor<4xf32>/' %s | not alpa-opt --alpa-export-shardy --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=WRONG
 // RUN: %python -m json.tool %t/plan.json | FileCheck %s
+
+// WRONG: error: the plan cannot be written: @stage_0 is not an alpa.cross_mesh_reshard
 
 // CHECK: "instructions": [
 // CHECK-NEXT: "input 0 = arg 0: float32[4][R]",
@@ -9,7 +12,7 @@
 // CHECK-NEXT: "run 0.update_0: 1 -> 0",
 // CHECK: "instructions": [
 // CHECK-NEXT: "zero 0: float32[4][x]",
-// CHECK-NEXT: "all_reduce 1 = 0 among 0 1 tag 7",
+// CHECK-NEXT: "all_reduce 1 = 0 among 0 1 tag 7 by 0 1",
 // CHECK-NEXT: "free 0",
 // CHECK-NEXT: "run 1.update_0: 1 -> 0",
 module @jit_step {
@@ -33,7 +36,7 @@ module @jit_step {
   }
   alpa.program @mesh_1 on 1 {
     %0 = alpa.zero {sharding = #alpa.sharding<[S0]>} : tensor<4xf32>
-    %1 = alpa.all_reduce %0 among [0, 1] tag 7 : tensor<4xf32>
+    %1 = alpa.all_reduce %0 among [0, 1] tag 7 : tensor<4xf32> // other
     alpa.free %0 : tensor<4xf32>
     %2 = alpa.run @stage_1::@update_0(%1) : (tensor<4xf32>) -> tensor<4xf32>
     alpa.free %1 : tensor<4xf32>

@@ -128,7 +128,7 @@ static llvm::Error readCorpus() {
                             "alpa-solve-sharding{cluster=cpu-test mesh-shape=2,2 time-limit=1}",
                             "alpa-import,alpa-cluster-layers,alpa-search-stages{cluster=cpu-test "
                             "time-limit=1},alpa-slice-stages,alpa-build-schedule,"
-                            "alpa-verify-program,alpa-export-shardy"})
+                            "alpa-plan-transfers,alpa-verify-program,alpa-export-shardy"})
       pipelines.push_back(all);
     allPipelines.insert(allPipelines.end(), pipelines.begin(), pipelines.end());
     // Comments would take most of the damage.

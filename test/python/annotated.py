@@ -246,6 +246,7 @@ def compile_plan(text: str, folder: Path, schedule: str) -> Plan:
             "--allow-unregistered-dialect",
             "--alpa-slice-stages",
             f"--alpa-build-schedule=schedule={schedule}",
+            "--alpa-plan-transfers=cluster=cpu-test",
             "--alpa-verify-program",
             "--alpa-export-shardy",
             f"--alpa-write-plan=directory={folder / 'plan'}",
