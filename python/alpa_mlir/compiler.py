@@ -99,25 +99,6 @@ def check_cluster(name_or_path: str, yaml: str = "") -> str:
     return _call(ClusterFileError, _native().check_cluster, name_or_path, yaml)
 
 
-def transfer_paths(
-    cluster: str, mesh_pairs: list[tuple[list[int], list[int]]]
-) -> list[tuple[float, float, list[tuple[str, float, float]]]]:
-    """How tensors get from the devices of one mesh to those of another.
-
-    Args:
-        cluster: text of the description.
-        mesh_pairs: device numbers of the sending and of the receiving mesh.
-
-    Returns:
-        For each pair latency in seconds, bytes a second without other transfers, and the links
-        that are used: name, bytes a second, and the part of the bytes that takes the link.
-
-    Raises:
-        ClusterFileError: a device is not in the cluster.
-    """
-    return _call(ClusterFileError, _native().transfer_paths, cluster, mesh_pairs)
-
-
 @cache
 def _planner(cluster: str) -> Any:
     return _call(ClusterFileError, _native().TransferPlanner, cluster)

@@ -418,7 +418,7 @@ class Plan:
             ) from None
         root.get("format").choice(FORMAT)
         version = root.get("version").integer()
-        if version not in (2, VERSION):
+        if version != VERSION:
             raise PlanFormatError(
                 f"version {version}, expected {VERSION}",
                 where=f"{where}: version",
@@ -441,7 +441,7 @@ class Plan:
             MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
             root.optional("fingerprint").optional_string(),
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
-            tuple(ReshardInfo.read(item, tensors) for item in root.optional("reshards").items()),
+            tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
         )
         check_references(plan, root)
         if check_programs:

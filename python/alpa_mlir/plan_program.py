@@ -63,10 +63,10 @@ class SendOp:
     slot: int
     to: int
     tag: int
-    by: int | None
+    by: int
 
     def to_text(self) -> str:
-        return f"send {self.slot} to {self.to} tag {self.tag}{_by(self.by)}"
+        return f"send {self.slot} to {self.to} tag {self.tag} by {self.by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class RecvOp:
     slot: int
     source: int
     tag: int
-    by: int | None
+    by: int
     tensor: TensorSpec
 
     def to_text(self) -> str:
-        what = f"recv {self.slot} from {self.source} tag {self.tag}{_by(self.by)}"
+        what = f"recv {self.slot} from {self.source} tag {self.tag} by {self.by}"
         return f"{what}: {self.tensor.to_text()}"
 
 
@@ -190,10 +190,6 @@ def _mb(micro_batch: int | None) -> str:
     return "" if micro_batch is None else f" mb {micro_batch}"
 
 
-def _by(reshard: int | None) -> str:
-    return "" if reshard is None else f" by {reshard}"
-
-
 def slots_text(slots: Sequence[int]) -> str:
     """Numbers and ranges, each after a space.
 
@@ -217,11 +213,11 @@ FORMS: dict[str, tuple[str, str]] = {
     "input": (rf"input (\d+) = arg (\d+){_MB}: ({TENSOR_PATTERN})", "SLOT = arg ARG: TENSOR"),
     "run": (rf"run (\d+)\.(\w+){_MB}:{_SLOTS} ->{_SLOTS}", "STAGE.FUNCTION: SLOTS -> SLOTS"),
     "send": (
-        r"send (\d+) to (\d+) tag (\d+)(?: by (\d+))?",
+        r"send (\d+) to (\d+) tag (\d+) by (\d+)",
         "SLOT to MESH tag TAG by RESHARD",
     ),
     "recv": (
-        rf"recv (\d+) from (\d+) tag (\d+)(?: by (\d+))?: ({TENSOR_PATTERN})",
+        rf"recv (\d+) from (\d+) tag (\d+) by (\d+): ({TENSOR_PATTERN})",
         "SLOT from MESH tag TAG by RESHARD: TENSOR",
     ),
     "reshard": (rf"reshard (\d+) = (\d+): ({TENSOR_PATTERN})", "SLOT = SLOT: TENSOR"),
@@ -283,10 +279,10 @@ class InstructionReader:
         return RunOp(int(g[0]), g[1], _number(g[2]), self._list(g[3]), self._list(g[4]))
 
     def _send(self, g: tuple[Any, ...]) -> SendOp:
-        return SendOp(int(g[0]), int(g[1]), int(g[2]), _number(g[3]))
+        return SendOp(int(g[0]), int(g[1]), int(g[2]), int(g[3]))
 
     def _recv(self, g: tuple[Any, ...]) -> RecvOp:
-        return RecvOp(int(g[0]), int(g[1]), int(g[2]), _number(g[3]), self._tensors.parse(g[4]))
+        return RecvOp(int(g[0]), int(g[1]), int(g[2]), int(g[3]), self._tensors.parse(g[4]))
 
     def _reshard(self, g: tuple[Any, ...]) -> ReshardOp:
         return ReshardOp(int(g[0]), int(g[1]), self._tensors.parse(g[2]))

@@ -7,7 +7,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
-#include "compiler/CostModel/TransferPath.h"
 #include "compiler/Export/PlanJson.h"
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
@@ -188,27 +187,6 @@ std::string checkCluster(const std::string &nameOrPath, const std::string &yaml)
   return alpa::printCluster(*cluster);
 }
 
-using LinkTuple = std::tuple<std::string, double, double>;
-using PathTuple = std::tuple<double, double, std::vector<LinkTuple>>;
-using MeshPair = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
-
-std::vector<PathTuple> transferPaths(const std::string &yaml, const std::vector<MeshPair> &pairs) {
-  llvm::Expected<alpa::Cluster> cluster = alpa::parseCluster(yaml, "<cluster>");
-  if (!cluster)
-    throw CompilerError(llvm::toString(cluster.takeError()));
-  std::vector<PathTuple> paths;
-  for (const auto &[from, to] : pairs) {
-    llvm::Expected<alpa::TransferPath> path = alpa::transferPath(*cluster, from, to);
-    if (!path)
-      throw CompilerError(llvm::toString(path.takeError()));
-    std::vector<LinkTuple> links;
-    for (const alpa::LinkUse &use : path->links)
-      links.emplace_back(use.link, use.bandwidthBytesPerSecond, use.part);
-    paths.emplace_back(path->latencySeconds, path->bytesPerSecond, std::move(links));
-  }
-  return paths;
-}
-
 std::vector<std::string> clusterPresets() {
   std::vector<std::string> names;
   for (llvm::StringRef name : alpa::clusterPresets())
@@ -245,8 +223,6 @@ NB_MODULE(_native, m) {
   m.def("check_cluster", &checkCluster, nb::arg("name_or_path"), nb::arg("yaml") = "",
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);
-  m.def("transfer_paths", &transferPaths, nb::arg("cluster"), nb::arg("mesh_pairs"),
-        "Latency, bytes a second and (link, bandwidth, part of the bytes) for each pair.");
   m.def("sharding_methods", &shardingMethods, "Names and descriptions of the methods.");
   m.def("pipeline_methods", &pipelineMethods, "Names and descriptions of the pipeline methods.");
   bindReshard(m);

@@ -527,19 +527,6 @@ def mlp(layers: int, width: int):
     return step, state, {k: shape((512, width), np.float32) for k in "xy"}
 
 
-def spread_evenly(plan):
-    """The plan with transfers as the search takes them: bytes spread evenly over both meshes."""
-
-    def unplanned(op):
-        return dataclasses.replace(op, by=None) if isinstance(op, SendOp | RecvOp) else op
-
-    programs = [
-        dataclasses.replace(program, instructions=tuple(map(unplanned, program.instructions)))
-        for program in plan.programs
-    ]
-    return dataclasses.replace(plan, programs=tuple(programs))
-
-
 # Those that run backward phases as a whole.
 TRAINING = ["1f1b", "1f1b-overlap", "gpipe", "interleaved-1f1b"]
 
@@ -548,14 +535,19 @@ TRAINING = ["1f1b", "1f1b-overlap", "gpipe", "interleaved-1f1b"]
 @pytest.mark.parametrize("schedule", TRAINING)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_predictions_of_planned_steps(stages, schedule, bandwidth, latency):
-    """Within 3%, as long as nobody shares a link, whether bytes or latency take most time."""
+    """Within 3%, as long as nobody shares a link, whether bytes or latency take most time.
+
+    Stages are on hosts of their own: inside a host each device that wants a whole tensor takes all
+    of it over its own link, which the search's formula for transfers does not count.
+    """
     step, state, batch = mlp(2 * stages, 512)
     method = PipeshardParallel(
         submeshes=[(1, 2)] * stages, num_micro_batches=16, layers=2 * stages, schedule=schedule
     )
-    net = cluster(hosts=2, devices=4, intra=(bandwidth, 1e-6), inter=(bandwidth, latency))
+    near = (100 * bandwidth, 1e-7)
+    net = cluster(hosts=stages, devices=2, intra=near, inter=(bandwidth, latency))
     plan = parallelize(step, cluster=net, method=method).plan(state, batch).plan
-    timeline = simulate(spread_evenly(plan), share_links=False)
+    timeline = simulate(plan, share_links=False)
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
     assert timeline.model_flops == pytest.approx(3 * 2 * stages * 2 * 512**3, rel=0.2)
     assert all(m.predicted_bytes for m in timeline.memory)
@@ -567,9 +559,9 @@ def test_predictions_of_models(name, stages):
     """Within 3%: tied weights, clipping by the norm of all stages' gradients, batch norm."""
     model = zoo.get(name)
     method = PipeshardParallel(submeshes=[(1, 2)] * stages, num_micro_batches=8, layers=stages)
-    net = cluster(hosts=stages, devices=2, intra=(1e10, 1e-6), inter=(1e11, 1e-6), flops=2e10)
+    net = cluster(hosts=stages, devices=2, intra=(1e12, 1e-7), inter=(1e11, 1e-6), flops=2e10)
     plan = parallelize(model.step, cluster=net, method=method).plan(*model.init(16)).plan
-    timeline = simulate(spread_evenly(plan), share_links=False)
+    timeline = simulate(plan, share_links=False)
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
 
 

@@ -76,7 +76,7 @@ class Copy:
 
     source: int
     value: int
-    by: int | None
+    by: int
     last: tuple[int, ...] = ()
 
 

@@ -84,10 +84,8 @@ def check_members(plan: Plan, mesh: int, op: AllReduceOp, where: str) -> None:
         )
 
 
-def check_by(plan: Plan, by: int | None, source: Value, target: Value, where: str) -> None:
+def check_by(plan: Plan, by: int, source: Value, target: Value, where: str) -> None:
     """The reshard of a transfer goes from where and how the value is to where it should be."""
-    if by is None:
-        return
     if by >= len(plan.reshards):
         raise PlanMismatchError(f"reshard {by} of {len(plan.reshards)}", where=where)
     info = plan.reshards[by]

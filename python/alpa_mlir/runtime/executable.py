@@ -33,7 +33,6 @@ from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.linear import linearize
 from alpa_mlir.runtime.transfer import Move, bind_reshard
-from alpa_mlir.runtime.unplanned import plan_transfer
 from alpa_mlir.runtime.xla import Device, Executable, named_sharding
 
 _jax: Any = jax
@@ -278,12 +277,9 @@ class LoadedPlan:
         return run
 
     def _bind_copy(self, copy: Copy) -> Bound:
-        source, target = self._shardings[copy.source], self._shardings[copy.value]
-        if copy.by is None:
-            move = plan_transfer(self._linear.values[copy.value].tensor, source, target)
-        elif copy.by in self._movers:
-            move = self._movers[copy.by]
-        else:
+        move = self._movers.get(copy.by)
+        if move is None:
+            source, target = self._shardings[copy.source], self._shardings[copy.value]
             info = self.plan.reshards[copy.by]
             move = self._movers[copy.by] = bind_reshard(info, self.plan.meshes, source, target)
         sent, value, last = copy.source, copy.value, copy.last

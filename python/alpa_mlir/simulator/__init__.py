@@ -13,7 +13,7 @@ from alpa_mlir.simulator.costs import function_seconds
 from alpa_mlir.simulator.engine import Work, execute
 from alpa_mlir.simulator.memory import MemoryUse
 from alpa_mlir.simulator.priced import check_prices
-from alpa_mlir.simulator.routes import plan_routes, unplanned_routes
+from alpa_mlir.simulator.routes import plan_routes
 from alpa_mlir.simulator.steps import collect_steps
 from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, Transfer
 
@@ -42,9 +42,9 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
         0.0123
     """
     described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
-    steps, transfers, unplanned = collect_steps(plan)
+    steps, transfers = collect_steps(plan)
     seconds = function_seconds(plan)
-    routes = plan_routes(plan, described) + unplanned_routes(plan, described, unplanned)
+    routes = plan_routes(plan, described)
     if cluster is not None and plan.cluster:
         check_prices(plan, described)
     work = Work(steps, seconds, transfers, routes)

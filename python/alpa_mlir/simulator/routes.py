@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_mlir import compiler
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError
 from alpa_mlir.plan import Plan, ReshardInfo
 from alpa_mlir.reshard import Network
 from alpa_mlir.simulator.costs import item_bytes
-from alpa_mlir.simulator.network import LinkUse, MeshPair, Route
+from alpa_mlir.simulator.network import LinkUse, Route
 
 
 def plan_routes(plan: Plan, cluster: Cluster) -> tuple[Route, ...]:
@@ -59,21 +58,3 @@ def _route(info: ReshardInfo, network: Network, before: Network | None) -> Route
     flow = max([use.bytes / use.bandwidth for use in links], default=0.0)
     flow = min(flow, seconds)
     return Route((info.source_mesh, info.target_mesh), seconds - flow, flow, links)
-
-
-def unplanned_routes(
-    plan: Plan, cluster: Cluster, transfers: list[tuple[MeshPair, float]]
-) -> tuple[Route, ...]:
-    """Of transfers without a reshard: their bytes are spread evenly over both meshes."""
-    devices = [list(mesh.devices) for mesh in plan.meshes]
-    pairs = [(devices[a], devices[b]) for (a, b), _ in transfers]
-    found = compiler.transfer_paths(cluster.text, pairs)
-    return tuple(
-        Route(
-            pair,
-            latency,
-            size / rate,
-            tuple(LinkUse(name, bandwidth, size * part) for name, bandwidth, part in uses),
-        )
-        for (pair, size), (latency, rate, uses) in zip(transfers, found, strict=True)
-    )

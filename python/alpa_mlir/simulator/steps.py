@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import AllReduceOp, Plan, RecvOp, RunOp, SendOp, TensorSpec
+from alpa_mlir.plan import AllReduceOp, Plan, RecvOp, RunOp, SendOp
 from alpa_mlir.simulator.costs import tensor_bytes
 from alpa_mlir.simulator.network import MeshPair
 
@@ -39,14 +39,13 @@ class Sent:
 Transfers = Mapping[int, Sent]
 
 
-def collect_steps(plan: Plan) -> tuple[Steps, Transfers, list[tuple[MeshPair, float]]]:
-    """Steps of each mesh, and the transfers between them; and those that go by no reshard.
+def collect_steps(plan: Plan) -> tuple[Steps, Transfers]:
+    """Steps of each mesh, and the transfers between them.
 
     Raises:
         PlanMismatchError: a transfer without exactly one send and one receive.
     """
-    collector = _Collector(plan)
-    return *collector.collect(), collector.unplanned_routes
+    return _Collector(plan).collect()
 
 
 class _Collector:
@@ -57,8 +56,6 @@ class _Collector:
         self.tags: dict[int, int] = {}
         self.routes: dict[int, int] = {}
         self.keys: dict[tuple[int, int, bool], int] = {}
-        self.unplanned: dict[int, TensorSpec] = {}
-        self.unplanned_routes: list[tuple[MeshPair, float]] = []
 
     def collect(self) -> tuple[Steps, Transfers]:
         steps: list[tuple[Step, ...]] = [() for _ in self.plan.meshes]
@@ -84,13 +81,8 @@ class _Collector:
 
     def way(self, key: int) -> tuple[float, int]:
         """Bytes and route of a transfer."""
-        route = self.routes.get(key)
-        if route is not None:
-            return tensor_bytes(self.plan.reshards[route].target), route
-        what = self.sent[key], tensor_bytes(self.unplanned[key])
-        if what not in self.unplanned_routes:
-            self.unplanned_routes.append(what)
-        return what[1], len(self.plan.reshards) + self.unplanned_routes.index(what)
+        route = self.routes[key]
+        return tensor_bytes(self.plan.reshards[route].target), route
 
     def error(self, key: int, what: str) -> PlanMismatchError:
         return PlanMismatchError(f"tag {self.tags[key]} {what}", where="programs")
@@ -102,7 +94,6 @@ class _Collector:
             case SendOp():
                 return [self.send(op.tag, op.tag, (mesh, op.to), op.by)]
             case RecvOp():
-                self.unplanned[op.tag] = op.tensor
                 return [self.receive(op.tag, op.tag, (op.source, mesh), op.by)]
             case AllReduceOp():
                 return self.all_reduce(mesh, op)
