@@ -1,0 +1,132 @@
+"""Steps in every schedule give the numbers of plain `jax.jit`: all kinds of models, unequal stages.
+
+Each schedule runs one model here; `make test-full` runs all of them on more stages.
+"""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import zoo
+from alpa_mlir import PipeshardParallel
+from alpa_mlir.compiler import schedule_table
+from test_equality import CLUSTER, relative_difference
+from zoo import gpt, moe, vision
+from zoo.base import cross_entropy, training_model
+
+MICRO_BATCHES = 4
+STEPS = 2
+MODELS = ("gpt", "moe", "wide_resnet", "vit")
+STAGES = {
+    "two unequal stages": [(1, 2), (1, 1)],
+    "three unequal stages": [(1, 1), (2, 2), (1, 2)],
+}
+# Those of training steps that are known by their name alone.
+SCHEDULES = [
+    name for name, row in schedule_table().items() if not row.forward_only and name != "custom"
+]
+
+
+@functools.cache
+def model(name):
+    """A zoo model that the norm of all its gradients clips.
+
+    SGD with momentum, since Adam makes full steps of gradients that are rounding noise only.
+    """
+    tx = optax.chain(optax.clip_by_global_norm(0.2), optax.sgd(0.1, momentum=0.9))
+    if name == "wide_resnet":
+        return zoo.get(name)  # Its statistics go from one micro-batch to the next.
+    if name == "moe":
+        return training_model(
+            name, partial(moe._init_params, scan=False), moe._make_batch, moe._loss, tx
+        )
+    if name == "vit":
+        net = vision.ViT()
+
+        def params_of(key):
+            return net.init(key, vision._image_batch(key, 1)["image"])
+
+        def loss(params, batch):
+            return cross_entropy(net.apply(params, batch["image"]), batch["label"])
+
+        return training_model(name, params_of, vision._image_batch, loss, tx)
+    config = gpt.GPTConfig(hidden=16, vocab=32, seq=8)
+    gpt_net = gpt.GPT(config)
+
+    def gpt_loss(params, batch):
+        return cross_entropy(gpt_net.apply(params, batch["tokens"]), batch["targets"])
+
+    def gpt_batch(key, size):
+        return gpt.token_batch(key, size, config)
+
+    def gpt_params(key):
+        return gpt_net.init(key, gpt_batch(key, 1)["tokens"])
+
+    return training_model(name, gpt_params, gpt_batch, gpt_loss, tx)
+
+
+@functools.cache
+def reference(name):
+    """State and metrics after some steps of `jax.jit`."""
+    step = jax.jit(model(name).step)
+    state, batch = model(name).init()
+    metrics = None
+    for _ in range(STEPS):
+        if name == "wide_resnet":
+            state, metrics = by_parts(step, state, batch)
+        else:
+            state, metrics = step(state, batch)
+    return state, metrics
+
+
+def by_parts(step, state, batch):
+    """What micro-batches compute: the update is linear in the gradients, so parts have a mean."""
+    rows = MICRO_BATCHES
+    found, statistics = [], state["batch_stats"]
+    for i in range(rows):
+        part = jax.tree.map(lambda x, i=i: jnp.split(x, rows)[i], batch)
+        found.append(step({**state, "batch_stats": statistics}, part))
+        statistics = found[-1][0]["batch_stats"]
+    new, metrics = jax.tree.map(lambda *parts: sum(parts) / rows, *found)
+    return {**new, "batch_stats": statistics}, metrics
+
+
+def check(schedule, name, submeshes):
+    state, batch = model(name).init()
+    method = PipeshardParallel(
+        submeshes=submeshes,
+        num_micro_batches=MICRO_BATCHES,
+        schedule=schedule,
+        layers=2 * len(submeshes),
+    )
+    step = alpa_mlir.compile(model(name).step, state, batch, cluster=CLUSTER, method=method)
+    assert step.plan.schedule == schedule
+    assert [mesh.shape for mesh in step.plan.meshes] == submeshes
+    assert len(step.plan.stages) >= len(submeshes)
+    metrics = None
+    for _ in range(STEPS):
+        state, metrics = step(state, batch)
+    expected, expected_metrics = reference(name)
+    assert relative_difference(metrics, expected_metrics) < 1e-4
+    assert relative_difference(state, expected, 1e-2 if name == "vit" else 1e-3) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"), [(s, MODELS[i % len(MODELS)]) for i, s in enumerate(SCHEDULES)]
+)
+def test_each_schedule(schedule, name):
+    check(schedule, name, STAGES["two unequal stages"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_all(schedule, name, stages):
+    check(schedule, name, STAGES[stages])
