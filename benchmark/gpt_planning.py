@@ -56,8 +56,8 @@ def measure(layers: int, micro_batches: int, run: bool) -> dict[str, Any]:
     module.run(f"alpa-search-stages{{cluster={CLUSTER} num-micro-batches={micro_batches}}}")
     watch.mark("search")
     module.run(
-        "alpa-defer-sums,alpa-slice-stages,alpa-insert-reshards,alpa-optimize-collectives,"
-        "alpa-verify-sharding"
+        "alpa-defer-sums,alpa-gather-sums,alpa-slice-stages,alpa-insert-reshards,"
+        "alpa-optimize-collectives,alpa-verify-sharding"
     )
     module.run("alpa-build-schedule,alpa-plan-transfers,alpa-verify-program,alpa-export-shardy")
     plan = module.export_plan()

@@ -280,6 +280,7 @@ class Method(ABC):
         return ",".join(
             (
                 "alpa-defer-sums",
+                "alpa-gather-sums",
                 _with_options("alpa-slice-stages", {"gradients": gradients}),
                 "alpa-split-backward",
                 "alpa-insert-reshards",

@@ -244,6 +244,7 @@ def compile_plan(text: str, folder: Path, schedule: str) -> Plan:
             str(OPT),
             str(source),
             "--allow-unregistered-dialect",
+            "--alpa-gather-sums",
             "--alpa-slice-stages",
             f"--alpa-build-schedule=schedule={schedule}",
             "--alpa-plan-transfers=cluster=cpu-test",

@@ -45,8 +45,8 @@ def test_equals_single_device(meshes, stages, micro_batches, schedule, tmp_path)
 
 
 @pytest.mark.skipif(not annotated.OPT.exists(), reason="alpa-opt is not built")
-def test_global_norm_needs_no_special_case(tmp_path):
-    """Stages that all contribute to the norm wait for it in a second update function."""
+def test_global_norm_of_one_stage(tmp_path):
+    """The last stage alone uses the norm: what others know of it goes there."""
     plan = annotated.compile_plan(
         annotated.annotate([(1,), (1,)], [0, 0, 1, 1], 2, 0), tmp_path, "1f1b"
     )
