@@ -56,6 +56,11 @@ class Side:
     def axes(self) -> tuple[str, ...]:
         return AXES[: len(self.shape)]
 
+    @property
+    def axis_numbers(self) -> list[list[int]]:
+        """The spec as the compiler takes it."""
+        return [[self.axes.index(axis) for axis in axes] for axes in self.spec]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -81,11 +86,17 @@ class Case:
 
     def plan(self, strategy: str) -> dict[str, Any]:
         """What the compiler plans; see `alpa_mlir.compiler.plan_reshard`."""
-        ends: list[Any] = []
-        for side in (self.source, self.target):
-            spec = [[side.axes.index(axis) for axis in axes] for axes in side.spec]
-            ends += [(side.shape, side.devices), spec]
-        return plan_reshard(json.dumps(self.cluster), self.dtype, self.shape, *ends, strategy)
+        source, target = self.source, self.target
+        return plan_reshard(
+            json.dumps(self.cluster),
+            self.dtype,
+            self.shape,
+            (source.shape, source.devices),
+            source.axis_numbers,
+            (target.shape, target.devices),
+            target.axis_numbers,
+            strategy,
+        )
 
     def as_text(self) -> str:
         """One line, for people."""

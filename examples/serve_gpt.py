@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
     params = jax.jit(net.init)(jax.random.key(0), first["tokens"])
 
     def predict(params: Any, batch: Any) -> dict[str, jax.Array]:
-        logits = net.apply(params, batch["tokens"])
+        logits: Any = net.apply(params, batch["tokens"])
         chances = jax.nn.log_softmax(logits)
         losses = -jnp.take_along_axis(chances, batch["targets"][..., None], -1)
         return {"next": logits[:, -1].argmax(-1), "perplexity": jnp.exp(losses.mean())}

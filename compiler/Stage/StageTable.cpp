@@ -16,7 +16,7 @@ StageTable::StageTable(const StageDpProblem &problem)
   mostStages = unsigned(std::min<int64_t>(numLayers, most));
   for (unsigned s = 0; s <= mostStages; ++s) {
     flights.push_back(s == 0 ? 0 : problem.inFlight(s));
-    helds.push_back(s == 0 ? 0 : problem.held(s));
+    holds.push_back(s == 0 ? 0 : problem.held(s));
   }
 
   begins.reserve(entryAt(numLayers, 0, 0) + 1);

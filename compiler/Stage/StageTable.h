@@ -38,7 +38,7 @@ public:
   bool hasSends() const { return !sends.empty(); }
   /// With so many stages from here to the end, 1 to mostStages: micro-batches that a
   /// stage must have room for.
-  int64_t held(unsigned stagesFromHere) const { return helds[stagesFromHere]; }
+  int64_t held(unsigned stagesFromHere) const { return holds[stagesFromHere]; }
   /// The parts of a stage's seconds that are in a round trip, and in the sum.
   double partOfTrip(unsigned lo, unsigned hi, unsigned submesh) const {
     return tripParts.empty() ? 1 : tripParts[entryAt(lo, hi, submesh)];
@@ -68,7 +68,7 @@ private:
   std::vector<Option> options;
   std::vector<size_t> begins;
   std::vector<SendSeconds> sends;
-  std::vector<int64_t> flights, helds;
+  std::vector<int64_t> flights, holds;
   std::vector<double> tripParts, sumParts;
   SendSeconds noSend;
 };
