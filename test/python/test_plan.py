@@ -171,7 +171,7 @@ def test_lines(line):
         ("free 0-99999999999", "rising range"),
         ("free 1 2 -3", "expected 'free SLOTS'"),
         ("accumulate 1 = 2 + 3 4", "adds 2 values to 1"),
-        ("recv 1 from 0 tag 2: float32[8][R,R]", "2 entries for 1 dimensions"),
+        ("recv 1 from 0 tag 2 by 3: float32[8][R,R]", "2 entries for 1 dimensions"),
         ("input 0 = arg 1: float32", "expected 'input SLOT"),
     ],
 )
