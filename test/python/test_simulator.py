@@ -579,7 +579,10 @@ def test_programs_hold_no_more_than_foreseen(name, stages, schedule):
     net = cluster(hosts=2, devices=4, intra=(1e10, 1e-6), inter=(1e10, 1e-6))
     for count in (1, 2, 6):
         method = PipeshardParallel(
-            submeshes=[(1, 2)] * stages, num_micro_batches=count, schedule=schedule
+            submeshes=[(1, 2)] * stages,
+            num_micro_batches=count,
+            schedule=schedule,
+            layers=2 * stages if schedule == "interleaved-1f1b" else 0,
         )
         plan = parallelize(model.step, cluster=net, method=method).plan(*model.init(4 * count)).plan
         for use in simulate(plan).memory:
