@@ -1,7 +1,9 @@
 //===- BuildSchedule.cpp - the instruction list of each mesh --------------===//
 
+#include "compiler/CostModel/Cluster.h"
 #include "compiler/Schedule/ChannelCapacity.h"
 #include "compiler/Schedule/Passes.h"
+#include "compiler/Schedule/PeakMemory.h"
 #include "compiler/Schedule/ProgramBuilder.h"
 
 #include "llvm/Support/MemoryBuffer.h"
@@ -35,6 +37,20 @@ std::optional<StageSeconds> secondsOf(StageAttr stage) {
                       numberIn(predicted, "back_seconds", 0)};
 }
 
+/// Bytes of each device, if the module says which cluster it is for.
+FailureOr<std::vector<int64_t>> deviceBytes(ModuleOp module) {
+  std::vector<int64_t> bytes;
+  auto text = module->getAttrOfType<StringAttr>(attr::cluster);
+  if (!text)
+    return bytes;
+  llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
+  if (!cluster)
+    return module.emitError() << llvm::toString(cluster.takeError());
+  for (const Host &host : cluster->hosts)
+    bytes.insert(bytes.end(), host.devices, cluster->deviceTypes[host.deviceType].memoryBytes);
+  return bytes;
+}
+
 struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
   using Base::Base;
 
@@ -52,11 +68,17 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
       module.emitError() << llvm::toString(lists.takeError());
       return signalPassFailure();
     }
+    FailureOr<std::vector<int64_t>> memory = deviceBytes(module);
+    if (failed(memory))
+      return signalPassFailure();
     module->setAttr(attr::schedule, StringAttr::get(&getContext(), info->name));
     TransferTags tags(sliced->numMicroBatches);
     for (auto [mesh, steps] : llvm::enumerate(*lists)) {
       ProgramBuilder builder(*sliced, int64_t(mesh), tags);
-      if (failed(builder.build(steps)))
+      FailureOr<ProgramOp> program = builder.build(steps);
+      if (failed(program))
+        return signalPassFailure();
+      if (!memory->empty() && failed(promise(*program, sliced->meshes[mesh], *memory)))
         return signalPassFailure();
       numInstructions += builder.numInstructions;
       numTransfers += builder.numTransfers;
@@ -68,6 +90,7 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
 private:
   FailureOr<ScheduleProblem> problemOf(const SlicedModule &sliced);
   const ScheduleInfo *choose(const ScheduleProblem &problem);
+  LogicalResult promise(ProgramOp program, MeshAttr mesh, ArrayRef<int64_t> memory);
 };
 
 } // namespace
@@ -98,6 +121,19 @@ FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) 
                               << file.getError().message();
   problem.steps = (*file)->getBuffer().str();
   return problem;
+}
+
+/// The program must do with what the weakest device of its mesh has.
+LogicalResult BuildSchedule::promise(ProgramOp program, MeshAttr mesh, ArrayRef<int64_t> memory) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t device : mesh.getDevices()) {
+    if (device >= int64_t(memory.size()))
+      return getOperation().emitError() << "mesh " << mesh << " has device " << device
+                                        << ", which is not in a cluster of " << memory.size();
+    least = std::min(least, memory[device]);
+  }
+  promiseBytes(program, least);
+  return success();
 }
 
 /// The schedule that is asked for; steps that are given are `custom`, and without a

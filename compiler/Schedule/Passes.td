@@ -20,7 +20,8 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
     `alpa.schedule_parameters = {limit, kept_part}` how many micro-batches' activations
     fit, and which part of them waits for weight parts.
     `alpa.channel_capacity` becomes the least number of messages that each ordered pair
-    of meshes must be able to hold for the programs to end.
+    of meshes must be able to hold for the programs to end. If `alpa.cluster` says which
+    devices there are, the programs promise (`peak_bytes`) to do with their memory.
 
     Before: the sliced module (`alpa-slice-stages`). After, beside it:
     ```mlir

@@ -334,8 +334,14 @@ void MemoryWalk::note(Place place, int64_t count) {
     peak.largest.truncate(numNamed);
 }
 
+static constexpr StringLiteral kPeakBytes = "peak_bytes";
+
+void alpa::promiseBytes(ProgramOp program, int64_t bytes) {
+  program->setAttr(kPeakBytes, Builder(program.getContext()).getI64IntegerAttr(bytes));
+}
+
 std::optional<int64_t> alpa::promisedBytes(ProgramOp program) {
-  auto peak = program->getAttrOfType<IntegerAttr>("peak_bytes");
+  auto peak = program->getAttrOfType<IntegerAttr>(kPeakBytes);
   return peak ? std::optional(peak.getInt()) : std::nullopt;
 }
 

@@ -10,6 +10,7 @@ namespace alpa {
 
 /// What a program promises in `peak_bytes`, if it does.
 std::optional<int64_t> promisedBytes(ProgramOp program);
+void promiseBytes(ProgramOp program, int64_t bytes);
 
 /// The most memory of a device of one mesh.
 struct PeakMemory {

@@ -81,7 +81,7 @@ ProgramBuilder::Function &ProgramBuilder::functionOf(const StageFunction &info) 
   return *function;
 }
 
-LogicalResult ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
+FailureOr<ProgramOp> ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   builder.setInsertionPointToEnd(ModuleOp(sliced.module).getBody());
   auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(mesh)).str(), uint64_t(mesh));
   builder.setInsertionPointToEnd(&program.getBodyRegion().emplaceBlock());
@@ -91,7 +91,9 @@ LogicalResult ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   runUpdates();
   giveOutputs();
   freeDead(program);
-  return failure(isWrong);
+  if (isWrong)
+    return failure();
+  return program;
 }
 
 /// A backward run that the schedule or the stage does not split is one run, where

@@ -34,7 +34,7 @@ public:
   ProgramBuilder(const SlicedModule &sliced, int64_t mesh, TransferTags &tags);
 
   /// Fails, saying so, if a step needs what a later one makes.
-  mlir::LogicalResult build(llvm::ArrayRef<ScheduleStep> steps);
+  mlir::FailureOr<ProgramOp> build(llvm::ArrayRef<ScheduleStep> steps);
 
   int64_t numInstructions = 0, numTransfers = 0;
 

@@ -20,7 +20,7 @@
 // CHECK-NEXT: "compiler": "{{[0-9.]+}}",
 // CHECK: "name": "train_step",
 // CHECK: "cluster": {
-// CHECK-NEXT: "hosts": 1
+// CHECK: "device_type": "toy"
 // CHECK: "num_micro_batches": 1,
 // CHECK: "schedule": "inference",
 // CHECK: "inputs": [
@@ -59,7 +59,8 @@
 // CHECK: "run 0.forward mb 0: 0-1 -> 2",
 // CHECK: "output 2 = result 1 mb 0",
 // CHECK: "run 0.update_0:
-module @jit_train_step attributes {alpa.num_micro_batches = 1 : i64, alpa.cluster = "{\"hosts\": 1}",
+module @jit_train_step attributes {alpa.num_micro_batches = 1 : i64, 
+    alpa.cluster = "{\"device_types\": {\"toy\": {\"memory_bytes\": 65536, \"memory_bandwidth\": 1e9, \"peak_flops\": {\"float32\": 1e9}}}, \"hosts\": {\"count\": 1, \"devices\": 2, \"device_type\": \"toy\"}, \"links\": {\"intra_host\": {\"bandwidth\": 1e9, \"latency\": 0}, \"inter_host\": {\"bandwidth\": 1e9, \"latency\": 0}}}",
     alpa.predicted = {step_seconds = 0.5 : f64},
     alpa.stages = [#alpa.stage<mesh = <shape = [1, 2], devices = [0, 1]>, layers = [0, 1],
                    predicted = {forward_seconds = 0.001 : f64}, solver = {status = "optimal"}>]} {
