@@ -47,8 +47,13 @@ def step(state, batch):
     return {"params": params, "opt": opt, "count": state["count"] + 1}, metrics
 
 
-def compile_step(function, arguments, submeshes, micro_batches):
-    method = PipeshardParallel(submeshes=submeshes, num_micro_batches=micro_batches)
+def compile_step(function, arguments, submeshes, micro_batches, layer_ranges=None):
+    method = PipeshardParallel(
+        submeshes=submeshes,
+        num_micro_batches=micro_batches,
+        layers=layer_ranges[-1][1] if layer_ranges else 0,
+        layer_ranges=layer_ranges,
+    )
     return alpa_mlir.compile(function, *arguments, cluster=CLUSTER, method=method)
 
 
@@ -59,17 +64,17 @@ def sums_of(plan):
     ]
 
 
-def updates_of(stage):
-    return sorted(name for name in stage.functions if name.startswith("update"))
-
-
 @pytest.mark.parametrize(
-    ("submeshes", "micro_batches"),
-    [([(1, 1), (1, 1)], 1), ([(1, 2), (1, 1), (1, 4)], 2), ([(1, 1)] * 4, 4)],
+    ("submeshes", "layer_ranges", "micro_batches"),
+    [
+        ([(1, 1), (1, 1)], [(0, 2), (2, 4)], 1),
+        ([(1, 2), (1, 1), (1, 4)], [(0, 1), (1, 2), (2, 4)], 2),
+        ([(1, 1)] * 4, [(0, 1), (1, 2), (2, 3), (3, 4)], 4),
+    ],
 )
-def test_clipping_by_global_norm(submeshes, micro_batches):
+def test_clipping_by_global_norm(submeshes, layer_ranges, micro_batches):
     state, batch = init()
-    found = compile_step(step, (state, batch), submeshes, micro_batches)
+    found = compile_step(step, (state, batch), submeshes, micro_batches, layer_ranges)
     plan = found.plan
     everybody = tuple(range(len(submeshes)))
     for program, sums in zip(plan.programs, sums_of(plan), strict=True):
