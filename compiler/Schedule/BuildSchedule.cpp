@@ -83,7 +83,10 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
       numInstructions += builder.numInstructions;
       numTransfers += builder.numTransfers;
     }
-    if (std::optional<int64_t> capacity = leastChannelCapacity(module))
+    FailureOr<ProgramTable> table = readPrograms(module);
+    if (failed(table))
+      return signalPassFailure();
+    if (std::optional<int64_t> capacity = leastChannelCapacity(*table))
       module->setAttr(attr::channelCapacity, Builder(&getContext()).getI64IntegerAttr(*capacity));
   }
 

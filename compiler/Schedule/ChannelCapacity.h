@@ -3,16 +3,16 @@
 #ifndef ALPA_COMPILER_SCHEDULE_CHANNELCAPACITY_H
 #define ALPA_COMPILER_SCHEDULE_CHANNELCAPACITY_H
 
-#include "mlir/IR/BuiltinOps.h"
+#include "compiler/Schedule/ProgramTable.h"
 
 #include <optional>
 
 namespace alpa {
 
 /// The least number of messages that each ordered pair of meshes must be able to hold,
-/// sent and not yet received, for all programs of the module to run to their ends;
+/// sent and not yet received, for all programs to run to their ends;
 /// none if they do not end whatever it is. At least 1.
-std::optional<int64_t> leastChannelCapacity(mlir::ModuleOp module);
+std::optional<int64_t> leastChannelCapacity(const ProgramTable &table);
 
 } // namespace alpa
 
