@@ -90,7 +90,7 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """The first way in which two cluster descriptions differ; names do not count."""
     if _hosts(planned) != _hosts(given):
         return f"the cluster has {_hosts(given)}, the plan was made for {_hosts(planned)}"
-    used = sorted({host["device_type"] for host in _host_groups(given)})
+    used = sorted({host["device_type"] for host in host_groups(given)})
     for name in used:
         old, new = (c.get("device_types", {}).get(name, {}) for c in (planned, given))
         for key in sorted({*old, *new}):
@@ -112,7 +112,8 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
     return None
 
 
-def _host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a description's `hosts`, which may be one or a list."""
     hosts: Any = cluster.get("hosts", [])
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
 
@@ -126,12 +127,12 @@ def links_of(
 
 
 def _links(cluster: Mapping[str, Any], link: str) -> list[Mapping[str, Any]]:
-    return links_of(_host_groups(cluster), cluster, link)
+    return links_of(host_groups(cluster), cluster, link)
 
 
 def _hosts(cluster: Mapping[str, Any]) -> str:
     parts: list[str] = []
-    for host in _host_groups(cluster):
+    for host in host_groups(cluster):
         count = host.get("count", 1)
         text = f"{count} host{'' if count == 1 else 's'} of {host['devices']} {host['device_type']}"
         nics = host.get("nics", 1)

@@ -233,6 +233,29 @@ FORMS: dict[str, tuple[str, str]] = {
 _LARGEST = 10_000_000  # Of slot numbers: a range must not fill the memory.
 
 
+def read_slots(text: str, what: str = "slots") -> tuple[int, ...]:
+    """The numbers of a text that `slots_text` makes.
+
+    Args:
+        what: they are numbers of, for messages.
+
+    Raises:
+        ValueError: a range falls, or is so long that it would fill the memory.
+
+    Example:
+        >>> read_slots(" 3 5-7")
+        (3, 5, 6, 7)
+    """
+    numbers: list[int] = []
+    for part in text.split():
+        first, _, last = part.partition("-")
+        end = int(last or first)
+        if end < int(first) or end > _LARGEST:
+            raise ValueError(f"got the {what} {part}, expected a rising range")
+        numbers.extend(range(int(first), end + 1))
+    return tuple(numbers)
+
+
 class InstructionReader:
     """Reads lines; equal lists of slots are read once."""
 
@@ -262,14 +285,7 @@ class InstructionReader:
     def _list(self, text: str) -> tuple[int, ...]:
         slots = self._slots.get(text)
         if slots is None:
-            numbers: list[int] = []
-            for part in text.split():
-                first, _, last = part.partition("-")
-                end = int(last or first)
-                if end < int(first) or end > _LARGEST:
-                    raise ValueError(f"got the slots {part}, expected a rising range")
-                numbers.extend(range(int(first), end + 1))
-            slots = self._slots[text] = tuple(numbers)
+            slots = self._slots[text] = read_slots(text)
         return slots
 
     def _input(self, g: tuple[Any, ...]) -> InputOp:

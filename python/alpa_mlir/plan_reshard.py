@@ -21,7 +21,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from alpa_mlir.plan_json import Node
-from alpa_mlir.plan_program import slots_text
+from alpa_mlir.plan_program import read_slots, slots_text
 from alpa_mlir.plan_tensor import TensorReader, TensorSpec
 
 Box = tuple[tuple[int, int], ...]
@@ -123,6 +123,16 @@ def intersect(a: Box, b: Box) -> Box | None:
     return common if all(begin < end for begin, end in common) else None
 
 
+def contains(outer: Box, box: Box) -> bool:
+    """Whether all of a box lies in another one.
+
+    Example:
+        >>> contains(((0, 4), (0, 8)), ((2, 4), (4, 6)))
+        True
+    """
+    return all(lo <= a and b <= hi for (a, b), (lo, hi) in zip(box, outer, strict=True))
+
+
 def join(boxes: Sequence[Box]) -> Box:
     """The box that others are the parts of.
 
@@ -160,7 +170,6 @@ _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     ),
     "all_gather": (re.compile(rf"all_gather{_RANGES} ={_RANGES}"), "TILES = TILES"),
 }
-_LARGEST = 10_000_000  # Of tile numbers: a range must not fill the memory.
 
 
 def read_step(line: str) -> ReshardStep:
@@ -201,14 +210,7 @@ def _box(text: str) -> Box:
 
 
 def _ranges(text: str) -> tuple[int, ...]:
-    numbers: list[int] = []
-    for part in text.split():
-        first, _, last = part.partition("-")
-        end = int(last or first)
-        if end < int(first) or end > _LARGEST:
-            raise ValueError(f"got the tiles {part}, expected a rising range")
-        numbers.extend(range(int(first), end + 1))
-    return tuple(numbers)
+    return read_slots(text, "tiles")
 
 
 def _broadcast(

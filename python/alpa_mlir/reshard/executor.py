@@ -24,6 +24,7 @@ from alpa_mlir.plan_reshard import (
     SendTile,
     Tile,
     box_text,
+    contains,
     intersect,
     place_tiles,
 )
@@ -83,10 +84,6 @@ class _Memory:
         return self._data
 
 
-def _inside(box: Box, outer: Box) -> bool:
-    return all(low <= b and e <= high for (b, e), (low, high) in zip(box, outer, strict=True))
-
-
 def target_tiles(
     steps: Sequence[ReshardStep], placed: Sequence[PlacedTile], target: Mapping[int, Box]
 ) -> dict[int, list[int]]:
@@ -104,7 +101,7 @@ def target_tiles(
         shard = target.get(tile.device)
         if shard is None or number in used_up:
             continue
-        if _inside(tile.box, shard):
+        if contains(shard, tile.box):
             tiles[tile.device].append(number)
         elif intersect(tile.box, shard) is not None:
             raise ValueError(
@@ -214,7 +211,7 @@ def _cut(step: Tile, source: Mapping[int, Box], shards: Mapping[int, Array], gri
     held = source.get(step.device)
     if held is None:
         raise ValueError(f"device {step.device} is not in the source mesh")
-    if not _inside(step.box, held):
+    if not contains(held, step.box):
         raise ValueError(f"device {step.device} holds {box_text(held)} only")
     return shards[step.device][grid.slices(step.box, held)].copy()
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from alpa_mlir.plan_check import host_groups
 from alpa_mlir.plan_reshard import (
     AllGather,
     Broadcast,
@@ -90,7 +91,7 @@ class Network:
         self._near: list[tuple[int, int]] = []
         self._far: list[tuple[int, int]] = []
         self._latency: list[tuple[float, float]] = []  # Of each host, within and out of it.
-        for group in _groups(cluster):
+        for group in host_groups(cluster):
             links = {**cluster["links"], **group.get("links", {})}
             for _ in range(int(group.get("count", 1))):
                 self._add_host(int(group["devices"]), int(group.get("nics", 1)), links)
@@ -156,11 +157,6 @@ class Network:
                 name = self.names[link]
                 found[name] = found.get(name, 0.0) + hop.size * hop.chunks
         return found
-
-
-def _groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    hosts: Any = cluster["hosts"]
-    return [hosts] if isinstance(hosts, Mapping) else list(hosts)
 
 
 @dataclass

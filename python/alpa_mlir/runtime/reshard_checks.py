@@ -16,6 +16,7 @@ from alpa_mlir.plan_reshard import (
     Tile,
     box_elements,
     box_text,
+    contains,
     intersect,
     place_tiles,
     shard_boxes,
@@ -67,10 +68,6 @@ def held_boxes(tensor: TensorSpec, mesh: MeshInfo) -> dict[int, Box]:
     return dict(zip(mesh.devices, shard_boxes(tensor, mesh.axes, mesh.shape), strict=True))
 
 
-def _contains(outer: Box, box: Box) -> bool:
-    return all(lo <= a and b <= hi for (a, b), (lo, hi) in zip(box, outer, strict=True))
-
-
 def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
     for number, step in enumerate(info.steps):
         if not isinstance(step, Tile):
@@ -79,7 +76,7 @@ def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
         if step.device not in held:
             raise ValueError(f"{where}: device {step.device} is not in mesh {info.source_mesh}")
         shard = held[step.device]
-        if len(step.box) != len(shard) or not _contains(shard, step.box):
+        if len(step.box) != len(shard) or not contains(shard, step.box):
             raise ValueError(f"{where}: the device holds {box_text(shard)} only")
 
 
