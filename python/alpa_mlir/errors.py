@@ -72,6 +72,14 @@ class DevicesError(AlpaError):
     """The process has fewer devices than the plan needs, or they cannot be made."""
 
 
+class PlacementError(AlpaError):
+    """The workers of a placement do not hold the devices of the plan, each once."""
+
+
+class WorkerError(AlpaError):
+    """A worker failed, or is gone; names it, the step and the cause."""
+
+
 class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
 

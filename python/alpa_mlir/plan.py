@@ -400,12 +400,14 @@ class Plan:
         where: str = "plan.json",
         *,
         check_programs: bool = True,
+        check_modules: bool = True,
     ) -> Plan:
         """Read a plan from the text of `plan.json` and the files beside it.
 
         Args:
             files: name to text: the stage modules, and what explains the stages, if wanted.
             check_programs: read the instructions now, not when they are first asked for.
+            check_modules: every stage's module must be there; a worker needs its own only.
 
         Raises:
             PlanFormatError: a field is missing or malformed, or a module is missing.
@@ -448,13 +450,17 @@ class Plan:
             for program in plan.programs:
                 len(tuple(program.instructions))
         for index, stage in enumerate(plan.stages):
-            if stage.module not in plan.modules:
+            if check_modules and stage.module not in plan.modules:
                 raise PlanFormatError(
                     f"module file {stage.module!r} is missing",
                     where=f"{where}: stages[{index}].module",
                     fix="copy the whole plan folder",
                 )
         return plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the text that is kept on disk."""
+        return _from_pickle, (self.to_json(), {**self.modules, **self.explanations})
 
     @classmethod
     def load(cls, folder: str | Path) -> Plan:
@@ -579,6 +585,10 @@ class Plan:
     def as_text(self, weights: int = 4) -> str:
         """A table of the stages, with the sharding of each stage's `weights` largest weights."""
         return plan_table(self, weights)
+
+
+def _from_pickle(text: str, files: Mapping[str, str]) -> Plan:
+    return Plan.from_json(text, files, "pickled plan", check_programs=False, check_modules=False)
 
 
 def _read(path: Path) -> str:
