@@ -1,5 +1,8 @@
 """Automatic parallelization of JAX training steps.
 
+Names are imported when they are first used: a process that only runs a saved plan needs
+neither the compiler nor a solver, and may set its environment before JAX is imported.
+
 Example:
     >>> import alpa_mlir
     >>> devices = alpa_mlir.use_virtual_devices(8)     # doctest: +SKIP
@@ -7,18 +10,12 @@ Example:
     ... def train_step(state, batch): ...
 """
 
-from alpa_mlir.api import (
-    ParallelFunction,
-    ParallelStep,
-    PlannedStep,
-    TracedStep,
-    compile,
-    load,
-    parallelize,
-)
-from alpa_mlir.boundary import layer_boundary
-from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import cluster_presets, solver_methods
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -29,21 +26,57 @@ from alpa_mlir.errors import (
     MicroBatchError,
     ModuleSyntaxError,
     PassError,
+    PlacementError,
     PlanFormatError,
     PlanMismatchError,
     ProblemFormatError,
     SolverError,
     TraceError,
     UnsupportedOpError,
+    WorkerError,
 )
-from alpa_mlir.explain import explain
-from alpa_mlir.plan import Plan, PlanDiff
-from alpa_mlir.problem import ProblemSolution, solve_problem
-from alpa_mlir.runtime import LoadedPlan, use_virtual_devices
-from alpa_mlir.schedule import Schedule, ScheduleProblem
-from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
-from alpa_mlir.simulator import Timeline, simulate
-from alpa_mlir.tagging import grad, value_and_grad
+
+if TYPE_CHECKING:
+    from alpa_mlir.api import (
+        ParallelFunction,
+        PlannedStep,
+        TracedStep,
+        compile,
+        parallelize,
+    )
+    from alpa_mlir.boundary import layer_boundary
+    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.compiler import cluster_presets, solver_methods
+    from alpa_mlir.explanation import explain
+    from alpa_mlir.parallel_step import ParallelStep, load
+    from alpa_mlir.plan import Plan, PlanDiff
+    from alpa_mlir.problem import ProblemSolution, solve_problem
+    from alpa_mlir.runtime import LoadedPlan, Placement, use_virtual_devices
+    from alpa_mlir.schedule import Schedule, ScheduleProblem
+    from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
+    from alpa_mlir.simulator import Timeline, simulate
+    from alpa_mlir.tagging import grad, value_and_grad
+
+# Where the names come from that are imported on first use.
+_HOME = {
+    name: module
+    for module, names in {
+        "api": ("ParallelFunction", "PlannedStep", "TracedStep", "compile", "parallelize"),
+        "boundary": ("layer_boundary",),
+        "cluster": ("Cluster",),
+        "compiler": ("cluster_presets", "solver_methods"),
+        "explanation": ("explain",),
+        "parallel_step": ("ParallelStep", "load"),
+        "plan": ("Plan", "PlanDiff"),
+        "problem": ("ProblemSolution", "solve_problem"),
+        "runtime": ("LoadedPlan", "Placement", "use_virtual_devices"),
+        "schedule": ("Schedule", "ScheduleProblem"),
+        "search": ("AutoParallel", "Method", "PipeshardParallel", "ShardParallel"),
+        "simulator": ("Timeline", "simulate"),
+        "tagging": ("grad", "value_and_grad"),
+    }.items()
+    for name in names
+}
 
 __all__ = [
     "AlpaError",
@@ -62,6 +95,8 @@ __all__ = [
     "ParallelStep",
     "PassError",
     "PipeshardParallel",
+    "Placement",
+    "PlacementError",
     "Plan",
     "PlanDiff",
     "PlanFormatError",
@@ -77,6 +112,7 @@ __all__ = [
     "TraceError",
     "TracedStep",
     "UnsupportedOpError",
+    "WorkerError",
     "cluster_presets",
     "compile",
     "explain",
@@ -90,3 +126,18 @@ __all__ = [
     "use_virtual_devices",
     "value_and_grad",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is not None:
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""What users call: `parallelize`, `compile`, and the steps trace, plan and load."""
+"""What users call to plan: `parallelize`, `compile`, and the steps trace, plan and load."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ import jax
 
 from alpa_mlir import feasible, finalists, plan_cache
 from alpa_mlir import trace as tracing
-from alpa_mlir.call_form import CallForm
-from alpa_mlir.candidates import Candidates, Progress, Tried
+from alpa_mlir.candidates import Candidates, Tried
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
 from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
+from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.planning import Planner
-from alpa_mlir.runtime import LoadedPlan
-from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
@@ -208,31 +206,7 @@ class PlannedStep:
             DevicesError: there are fewer devices than the plan needs.
         """
         donate = self.options.donate_state
-        return ParallelStep(self.traced.form, _load(self.plan, devices, donate, progress))
-
-
-@dataclass(frozen=True)
-class ParallelStep:
-    """A step on its devices: called like the function it was made from."""
-
-    form: CallForm = field(repr=False)
-    loaded: LoadedPlan = field(repr=False)
-
-    @property
-    def plan(self) -> Plan:
-        return self.loaded.plan
-
-    def __call__(self, *args: Any) -> Any:
-        """Run one step; the arguments and the result have the trees of the function.
-
-        Raises:
-            ArgumentMismatchError: another tree, shape or dtype than the step was made for.
-        """
-        return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
-
-    def as_text(self) -> str:
-        """The order in which the driver starts work, and XLA's memory of each function."""
-        return self.loaded.as_text()
+        return ParallelStep(self.traced.form, load_on(self.plan, devices, donate, progress))
 
 
 class ParallelFunction:
@@ -406,74 +380,10 @@ def compile(
     return function.compile(*example_args, progress=progress)
 
 
-def load(
-    plan: Plan | str | Path,
-    *,
-    cluster: ClusterLike = None,
-    arguments: Any = None,
-    result: Any = None,
-    devices: Sequence[Any] | None = None,
-    donate_state: bool | None = None,
-    progress: bool | Progress = False,
-) -> ParallelStep:
-    """A saved plan as a step, called like the function it was made from, without tracing it.
-
-    Args:
-        plan: the folder that `save` wrote, or a plan.
-        cluster: refuse a plan for any other cluster.
-        arguments: an example of the tuple of arguments that are not static, whose leaves may be
-            anything; needed where their trees hold classes that a plan cannot store.
-        result: an example of the result, needed for the same reason.
-        devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
-        donate_state: whether a call uses up its state; by default as when the plan was made.
-        progress: True for a progress bar, or a function of (done, total, label).
-
-    Raises:
-        PlanFormatError: the folder holds no plan of this version.
-        PlanMismatchError: the plan is for another cluster, its parts contradict each other, or
-            its trees need an example.
-        DevicesError: there are fewer devices than the plan needs.
-
-    Example:
-        >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
-        >>> state, loss = step(state, batch)             # doctest: +SKIP
-    """
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-    if cluster is not None:
-        plan.check(cluster=as_cluster(cluster))
-    form = CallForm.from_plan(plan, arguments, result)
-    if donate_state is None:
-        donate_state = plan.call is None or plan.call.donate_state
-    return ParallelStep(form, _load(plan, devices, donate_state, progress))
-
-
-def _load(
-    plan: Plan, devices: Sequence[Any] | None, donate_state: bool, progress: bool | Progress
-) -> LoadedPlan:
-    shown = progress_bar("compiling stages") if progress is True else progress or None
-    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown)
-
-
 def _cache(choice: CacheLike) -> PlanCache | None:
     if choice is False:
         return None
     return PlanCache(plan_cache.default_folder() if choice is True else Path(choice))
-
-
-def progress_bar(title: str, unit: str = "program") -> Progress:
-    """A bar on standard error that ends when all is done."""
-    from tqdm import tqdm
-
-    bar: Any = tqdm(total=0, desc=title, unit=unit, leave=False)
-
-    def show(done: int, total: int, label: str) -> None:
-        bar.total = total
-        bar.set_postfix_str(label, refresh=False)
-        bar.update(done - bar.n)
-        if done == total:
-            bar.close()
-
-    return show
 
 
 def _signature_json(traced: Traced, method: Method) -> str:

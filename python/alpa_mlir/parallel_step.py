@@ -1,0 +1,108 @@
+"""A plan as a step that is called like the function it was made from; needs no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alpa_mlir.call_form import CallForm
+from alpa_mlir.plan import Plan
+from alpa_mlir.runtime import LoadedPlan
+from alpa_mlir.runtime import load as load_plan
+
+if TYPE_CHECKING:
+    from alpa_mlir.cluster import ClusterLike
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    """A step on its devices: called like the function it was made from."""
+
+    form: CallForm = field(repr=False)
+    loaded: LoadedPlan = field(repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.loaded.plan
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one step; the arguments and the result have the trees of the function.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the step was made for.
+        """
+        return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+
+    def as_text(self) -> str:
+        """The order in which the driver starts work, and XLA's memory of each function."""
+        return self.loaded.as_text()
+
+
+def load(
+    plan: Plan | str | Path,
+    *,
+    cluster: ClusterLike = None,
+    arguments: Any = None,
+    result: Any = None,
+    devices: Sequence[Any] | None = None,
+    donate_state: bool | None = None,
+    progress: bool | Progress = False,
+) -> ParallelStep:
+    """A saved plan as a step, called like the function it was made from, without tracing it.
+
+    Args:
+        plan: the folder that `save` wrote, or a plan.
+        cluster: refuse a plan for any other cluster.
+        arguments: an example of the tuple of arguments that are not static, whose leaves may be
+            anything; needed where their trees hold classes that a plan cannot store.
+        result: an example of the result, needed for the same reason.
+        devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+        donate_state: whether a call uses up its state; by default as when the plan was made.
+        progress: True for a progress bar, or a function of (done, total, label).
+
+    Raises:
+        PlanFormatError: the folder holds no plan of this version.
+        PlanMismatchError: the plan is for another cluster, its parts contradict each other, or
+            its trees need an example.
+        DevicesError: there are fewer devices than the plan needs.
+
+    Example:
+        >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
+        >>> state, loss = step(state, batch)             # doctest: +SKIP
+    """
+    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if cluster is not None:
+        from alpa_mlir.cluster import as_cluster  # Presets are the compiler's.
+
+        plan.check(cluster=as_cluster(cluster))
+    form = CallForm.from_plan(plan, arguments, result)
+    if donate_state is None:
+        donate_state = plan.call is None or plan.call.donate_state
+    return ParallelStep(form, load_on(plan, devices, donate_state, progress))
+
+
+def load_on(
+    plan: Plan, devices: Sequence[Any] | None, donate_state: bool, progress: bool | Progress
+) -> LoadedPlan:
+    shown = progress_bar("compiling stages") if progress is True else progress or None
+    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown)
+
+
+def progress_bar(title: str, unit: str = "program") -> Progress:
+    """A bar on standard error that ends when all is done."""
+    from tqdm import tqdm
+
+    bar: Any = tqdm(total=0, desc=title, unit=unit, leave=False)
+
+    def show(done: int, total: int, label: str) -> None:
+        bar.total = total
+        bar.set_postfix_str(label, refresh=False)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    return show
