@@ -94,3 +94,17 @@ class ProblemFormatError(AlpaError):
 
 class SolverError(AlpaError):
     """A solver is not installed, has no licence for the problem's size, or failed."""
+
+
+class TransportError(AlpaError):
+    """A message cannot be sent or received: a peer is gone, or it sent another array than expected.
+
+    Args:
+        peer: rank of the other end, if the error is about one.
+    """
+
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", peer: int | None = None
+    ) -> None:
+        self.peer = peer
+        super().__init__(what, where=where, fix=fix)

@@ -1,0 +1,9 @@
+"""How workers hand arrays to each other: one interface, chosen by where the two ends are.
+
+Needs NumPy and the standard library only.
+"""
+
+from alpa_mlir.transport.in_process import connect_in_process
+from alpa_mlir.transport.interface import Sending, Transport
+
+__all__ = ["Sending", "Transport", "connect_in_process"]
