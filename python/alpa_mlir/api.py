@@ -13,6 +13,7 @@ import jax
 
 from alpa_mlir import feasible, finalists, plan_cache
 from alpa_mlir import trace as tracing
+from alpa_mlir.cache_folder import CacheLike, chosen_folder
 from alpa_mlir.candidates import Candidates, Tried
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
@@ -28,7 +29,6 @@ from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
 
 _jax: Any = jax
-CacheLike = bool | str | Path
 
 
 @dataclass(frozen=True)
@@ -195,18 +195,22 @@ class PlannedStep:
         *,
         devices: Sequence[Any] | None = None,
         progress: bool | Progress = False,
+        cache: CacheLike | None = None,
     ) -> ParallelStep:
         """Compile every stage for its devices.
 
         Args:
             devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
             progress: True for a progress bar, or a function of (done, total, label).
+            cache: whether compiled programs are kept on disk and found again, or the folder to
+                keep them in; by default that of the function.
 
         Raises:
             DevicesError: there are fewer devices than the plan needs.
         """
         donate = self.options.donate_state
-        return ParallelStep(self.traced.form, load_on(self.plan, devices, donate, progress))
+        kept = self.options.cache if cache is None else cache
+        return ParallelStep(self.traced.form, load_on(self.plan, devices, donate, progress, kept))
 
 
 class ParallelFunction:
@@ -338,7 +342,8 @@ def parallelize(
         gradient_reduction: whether gradients of micro-batches are averaged or summed; means
             nothing for a step without gradients, whose results are those of the whole batch.
         donate_state: a call uses up the state it is given (if it came from an earlier call).
-        cache: whether plans are kept on disk and found again, or the folder to keep them in.
+        cache: whether plans and compiled programs are kept on disk and found again, or the
+            folder to keep them in.
 
     Example:
         >>> @alpa_mlir.parallelize(cluster="cpu-test")   # doctest: +SKIP
@@ -381,9 +386,8 @@ def compile(
 
 
 def _cache(choice: CacheLike) -> PlanCache | None:
-    if choice is False:
-        return None
-    return PlanCache(plan_cache.default_folder() if choice is True else Path(choice))
+    folder = chosen_folder(choice)
+    return None if folder is None else PlanCache(folder)
 
 
 def _signature_json(traced: Traced, method: Method) -> str:

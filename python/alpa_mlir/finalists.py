@@ -25,7 +25,8 @@ from jax.sharding import Mesh
 
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError
 from alpa_mlir.plan import Plan, TensorSpec
-from alpa_mlir.runtime.compile_stages import Job, compile_jobs, stage_jobs
+from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
+from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.xla import named_sharding
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.costs import BACKWARD_PARTS

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
@@ -51,6 +52,7 @@ def load(
     devices: Sequence[Any] | None = None,
     donate_state: bool | None = None,
     progress: bool | Progress = False,
+    cache: CacheLike = True,
 ) -> ParallelStep:
     """A saved plan as a step, called like the function it was made from, without tracing it.
 
@@ -63,6 +65,8 @@ def load(
         devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
         donate_state: whether a call uses up its state; by default as when the plan was made.
         progress: True for a progress bar, or a function of (done, total, label).
+        cache: whether compiled programs are kept on disk and found again, or the folder to keep
+            them in.
 
     Raises:
         PlanFormatError: the folder holds no plan of this version.
@@ -82,14 +86,18 @@ def load(
     form = CallForm.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
-    return ParallelStep(form, load_on(plan, devices, donate_state, progress))
+    return ParallelStep(form, load_on(plan, devices, donate_state, progress, cache))
 
 
 def load_on(
-    plan: Plan, devices: Sequence[Any] | None, donate_state: bool, progress: bool | Progress
+    plan: Plan,
+    devices: Sequence[Any] | None,
+    donate_state: bool,
+    progress: bool | Progress,
+    cache: CacheLike,
 ) -> LoadedPlan:
     shown = progress_bar("compiling stages") if progress is True else progress or None
-    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown)
+    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown, cache=cache)
 
 
 def progress_bar(title: str, unit: str = "program") -> Progress:

@@ -30,7 +30,6 @@ from alpa_mlir.plan import Plan
 from alpa_mlir.search import Method
 from alpa_mlir.signature import Signature
 
-FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
 MOST_BYTES = 2 << 30
 _RECORD = "record.json"
 _TEXT = "step.txt"
@@ -53,15 +52,6 @@ class CachedPlan:
     signature: Signature
     text: str
     tried: tuple[Tried, ...]
-
-
-def default_folder() -> Path:
-    """`$ALPA_MLIR_CACHE`, or `alpa_mlir` in the user's cache folder (`$XDG_CACHE_HOME`)."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
-        return Path(given)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "alpa_mlir" / "plans"
 
 
 @cache

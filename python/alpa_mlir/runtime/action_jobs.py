@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.runtime.actions import Accumulate, LinearStep, Reshard, Zero
-from alpa_mlir.runtime.compile_stages import Job
+from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.xla import mesh_text, mlir_type, sharding_text
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import prod
 from typing import Any
 
@@ -13,33 +12,9 @@ from jax.sharding import Mesh
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
-from alpa_mlir.runtime.xla import (
-    Executable,
-    FunctionText,
-    check_shardings,
-    compile_text,
-    mlir_type,
-    named_sharding,
-    reload_on,
-    split_functions,
-)
-
-Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A program to compile: its text, mesh and the tensors it takes and gives.
-
-    With `per_device` the text says what one device does with its parts of these tensors.
-    """
-
-    label: str
-    text: str
-    mesh: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    per_device: bool = False
+from alpa_mlir.runtime.backends.xla import XlaBackend
+from alpa_mlir.runtime.program import Backend, Job, Program, Progress, axis_sizes
+from alpa_mlir.runtime.xla import FunctionText, mesh_devices, mlir_type, split_functions
 
 
 def stage_jobs(
@@ -118,49 +93,40 @@ def part_of(tensor: TensorSpec, mesh: MeshInfo) -> TensorSpec:
     return TensorSpec(shape, tensor.dtype, ((),) * len(shape))
 
 
-def axis_sizes(mesh: Mesh) -> tuple[int, ...]:
-    """Sizes of the mesh's axes."""
-    return tuple(int(n) for n in mesh.axis_sizes)
-
-
 def compile_jobs(
-    jobs: Sequence[Job], meshes: Sequence[Mesh], progress: Progress | None = None
-) -> list[Executable]:
-    """Compile in parallel threads; equal texts for equal mesh shapes are compiled once.
+    jobs: Sequence[Job],
+    meshes: Sequence[Mesh],
+    progress: Progress | None = None,
+    backend: Backend | None = None,
+) -> list[Program]:
+    """Compile in parallel threads; equal texts for equal meshes of equal devices are compiled once.
 
     Args:
         progress: called with (done, total, label) after each compiled text.
+        backend: by default XLA, which compiles everything anew.
     """
-    groups: dict[tuple[str, bool, tuple[int, ...]], list[int]] = {}
+    backend = XlaBackend() if backend is None else backend
+    groups: dict[Any, list[int]] = {}
     for i, job in enumerate(jobs):
-        key = (job.text, job.per_device, axis_sizes(meshes[job.mesh]))
+        mesh = meshes[job.mesh]
+        kinds = tuple(device.device_kind for device in mesh_devices(mesh))
+        key = (job.text, job.per_device, axis_sizes(mesh), kinds)
         groups.setdefault(key, []).append(i)
-    result: list[Executable | None] = [None] * len(jobs)
-    done = 0
-
-    def build(members: list[int]) -> list[int]:
-        by_mesh: dict[int, Any] = {}
-        for i in members:
-            job = jobs[i]
-            mesh = meshes[job.mesh]
-            handle = by_mesh.get(job.mesh)
-            if handle is None and by_mesh:
-                known = next(iter(by_mesh.values()))
-                handle = reload_on(known, mesh, per_device=job.per_device)
-            if handle is None:
-                handle = compile_text(job.text, mesh, per_device=job.per_device)
-            by_mesh[job.mesh] = handle
-            inputs = [(t, named_sharding(mesh, t)) for t in job.inputs]
-            outputs = [(t, named_sharding(mesh, t)) for t in job.outputs]
-            if not job.per_device:  # XLA knows nothing of wholes; the types were compared
-                check_shardings(handle, inputs, outputs, job.label)
-            result[i] = Executable(handle, outputs)
-        return members
-
+    result: list[Program | None] = [None] * len(jobs)
+    # The longest to compile first, so that none of them is left alone at the end.
     largest_first = sorted(groups.values(), key=lambda members: -len(jobs[members[0]].text))
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for members in pool.map(build, largest_first):
-            done += 1
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+    try:
+        pending = {
+            pool.submit(backend.build, [jobs[i] for i in members], meshes): members
+            for members in largest_first
+        }
+        for done, future in enumerate(as_completed(pending), 1):
+            members = pending[future]
+            for i, program in zip(members, future.result(), strict=True):
+                result[i] = program
             if progress is not None:
                 progress(done, len(groups), jobs[members[0]].label)
-    return [executable for executable in result if executable is not None]
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return [program for program in result if program is not None]

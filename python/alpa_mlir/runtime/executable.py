@@ -12,6 +12,7 @@ import jax.numpy
 import numpy as np
 from jax.sharding import NamedSharding
 
+from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.plan import InputInfo, Plan
 from alpa_mlir.plan_text import bytes_text, spec_text
@@ -27,13 +28,16 @@ from alpa_mlir.runtime.actions import (
     Run,
     Zero,
 )
+from alpa_mlir.runtime.backends.compiled_cache import compiled_cache
+from alpa_mlir.runtime.backends.xla import XlaBackend
 from alpa_mlir.runtime.boundary import Boundary
-from alpa_mlir.runtime.compile_stages import Job, Progress, compile_jobs, stage_jobs
+from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.linear import linearize
+from alpa_mlir.runtime.program import Job, Program, Progress
 from alpa_mlir.runtime.transfer import Move, bind_reshard
-from alpa_mlir.runtime.xla import Device, Executable, named_sharding
+from alpa_mlir.runtime.xla import Device, named_sharding
 
 _jax: Any = jax
 jnp: Any = jax.numpy
@@ -50,6 +54,7 @@ def load(
     donate_state: bool = True,
     progress: Progress | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
+    cache: CacheLike = True,
 ) -> LoadedPlan:
     """Check a plan, compile its stages and bind them to devices.
 
@@ -59,6 +64,8 @@ def load(
             others are copied and stay valid.
         progress: called with (done, total, label) as programs are compiled.
         max_in_flight: programs that may be started and not finished.
+        cache: whether compiled programs are kept on disk and found again, or the folder to keep
+            them in.
 
     Raises:
         PlanMismatchError: the parts of the plan contradict each other.
@@ -74,7 +81,7 @@ def load(
     stages = stage_jobs(plan, donations(plan, linear, donate_state))
     others = action_jobs(plan, linear)
     jobs: list[Job] = [*stages.values(), *others.values()]
-    compiled = compile_jobs(jobs, meshes, progress)
+    compiled = compile_jobs(jobs, meshes, progress, XlaBackend(compiled_cache(cache)))
     shardings = [named_sharding(meshes[v.mesh], v.tensor) for v in linear.values]
     return LoadedPlan(
         plan,
@@ -97,8 +104,8 @@ class LoadedPlan:
         linear: LinearStep,
         boundary: Boundary,
         shardings: list[NamedSharding],
-        stages: dict[tuple[int, str], Executable],
-        others: dict[int, Executable],
+        stages: dict[tuple[int, str], Program],
+        others: dict[int, Program],
         donate_state: bool,
         max_in_flight: int,
     ) -> None:
@@ -245,7 +252,7 @@ class LoadedPlan:
             return _split_rows(x, count)
         return np.split(np.array(x), count)
 
-    def _bind(self, action: Action, executable: Executable | None) -> Bound:
+    def _bind(self, action: Action, executable: Program | None) -> Bound:
         match action:
             case Place():
                 return self._bind_place(action)

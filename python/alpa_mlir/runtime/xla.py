@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -17,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import MeshInfo, TensorSpec
+from alpa_mlir.runtime.host import host_cpu
 
 Device = Any
 # JAX leaves many of its types unknown to checkers; the aliases say so in one place.
@@ -259,15 +263,60 @@ def compile_text(text: str, mesh: Mesh, *, per_device: bool = False) -> Any:
     return client.compile_and_load(text, devices, _options(client, devices, per_device))
 
 
-def reload_on(handle: Any, mesh: Mesh, *, per_device: bool = False) -> Any | None:
-    """The same program on other devices, without compiling again; None where that fails."""
+def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
+    """What `handle.serialize()` gave, on the devices of a mesh of the same shape.
+
+    Raises:
+        RuntimeError: XLA cannot read it.
+    """
     devices = mesh_devices(mesh)
     client = devices[0].client
-    options = _options(client, devices, per_device)
-    try:
-        return client.deserialize_executable(handle.serialize(), devices, options)
-    except (RuntimeError, AttributeError):
+    return client.deserialize_executable(data, devices, _options(client, devices, per_device))
+
+
+def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[str, str] | None:
+    """All that a compiled program depends on, by name; None if it is good for this process only.
+
+    Which devices of their kind the mesh has is no part of it.
+    """
+    devices = mesh_devices(mesh)
+    first = devices[0]
+    client = first.client
+    own = client.process_index()
+    # Addresses of Python functions stand in the text of callbacks.
+    if "callback" in text or any(device.process_index != own for device in devices):
         return None
+    options = _options(client, devices, per_device)
+    grid = np.arange(len(devices)).reshape((-1, 1) if per_device else (1, -1))
+    options.device_assignment = _xla_client().DeviceAssignment.create(grid)
+    build = options.executable_build_options
+    build.device_assignment = options.device_assignment
+    build.debug_options.xla_force_host_platform_device_count = 0
+    parts = {
+        "compiler": "xla",
+        "text": text,
+        "export": "collectives" if per_device else "shardy",
+        "mesh": f"{tuple(mesh.axis_names)} {mesh.axis_sizes}",
+        "devices": ", ".join(sorted({device.device_kind for device in devices})),
+        "platform": f"{first.platform} {client.platform_version}",
+        "jaxlib": version("jaxlib"),
+        "flags": " ".join(sorted(f for f in _flags() if not f.startswith(_IRRELEVANT_FLAGS))),
+        "options": hashlib.sha256(options.SerializeAsString()).hexdigest(),
+    }
+    if first.platform == "cpu":
+        host = host_cpu()
+        if host is None:
+            return None
+        # XLA cuts loops into as many parts as it has threads.
+        parts |= {"host": host, "threads": os.environ.get("NPROC") or str(os.cpu_count())}
+    return parts
+
+
+_IRRELEVANT_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count")
+
+
+def _flags() -> list[str]:
+    return os.environ.get("XLA_FLAGS", "").split()
 
 
 def check_shardings(
@@ -321,9 +370,13 @@ def _same_shards(actual: Any, sharding: NamedSharding, shape: tuple[int, ...]) -
 
 def jax_hlo_sharding(proto: Any) -> Any:
     """XLA's sharding object of its protocol form."""
+    return _xla_client().HloSharding.from_proto(proto)
+
+
+def _xla_client() -> Any:
     from jax._src import lib
 
-    return as_any(lib).xla_client.HloSharding.from_proto(proto)
+    return as_any(lib).xla_client
 
 
 def put_shards(
