@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
+    CheckpointError,
     ClusterFileError,
     DevicesError,
     InfeasiblePlanError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         parallelize,
     )
     from alpa_mlir.boundary import layer_boundary
+    from alpa_mlir.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.explanation import explain
@@ -63,6 +65,7 @@ _HOME = {
     for module, names in {
         "api": ("ParallelFunction", "PlannedStep", "TracedStep", "compile", "parallelize"),
         "boundary": ("layer_boundary",),
+        "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "cluster": ("Cluster",),
         "compiler": ("cluster_presets", "solver_methods"),
         "explanation": ("explain",),
@@ -82,6 +85,7 @@ __all__ = [
     "AlpaError",
     "ArgumentMismatchError",
     "AutoParallel",
+    "CheckpointError",
     "Cluster",
     "ClusterFileError",
     "DevicesError",
@@ -117,9 +121,12 @@ __all__ = [
     "compile",
     "explain",
     "grad",
+    "latest_checkpoint",
     "layer_boundary",
     "load",
     "parallelize",
+    "restore_checkpoint",
+    "save_checkpoint",
     "simulate",
     "solve_problem",
     "solver_methods",

@@ -108,3 +108,10 @@ class TransportError(AlpaError):
     ) -> None:
         self.peer = peer
         super().__init__(what, where=where, fix=fix)
+
+
+class CheckpointError(AlpaError):
+    """A checkpoint is damaged, of another model or version, or cannot be written.
+
+    Whatever was there before is still there.
+    """

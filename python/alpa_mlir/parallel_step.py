@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm
+from alpa_mlir.checkpoint.restore import Wanted
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
+from alpa_mlir.step_state import step_state
 
 if TYPE_CHECKING:
     from alpa_mlir.cluster import ClusterLike
@@ -37,6 +39,12 @@ class ParallelStep:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
         """
         return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+
+    def wanted_state(self) -> tuple[Any, list[Wanted]]:
+        """The tree of the state that the step takes, and where each leaf belongs: what
+        `restore_checkpoint(folder, step)` asks. Several arguments that are state are a tuple."""
+        state = step_state(self.form, self.plan)
+        return state.tree, state.wanted(self.plan, self.loaded.sharding_of_input)
 
     def as_text(self) -> str:
         """The order in which the driver starts work, and XLA's memory of each function."""

@@ -119,6 +119,10 @@ class LoadedPlan:
         self._known_avals: list[Any] = [None] * len(plan.inputs)
         self._movers: dict[int, Move] = {}
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
+        self._first_places: dict[int, NamedSharding] = {}
+        for action in linear.actions:
+            if isinstance(action, Place):
+                self._first_places.setdefault(action.arg, shardings[action.value])
         self._splits = {
             a.arg for a in linear.actions if isinstance(a, Place) and a.micro_batch is not None
         }
@@ -162,10 +166,7 @@ class LoadedPlan:
 
     def sharding_of_input(self, index: int) -> NamedSharding | None:
         """Where input `index` of the plan is wanted first; None if the step does not read it."""
-        for action in self._linear.actions:
-            if isinstance(action, Place) and action.arg == index:
-                return self._shardings[action.value]
-        return None
+        return self._first_places.get(index)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""

@@ -1,0 +1,226 @@
+"""The folder of checkpoints: one folder a step, which is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from alpa_mlir.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
+from alpa_mlir.errors import CheckpointError
+
+_SAVING, _DELETING, _LOCK = ".saving-", ".deleting-", "lock"
+
+
+def steps_in(folder: str | Path) -> list[int]:
+    """The steps of which there are checkpoints, rising; empty if there is no such folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return []
+    names = [p.name for p in folder.iterdir() if _is_checkpoint(p)]
+    return sorted(map(int, names))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether a folder has the name of a step, and a manifest."""
+    name = path.name
+    return name.isdecimal() and str(int(name)) == name and (path / MANIFEST).is_file()
+
+
+def check_root(folder: Path) -> None:
+    """Refuse a folder that holds other things and no checkpoint.
+
+    Raises:
+        CheckpointError: names what is there.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError("a file, expected a folder", where=str(folder), fix="give another")
+    entries = sorted(p.name for p in folder.iterdir())
+    ours = [n for n in entries if n.startswith((_SAVING, _DELETING)) or _is_checkpoint(folder / n)]
+    if entries and not ours:
+        raise CheckpointError(
+            f"the folder holds {entries[0]!r} and no checkpoint",
+            where=str(folder),
+            fix="give a new or an empty folder",
+        )
+
+
+class Writing:
+    """A checkpoint that is being written, in a folder beside those that are whole.
+
+    It holds a lock as long as its process lives, so that what a killed process left can be told
+    from what another one is writing, and is deleted by the next one that saves there.
+
+    Args:
+        root: the folder of checkpoints.
+        manifest: what is going to be written.
+
+    Raises:
+        CheckpointError: the folder holds other things, there is a checkpoint of that step, or
+            the disk is too full. Nothing is left behind.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        check_root(root)
+        self.root = root
+        self.manifest = manifest
+        self.final = root / str(manifest.step)
+        if self.final.exists():
+            raise CheckpointError(
+                f"there is a checkpoint of step {manifest.step}",
+                where=str(root),
+                fix="save another step, or delete it first",
+            )
+        self.folder = root / f"{_SAVING}{manifest.step}-{secrets.token_hex(6)}"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _delete_leftovers(root)
+            _check_room(root, manifest)
+            self.folder.mkdir()
+            self._lock = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise _os_error(error, root) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._describe()
+        except OSError as error:
+            self.abandon()
+            raise _os_error(error, root) from None
+
+    def _describe(self) -> None:
+        arrays = self.folder / ARRAYS
+        files = {ARRAYS + "/" + k: v for k, v in self.manifest.orbax_files().items()}
+        for leaf in self.manifest.leaves:
+            files[f"{ARRAYS}/{leaf.folder}/zarr.json"] = leaf.zarr_json()
+        files["_CHECKPOINT_METADATA"] = json.dumps(
+            {
+                "item_handlers": None,
+                "metrics": {},
+                "performance_metrics": {},
+                "init_timestamp_nsecs": time.time_ns(),
+                "commit_timestamp_nsecs": time.time_ns(),
+                "custom_metadata": {},
+            }
+        )
+        arrays.mkdir()
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        self._files = list(files)
+
+    def commit(self, manifest: Manifest, keep: int | None) -> Path:
+        """Give the written checkpoint its name, and delete the oldest beyond `keep`.
+
+        Raises:
+            CheckpointError: the file system refuses.
+        """
+        try:
+            (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+            folders = {self.folder, self.folder / ARRAYS}
+            for name in (*self._files, MANIFEST):
+                _sync(self.folder / name)
+                folders.add((self.folder / name).parent)
+            for folder in folders:
+                _sync(folder)
+            # A folder of that name that is not empty makes it fail.
+            os.rename(self.folder, self.final)
+            _sync(self.root)
+            (self.final / _LOCK).unlink()
+        except OSError as error:
+            raise _os_error(error, self.root) from None
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+        if keep is not None:
+            others = [step for step in steps_in(self.root) if step != manifest.step]
+            for step in others[: max(0, len(others) - (keep - 1))]:
+                _delete(self.root / str(step))
+        return self.final
+
+    def abandon(self) -> None:
+        """Delete what was written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _check_room(root: Path, manifest: Manifest) -> None:
+    needed = sum(leaf.num_chunks * leaf.chunk_bytes for leaf in manifest.leaves)
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise CheckpointError(
+            f"the checkpoint has {needed} bytes, {free} are free",
+            where=str(root),
+            fix="make room or give another folder; the checkpoints that were there are whole",
+        )
+
+
+def _delete_leftovers(root: Path) -> None:
+    """What killed processes left: folders whose lock nobody holds."""
+    for path in root.glob(f"{_DELETING}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in root.glob(f"{_SAVING}*"):
+        with suppress(OSError):
+            lock = os.open(path / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _delete(path: Path) -> None:
+    """A checkpoint is no checkpoint any more at once, and gone soon after."""
+    doomed = path.with_name(f"{_DELETING}{path.name}-{secrets.token_hex(6)}")
+    with suppress(OSError):
+        os.rename(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _os_error(error: OSError, root: Path) -> CheckpointError:
+    return CheckpointError(
+        f"cannot write: {error.strerror}",
+        where=str(error.filename or root),
+        fix="make room or give another folder; the checkpoints that were there are whole",
+    )
+
+
+def choose_step(folder: Path, step: int | None) -> int:
+    """The step to restore: the one that is wanted, or the last.
+
+    Raises:
+        CheckpointError: there is no such checkpoint; says which there are.
+    """
+    present = steps_in(folder)
+    if step is None and present:
+        return present[-1]
+    if step in present:
+        assert step is not None
+        return step
+    check_root(folder)
+    what = f"no checkpoint of step {step}" if present else "no checkpoint"
+    fix = "there are steps " + _list(present) if present else "give the folder of save_checkpoint"
+    raise CheckpointError(what, where=str(folder), fix=fix)
+
+
+def _list(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, steps))

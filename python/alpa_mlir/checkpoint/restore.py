@@ -1,0 +1,258 @@
+"""Reading a state: checked first, then only the parts that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy
+import numpy as np
+
+from alpa_mlir import tree_json, trees
+from alpa_mlir.checkpoint.folders import choose_step, steps_in
+from alpa_mlir.checkpoint.leaves import index_box, moved
+from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest
+from alpa_mlir.checkpoint.store import check_chunks, read_boxes
+from alpa_mlir.errors import CheckpointError
+from alpa_mlir.plan_reshard import Box
+from alpa_mlir.runtime.stacked import StackedArray
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+Read = Callable[[Box], "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A leaf that is to be read.
+
+    Attributes:
+        name: its place in the state, as code.
+        shape, dtype: of the array, or of the data of a typed PRNG key.
+        pieces: (first row, shape, sharding) for each part of it along dimension 0; a sharding of
+            None is an array of NumPy.
+        number: the type of a Python number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: tuple[tuple[int, tuple[int, ...], Any], ...]
+    key_impl: str | None = None
+    number: str | None = None
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """What knows the state that it takes: a loaded step."""
+
+    def wanted_state(self) -> tuple[Any, list[Wanted]]:
+        """Its tree, and where each leaf belongs."""
+        ...
+
+
+def latest_checkpoint(folder: str | Path) -> int | None:
+    """The highest step of which there is a checkpoint; None if there is none.
+
+    Example:
+        >>> latest_checkpoint("no/such/folder") is None
+        True
+    """
+    present = steps_in(folder)
+    return present[-1] if present else None
+
+
+def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | None = None) -> Any:
+    """The state that was saved, in the form that is wanted.
+
+    It does not matter how it was sharded when it was saved: only the parts that are wanted are
+    read. All of the checkpoint is looked through before anything is read.
+
+    Args:
+        folder: that of `save_checkpoint`.
+        target: what to make of it. A step (`alpa_mlir.load`, `compile`): arrays where that step
+            wants its state, which it takes without another copy. A tree like the state: where a
+            leaf is an array of JAX, or a `jax.ShapeDtypeStruct` with a sharding, an array held
+            likewise; else one of NumPy. None: arrays of NumPy in the containers that were saved.
+        step: which one; by default the last.
+
+    Returns:
+        The state; keys are typed where they were, Python numbers stay what they were.
+
+    Raises:
+        CheckpointError: there is none, it is of another model (the first leaf that differs is
+            named), of another version, or a shard is missing or damaged.
+
+    Example:
+        >>> state = restore_checkpoint("run/checkpoints", train_step)        # doctest: +SKIP
+        >>> params = restore_checkpoint("run/checkpoints")["params"]         # doctest: +SKIP
+    """
+    root = Path(folder).absolute()
+    path = root / str(choose_step(root, step))
+    manifest = Manifest.load(path)
+    if target is None:
+        tree, wanted = _saved_tree(manifest, path), [_as_saved(leaf) for leaf in manifest.leaves]
+    elif isinstance(target, HasState):
+        tree, wanted = target.wanted_state()
+    else:
+        found, tree = trees.flatten_with_path(target)
+        wanted = [_like(trees.text(at), value) for at, value in found]
+    records = _matched(manifest, wanted, path)
+    return trees.unflatten(tree, _read(path, records, wanted))
+
+
+def _saved_tree(manifest: Manifest, path: Path) -> Any:
+    try:
+        return tree_json.decode(manifest.tree)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            str(error),
+            where=str(path),
+            fix="import its module first, or give a tree like the state: "
+            "restore_checkpoint(folder, state)",
+        ) from None
+
+
+def _as_saved(leaf: LeafRecord) -> Wanted:
+    whole = (0, leaf.shape, None)
+    return Wanted(leaf.name, leaf.shape, leaf.dtype, (whole,), leaf.key_impl, leaf.number)
+
+
+def _like(name: str, value: Any) -> Wanted:
+    for kind in (bool, int, float, complex):
+        if type(value) is kind:
+            dtype = str(np.asarray(value).dtype)
+            return Wanted(name, (), dtype, ((0, (), None),), number=kind.__name__)
+    if isinstance(value, StackedArray):
+        rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
+        pieces = tuple(
+            (row, piece.shape, piece.sharding)
+            for row, piece in zip(rows, value.pieces, strict=True)
+        )
+        return Wanted(name, value.shape, str(value.dtype), pieces)
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise CheckpointError(
+            f"a {type(value).__name__} in the target, expected an array or a number",
+            where=name,
+            fix="give a tree like the state that was saved",
+        )
+    shape, sharding = tuple(value.shape), getattr(value, "sharding", None)
+    if _jax.dtypes.issubdtype(value.dtype, _jax.dtypes.prng_key):
+        data = _jax.eval_shape(_jax.random.key_data, _jax.ShapeDtypeStruct(shape, value.dtype))
+        impl = str(_jax.random.key_impl(value)) if isinstance(value, jax.Array) else _impl(value)
+        return Wanted(
+            name, data.shape, str(data.dtype), ((0, data.shape, sharding),), key_impl=impl
+        )
+    return Wanted(name, shape, str(value.dtype), ((0, shape, sharding),))
+
+
+def _impl(value: Any) -> str:
+    """The generator of an abstract key: what `key<fry>` is short for."""
+    return str(value.dtype._impl.name)
+
+
+def _matched(manifest: Manifest, wanted: Sequence[Wanted], path: Path) -> list[LeafRecord]:
+    """The stored array of every wanted leaf.
+
+    Raises:
+        CheckpointError: the first leaf that is not there, differs, or is not wanted.
+    """
+    saved = {leaf.name: leaf for leaf in manifest.leaves}
+    fix = "give a target like the state that was saved"
+    records: list[LeafRecord] = []
+    for leaf in wanted:
+        record = saved.pop(leaf.name, None)
+        where = f"{path}: {leaf.name or 'the state'}"
+        if record is None:
+            raise CheckpointError("the checkpoint has no such leaf", where=where, fix=fix)
+        if (problem := _difference(record, leaf)) is not None:
+            raise CheckpointError(problem, where=where, fix=fix)
+        records.append(record)
+    if saved:
+        raise CheckpointError(
+            "the checkpoint has this leaf, the target has not",
+            where=f"{path}: {next(iter(saved))}",
+            fix=fix,
+        )
+    return records
+
+
+def _difference(record: LeafRecord, leaf: Wanted) -> str | None:
+    found = (record.shape, record.dtype, record.key_impl)
+    if found == (leaf.shape, leaf.dtype, leaf.key_impl):
+        return None
+    # A Python number takes the type of what it meets, as in JAX.
+    if not record.shape and not leaf.shape and record.key_impl is leaf.key_impl is None:
+        kinds = [_kind(x.dtype) for x in (record, leaf)]
+        if kinds[0] == kinds[1] and (record.number or leaf.number):
+            return None
+    wanted = LeafRecord("", (), "", leaf.shape, leaf.dtype, (), leaf.key_impl, leaf.number)
+    return f"{record.as_text()} in the checkpoint, {wanted.as_text()} wanted"
+
+
+def _kind(dtype: str) -> str:
+    for kind in (_jnp.bool_, _jnp.integer, _jnp.floating, _jnp.complexfloating):
+        if _jnp.issubdtype(_jnp.dtype(dtype), kind):
+            return str(kind.__name__)
+    return dtype
+
+
+def _boxes(leaf: Wanted) -> set[Box]:
+    """The parts of a leaf that this process wants."""
+    boxes: set[Box] = set()
+    for rows, shape, sharding in leaf.pieces:
+        if sharding is None or leaf.key_impl is not None:
+            boxes.add(moved(tuple((0, n) for n in shape), rows))
+            continue
+        for index in sharding.addressable_devices_indices_map(shape).values():
+            boxes.add(moved(index_box(index, shape), rows))
+    return boxes
+
+
+def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -> list[Any]:
+    parts = [_boxes(leaf) for leaf in wanted]
+    check_chunks(path, zip(records, parts, strict=True))
+    order = [(record, box) for record, boxes in zip(records, parts, strict=True) for box in boxes]
+    data = iter(read_boxes(path, order))
+    result: list[Any] = []
+    for record, leaf, boxes in zip(records, wanted, parts, strict=True):
+        here = {box: next(data) for box in boxes}
+        result.append(_made(record, leaf, here))
+    return result
+
+
+def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]]) -> Any:
+    """The leaf from its parts in host memory."""
+    if leaf.number is not None:
+        return next(iter(here.values())).item()
+    if leaf.key_impl is not None:
+        key = _jax.random.wrap_key_data(_jnp.asarray(next(iter(here.values()))), impl=leaf.key_impl)
+        sharding = leaf.pieces[0][2]
+        return key if sharding is None else _jax.device_put(key, sharding)
+    if record.dtype != leaf.dtype:
+        here = {box: _cast(data, leaf) for box, data in here.items()}
+    pieces = [_placed(rows, shape, sharding, here) for rows, shape, sharding in leaf.pieces]
+    return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
+
+
+def _cast(data: np.ndarray[Any, Any], leaf: Wanted) -> np.ndarray[Any, Any]:
+    """A Python number as the type that is wanted."""
+    dtype = _jnp.dtype(leaf.dtype)
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= data.item() <= np.iinfo(dtype).max:
+        raise CheckpointError(f"{data.item()} does not fit {leaf.dtype}", where=leaf.name)
+    return data.astype(dtype)
+
+
+def _placed(
+    rows: int, shape: tuple[int, ...], sharding: Any, here: dict[Box, np.ndarray[Any, Any]]
+) -> Any:
+    if sharding is None:
+        return here[moved(tuple((0, n) for n in shape), rows)]
+
+    def part(index: Any) -> np.ndarray[Any, Any]:
+        return here[moved(index_box(index, shape), rows)]
+
+    return _jax.make_array_from_callback(shape, sharding, part)

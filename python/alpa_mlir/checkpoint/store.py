@@ -1,0 +1,226 @@
+"""Arrays on disk as Zarr 3 by tensorstore: writing and reading boxes of them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy
+import numpy as np
+
+from alpa_mlir.checkpoint.grid import chunk_file, chunks_of, number_of
+from alpa_mlir.checkpoint.leaves import Shard
+from alpa_mlir.checkpoint.manifest import ARRAYS, CRC_BYTES, OLDER, LeafRecord, Manifest
+from alpa_mlir.errors import CheckpointError
+from alpa_mlir.plan_reshard import Box, box_elements
+
+_jnp: Any = jax.numpy
+MAX_BYTES_IN_FLIGHT = 512 << 20
+
+
+def _tensorstore() -> Any:
+    try:
+        import tensorstore
+    except ImportError:
+        raise CheckpointError(
+            "checkpoints need tensorstore, which is not installed",
+            fix="pip install 'alpa-mlir[checkpoint]'",
+        ) from None
+    return tensorstore
+
+
+def require_tensorstore() -> None:
+    """Raises CheckpointError where tensorstore is missing."""
+    _tensorstore()
+
+
+class _Window:
+    """Futures of tensorstore, of which only so many bytes are under way."""
+
+    def __init__(self) -> None:
+        self.open: deque[tuple[Any, int, LeafRecord]] = deque()
+        self.bytes = 0
+        self.done: list[Any] = []
+
+    def add(self, future: Any, size: int, leaf: LeafRecord) -> None:
+        self.open.append((future, size, leaf))
+        self.bytes += size
+        while self.bytes > MAX_BYTES_IN_FLIGHT and len(self.open) > 1:
+            self._finish_one()
+
+    def finish(self) -> list[Any]:
+        """Waits for all; results in order."""
+        while self.open:
+            self._finish_one()
+        return self.done
+
+    def _finish_one(self) -> None:
+        future, size, leaf = self.open.popleft()
+        self.bytes -= size
+        try:
+            self.done.append(future.result())
+        except (ValueError, OSError, RuntimeError) as error:
+            text = str(error).split(" [")[0].splitlines()[0]
+            raise CheckpointError(text, where=leaf.name, fix=_fix_of(text)) from None
+
+
+def _fix_of(text: str) -> str:
+    if "No space left" in text or "RESOURCE_EXHAUSTED" in text or "quota" in text:
+        return "make room or give another folder; the checkpoints that were there are whole"
+    return OLDER if "reading" in text else ""
+
+
+def _open(ts: Any, context: Any, folder: Path, leaf: LeafRecord) -> Any:
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": f"{folder / ARRAYS / leaf.folder}/"},
+        "metadata": {
+            "shape": leaf.shape,
+            "data_type": leaf.stored_as,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": leaf.chunk}},
+        },
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+    }
+    return ts.open(spec, open=True, context=context)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(begin, end) for begin, end in box)
+
+
+def write_shards(
+    folder: Path, leaves: Sequence[tuple[int, LeafRecord]], shards: Sequence[Sequence[Shard]]
+) -> dict[int, dict[int, str]]:
+    """Write what one process holds; others may write other chunks at the same time.
+
+    Args:
+        folder: of the checkpoint that is being written; its `zarr.json` files are there.
+        leaves: those that this process has a part of, with their numbers in the manifest.
+        shards: the parts of each. They are whole chunks.
+
+    Returns:
+        For each leaf, by number of the chunk, the checksum that the chunk's file ends with.
+
+    Raises:
+        CheckpointError: names the leaf that cannot be written.
+    """
+    ts = _tensorstore()
+    context = ts.Context()
+    opened = [_open(ts, context, folder, leaf) for _, leaf in leaves]
+    window = _Window()
+    for (_, leaf), future, parts in zip(leaves, opened, shards, strict=True):
+        store = future.result()
+        for part in parts:
+            if box_elements(part.box) == 0:
+                continue
+            data = part.data if leaf.stored_as == leaf.dtype else part.data.view(np.uint8)
+            written = store[_slices(part.box)].write(
+                data, can_reference_source_data_indefinitely=True
+            )
+            window.add(written, part.data.nbytes, leaf)
+    window.finish()
+    crcs: dict[int, dict[int, str]] = {}
+    for (number, leaf), parts in zip(leaves, shards, strict=True):
+        found = crcs.setdefault(number, {})
+        for part in parts:
+            if box_elements(part.box):
+                for chunk in chunks_of(part.box, leaf.chunk):
+                    path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+                    found[number_of(chunk, leaf.grid)] = _crc(path)
+    return crcs
+
+
+def read_boxes(
+    folder: Path, wanted: Iterable[tuple[LeafRecord, Box]]
+) -> list[np.ndarray[Any, Any]]:
+    """Read parts of arrays, each into memory of its own.
+
+    Raises:
+        CheckpointError: names the leaf and what is wrong with its chunk.
+    """
+    ts = _tensorstore()
+    context = ts.Context()
+    stores: dict[str, Any] = {}
+    window = _Window()
+    wanted = list(wanted)
+    for leaf, _ in wanted:
+        if leaf.folder not in stores:
+            stores[leaf.folder] = _open(ts, context, folder, leaf)
+    for leaf, box in wanted:
+        try:
+            store = stores[leaf.folder].result()
+        except (ValueError, OSError) as error:
+            text = str(error).split(" [")[0].splitlines()[0]
+            raise CheckpointError(text, where=leaf.name, fix=OLDER) from None
+        dtype = _jnp.dtype(leaf.dtype)
+        window.add(store[_slices(box)].read(order="C"), box_elements(box) * dtype.itemsize, leaf)
+    found: list[Any] = window.finish()
+    return [
+        data if leaf.stored_as == leaf.dtype else data.view(_jnp.dtype(leaf.dtype))
+        for data, (leaf, _) in zip(found, wanted, strict=True)
+    ]
+
+
+def check_chunks(folder: Path, wanted: Iterable[tuple[LeafRecord, Iterable[Box]]]) -> None:
+    """Look for the chunks of these boxes: their sizes, and the checksums that they end with.
+
+    tensorstore would take a missing chunk for zeros. What stands in a chunk is compared with its
+    checksum when it is read.
+
+    Raises:
+        CheckpointError: a chunk is missing, has another size, or is of another checkpoint.
+    """
+    for leaf, boxes in wanted:
+        seen: set[tuple[int, ...]] = set()
+        for box in boxes:
+            if box_elements(box):
+                seen.update(chunks_of(box, leaf.chunk))
+        for chunk in sorted(seen):
+            path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+            _check_chunk(path, leaf, leaf.crc32c[number_of(chunk, leaf.grid)])
+
+
+def _check_chunk(path: Path, leaf: LeafRecord, crc: str) -> None:
+    problem = ""
+    try:
+        size = path.stat().st_size
+        if size != leaf.chunk_bytes:
+            problem = f"has {size} bytes, expected {leaf.chunk_bytes}"
+        elif (found := _crc(path)) != crc:
+            problem = f"has the checksum {found}, expected {crc}"
+    except FileNotFoundError:
+        problem = "is missing"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    if problem:
+        raise CheckpointError(f"the shard {path} {problem}", where=leaf.name, fix=OLDER)
+
+
+def check_written(folder: Path, manifest: Manifest) -> None:
+    """Every chunk of a checkpoint has its size; its writer may have been another machine.
+
+    Raises:
+        CheckpointError: a chunk is not there, or not whole.
+    """
+    for leaf in manifest.leaves:
+        box = tuple((0, n) for n in leaf.shape)
+        if 0 in leaf.shape:
+            continue
+        for chunk in chunks_of(box, leaf.chunk):
+            path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+            if not path.exists() or path.stat().st_size != leaf.chunk_bytes:
+                raise CheckpointError(
+                    f"the shard {path} was written, and is not here",
+                    where=leaf.name,
+                    fix="save to a folder that all workers and the driver share",
+                )
+
+
+def _crc(path: Path) -> str:
+    with open(path, "rb") as file:
+        file.seek(-CRC_BYTES, os.SEEK_END)
+        return file.read(CRC_BYTES)[::-1].hex()

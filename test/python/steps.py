@@ -1,0 +1,23 @@
+"""Steps on plans written by hand, called with trees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import alpa_mlir
+import handmade
+import jax
+from alpa_mlir import tree_json
+from alpa_mlir.plan import CallInfo, Plan
+
+
+def two_stage_plan(micro_batches: int = 2, **options) -> Plan:
+    """`(state, batch) -> (state, loss, h)` as `handmade.two_stages` has it."""
+    state, batch = handmade.arguments(1)
+    arguments, result = (jax.tree.structure(t) for t in ((state, batch), (state, 0, 0)))
+    call = CallInfo(tree_json.encode(arguments), tree_json.encode(result), (), True, {}, {})
+    return replace(handmade.as_plan(*handmade.two_stages(micro_batches, **options)), call=call)
+
+
+def two_stage_step(micro_batches: int = 2, **options) -> alpa_mlir.ParallelStep:
+    return alpa_mlir.load(two_stage_plan(micro_batches, **options))

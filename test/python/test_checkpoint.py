@@ -1,0 +1,572 @@
+"""Checkpoints: what is saved comes back, in any sharding; whatever is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import alpa_mlir
+import handmade
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+import steps
+import zoo
+from alpa_mlir import (
+    CheckpointError,
+    PipeshardParallel,
+    ShardParallel,
+    latest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from alpa_mlir.checkpoint import folders, save, steps_in, store
+from alpa_mlir.checkpoint.grid import chunk_shape, chunks_of
+from alpa_mlir.checkpoint.manifest import Manifest, folder_names
+from alpa_mlir.runtime.stacked import StackedArray
+from flax.training.train_state import TrainState
+from hypothesis import HealthCheck, given, settings
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+MESH = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("x", "y"))
+
+
+def sharded(x, *spec, mesh=MESH):
+    return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+def bits(x):
+    """dtype, shape and bytes of an array or key."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return str(jax.random.key_impl(x)), bits(jax.random.key_data(x))
+    x = np.asarray(x)
+    return str(x.dtype), x.shape, x.tobytes()
+
+
+def check_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for (path, x), y in zip(jax.tree.leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        assert bits(x) == bits(y), path
+
+
+def make_state():
+    params = {"a": {"k": sharded(jnp.arange(64.0).reshape(8, 8), "y", "x")}, "h/w": jnp.ones(1)}
+    tx = optax.chain(optax.clip(1.0), optax.adam(1e-3))
+    piece = [sharded(jnp.full((1, 4), i), None, ("x", "y")[i]) for i in range(2)]
+    return {
+        "train": TrainState.create(apply_fn=None, params=params, tx=tx),
+        "containers": ([], (), None, {}),
+        "key": jax.random.key(3),
+        "keys": jax.random.split(jax.random.key(1, impl="rbg"), (2, 3)),
+        "empty": jnp.zeros((0, 4)),
+        "bfloat16": sharded(jnp.arange(8, dtype=jnp.bfloat16), "x"),
+        "uint4": jnp.arange(6, dtype=jnp.uint4),
+        "float8": jnp.ones(3, ml_dtypes.float8_e4m3),
+        "complex": jnp.full((2,), 1 + 2j),
+        "bool": np.array([True, False]),
+        "numpy": np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        "numbers": (3, 2.5, True, 1j),
+        "scalar": sharded(np.float32(7)),
+        "stack": StackedArray(piece),
+    }
+
+
+def test_everything_comes_back(tmp_path):
+    state = make_state()
+    assert latest_checkpoint(tmp_path / "run") is None
+    saving = save_checkpoint(tmp_path / "run", state, step=7)
+    assert saving.wait() == tmp_path / "run" / "7"
+    assert saving.done()
+    assert latest_checkpoint(tmp_path / "run") == 7
+    found = restore_checkpoint(tmp_path / "run", state)
+    check_same(state, found)
+    assert [type(x) for x in found["numbers"]] == [int, float, bool, complex]
+    for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(found), strict=True):
+        if isinstance(x, jax.Array):
+            assert x.sharding == y.sharding
+        elif isinstance(x, StackedArray):
+            assert [p.sharding for p in x.pieces] == [p.sharding for p in y.pieces]
+        else:
+            assert type(y) is type(x)
+
+
+def test_without_a_target_containers_are_those_that_were_saved(tmp_path):
+    state = make_state()
+    save_checkpoint(tmp_path, state, step=0).wait()
+    with pytest.raises(CheckpointError, match=r"TrainState keeps more.*fix: .*\(folder, state\)"):
+        restore_checkpoint(tmp_path)
+    del state["train"]
+    state["optax"] = optax.adam(1e-3).init({"w": jnp.ones(3)})
+    save_checkpoint(tmp_path, state, step=1).wait()
+    found = restore_checkpoint(tmp_path)
+    check_same(state, found)
+    arrays = [x for x in jax.tree.leaves(found) if not isinstance(x, bool | int | float | complex)]
+    assert all(isinstance(x, np.ndarray) or x.dtype in (state["key"].dtype, state["keys"].dtype)
+               for x in arrays)  # fmt: skip
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.asarray(x).dtype), state)
+    shapes["numpy"] = state["numpy"]
+    assert bits(restore_checkpoint(tmp_path, shapes)["key"]) == bits(state["key"])
+    assert restore_checkpoint(tmp_path, shapes, step=1)["numbers"][0] == 3
+
+
+def test_orbax_reads_it(tmp_path):
+    import orbax.checkpoint as ocp
+
+    state = make_state()
+    for name in ("uint4", "float8", "numpy"):  # Types that orbax or JAX without x64 do not have.
+        del state[name]
+    state["numbers"] = state["numbers"][:3]
+    save_checkpoint(tmp_path, state, step=3).wait()
+    state["stack"] = sharded(np.asarray(state["stack"]), None, "y")
+    with ocp.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(tmp_path / "3" / "default", state)
+    check_same(state, found)
+    assert found["stack"].sharding == state["stack"].sharding
+    with ocp.CheckpointManager(tmp_path, item_handlers=ocp.StandardCheckpointHandler()) as manager:
+        assert manager.latest_step() == 3
+        check_same(state, manager.restore(3, args=ocp.args.StandardRestore(state)))
+
+
+def random_mesh(draw):
+    shape = draw(st.sampled_from([(1, 1), (1, 2), (2, 2), (2, 4), (4, 1), (8, 1), (1, 3), (3, 2)]))
+    first = draw(st.integers(0, 8 - shape[0] * shape[1]))
+    devices = jax.devices()[first : first + shape[0] * shape[1]]
+    return Mesh(np.array(devices).reshape(shape), ("x", "y"))
+
+
+@st.composite
+def held(draw, shape):
+    """An array of this shape in a random sharding, perhaps in pieces of its rows."""
+    values = np.arange(np.prod(shape)).reshape(shape).astype(np.float32)
+
+    def place(x):
+        mesh = random_mesh(draw)
+        sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        spec, free = [], ["x", "y"]
+        for size in x.shape:
+            axes = [a for a in draw(st.permutations(free)) if draw(st.booleans())]
+            while size % np.prod([sizes[a] for a in axes], dtype=int):
+                axes.pop()
+            free = [a for a in free if a not in axes]
+            spec.append(tuple(axes) or None)
+        return sharded(x, *spec, mesh=mesh)
+
+    cuts = sorted(draw(st.sets(st.integers(1, shape[0] - 1), max_size=2)))
+    if cuts:
+        return StackedArray([place(x) for x in np.split(values, cuts)])
+    return place(values)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_any_sharding_to_any_other(tmp_path, data):
+    shape = data.draw(st.sampled_from([(6, 8), (12,), (4, 2, 6), (8, 3)]))
+    source, target = data.draw(held(shape)), data.draw(held(shape))
+    folder = tmp_path / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    save_checkpoint(folder, [source], step=1).wait()
+    (found,) = restore_checkpoint(folder, [target])
+    check_same([found], [source])
+    assert isinstance(found, StackedArray) == isinstance(target, StackedArray)
+
+
+@given(st.data())
+def test_boxes_are_whole_chunks(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)))
+    parts = [data.draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0])) for n in shape]
+    limit = data.draw(st.integers(1, 500))
+    boxes = [
+        tuple((i * n // p, (i + 1) * n // p) for i, n, p in zip(place, shape, parts, strict=True))
+        for place in np.ndindex(*parts)
+    ]
+    chunk = chunk_shape(shape, boxes, 4, limit)
+    seen = [index for box in boxes for index in chunks_of(box, chunk)]
+    assert len(seen) == len(set(seen))
+    free = all(p == 1 for p in parts)
+    assert np.prod(chunk) * 4 <= max(4, limit * (2 if free else 10**9))
+
+
+def test_large_arrays_are_cut_into_chunks(tmp_path, monkeypatch):
+    """Who wants a part reads the chunks of that part only."""
+    from alpa_mlir.checkpoint import leaves
+
+    monkeypatch.setattr(leaves, "chunk_shape", lambda *args: chunk_shape(*args, limit=256))
+    w = jnp.arange(101.0 * 8).reshape(101, 8)
+    save_checkpoint(tmp_path, {"w": w}, step=1).wait()
+    chunks = sorted((tmp_path / "1" / "default" / "w" / "c").rglob("0"))
+    assert len(chunks) > 10
+    check_same({"w": w}, restore_checkpoint(tmp_path))
+
+
+def test_steps_go_on_while_it_is_written(tmp_path, monkeypatch):
+    """The state is copied: the next step may use it up at once."""
+    release, writing = threading.Event(), save.write_shards
+
+    def slow(*args):
+        assert release.wait(60)
+        return writing(*args)
+
+    monkeypatch.setattr(save, "write_shards", slow)
+    step = steps.two_stage_step(first=(2, 2), second=(1, 2))
+    state, batch = handmade.arguments(2)
+    state, _, _ = step(state, batch)
+    kept = jax.tree.map(lambda x: np.array(x), state)
+    saving = save_checkpoint(tmp_path, state, step=1)
+    for _ in range(3):
+        state, _, _ = step(state, batch)
+    assert not saving.done()
+    assert latest_checkpoint(tmp_path) is None
+    with pytest.raises(TimeoutError, match="step 1"):
+        saving.wait(timeout=0.01)
+    release.set()
+    saving.wait()
+    check_same(kept, restore_checkpoint(tmp_path))
+
+
+def test_restored_under_another_plan(tmp_path):
+    """The loss curve goes on as if nothing had happened."""
+    state, batch = handmade.arguments(2)
+    first = steps.two_stage_step(2, first=(1, 2), second=(1, 2))
+    losses = []
+    for number in range(4):
+        if number == 2:
+            save_checkpoint(tmp_path, state, step=number).wait()
+        state, loss, _ = first(state, batch)
+        losses.append(float(loss))
+    for meshes, count in (((1, 2), (1, 2)), 2), (((2, 2), (1, 4)), 2), (((1, 1), (1, 1)), 2):
+        step = steps.two_stage_step(count, first=meshes[0], second=meshes[1])
+        state = restore_checkpoint(tmp_path, step)
+        for index, x in enumerate((state["w0"], state["w1"])):
+            # The very sharding: the step takes it without a copy, and uses it up.
+            assert x.sharding is step.loaded.sharding_of_input(index)
+        given = state
+        found = []
+        for _ in range(2):
+            state, loss, _ = step(state, batch)
+            found.append(float(loss))
+        assert given["w0"].is_deleted()
+        np.testing.assert_allclose(found, losses[2:], rtol=1e-5)
+    state = restore_checkpoint(tmp_path)
+    for expected in losses[2:]:
+        state, loss, _ = jax.jit(handmade.reference_step)(state, batch)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_stacks_of_layers_are_stored_whole(tmp_path):
+    """What two stages hold in pieces is one array to a plan on one mesh, and the other way."""
+    model = zoo.get("layer_stack")
+    state, batch = model.init()
+
+    def compiled(method):
+        return alpa_mlir.compile(model.step, state, batch, cluster="cpu-test", method=method)
+
+    two = compiled(PipeshardParallel(submeshes=[(1, 1), (1, 1)]))
+    one = compiled(ShardParallel(mesh_shape=(1, 2)))
+    first, _ = two(state, batch)
+    bias = first["params"]["layers"]["bias"]
+    assert isinstance(bias, StackedArray)
+    save_checkpoint(tmp_path, first, step=1).wait()
+    in_pieces, whole = restore_checkpoint(tmp_path, two), restore_checkpoint(tmp_path, one)
+    check_same(first, in_pieces)
+    check_same(first, whole)
+    found = in_pieces["params"]["layers"]["bias"]
+    assert [p.sharding for p in found.pieces] == [p.sharding for p in bias.pieces]
+    assert isinstance(whole["params"]["layers"]["bias"], jax.Array)
+    save_checkpoint(tmp_path, whole, step=2).wait()
+    check_same(first, restore_checkpoint(tmp_path, two))
+    losses = [step(given, batch)[1]["loss"] for step, given in ((two, in_pieces), (one, whole))]
+    np.testing.assert_allclose(losses[0], two(first, batch)[1]["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_the_last_are_kept(tmp_path):
+    for step in (1, 2, 10, 3):
+        save_checkpoint(tmp_path, [step], step=step, keep=2).wait()
+    assert steps_in(tmp_path) == [3, 10]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "3"]
+    assert restore_checkpoint(tmp_path, step=3) == [3]
+    with pytest.raises(
+        CheckpointError, match="no checkpoint of step 2; fix: there are steps 3, 10"
+    ):
+        restore_checkpoint(tmp_path, step=2)
+    with pytest.raises(CheckpointError, match="keep=0"):
+        save_checkpoint(tmp_path, [1], step=11, keep=0)
+    (tmp_path / "7").mkdir()  # Not of ours: neither read nor deleted.
+    (tmp_path / "7" / "mine").write_text("")
+    save_checkpoint(tmp_path, [1], step=12, keep=1).wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["12", "7"]
+
+
+GOOD = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(4, np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"a": GOOD["a"], "c": GOOD["b"]}, r"\['c'\]: the checkpoint has no such leaf"),
+        ({"a": GOOD["a"]}, r"\['b'\]: the checkpoint has this leaf, the target has not"),
+        ({**GOOD, "a": np.zeros((3, 3), np.float32)},
+         r"\['a'\]: float32\[2,3\] in the checkpoint, float32\[3,3\] wanted"),
+        ({**GOOD, "b": np.zeros(4, np.int16)}, r"\['b'\]: int32\[4\] .*int16\[4\] wanted"),
+        ({**GOOD, "b": jax.random.key(0)}, r"\['b'\]: int32\[4\] .*threefry.* wanted"),
+        ({**GOOD, "b": "text"}, r"\['b'\]: a str in the target"),
+        ({**GOOD, "b": 1}, r"\['b'\]: int32\[4\] in the checkpoint, a Python int wanted"),
+    ],
+)  # fmt: skip
+def test_another_model_is_refused(tmp_path, target, message):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    with pytest.raises(CheckpointError, match=message):
+        restore_checkpoint(tmp_path, target)
+    check_same(GOOD, restore_checkpoint(tmp_path))
+
+
+def test_numbers_take_the_type_of_what_they_meet(tmp_path):
+    save_checkpoint(tmp_path, [3, 0.5, 1 << 40], step=1).wait()
+    target = [np.zeros((), np.int8), np.zeros((), np.float32), 0]
+    check_same(restore_checkpoint(tmp_path, target), [np.int8(3), np.float32(0.5), 1 << 40])
+    target[2] = np.zeros((), np.int32)
+    with pytest.raises(CheckpointError, match=r"\[2\]: 1099511627776 does not fit int32"):
+        restore_checkpoint(tmp_path, target)
+    save_checkpoint(tmp_path, [np.int32(3)], step=2).wait()
+    assert restore_checkpoint(tmp_path, [0]) == [3]
+
+
+def damage_truncate(folder):
+    path = folder / "default" / "a" / "c" / "0" / "0"
+    path.write_bytes(path.read_bytes()[:-5])
+    return r"\['a'\]: the shard .*default/a/c/0/0 has 23 bytes, expected 28; fix: .*step="
+
+
+def damage_remove(folder):
+    (folder / "default" / "b" / "c" / "0").unlink()
+    return r"\['b'\]: the shard .*default/b/c/0 is missing"
+
+
+def damage_flip(folder):
+    path = folder / "default" / "a" / "c" / "0" / "0"
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    return r"\['a'\]: .*Digest mismatch"
+
+
+def damage_other(folder):
+    other = {"a": GOOD["a"] + 1, "b": GOOD["b"]}
+    save_checkpoint(folder.parent, other, step=9).wait()
+    name = Path("default/a/c/0/0")
+    shutil.copy(folder.parent / "9" / name, folder / name)
+    return r"\['a'\]: the shard .* has the checksum \w{8}, expected \w{8}"
+
+
+def damage_version(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    return r"manifest.json: version 99, expected 1"
+
+
+def damage_manifest(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text()[:100])
+    return "manifest.json: not JSON"
+
+
+def damage_field(folder):
+    path = folder / "manifest.json"
+    text = json.loads(path.read_text())
+    text["leaves"][1]["folder"] = "../../b"
+    path.write_text(json.dumps(text))
+    return r"leaves\[1\].folder: got '../../b', expected the name of a folder"
+
+
+def damage_metadata(folder):
+    (folder / "default" / "b" / "zarr.json").unlink()
+    return r"\['b'\]: NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncate,
+        damage_remove,
+        damage_flip,
+        damage_other,
+        damage_version,
+        damage_manifest,
+        damage_field,
+        damage_metadata,
+    ],
+)
+def test_damaged_ones_are_refused(tmp_path, damage):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    save_checkpoint(tmp_path, GOOD, step=5).wait()
+    message = damage(tmp_path / "5")
+    with pytest.raises(CheckpointError, match=message):
+        restore_checkpoint(tmp_path, GOOD, step=5)
+    check_same(GOOD, restore_checkpoint(tmp_path, GOOD, step=1))
+
+
+def test_wrong_folders_are_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("all of it")
+    for call in (lambda: save_checkpoint(tmp_path, GOOD, step=1),
+                 lambda: restore_checkpoint(tmp_path)):  # fmt: skip
+        with pytest.raises(CheckpointError, match=r"the folder holds 'thesis.tex' and no checkp"):
+            call()
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(CheckpointError, match="a file, expected a folder"):
+        save_checkpoint(tmp_path / "thesis.tex", GOOD, step=1)
+    with pytest.raises(CheckpointError, match="no checkpoint; fix: give the folder"):
+        restore_checkpoint(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    save_checkpoint(tmp_path / "run", GOOD, step=1).wait()
+    with pytest.raises(CheckpointError, match="there is a checkpoint of step 1"):
+        save_checkpoint(tmp_path / "run", {"other": 1}, step=1)
+    check_same(GOOD, restore_checkpoint(tmp_path / "run"))
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    given_away = jnp.ones(3)
+    given_away.delete()
+    for leaf, message in (
+        ("text", r"\['x'\]\[0\]: a str, expected an array"),
+        (np.array([None]), "expected an array"),
+        (1 << 70, "more than 64 bits"),
+        (given_away, "given away to an earlier step"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            save_checkpoint(tmp_path, {"x": [leaf]}, step=1)
+    with pytest.raises(CheckpointError, match="step -1"):
+        save_checkpoint(tmp_path, {}, step=-1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    usage = shutil.disk_usage(tmp_path)._replace(free=47)
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(CheckpointError, match="has 48 bytes, 47 are free; fix: make room"):
+        save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+
+
+def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.Writing, "_describe", full)
+        with pytest.raises(CheckpointError, match="somewhere: cannot write: No space left"):
+            save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+    for function in ("write_shards", "check_written"):
+        with monkeypatch.context() as patch:
+            patch.setattr(save, function, full)
+            saving = save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+            with pytest.raises(CheckpointError, match="No space left"):
+                saving.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(save, "write_shards", lambda *_: {})
+        with pytest.raises(CheckpointError, match=r"\['a'\]: chunk 0 of 1 was written by nobody"):
+            save_checkpoint(tmp_path, GOOD, step=2).wait()
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+    check_same(GOOD, restore_checkpoint(tmp_path))
+
+
+KILLED = """
+import sys, time
+import numpy as np
+from alpa_mlir.checkpoint import save, save_checkpoint
+from alpa_mlir.checkpoint import store
+
+save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 1.0, np.float32)}, step=1).wait()
+where, target = sys.argv[2].split(".")
+
+def stop(*args):
+    print("now", flush=True)
+    time.sleep(600)
+
+import alpa_mlir.checkpoint.folders as folders
+setattr({"save": save, "os": folders.os, "folders": folders}[where], target, stop)
+save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 2.0, np.float32)}, step=2, keep=1)
+"""
+
+
+@pytest.mark.parametrize("where", ["save.check_written", "os.rename"])
+def test_killed_while_saving(tmp_path, where):
+    """A process that is killed leaves the old checkpoint, and its rest is cleared away."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), where],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    # Another process that saves there leaves alone what is being written.
+    save_checkpoint(tmp_path, [0], step=0).wait()
+    left = [p for p in tmp_path.iterdir() if p.name.startswith(".saving-2-")]
+    assert len(left) == 1
+    assert (left[0] / "default" / "w" / "c" / "0" / "0").stat().st_size == 64 * 64 * 4 + 4
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert steps_in(tmp_path) == [0, 1]
+    np.testing.assert_array_equal(restore_checkpoint(tmp_path)["w"], np.ones((64, 64)))
+    save_checkpoint(tmp_path, [3], step=3).wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "3"]
+
+
+def test_folders_of_leaves():
+    names = [["w"], ["a/b"], ["a"], ["W"], ["../w"], [".x"], ["_METADATA"], ["x" * 300], ["leaf_2"]]
+    found = folder_names([[(text, False) for text in keys] for keys in names])
+    assert found == ["w", "a/b", *(f"leaf_{i}" for i in range(2, 8)), "leaf_8"]
+
+
+def test_without_tensorstore(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'alpa-mlir\[checkpoint\]'"):
+        save_checkpoint(tmp_path, GOOD, step=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+def test_a_full_disk(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    try:
+        save_checkpoint(tmp_path / "run", GOOD, step=1).wait()
+        with pytest.raises(CheckpointError, match=r"bytes, .* are free"):
+            save_checkpoint(tmp_path / "run", np.ones((1 << 20,)), step=2)
+        # What fits by its own size, but not with its files' overhead or what others write.
+        (tmp_path / "other").write_bytes(b"x" * 600_000)
+        big = {f"w{i}": np.ones((3000,)) for i in range(14)}
+        with pytest.raises(CheckpointError, match="No space left"):
+            save_checkpoint(tmp_path / "run", big, step=2).wait()
+        assert [p.name for p in (tmp_path / "run").iterdir()] == ["1"]
+        check_same(GOOD, restore_checkpoint(tmp_path / "run"))
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.slow
+def test_many_bytes(tmp_path, monkeypatch):
+    """More than may be in flight at once."""
+    monkeypatch.setattr(store, "MAX_BYTES_IN_FLIGHT", 1 << 20)
+    state = {str(i): np.random.default_rng(i).standard_normal((700, 600)) for i in range(40)}
+    save_checkpoint(tmp_path, state, step=1).wait()
+    check_same(state, restore_checkpoint(tmp_path, state))
+    manifest = Manifest.load(tmp_path / "1")
+    assert len(manifest.leaves) == 40
