@@ -35,6 +35,7 @@ from alpa_mlir.errors import (
     TraceError,
     UnsupportedOpError,
     WorkerError,
+    WorkerLostError,
 )
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ __all__ = [
     "TracedStep",
     "UnsupportedOpError",
     "WorkerError",
+    "WorkerLostError",
     "cluster_presets",
     "compile",
     "explain",

@@ -80,6 +80,18 @@ class WorkerError(AlpaError):
     """A worker failed, or is gone; names it, the step and the cause."""
 
 
+class WorkerLostError(WorkerError):
+    """A worker died, froze or cannot be reached; its group is of no use any more.
+
+    Args:
+        rank: which worker.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", rank: int = -1) -> None:
+        self.rank = rank
+        super().__init__(what, where=where, fix=fix)
+
+
 class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
 

@@ -1,0 +1,284 @@
+"""A training loop that outlives its workers.
+
+A step that fails because a worker died, froze or cannot be reached is no end: the loop takes fresh
+workers, reads the last checkpoint and goes on from there, with the batches that come after it. The
+losses are those of a run that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import jax
+
+from alpa_mlir.checkpoint import (
+    Saving,
+    latest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from alpa_mlir.errors import (
+    AlpaError,
+    ArgumentMismatchError,
+    CheckpointError,
+    DevicesError,
+    TransportError,
+    WorkerError,
+)
+
+_jax: Any = jax
+_log = logging.getLogger("alpa_mlir.training")
+# What may be over with fresh workers.
+_FAILURES = (WorkerError, TransportError)
+
+
+class Step(Protocol):
+    """A loaded step: `alpa_mlir.load(.., workers=..)` gives one."""
+
+    def __call__(self, *args: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+Batches = Callable[[int], Any] | Iterable[Any]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How a run gets over failures.
+
+    Attributes:
+        folder: of its checkpoints; a run that was ended goes on from the last one in it.
+        every: steps from one checkpoint to the next.
+        keep: how many checkpoints to keep.
+        attempts: failures without a new checkpoint in between, after which the error is raised.
+    """
+
+    folder: str | Path
+    every: int = 100
+    keep: int = 2
+    attempts: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("every", "keep", "attempts"):
+            if getattr(self, name) < 1:
+                raise ArgumentMismatchError(
+                    f"{name}={getattr(self, name)}", where="Resume", fix="give at least 1"
+                )
+
+
+def run(
+    load: Callable[[], Step],
+    state: Any,
+    batches: Batches,
+    steps: int,
+    resume: Resume,
+    *,
+    replan: Callable[[AlpaError], Step] | None = None,
+    on_result: Callable[[int, Any], None] | None = None,
+) -> Any:
+    """Train for a number of steps, whatever happens to the workers.
+
+    Every event is logged in one line, by the logger `alpa_mlir.training`.
+
+    Args:
+        load: loads the step, with workers of its own; called again after each failure. The step
+            takes the state first, then a batch (or several, where a batch is a tuple), and gives
+            the new state first.
+        state: the first state, or a function that makes it, called only where there is no
+            checkpoint.
+        batches: the batch of each step: a function of the step's number, from 0, or what can be
+            iterated over more than once, each time from the first step's.
+        steps: how many to do in all, those of earlier runs included.
+        replan: gives a step for what is left of the cluster, when `load` raises because a host
+            cannot be replaced (that error is its argument).
+        on_result: called once with the number and the results of each step but the state, on the
+            host, in order; not for steps before the checkpoint that the run begins with.
+
+    Returns:
+        The last state, where the step left it.
+
+    Raises:
+        AlpaError: what `load`, the step or a checkpoint raise that fresh workers do not mend, or
+            the last failure of `resume.attempts`.
+
+    Example:
+        >>> workers = RayWorkers()                                     # doctest: +SKIP
+        >>> state = training.run(                                      # doctest: +SKIP
+        ...     lambda: alpa_mlir.load("my_plan", workers=workers),
+        ...     init, lambda i: data[i], 10_000, Resume("run", every=100))
+    """
+    return _Run(load, state, batches, steps, resume, replan, on_result).go()
+
+
+class _Run:
+    def __init__(
+        self,
+        load: Callable[[], Step],
+        state: Any,
+        batches: Batches,
+        steps: int,
+        resume: Resume,
+        replan: Callable[[AlpaError], Step] | None,
+        on_result: Callable[[int, Any], None] | None,
+    ) -> None:
+        self.load = load
+        self.first = state
+        self.batches = batches
+        self.steps = steps
+        self.resume = resume
+        self.replan = replan
+        self.on_result = on_result
+        self.number = 0  # Of the step that is to be done next.
+        self.reported = -1  # The last step whose results were handed out.
+        self.pending: deque[tuple[int, Any]] = deque()
+        self.saving: Saving | None = None
+        self.unsaved = 0  # Checkpoints in a row that could not be written.
+
+    def go(self) -> Any:
+        failures, saved = 0, latest_checkpoint(self.resume.folder)
+        while True:
+            step: Step | None = None
+            try:
+                step = self.loaded()
+                return self.train(step)
+            except _FAILURES as error:
+                self.give_up(step)
+                last = latest_checkpoint(self.resume.folder)
+                failures = 1 if last != saved else failures + 1
+                saved = last
+                _log.warning("step %d: %s", self.number, error)
+                if failures >= self.resume.attempts:
+                    raise
+            except BaseException:
+                self.give_up(step)
+                raise
+
+    def loaded(self) -> Step:
+        begin = time.monotonic()
+        try:
+            step = self.load()
+        except (DevicesError, WorkerError) as error:
+            if self.replan is None:
+                raise
+            _log.warning("a host cannot be replaced, planning again: %s", error)
+            step = self.replan(error)
+        _log.info("workers are up after %.1f s", time.monotonic() - begin)
+        return step
+
+    def give_up(self, step: Step | None) -> None:
+        """End the workers, and the checkpoint that they were writing."""
+        if step is not None:
+            step.close()
+        if self.saving is not None:
+            with contextlib.suppress(CheckpointError):
+                self.saving.wait()
+            self.saving = None
+        self.pending.clear()
+
+    def train(self, step: Step) -> Any:
+        self.number, state = self.begin(step)
+        batches = self.batches_from(self.number)
+        while self.number < self.steps:
+            batch = next(batches, None)
+            if batch is None:
+                raise ArgumentMismatchError(
+                    f"batches end before step {self.number} of {self.steps}",
+                    where="training.run",
+                    fix="give as many batches as steps",
+                )
+            state, others = _state_and_others(step(state, *_as_tuple(batch)))
+            self.pending.append((self.number, others))
+            self.number += 1
+            self.report(1)  # The results of the step before are there by now, or soon.
+            if self.number % self.resume.every == 0 or self.number == self.steps:
+                self.save(state)
+        self.report(0)
+        self.saved()
+        return state
+
+    def begin(self, step: Step) -> tuple[int, Any]:
+        """Number and state to go on with."""
+        folder = self.resume.folder
+        number = latest_checkpoint(folder)
+        if number is None:
+            return 0, self.first() if callable(self.first) else self.first
+        _log.info("going on from the checkpoint of step %d in %s", number, folder)
+        return number, restore_checkpoint(folder, step, step=number)
+
+    def batches_from(self, number: int) -> Iterator[Any]:
+        batches = self.batches
+        if callable(batches):
+            return map(batches, itertools.count(number))
+        iterator = iter(batches)
+        if iterator is batches:
+            raise ArgumentMismatchError(
+                "batches can be iterated over only once",
+                where="training.run",
+                fix="give a function of the step's number, or a list",
+            )
+        return itertools.islice(iterator, number, None)
+
+    def report(self, left: int) -> None:
+        """Hand out the results of steps, all but those of the last `left`."""
+        while len(self.pending) > left:
+            number, result = self.pending[0]
+            result = _jax.device_get(result)  # Raises if the step failed.
+            self.pending.popleft()
+            if self.on_result is not None and number > self.reported:
+                self.on_result(number, result)
+            self.reported = max(self.reported, number)
+
+    def save(self, state: Any) -> None:
+        """Begin to write a checkpoint, of a state whose steps have all been reported."""
+        self.report(0)
+        self.saved()
+        if latest_checkpoint(self.resume.folder) != self.number:
+            folder, keep = self.resume.folder, self.resume.keep
+            self.saving = save_checkpoint(folder, state, step=self.number, keep=keep)
+
+    def saved(self) -> None:
+        """Wait for the checkpoint that is being written.
+
+        One that could not be written is no end: perhaps a worker is gone, and the next step tells.
+
+        Raises:
+            CheckpointError: it was the last one, or the one before had failed too.
+        """
+        saving, self.saving = self.saving, None
+        if saving is None:
+            return
+        try:
+            saving.wait()
+        except CheckpointError as error:
+            self.unsaved += 1
+            if self.unsaved > 1 or saving.step == self.steps:
+                raise
+            _log.warning("no checkpoint of step %d: %s", saving.step, error)
+        else:
+            self.unsaved = 0
+
+
+def _state_and_others(result: Any) -> tuple[Any, Any]:
+    """What a step returned: the new state, and the rest, by itself if it is one thing."""
+    found = _as_tuple(result)
+    if found is not result or not found:
+        raise ArgumentMismatchError(
+            f"the step returned a {type(result).__name__}",
+            where="training.run",
+            fix="let it return a tuple, the state first",
+        )
+    state, *others = found
+    return state, others[0] if len(others) == 1 else tuple(others)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", value) if type(value) is tuple else (value,)

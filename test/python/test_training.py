@@ -1,0 +1,163 @@
+"""The training loop gets over failures, and its results are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import logging
+
+import handmade
+import numpy as np
+import pytest
+import steps
+from alpa_mlir import errors, latest_checkpoint, training
+from alpa_mlir.training import Resume
+
+STATE = handmade.arguments(2)[0]
+
+
+def batch(number):
+    rng = np.random.default_rng(number)
+    return {
+        key: rng.standard_normal(x.shape, x.dtype) for key, x in handmade.arguments(2)[1].items()
+    }
+
+
+@pytest.fixture(scope="module")
+def step():
+    return steps.two_stage_step(2)
+
+
+@pytest.fixture(scope="module")
+def losses(step):
+    """Of ten steps to which nothing happens."""
+    state, found = STATE, []
+    for number in range(10):
+        state, loss, _ = step(state, batch(number))
+        found.append(float(loss))
+    return found
+
+
+class Flaky:
+    """A step whose calls fail, each by its count over all workers."""
+
+    def __init__(self, step, failing, calls):
+        self.step, self.failing, self.calls = step, failing, calls
+        self.closed = False
+
+    def __call__(self, *args):
+        assert not self.closed
+        self.calls.append(1)
+        error = self.failing.get(len(self.calls))
+        if error is not None:
+            raise error
+        return self.step(*args)
+
+    def wanted_state(self):
+        return self.step.wanted_state()
+
+    def close(self):
+        self.closed = True
+
+
+class Loads:
+    """Loads flaky steps, and remembers them."""
+
+    def __init__(self, step, failing):
+        self.step, self.failing = step, failing
+        self.calls, self.given = [], []
+
+    def __call__(self):
+        self.given.append(Flaky(self.step, self.failing, self.calls))
+        return self.given[-1]
+
+
+def lost(rank=1):
+    return errors.WorkerLostError("died of SIGKILL", where=f"worker {rank}", rank=rank)
+
+
+def test_results_are_those_of_an_undisturbed_run(step, losses, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="alpa_mlir.training")
+    load = Loads(step, {2: lost(), 7: errors.TransportError("rank 1 is gone", peer=1), 9: lost(0)})
+    seen = []
+    state = training.run(
+        load,
+        lambda: STATE,
+        batch,
+        10,
+        Resume(tmp_path, every=3),
+        on_result=lambda number, result: seen.append((number, float(result[0]))),
+    )
+    assert seen == list(enumerate(losses))
+    assert len(load.given) == 4
+    assert [one.closed for one in load.given] == [True, True, True, False]
+    assert latest_checkpoint(tmp_path) == 10
+    assert np.isfinite(np.asarray(state["w0"])).all()
+    lines = [record.getMessage() for record in caplog.records]
+    assert "step 1: worker 1: died of SIGKILL" in lines
+    assert f"going on from the checkpoint of step 3 in {tmp_path}" in lines
+    assert not any("\n" in line for line in lines)
+
+
+def test_a_later_run_goes_on(step, losses, tmp_path):
+    seen = []
+
+    def run(count, batches):
+        training.run(
+            Loads(step, {}),
+            STATE,
+            batches,
+            count,
+            Resume(tmp_path, every=100),
+            on_result=lambda number, result: seen.append((number, float(result[0]))),
+        )
+
+    run(4, batch)
+    run(10, [batch(number) for number in range(10)])
+    run(10, batch)
+    assert seen == list(enumerate(losses))
+
+
+def test_an_error_of_the_program_is_no_failure_of_a_worker(step, tmp_path):
+    load = Loads(step, {2: errors.ArgumentMismatchError("wrong")})
+    with pytest.raises(errors.ArgumentMismatchError, match="wrong"):
+        training.run(load, STATE, batch, 3, Resume(tmp_path))
+    assert [one.closed for one in load.given] == [True]
+
+
+def test_a_failure_without_end_ends_the_run(step, tmp_path):
+    load = Loads(step, {count: lost() for count in range(6, 100)})
+    with pytest.raises(errors.WorkerLostError, match="worker 1: died"):
+        training.run(load, STATE, batch, 10, Resume(tmp_path, every=2, attempts=3))
+    assert len(load.given) == 3
+    assert latest_checkpoint(tmp_path) == 4
+
+
+def test_replanning_when_a_host_cannot_be_replaced(step, losses, tmp_path, caplog):
+    load = Loads(step, {6: lost()})
+    smaller = Loads(steps.two_stage_step(2, first=(1, 1), second=(1, 1)), {})
+
+    def once():
+        if load.given:
+            raise errors.DevicesError("the plan needs 2 hosts, the Ray cluster has 1")
+        return load()
+
+    seen = {}
+    arguments = (STATE, batch, 10, Resume(tmp_path, every=2))
+    training.run(once, *arguments, replan=lambda _: smaller(), on_result=seen.__setitem__)
+    np.testing.assert_allclose([float(r[0]) for r in seen.values()], losses, rtol=1e-5)
+    assert len(smaller.given) == 1
+    assert "a host cannot be replaced, planning again: the plan needs 2 hosts" in caplog.text
+    load.given[:] = [None]
+    with pytest.raises(errors.DevicesError, match="needs 2 hosts"):
+        training.run(once, STATE, batch, 20, Resume(tmp_path))
+
+
+def test_bad_input(step, tmp_path):
+    with pytest.raises(errors.ArgumentMismatchError, match="every=0"):
+        Resume(tmp_path, every=0)
+    load = Loads(step, {})
+    with pytest.raises(errors.ArgumentMismatchError, match="iterated over only once"):
+        training.run(load, STATE, iter([batch(0)]), 1, Resume(tmp_path))
+    with pytest.raises(errors.ArgumentMismatchError, match="end before step 1 of 2"):
+        training.run(load, STATE, [batch(0)], 2, Resume(tmp_path))
+    with pytest.raises(errors.ArgumentMismatchError, match="returned a dict"):
+        training.run(lambda: Loads(lambda *_: {}, {})(), STATE, [batch(0)], 1, Resume(tmp_path))
