@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.checkpoint.restore import Wanted
+from alpa_mlir.initial_state import initial_state
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
@@ -39,6 +40,28 @@ class ParallelStep:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
         """
         return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+
+    def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
+        """The first state, made by a function where the step wants it.
+
+        No device and no host ever holds all of it: each mesh runs the part of the function that
+        makes the leaves that it owns, sharded as they are wanted. The values are those of
+        `jax.jit(init_fn)(*args)`.
+
+        Args:
+            init_fn: `(*args) -> state`, of JAX's functions; several arguments of the step that
+                are state are a tuple.
+            args: small arrays, such as a key.
+
+        Raises:
+            TraceError: the function cannot be traced.
+            ArgumentMismatchError: it makes another state than the step takes; names the leaf.
+
+        Example:
+            >>> state = train_step.init(create_state, jax.random.key(0))   # doctest: +SKIP
+        """
+        state = step_state(self.form, self.plan)
+        return initial_state(init_fn, args, state, self.plan, self.loaded)
 
     def wanted_state(self) -> tuple[Any, list[Wanted]]:
         """The tree of the state that the step takes, and where each leaf belongs: what

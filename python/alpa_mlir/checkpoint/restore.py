@@ -202,9 +202,11 @@ def _kind(dtype: str) -> str:
 
 def _boxes(leaf: Wanted) -> set[Box]:
     """The parts of a leaf that this process wants."""
+    if leaf.key_impl is not None:
+        return {tuple((0, n) for n in leaf.shape)}
     boxes: set[Box] = set()
     for rows, shape, sharding in leaf.pieces:
-        if sharding is None or leaf.key_impl is not None:
+        if sharding is None:
             boxes.add(moved(tuple((0, n) for n in shape), rows))
             continue
         for index in sharding.addressable_devices_indices_map(shape).values():
@@ -230,7 +232,7 @@ def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]
         return next(iter(here.values())).item()
     if leaf.key_impl is not None:
         key = _jax.random.wrap_key_data(_jnp.asarray(next(iter(here.values()))), impl=leaf.key_impl)
-        sharding = leaf.pieces[0][2]
+        sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
         return key if sharding is None else _jax.device_put(key, sharding)
     if record.dtype != leaf.dtype:
         here = {box: _cast(data, leaf) for box, data in here.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import ArgumentMismatchError
@@ -35,9 +35,10 @@ from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.linear import linearize
-from alpa_mlir.runtime.program import Job, Program, Progress
+from alpa_mlir.runtime.program import Backend, Job, Program, Progress
+from alpa_mlir.runtime.run_once import run_once
 from alpa_mlir.runtime.transfer import Move, bind_reshard
-from alpa_mlir.runtime.xla import Device, named_sharding
+from alpa_mlir.runtime.xla import Device, mesh_devices, named_sharding
 
 _jax: Any = jax
 jnp: Any = jax.numpy
@@ -81,12 +82,15 @@ def load(
     stages = stage_jobs(plan, donations(plan, linear, donate_state))
     others = action_jobs(plan, linear)
     jobs: list[Job] = [*stages.values(), *others.values()]
-    compiled = compile_jobs(jobs, meshes, progress, XlaBackend(compiled_cache(cache)))
+    backend = XlaBackend(compiled_cache(cache))
+    compiled = compile_jobs(jobs, meshes, progress, backend)
     shardings = [named_sharding(meshes[v.mesh], v.tensor) for v in linear.values]
     return LoadedPlan(
         plan,
         linear,
         boundary,
+        meshes,
+        backend,
         shardings,
         dict(zip(stages, compiled[: len(stages)], strict=True)),
         dict(zip(others, compiled[len(stages) :], strict=True)),
@@ -103,6 +107,8 @@ class LoadedPlan:
         plan: Plan,
         linear: LinearStep,
         boundary: Boundary,
+        meshes: Sequence[Mesh],
+        backend: Backend,
         shardings: list[NamedSharding],
         stages: dict[tuple[int, str], Program],
         others: dict[int, Program],
@@ -112,6 +118,8 @@ class LoadedPlan:
         self.plan = plan
         self._linear = linear
         self._boundary = boundary
+        self._meshes = meshes
+        self._backend = backend
         self._stages = stages
         self._donate = donate_state
         self._flight = _Flight(max_in_flight)
@@ -167,6 +175,24 @@ class LoadedPlan:
     def sharding_of_input(self, index: int) -> NamedSharding | None:
         """Where input `index` of the plan is wanted first; None if the step does not read it."""
         return self._first_places.get(index)
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of the kind of its devices: `cpu`, `gpu`."""
+        return str(mesh_devices(self._meshes[0])[0].platform)
+
+    def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:
+        """Compile and run programs beside the step's, such as those that make its state.
+
+        Args:
+            jobs: their meshes are those of the plan.
+            arguments: arrays of NumPy, which every device of each program's mesh holds whole.
+
+        Returns:
+            The results of each program.
+        """
+        meshes = dict(enumerate(self._meshes))
+        return run_once(jobs, arguments, meshes, self._backend)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""

@@ -1,0 +1,48 @@
+"""Programs that run once, beside the steps of a plan, such as those that make its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from alpa_mlir.runtime.compile_stages import compile_jobs
+from alpa_mlir.runtime.program import Backend, Job
+from alpa_mlir.runtime.xla import named_sharding
+
+_jax: Any = jax
+
+
+def run_once(
+    jobs: Sequence[Job],
+    arguments: Sequence[Any],
+    meshes: Mapping[int, Mesh],
+    backend: Backend | None = None,
+) -> list[list[jax.Array]]:
+    """Compile and run programs; results are futures.
+
+    Args:
+        jobs: all take the same arguments, whole on every device.
+        arguments: arrays of NumPy.
+        meshes: of the jobs, by number in the plan.
+
+    Returns:
+        The results of each program.
+    """
+    numbers = list(meshes)
+    own = [
+        Job(job.label, job.text, numbers.index(job.mesh), job.inputs, job.outputs, job.per_device)
+        for job in jobs
+    ]
+    compiled = compile_jobs(own, list(meshes.values()), None, backend)
+    results: list[list[jax.Array]] = []
+    for job, program in zip(jobs, compiled, strict=True):
+        mesh = meshes[job.mesh]
+        placed = [
+            _jax.device_put(x, named_sharding(mesh, tensor))
+            for x, tensor in zip(arguments, job.inputs, strict=True)
+        ]
+        results.append(program.call(placed))
+    return results
