@@ -3,7 +3,8 @@
 Needs NumPy and the standard library only.
 """
 
+from alpa_mlir.transport.choose import make_transport
 from alpa_mlir.transport.in_process import connect_in_process
 from alpa_mlir.transport.interface import Sending, Transport
 
-__all__ = ["Sending", "Transport", "connect_in_process"]
+__all__ = ["Sending", "Transport", "connect_in_process", "make_transport"]

@@ -20,7 +20,8 @@ Bytes = NDArray[np.uint8]
 
 
 class Sending(Protocol):
-    """A message on its way out."""
+    """A message on its way out. It gets done whether or not its receiver asks for it: programs may
+    wait for it before they run what the receiver waits for."""
 
     @property
     def done(self) -> bool:

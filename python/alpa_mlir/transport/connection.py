@@ -1,0 +1,248 @@
+"""Messages to and from one peer over a stream socket."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any, cast
+
+import numpy as np
+
+from alpa_mlir.errors import TransportError
+from alpa_mlir.transport.frames import HEADER, Kind, frame
+from alpa_mlir.transport.interface import Array, Bytes
+from alpa_mlir.transport.mailbox import Mailbox, Message
+from alpa_mlir.transport.memory import MemoryPool, as_bytes, shaped
+from alpa_mlir.transport.shared_memory import SharedBlocks
+from alpa_mlir.transport.stream import close_files, receive_some, send_some
+
+_SCRATCH = 1 << 16
+_SECONDS_TO_LEAVE = 10.0
+
+
+@dataclass(eq=False)
+class _Queued:
+    """What the writing thread sends when the socket has room."""
+
+    parts: list[memoryview]
+    files: list[int]
+
+
+class Connection:
+    """One peer. Small messages are written by the thread that sends them.
+
+    What the socket has no room for is left to a thread, which is started when it is first needed.
+
+    Args:
+        stream: connected to the peer; closed by `close`.
+        pool: memory for data that comes through the socket.
+        blocks: for large data, if the peer can map this process's memory.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        peer: int,
+        stream: socket.socket,
+        pool: MemoryPool,
+        blocks: SharedBlocks | None = None,
+    ) -> None:
+        self.peer = peer
+        self.stream = stream
+        self.mailbox = Mailbox(peer, self._read)
+        self._rank = rank
+        self._pool = pool
+        self._blocks = blocks
+        self._lock = Lock()  # Of all that concerns sending.
+        self._failure: TransportError | None = None
+        self._queue: deque[_Queued] = deque()
+        self._more = Event()
+        self._writer: Thread | None = None
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._begin = self._end = 0  # Of what was read into it and not looked at.
+        self._files: deque[int] = deque()
+
+    @property
+    def failure(self) -> TransportError | None:
+        """Why nothing can be sent any more, if so."""
+        return self._failure
+
+    # --- Sending -------------------------------------------------------------------------------
+
+    def send(self, tag: int, said: bytes, data: Array) -> None:
+        """Sends an array with what is said of it; afterwards the array may change.
+
+        It never waits for the receiver: what is not taken at once is copied.
+        """
+        if self._failure is not None:
+            raise self._cannot_send(tag, self._failure)
+        size = data.nbytes
+        loan = self._blocks.lend(size) if self._blocks is not None else None
+        if loan is not None:
+            np.copyto(shaped(loan.memory[:size], data.shape, data.dtype), data)
+            parts = [memoryview(frame(Kind.BLOCK, tag, size, loan.number, said))]
+        else:
+            parts = [memoryview(frame(Kind.DATA, tag, size, 0, said))]
+            if size:
+                parts.append(_view(as_bytes(data)))
+        with self._lock:
+            if self._failure is not None:
+                raise self._cannot_send(tag, self._failure)
+            news, files = self._blocks.news() if self._blocks is not None else (b"", [])
+            if news:
+                parts.insert(0, memoryview(news))
+            if not self._queue:
+                try:
+                    parts = send_some(self.stream, parts, files, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    close_files(files)
+                    raise self._cannot_send(tag, self._lost(error)) from None
+                if not parts:
+                    return
+            self._queue.append(_Queued([self._copy(part) for part in parts], files))
+            if self._writer is None:
+                name = f"alpa-mlir-send-{self._rank}-{self.peer}"
+                self._writer = Thread(target=self._write_queued, name=name, daemon=True)
+                self._writer.start()
+            self._more.set()
+
+    def _copy(self, part: memoryview) -> memoryview:
+        copy = self._pool.take(part.nbytes)
+        copy[:] = np.frombuffer(part, np.uint8)
+        return _view(copy)
+
+    def _write_queued(self) -> None:
+        """The writing thread: blocks in the socket, where it needs no interpreter lock."""
+        while True:
+            self._more.wait()
+            with self._lock:
+                if self._failure is not None:
+                    return
+                if not self._queue:
+                    self._more.clear()
+                    continue
+                item = self._queue[0]
+            parts = item.parts
+            try:
+                while parts:
+                    parts = send_some(self.stream, parts, item.files)
+            except OSError as error:
+                self.hang_up(self._lost(error))
+                return
+            with self._lock:
+                if self._queue and self._queue[0] is item:
+                    self._queue.popleft()
+
+    def _lost(self, error: OSError) -> TransportError:
+        return TransportError(
+            f"rank {self.peer} is gone ({error.strerror or error})", peer=self.peer
+        )
+
+    def _cannot_send(self, tag: int, failure: TransportError) -> TransportError:
+        where = f"tag {tag} to rank {self.peer}"
+        return TransportError(failure.what, where=where, peer=failure.peer)
+
+    # --- Receiving -----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Waits for a frame and takes it, and nothing behind it; see Mailbox."""
+        try:
+            self._take_frame()
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _fill(self, wanted: int) -> None:
+        """Reads until `wanted` bytes lie in the scratch memory."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif self._begin + max(wanted, HEADER.size) > _SCRATCH:
+            left = self._end - self._begin
+            self._scratch[:left] = self._scratch[self._begin : self._end]
+            self._begin, self._end = 0, left
+        while self._end - self._begin < wanted:
+            room = self._scratch[self._end :]
+            if self._blocks is None:
+                count = self.stream.recv_into(room)
+            else:
+                count = receive_some(self.stream, room, self._files)
+            self._check_alive(count)
+            self._end += count
+
+    def _check_alive(self, count: int) -> None:
+        if count == 0:
+            raise self._failure or TransportError(f"rank {self.peer} is gone", peer=self.peer)
+
+    def _take_frame(self) -> None:
+        self._fill(HEADER.size)
+        kind, length, block, tag, size = HEADER.unpack_from(self._scratch, self._begin)
+        self._fill(HEADER.size + length)
+        begin = self._begin + HEADER.size
+        said = bytes(self._scratch[begin : begin + length])
+        self._begin = begin + length
+        blocks = self._blocks
+        if kind == Kind.DATA:
+            self.mailbox.deliver(tag, Message(said, self._read_payload(size)))
+        elif blocks is not None and kind == Kind.BLOCK:
+            self.mailbox.deliver(tag, Message(said, blocks.borrow(block, size)))
+        elif blocks is not None and kind == Kind.NEW_BLOCK and self._files:
+            blocks.map(block, tag, size, self._files.popleft())
+        elif blocks is not None and kind == Kind.DROP_BLOCK:
+            blocks.unmap(block)
+        else:
+            raise TransportError(
+                f"rank {self.peer} sent a frame of unknown kind {kind}", peer=self.peer
+            )
+
+    def _read_payload(self, size: int) -> Bytes:
+        data = self._pool.take(size)
+        there = min(size, self._end - self._begin)
+        if there:
+            found = self._scratch[self._begin : self._begin + there]
+            data[:there] = np.frombuffer(found, np.uint8)
+            self._begin += there
+        rest = _view(data)[there:]
+        while rest:
+            count = self.stream.recv_into(rest, 0, socket.MSG_WAITALL)
+            self._check_alive(count)
+            rest = rest[count:]
+        return data
+
+    # --- The end -------------------------------------------------------------------------------
+
+    def hang_up(self, error: TransportError) -> None:
+        """Nothing can be sent any more; what came before can still be received."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+            for item in self._queue:
+                close_files(item.files)
+            self._queue.clear()
+            self._more.set()
+        if self._blocks is not None:
+            close_files(self._blocks.take_back())
+
+    def close(self) -> None:
+        """Ends the connection; threads that wait in it raise."""
+        error = TransportError(f"rank {self._rank} was closed")
+        self.hang_up(error)
+        self.mailbox.fail(error)
+        with suppress(OSError):  # The peer was faster.
+            self.stream.shutdown(socket.SHUT_RDWR)  # Wakes who reads or writes.
+        if self._writer is not None:
+            self._writer.join(_SECONDS_TO_LEAVE)
+        # The number of a closed socket may soon be that of another file: nobody must be in it.
+        if self.mailbox.reading.acquire(timeout=_SECONDS_TO_LEAVE):
+            close_files(self._files)
+            self.stream.close()
+            if self._blocks is not None:
+                self._blocks.forget()
+            self.mailbox.reading.release()
+
+
+def _view(data: Bytes) -> memoryview:
+    return memoryview(cast(Any, data))

@@ -1,0 +1,52 @@
+"""Bytes, and files with them, over stream sockets."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections import deque
+
+_FILES_AT_ONCE = 253  # As many as Linux sends with one message.
+_ANCILLARY = socket.CMSG_SPACE(_FILES_AT_ONCE * array.array("i").itemsize)
+
+
+def send_some(
+    stream: socket.socket, parts: list[memoryview], files: list[int], flags: int = 0
+) -> list[memoryview]:
+    """Sends as much as there is room for, and returns the rest.
+
+    Args:
+        files: go with the first byte; afterwards they are closed here, and the list is empty.
+
+    Raises:
+        OSError: nothing was sent.
+    """
+    ancillary = []
+    if files:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+    sent = stream.sendmsg(parts, ancillary, flags | socket.MSG_NOSIGNAL)
+    close_files(files)
+    left: list[memoryview] = []
+    for part in parts:
+        if sent < part.nbytes:
+            left.append(part[sent:])
+        sent = max(0, sent - part.nbytes)
+    return left
+
+
+def receive_some(stream: socket.socket, room: memoryview, files: deque[int]) -> int:
+    """Waits for bytes, and the files that come with them; returns the number of bytes."""
+    count, ancillary, _, _ = stream.recvmsg_into([room], _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+            files.extend(numbers)
+    return count
+
+
+def close_files(files: list[int] | deque[int]) -> None:
+    """Closes files and empties their list."""
+    while files:
+        os.close(files.pop())
