@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
+    BackendError,
     CheckpointError,
     ClusterFileError,
     DevicesError,
@@ -86,6 +87,7 @@ __all__ = [
     "AlpaError",
     "ArgumentMismatchError",
     "AutoParallel",
+    "BackendError",
     "CheckpointError",
     "Cluster",
     "ClusterFileError",

@@ -195,6 +195,7 @@ class PlannedStep:
         *,
         devices: Sequence[Any] | None = None,
         progress: bool | Progress = False,
+        backend: str = "auto",
         cache: CacheLike | None = None,
     ) -> ParallelStep:
         """Compile every stage for its devices.
@@ -202,15 +203,19 @@ class PlannedStep:
         Args:
             devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
             progress: True for a progress bar, or a function of (done, total, label).
+            backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see
+                docs/backends.md.
             cache: whether compiled programs are kept on disk and found again, or the folder to
                 keep them in; by default that of the function.
 
         Raises:
+            BackendError: the backend is not installed, or cannot compile a stage.
             DevicesError: there are fewer devices than the plan needs.
         """
         donate = self.options.donate_state
         kept = self.options.cache if cache is None else cache
-        return ParallelStep(self.traced.form, load_on(self.plan, devices, donate, progress, kept))
+        loaded = load_on(self.plan, devices, donate, progress, backend, kept)
+        return ParallelStep(self.traced.form, loaded)
 
 
 class ParallelFunction:

@@ -72,6 +72,10 @@ class DevicesError(AlpaError):
     """The process has fewer devices than the plan needs, or they cannot be made."""
 
 
+class BackendError(AlpaError):
+    """A compiler of stages is not installed, or cannot compile or run a stage; names both."""
+
+
 class PlacementError(AlpaError):
     """The workers of a placement do not hold the devices of the plan, each once."""
 

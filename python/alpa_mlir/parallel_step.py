@@ -83,6 +83,7 @@ def load(
     devices: Sequence[Any] | None = None,
     donate_state: bool | None = None,
     progress: bool | Progress = False,
+    backend: str = "auto",
     cache: CacheLike = True,
 ) -> ParallelStep:
     """A saved plan as a step, called like the function it was made from, without tracing it.
@@ -96,10 +97,12 @@ def load(
         devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
         donate_state: whether a call uses up its state; by default as when the plan was made.
         progress: True for a progress bar, or a function of (done, total, label).
+        backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see docs/backends.md.
         cache: whether compiled programs are kept on disk and found again, or the folder to keep
             them in.
 
     Raises:
+        BackendError: the backend is not installed, or cannot compile a stage.
         PlanFormatError: the folder holds no plan of this version.
         PlanMismatchError: the plan is for another cluster, its parts contradict each other, or
             its trees need an example.
@@ -117,7 +120,7 @@ def load(
     form = CallForm.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
-    return ParallelStep(form, load_on(plan, devices, donate_state, progress, cache))
+    return ParallelStep(form, load_on(plan, devices, donate_state, progress, backend, cache))
 
 
 def load_on(
@@ -125,10 +128,18 @@ def load_on(
     devices: Sequence[Any] | None,
     donate_state: bool,
     progress: bool | Progress,
+    backend: str,
     cache: CacheLike,
 ) -> LoadedPlan:
     shown = progress_bar("compiling stages") if progress is True else progress or None
-    return load_plan(plan, devices=devices, donate_state=donate_state, progress=shown, cache=cache)
+    return load_plan(
+        plan,
+        devices=devices,
+        donate_state=donate_state,
+        progress=shown,
+        backend=backend,
+        cache=cache,
+    )
 
 
 def progress_bar(title: str, unit: str = "program") -> Progress:

@@ -55,7 +55,7 @@ def _job(
         )
     )
     inputs, outputs = tuple(t for _, t, _ in arguments), tuple(t for _, t in results)
-    return Job(f"mesh {mesh} {what}", text, mesh, inputs, outputs)
+    return Job(f"mesh {mesh} {what}", text, mesh, inputs, outputs, of_stage=False)
 
 
 def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:

@@ -110,7 +110,7 @@ def compile_jobs(
     for i, job in enumerate(jobs):
         mesh = meshes[job.mesh]
         kinds = tuple(device.device_kind for device in mesh_devices(mesh))
-        key = (job.text, job.per_device, axis_sizes(mesh), kinds)
+        key = (job.text, job.per_device, job.of_stage, axis_sizes(mesh), kinds)
         groups.setdefault(key, []).append(i)
     result: list[Program | None] = [None] * len(jobs)
     # The longest to compile first, so that none of them is left alone at the end.

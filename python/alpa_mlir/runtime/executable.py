@@ -28,8 +28,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Zero,
 )
-from alpa_mlir.runtime.backends.compiled_cache import compiled_cache
-from alpa_mlir.runtime.backends.xla import XlaBackend
+from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.devices import make_meshes
@@ -55,6 +54,7 @@ def load(
     donate_state: bool = True,
     progress: Progress | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
+    backend: str = "auto",
     cache: CacheLike = True,
 ) -> LoadedPlan:
     """Check a plan, compile its stages and bind them to devices.
@@ -65,10 +65,12 @@ def load(
             others are copied and stay valid.
         progress: called with (done, total, label) as programs are compiled.
         max_in_flight: programs that may be started and not finished.
+        backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see docs/backends.md.
         cache: whether compiled programs are kept on disk and found again, or the folder to keep
             them in.
 
     Raises:
+        BackendError: the backend is not installed, or cannot compile a stage.
         PlanMismatchError: the parts of the plan contradict each other.
         DevicesError: there are fewer devices than the plan needs.
 
@@ -82,15 +84,15 @@ def load(
     stages = stage_jobs(plan, donations(plan, linear, donate_state))
     others = action_jobs(plan, linear)
     jobs: list[Job] = [*stages.values(), *others.values()]
-    backend = XlaBackend(compiled_cache(cache))
-    compiled = compile_jobs(jobs, meshes, progress, backend)
+    compiler = make_backend(backend, cache)
+    compiled = compile_jobs(jobs, meshes, progress, compiler)
     shardings = [named_sharding(meshes[v.mesh], v.tensor) for v in linear.values]
     return LoadedPlan(
         plan,
         linear,
         boundary,
         meshes,
-        backend,
+        compiler,
         shardings,
         dict(zip(stages, compiled[: len(stages)], strict=True)),
         dict(zip(others, compiled[len(stages) :], strict=True)),

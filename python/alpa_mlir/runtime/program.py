@@ -18,7 +18,8 @@ Progress = Callable[[int, int, str], None]
 class Job:
     """A program to compile: its text, mesh and the tensors it takes and gives.
 
-    With `per_device` the text says what one device does with its parts of these tensors.
+    With `per_device` the text says what one device does with its parts of these tensors. A
+    program that is not `of_stage` is a small one between stages: a sum, zeros, another sharding.
     """
 
     label: str
@@ -27,6 +28,7 @@ class Job:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     per_device: bool = False
+    of_stage: bool = True
 
 
 class Program(Protocol):

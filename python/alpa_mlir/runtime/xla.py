@@ -393,6 +393,13 @@ def put_on(shape: tuple[int, ...], dtype: str, device: Device) -> Callable[[Any]
     return lambda x: put(aval, sharding, [x], devices, True)
 
 
+def array_of_capsule(capsule: Any, device: Device) -> jax.Array:
+    """An array on one device with the memory of a DLPack capsule that lies there."""
+    from jax._src import lib
+
+    return as_any(lib)._jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None)
+
+
 def shards_of(x: jax.Array) -> list[jax.Array]:
     """What each device holds of an array, in the order of its mesh; a list of its own."""
     return list(as_any(x)._arrays)
