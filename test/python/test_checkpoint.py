@@ -182,9 +182,10 @@ def test_any_sharding_to_any_other(tmp_path, data):
     assert isinstance(found, StackedArray) == isinstance(target, StackedArray)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_boxes_are_whole_chunks(data):
-    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     parts = [data.draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0])) for n in shape]
     limit = data.draw(st.integers(1, 500))
     boxes = [
