@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_RESHARD_STRATEGIES_H
 #define ALPA_COMPILER_RESHARD_STRATEGIES_H
 
-#include "compiler/Reshard/Network.h"
+#include "compiler/CostModel/Network.h"
 #include "compiler/Reshard/Plan.h"
 
 namespace alpa {

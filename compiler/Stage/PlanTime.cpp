@@ -12,9 +12,9 @@ using namespace alpa;
 
 PlanTimer::PlanTimer(const Cluster &cluster, const StageDpProblem &problem,
                      const Crossings &crossings, StageCosts &costs)
-    : cluster(cluster), hostDevices(problem.hostDevices), hostKinds(problem.hostKinds),
-      submeshes(problem.submeshes), numMicroBatches(problem.numMicroBatches), crossings(crossings),
-      costs(costs) {
+    : cluster(cluster), network(cluster), hostDevices(problem.hostDevices),
+      hostKinds(problem.hostKinds), submeshes(problem.submeshes),
+      numMicroBatches(problem.numMicroBatches), crossings(crossings), costs(costs) {
   for (const Submesh &from : submeshes)
     for (const Submesh &to : submeshes)
       links.push_back(transferLink(cluster, from, to));
@@ -38,11 +38,8 @@ std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from
                                                     double bytes) const {
   if (from == to)
     return {0, 0}; // Stages of one mesh.
-  llvm::Expected<TransferPath> path = transferPath(cluster, from, to);
-  if (path)
-    return {path->seconds(bytes), bytes > 0 ? path->latencySeconds : 0};
-  llvm::consumeError(path.takeError()); // Placed devices are those of the cluster.
-  return {std::numeric_limits<double>::infinity(), 0};
+  TransferPath path = transferPath(network, from, to);
+  return {path.seconds(bytes), bytes > 0 ? path.latencySeconds : 0};
 }
 
 std::optional<double> PlanTimer::meetSeconds(llvm::ArrayRef<PlannedStage> stages,

@@ -3,6 +3,7 @@
 #ifndef ALPA_COMPILER_STAGE_PLANTIME_H
 #define ALPA_COMPILER_STAGE_PLANTIME_H
 
+#include "compiler/CostModel/Network.h"
 #include "compiler/Stage/PipelineTime.h"
 #include "compiler/Stage/StageCosts.h"
 #include "compiler/Stage/StepLayers.h"
@@ -51,6 +52,7 @@ private:
   std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
 
   const Cluster &cluster;
+  Network network;
   std::vector<int64_t> hostDevices;
   std::vector<unsigned> hostKinds;
   std::vector<Submesh> submeshes;

@@ -42,16 +42,22 @@ static void testLinks() {
       if (a == b)
         continue;
       Hop hop = network.hop(a, b);
-      llvm::Expected<TransferPath> path = transferPath(cluster, {a}, {b});
-      CHECK(bool(path));
+      TransferPath path = transferPath(network, {a}, {b});
       double slower = std::max(network.secondsPerByteOf(hop.out), network.secondsPerByteOf(hop.in));
-      CHECK(isClose(1 / slower, path->bytesPerSecond));
-      CHECK(hop.latencySeconds == path->latencySeconds);
+      CHECK(isClose(1 / slower, path.bytesPerSecond));
+      CHECK(hop.latencySeconds == path.latencySeconds);
       CHECK(hop.isSlow == (network.hostOf(a) != network.hostOf(b)));
     }
   // Two devices of the first host share an adapter.
   CHECK(network.adapterOut(0) == network.adapterOut(1));
   CHECK(network.adapterOut(0) != network.adapterOut(2));
+  // Half of the bytes each: two senders share an adapter, two have one each.
+  CHECK(isClose(transferPath(network, {0, 1}, {3}).bytesPerSecond, 5e9));
+  CHECK(isClose(transferPath(network, {0, 2}, {3}).bytesPerSecond, 1e10));
+  // Half of the bytes stays in the host of 0; the rest takes its adapter.
+  CHECK(isClose(transferPath(network, {0}, {1, 3}).bytesPerSecond, 1e10));
+  // A third comes through a quarter of the slowest host's bandwidth.
+  CHECK(isClose(transferPath(network, {0}, {1, 3, 4}).bytesPerSecond, 2.25e9));
 }
 
 static void testBalance() {

@@ -1,7 +1,7 @@
 //===- Network.h - the links between single devices --------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_RESHARD_NETWORK_H
-#define ALPA_COMPILER_RESHARD_NETWORK_H
+#ifndef ALPA_COMPILER_COSTMODEL_NETWORK_H
+#define ALPA_COMPILER_COSTMODEL_NETWORK_H
 
 #include "compiler/CostModel/Cluster.h"
 
@@ -15,8 +15,8 @@ struct Hop {
 };
 
 /// Every device has a link of its own within its host, and a part of the host's
-/// adapters to others; links carry both directions at full speed. The same links as
-/// in transferPath.
+/// adapters to others; links carry both directions at full speed. Devices are numbered
+/// host by host.
 class Network {
 public:
   explicit Network(const Cluster &cluster);
@@ -26,6 +26,8 @@ public:
   /// The device's part of its host; devices with the same one share it.
   unsigned adapterOf(int64_t device) const { return places[device].adapter; }
   Hop hop(int64_t from, int64_t to) const;
+  double nearLatencySeconds(int64_t device) const { return places[device].nearLatencySeconds; }
+  double farLatencySeconds(int64_t device) const { return places[device].farLatencySeconds; }
 
   /// Directions of links; numbers of devices' links and adapters do not meet.
   unsigned numLinks() const { return unsigned(secondsPerByte.size()); }
@@ -48,4 +50,4 @@ private:
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_RESHARD_NETWORK_H
+#endif // ALPA_COMPILER_COSTMODEL_NETWORK_H

@@ -1,6 +1,6 @@
 //===- Network.cpp - the links between single devices ---------------------===//
 
-#include "compiler/Reshard/Network.h"
+#include "compiler/CostModel/Network.h"
 
 using namespace alpa;
 
