@@ -4,7 +4,6 @@
 
 #include "dialects/Alpa/AlpaDialect.h"
 
-#include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/STLExtras.h"
 #include <cmath>
 
@@ -14,16 +13,6 @@ using namespace mlir;
 static int64_t layerOf(Operation *op) {
   auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
   return layer ? layer.getInt() : std::numeric_limits<int64_t>::max();
-}
-
-static bool isStateArgument(Value value) {
-  auto argument = dyn_cast<BlockArgument>(value);
-  if (!argument)
-    return false;
-  auto function = dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
-  auto kind = function ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind)
-                       : StringAttr();
-  return !kind || kind.getValue() != "batch";
 }
 
 llvm::DenseSet<Operation *> alpa::findInputPart(llvm::ArrayRef<OpInfo> ops) {

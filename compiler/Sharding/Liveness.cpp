@@ -164,17 +164,6 @@ private:
       live.items.push_back(item);
   }
 
-  bool isStateArgument(Value value) const {
-    auto argument = llvm::dyn_cast<BlockArgument>(value);
-    if (!argument)
-      return false;
-    auto function = llvm::dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
-    auto kind = function
-                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.kind")
-                    : StringAttr();
-    return !kind || kind.getValue() != "batch";
-  }
-
   int64_t phaseBegin(unsigned phase) const { return phase == 0 ? 0 : live.phaseEnd[phase - 1]; }
   int64_t backwardEnd() const { return live.phaseEnd[1]; }
 

@@ -88,14 +88,6 @@ template <typename Attr> static Attr argumentAttr(BlockArgument arg, StringRef n
   return main.getArgAttrOfType<Attr>(arg.getArgNumber(), name);
 }
 
-bool alpa::isStateArgument(Value value) {
-  auto arg = dyn_cast<BlockArgument>(value);
-  if (!arg)
-    return false;
-  auto kind = argumentAttr<StringAttr>(arg, attr::kind);
-  return !kind || kind.getValue() == "state";
-}
-
 std::optional<int64_t> alpa::carriedBy(BlockArgument arg) {
   if (auto result = argumentAttr<IntegerAttr>(arg, attr::carriedBy))
     return result.getInt();

@@ -20,8 +20,6 @@ bool isBroadcast(mlir::Operation *op);
 /// Result and operands have one shape, and elements do not move.
 bool isElementwise(mlir::Operation *op);
 bool isSingleElement(mlir::Type type);
-/// An argument of @main that lives across steps.
-bool isStateArgument(mlir::Value value);
 /// Index of the result of @main that is the argument's next value.
 std::optional<int64_t> carriedBy(mlir::BlockArgument arg);
 

@@ -168,3 +168,13 @@ void AlpaDialect::initialize() {
   registerOps();
   addInterfaces<AlpaInlinerInterface>();
 }
+
+bool alpa::isStateArgument(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  if (!argument)
+    return false;
+  auto function = dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
+  auto kind = function ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind)
+                       : StringAttr();
+  return !kind || kind.getValue() != "batch";
+}

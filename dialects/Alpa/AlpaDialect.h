@@ -72,6 +72,10 @@ namespace alpa {
 /// `attributes` (of the argument or result) say; elsewhere of the whole.
 mlir::Type wholeType(mlir::Operation *function, mlir::Type type, mlir::DictionaryAttr attributes);
 
+/// Whether a value is an argument that lives across steps: of a step, or of a function
+/// that says nothing of its arguments.
+bool isStateArgument(mlir::Value value);
+
 /// Whether `spec` fits a value of `type` on a mesh of that shape: one entry for
 /// each dimension and no axis beyond the mesh. An empty shape skips the latter.
 ///
