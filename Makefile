@@ -40,7 +40,7 @@ test: build lint lit pytest ## Run every check and every test
 
 test-full: test ## Run the slow tests too: the wheel, long comparisons and damaged inputs
 	@echo "== slow tests"
-	@$(PY) -m pytest -m slow
+	@$(PY) -m pytest -m slow -n $(JOBS) --dist loadfile
 
 lint: setup ## Check formatting, types and spelling
 	@echo "== lint"
@@ -55,7 +55,7 @@ lit: build ## Run the compiler's tests
 
 pytest: build ## Run the Python tests
 	@echo "== Python tests"
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile
 
 bench: build ## Measure planning and step time of GPT models
 	@$(PY) benchmark/gpt_planning.py
