@@ -122,10 +122,18 @@ def _perceptron(optimizer: optax.GradientTransformation) -> zoo.Model:
     return zoo.Model("perceptron", loss, step, init)
 
 
-@pytest.mark.parametrize("export", ["collectives", "shardy"])
 @pytest.mark.parametrize(
-    ("name", "mesh_shape", "count"),
-    [("gpt", (2, 2), 2), ("gpt", (1, 4), 4), ("moe", (2, 2), 4), ("wide_resnet", (1, 4), 2)],
+    ("name", "mesh_shape", "count", "export"),
+    [
+        ("gpt", (2, 2), 2, "shardy"),
+        ("gpt", (1, 4), 4, "collectives"),
+        ("moe", (2, 2), 4, "shardy"),
+        ("wide_resnet", (1, 4), 2, "collectives"),
+        pytest.param("gpt", (2, 2), 2, "collectives", marks=pytest.mark.slow),
+        pytest.param("gpt", (1, 4), 4, "shardy", marks=pytest.mark.slow),
+        pytest.param("moe", (2, 2), 4, "collectives", marks=pytest.mark.slow),
+        pytest.param("wide_resnet", (1, 4), 2, "shardy", marks=pytest.mark.slow),
+    ],
 )
 def test_numbers(name: str, mesh_shape: tuple[int, ...], count: int, export: str) -> None:
     model = zoo.get(name)
@@ -158,7 +166,7 @@ def test_one_micro_batch_has_nothing_to_wait_for() -> None:
     assert all(t.shape in shapes for t in plan.stages[0].functions["backward"].outputs)
 
 
-@pytest.mark.parametrize("export", ["collectives", "shardy"])
+@pytest.mark.parametrize("export", ["collectives", pytest.param("shardy", marks=pytest.mark.slow)])
 def test_pipeline(export: str) -> None:
     """The tied embedding's gradients come from both stages."""
     model = zoo.get("gpt")

@@ -53,7 +53,12 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("gpt", 2), ("gpt with jax.checkpoint", 1), ("moe", 1), ("checkpoint", 1)],
+    [
+        ("gpt", 2),
+        pytest.param("gpt with jax.checkpoint", 1, marks=pytest.mark.slow),
+        ("moe", 1),
+        ("checkpoint", 1),
+    ],
 )
 def test_numbers_stay(name, count):
     model = MODELS[name]()

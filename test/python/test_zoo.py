@@ -13,7 +13,15 @@ def _avals(tree):
     return jax.tree.map(lambda x: (jnp.shape(x), jnp.asarray(x).dtype), tree)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+def _is_heavy(name):
+    """Takes seconds to compile, and is run by other tests or is a variant of one that stays."""
+    return name in ("unet", "wide_resnet") or (name.startswith("gpt_") and name != "gpt_nnx_scan")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if _is_heavy(n) else n for n in zoo.names()],
+)
 def test_step_runs(name):
     model = zoo.get(name)
     state, batch = model.init()
