@@ -98,8 +98,8 @@ def run(
         batches: the batch of each step: a function of the step's number, from 0, or what can be
             iterated over more than once, each time from the first step's.
         steps: how many to do in all, those of earlier runs included.
-        replan: gives a step for what is left of the cluster, when `load` raises because a host
-            cannot be replaced (that error is its argument).
+        replan: gives a step for what is left of the cluster, when `load` raises a DevicesError
+            (its argument) because a host cannot be replaced.
         on_result: called once with the number and the results of each step but the state, on the
             host, in order; not for steps before the checkpoint that the run begins with.
 
@@ -166,7 +166,7 @@ class _Run:
         begin = time.monotonic()
         try:
             step = self.load()
-        except (DevicesError, WorkerError) as error:
+        except DevicesError as error:
             if self.replan is None:
                 raise
             _log.warning("a host cannot be replaced, planning again: %s", error)
