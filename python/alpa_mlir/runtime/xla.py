@@ -282,9 +282,8 @@ def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[st
     devices = mesh_devices(mesh)
     first = devices[0]
     client = first.client
-    own = client.process_index()
     # Addresses of Python functions stand in the text of callbacks.
-    if "callback" in text or any(device.process_index != own for device in devices):
+    if "callback" in text:
         return None
     options = _options(client, devices, per_device)
     grid = np.arange(len(devices)).reshape((-1, 1) if per_device else (1, -1))
@@ -297,6 +296,7 @@ def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[st
         "text": text,
         "export": "collectives" if per_device else "shardy",
         "mesh": f"{tuple(mesh.axis_names)} {mesh.axis_sizes}",
+        "processes": _processes(devices, client.process_index()),
         "devices": ", ".join(sorted({device.device_kind for device in devices})),
         "platform": f"{first.platform} {client.platform_version}",
         "jaxlib": version("jaxlib"),
@@ -310,6 +310,18 @@ def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[st
         # XLA cuts loops into as many parts as it has threads.
         parts |= {"host": host, "threads": os.environ.get("NPROC") or str(os.cpu_count())}
     return parts
+
+
+def _processes(devices: Sequence[Device], own: int) -> str:
+    """Which devices of a mesh lie in one process, and which process this is among them.
+
+    Example: "0 1 0 1, here 1".
+    """
+    numbers = [device.process_index for device in devices]
+    there = sorted(set(numbers))
+    if own not in there:
+        return "elsewhere"
+    return f"{' '.join(str(there.index(n)) for n in numbers)}, here {there.index(own)}"
 
 
 _IRRELEVANT_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count")
