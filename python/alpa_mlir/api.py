@@ -19,12 +19,13 @@ from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
 from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
+from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.planning import Planner
-from alpa_mlir.runtime.stacked import StackedArray
+from alpa_mlir.runtime.whole_array import WholeArray
 from alpa_mlir.search import AutoParallel, Method
 from alpa_mlir.trace import Traced
 
@@ -40,6 +41,7 @@ class Options:
     gradient_reduction: Literal["mean", "sum"] = "mean"
     donate_state: bool = True
     cache: CacheLike = True
+    workers: Hosts | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,7 @@ class PlannedStep:
         self,
         *,
         devices: Sequence[Any] | None = None,
+        workers: Hosts | None = None,
         progress: bool | Progress = False,
         backend: str = "auto",
         cache: CacheLike | None = None,
@@ -202,6 +205,8 @@ class PlannedStep:
 
         Args:
             devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+            workers: where to start workers; by default as the function says, and without that the
+                plan runs in this process.
             progress: True for a progress bar, or a function of (done, total, label).
             backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see
                 docs/backends.md.
@@ -214,7 +219,8 @@ class PlannedStep:
         """
         donate = self.options.donate_state
         kept = self.options.cache if cache is None else cache
-        loaded = load_on(self.plan, devices, donate, progress, backend, kept)
+        hosts = self.options.workers if workers is None else workers
+        loaded = load_on(self.plan, devices, hosts, donate, progress, backend, kept)
         return ParallelStep(self.traced.form, loaded)
 
 
@@ -311,6 +317,7 @@ def parallelize(
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
     cache: CacheLike = True,
+    workers: Hosts | None = None,
 ) -> ParallelFunction: ...
 @overload
 def parallelize(
@@ -322,6 +329,7 @@ def parallelize(
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
     cache: CacheLike = True,
+    workers: Hosts | None = None,
 ) -> Callable[[Callable[..., Any]], ParallelFunction]: ...
 def parallelize(
     fn: Callable[..., Any] | None = None,
@@ -333,6 +341,7 @@ def parallelize(
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
     cache: CacheLike = True,
+    workers: Hosts | None = None,
 ) -> ParallelFunction | Callable[[Callable[..., Any]], ParallelFunction]:
     """Make a step of training, inference or evaluation run in parallel, as a decorator.
 
@@ -349,13 +358,17 @@ def parallelize(
         donate_state: a call uses up the state it is given (if it came from an earlier call).
         cache: whether plans and compiled programs are kept on disk and found again, or the
             folder to keep them in.
+        workers: where to start workers, such as `ThreadWorkers()`; None runs plans in this
+            process.
 
     Example:
         >>> @alpa_mlir.parallelize(cluster="cpu-test")   # doctest: +SKIP
         ... def train_step(state, batch): ...
         >>> state, loss = train_step(state, batch)       # doctest: +SKIP
     """
-    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state, cache)
+    options = Options(
+        batch_argnums, static_argnums, gradient_reduction, donate_state, cache, workers
+    )
     if fn is None:
         return lambda function: ParallelFunction(function, cluster, method, options)
     return ParallelFunction(fn, cluster, method, options)
@@ -371,6 +384,7 @@ def compile(
     gradient_reduction: Literal["mean", "sum"] = "mean",
     donate_state: bool = True,
     cache: CacheLike = True,
+    workers: Hosts | None = None,
     progress: bool | Progress = False,
 ) -> ParallelStep:
     """Trace, plan and load a step for arguments like the examples; see `parallelize`.
@@ -385,7 +399,9 @@ def compile(
     Raises:
         AlpaError: every stage has its own named errors.
     """
-    options = Options(batch_argnums, static_argnums, gradient_reduction, donate_state, cache)
+    options = Options(
+        batch_argnums, static_argnums, gradient_reduction, donate_state, cache, workers
+    )
     function = ParallelFunction(fn, cluster, method, options)
     return function.compile(*example_args, progress=progress)
 
@@ -434,7 +450,7 @@ def _shapes(tree: Any) -> Any:
     """Shapes and dtypes in place of arrays, so that a plan keeps no data alive."""
 
     def shape(x: Any) -> Any:
-        if not isinstance(x, jax.Array | StackedArray):
+        if not isinstance(x, jax.Array | WholeArray):
             return x
         weak = getattr(x, "weak_type", False)
         return _jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)

@@ -17,7 +17,7 @@ from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
 from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
 from alpa_mlir.plan import CallInfo, Plan, StaticArgument
-from alpa_mlir.runtime.stacked import StackedArray
+from alpa_mlir.runtime.whole_array import WholeArray
 
 _jax: Any = jax
 jnp: Any = jax.numpy
@@ -73,7 +73,7 @@ class CallForm:
             shape = leaf.shape
             if is_batch:
                 shape = (shape[0] * self.num_micro_batches, *shape[1:])
-            aval = value if isinstance(value, StackedArray) else _jax.typeof(value)
+            aval = value if isinstance(value, WholeArray) else _jax.typeof(value)
             if (aval.shape, aval.dtype) != (shape, leaf.dtype):
                 raise ArgumentMismatchError(
                     f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
@@ -83,7 +83,7 @@ class CallForm:
                 )
             if leaf.key_impl:
                 value = _jax.random.key_data(value)
-            elif not isinstance(value, jax.Array | StackedArray):
+            elif not isinstance(value, jax.Array | WholeArray):
                 # Python numbers, and NumPy's wider dtypes.
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
             flat.append(value)

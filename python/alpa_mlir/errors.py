@@ -56,6 +56,10 @@ class ArgumentMismatchError(AlpaError):
     """A step was called with a tree, shape or dtype other than the one it was built for."""
 
 
+class DeletedArrayError(AlpaError, RuntimeError):
+    """An array was read that a step has used up, or that was deleted."""
+
+
 class MethodError(AlpaError):
     """The wanted method (meshes, layer ranges, schedule) does not fit the cluster or the step."""
 

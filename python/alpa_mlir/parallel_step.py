@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.checkpoint.restore import Wanted
+from alpa_mlir.errors import DevicesError
+from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.initial_state import initial_state
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
+from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.step_state import step_state
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ class ParallelStep:
     """A step on its devices: called like the function it was made from."""
 
     form: CallForm = field(repr=False)
-    loaded: LoadedPlan = field(repr=False)
+    loaded: LoadedPlan | DistributedPlan = field(repr=False)
 
     @property
     def plan(self) -> Plan:
@@ -70,8 +73,13 @@ class ParallelStep:
         return state.tree, state.wanted(self.plan, self.loaded.sharding_of_input)
 
     def as_text(self) -> str:
-        """The order in which the driver starts work, and XLA's memory of each function."""
+        """The order in which the driver starts work, or the workers; XLA's memory of each
+        function."""
         return self.loaded.as_text()
+
+    def close(self) -> None:
+        """End the workers, if the step has any; arrays that live there are gone."""
+        self.loaded.close()
 
 
 def load(
@@ -81,6 +89,7 @@ def load(
     arguments: Any = None,
     result: Any = None,
     devices: Sequence[Any] | None = None,
+    workers: Hosts | None = None,
     donate_state: bool | None = None,
     progress: bool | Progress = False,
     backend: str = "auto",
@@ -95,6 +104,8 @@ def load(
             anything; needed where their trees hold classes that a plan cannot store.
         result: an example of the result, needed for the same reason.
         devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+        workers: where to start workers, such as `ThreadWorkers()`; None runs the plan in this
+            process.
         donate_state: whether a call uses up its state; by default as when the plan was made.
         progress: True for a progress bar, or a function of (done, total, label).
         backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see docs/backends.md.
@@ -107,6 +118,7 @@ def load(
         PlanMismatchError: the plan is for another cluster, its parts contradict each other, or
             its trees need an example.
         DevicesError: there are fewer devices than the plan needs.
+        PlacementError, WorkerError: the workers cannot hold the plan, or could not be started.
 
     Example:
         >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
@@ -120,17 +132,32 @@ def load(
     form = CallForm.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
-    return ParallelStep(form, load_on(plan, devices, donate_state, progress, backend, cache))
+    loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)
+    return ParallelStep(form, loaded)
 
 
 def load_on(
     plan: Plan,
     devices: Sequence[Any] | None,
+    workers: Hosts | None,
     donate_state: bool,
     progress: bool | Progress,
     backend: str,
     cache: CacheLike,
-) -> LoadedPlan:
+) -> LoadedPlan | DistributedPlan:
+    """A plan on devices of this process, or on workers; arguments as those of `load`."""
+    if workers is not None:
+        if devices is not None:
+            raise DevicesError(
+                "devices of this process and workers",
+                where=f"plan of {plan.name}",
+                fix="give devices= to ThreadWorkers, or leave them to the workers",
+            )
+        shown = progress_bar("starting", "worker") if progress is True else progress or None
+        placement, group = workers.start(
+            plan, donate_state=donate_state, progress=shown, backend=backend, cache=cache
+        )
+        return DistributedPlan(plan, placement, group, donate_state)
     shown = progress_bar("compiling stages") if progress is True else progress or None
     return load_plan(
         plan,

@@ -51,7 +51,7 @@ def test_many_steps_stay_bounded():
         w0, w1, loss, _ = step(flat(state, batch))
         state = {"w0": w0, "w1": w1}
         losses.append(loss)
-        assert len(step._flight.started) <= 3
+        assert len(step._bound.flight.started) <= 3
     assert float(losses[-1]) < 0.8 * float(losses[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
 
@@ -76,6 +77,8 @@ class Hosts(Protocol):
         *,
         donate_state: bool = True,
         progress: Progress | None = None,
+        backend: str = "auto",
+        cache: CacheLike = True,
     ) -> tuple[Placement, WorkerGroup]:
         """Start one worker for each entry of the placement, and load the plan in each.
 
@@ -83,6 +86,8 @@ class Hosts(Protocol):
             placement: by default that of the hosts themselves, or `Placement.by_hosts(plan)`.
             donate_state: a step uses up the state that it is given.
             progress: called with (done, total, label) as workers get ready.
+            backend, cache: who compiles, and whether programs are kept on disk, as `runtime.load`
+                has them.
 
         Raises:
             PlacementError: the placement is not one of this plan.

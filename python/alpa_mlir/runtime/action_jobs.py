@@ -58,14 +58,20 @@ def _job(
     return Job(f"mesh {mesh} {what}", text, mesh, inputs, outputs, of_stage=False)
 
 
+def given_lefts(action: Accumulate) -> set[int]:
+    """The left operands whose buffers the sums take over."""
+    reads = [v for _, left, right in action.sums for v in (left, right)]
+    return {left for _, left, _ in action.sums if left in action.last and reads.count(left) == 1}
+
+
 def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
     """The program of a group of accumulations: left arguments first, then right ones."""
     tensors = [step.values[value].tensor for value, _, _ in action.sums]
-    reads = [v for _, left, right in action.sums for v in (left, right)]
+    given_away = given_lefts(action)
     arguments: list[tuple[str, TensorSpec, str]] = []
     for i, (tensor, (_, left, _)) in enumerate(zip(tensors, action.sums, strict=True)):
-        given = left in action.last and reads.count(left) == 1
-        arguments.append((f"%l{i}", tensor, f", tf.aliasing_output = {i} : i32" if given else ""))
+        aliasing = f", tf.aliasing_output = {i} : i32" if left in given_away else ""
+        arguments.append((f"%l{i}", tensor, aliasing))
     arguments += [(f"%r{i}", tensor, "") for i, tensor in enumerate(tensors)]
     body = [
         f"%s{i} = stablehlo.{'or' if tensor.dtype == 'bool' else 'add'} %l{i}, %r{i} : "

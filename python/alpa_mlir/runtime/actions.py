@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from alpa_mlir.plan import TensorSpec
@@ -72,15 +72,45 @@ class Accumulate:
 
 @dataclass(frozen=True)
 class Copy:
-    """Move a value from one mesh to another, in the receiver's sharding, by reshard `by`."""
+    """Move a value from one mesh to another, in the receiver's sharding, by reshard `by`.
+
+    `number` counts the step's copies, in the order in which they are sent.
+    """
 
     source: int
     value: int
     by: int
+    number: int
     last: tuple[int, ...] = ()
 
 
-Action = Place | Run | Zero | Reshard | Accumulate | Copy
+@dataclass(frozen=True)
+class Send:
+    """Where the source of copy `number` may be sent: what a sending worker does of it first."""
+
+    source: int
+    by: int
+    number: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The rest of a worker's part in a copy between workers.
+
+    Attributes:
+        source: None if the worker has nothing of it, or sends it only.
+        value: None if the worker has nothing of the copy.
+    """
+
+    source: int | None
+    value: int | None
+    by: int
+    number: int
+    last: tuple[int, ...] = ()
+
+
+Action = Place | Run | Zero | Reshard | Accumulate | Copy | Send | Exchange
 
 
 @dataclass(frozen=True)
@@ -124,7 +154,7 @@ def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
                     result[position] = replace(group, sums=group.sums + action.sums)
                     continue
             open_groups[action.mesh] = len(result)
-        elif not isinstance(action, Place):
+        elif not isinstance(action, Place | Send):  # A sum that comes before a send harms none.
             for value in (*_reads(action), *_makes(action)):
                 open_groups.pop(values[value].mesh, None)
         result.append(action)
@@ -139,21 +169,27 @@ def _reads(action: Action) -> tuple[int, ...]:
             return action.inputs
         case Accumulate():
             return tuple(v for _, left, right in action.sums for v in (left, right))
-        case Copy() | Reshard():
+        case Copy() | Reshard() | Send():
             return (action.source,)
+        case Exchange():
+            return () if action.source is None else (action.source,)
 
 
 def _makes(action: Action) -> tuple[int, ...]:
     match action:
         case Place() | Copy() | Zero() | Reshard():
             return (action.value,)
+        case Send():
+            return ()
+        case Exchange():
+            return () if action.value is None else (action.value,)
         case Run():
             return action.outputs
         case Accumulate():
             return tuple(value for value, _, _ in action.sums)
 
 
-def drop_at_last_use(actions: list[Action], kept: set[int]) -> list[Action]:
+def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[Action, ...]:
     """Every action learns which values nobody reads after it.
 
     Args:
@@ -161,10 +197,17 @@ def drop_at_last_use(actions: list[Action], kept: set[int]) -> list[Action]:
     """
     read_later = set(kept)
     result: list[Action] = []
-    for action in reversed(actions):
+    for action in reversed(list(actions)):
         last = {v for v in (*_reads(action), *_makes(action)) if v not in read_later}
         read_later.update(_reads(action))
         if not isinstance(action, Place):
             action = replace(action, last=tuple(sorted(last)))
         result.append(action)
-    return result[::-1]
+    return tuple(reversed(result))
+
+
+def in_one_process(step: LinearStep) -> LinearStep:
+    """The step where one process has all meshes: a copy is one action."""
+    actions = [action for action in step.actions if not isinstance(action, Send)]
+    kept = {value for result in step.results for value in result.values}
+    return replace(step, actions=drop_at_last_use(actions, kept))

@@ -13,8 +13,7 @@ import numpy as np
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
 from alpa_mlir.plan import InputInfo, OutputInfo, PieceInfo, Plan
 from alpa_mlir.runtime.stacked import StackedArray
-
-_jax: Any = jax
+from alpa_mlir.runtime.whole_array import WholeArray
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,11 @@ class Boundary:
         # Pieces of arrays that are not carried, so that they are cut and placed only once.
         self._kept: dict[int, tuple[Any, list[Any]]] = {}
 
-    def take_apart(self, args: Sequence[Any], sharding_of: Callable[[int], Any]) -> Sequence[Any]:
+    def take_apart(self, args: Sequence[Any], place: Callable[[int, Any], Any]) -> Sequence[Any]:
         """One array for each input of the plan.
 
         Args:
-            sharding_of: where input `i` of the plan is wanted first.
+            place: puts an array for input `i` of the plan where it is wanted first.
 
         Raises:
             ArgumentMismatchError: another number of arguments, or a stack of another form.
@@ -101,18 +100,18 @@ class Boundary:
             elif isinstance(x, StackedArray) and x.sizes == group.sizes:
                 pieces += x.pieces
             else:
-                pieces += self._cut(number, x, group, sharding_of)
+                pieces += self._cut(number, x, group, place)
         return pieces
 
     def _cut(
-        self, number: int, x: Any, group: Group, sharding_of: Callable[[int], Any]
+        self, number: int, x: Any, group: Group, place: Callable[[int, Any], Any]
     ) -> list[Any]:
         info = self._plan.inputs[group.members[0]]
         kept = self._kept.get(number)
         if kept is not None and kept[0]() is x and not x.is_deleted():
             return kept[1]
         whole = replace(info, name=info.name.removesuffix("[0]"))
-        if isinstance(x, jax.Array | StackedArray) and x.is_deleted():
+        if isinstance(x, jax.Array | WholeArray) and x.is_deleted():
             raise ArgumentMismatchError(
                 "the array was given away to an earlier step",
                 where=whole.name,
@@ -121,10 +120,7 @@ class Boundary:
         rows = np.asarray(self._check(x, whole, (sum(group.sizes), *info.shape[1:])))
         pieces: list[Any] = np.split(rows, np.cumsum(group.sizes)[:-1])
         if isinstance(x, jax.Array) and info.carried_by is None:
-            placed = [
-                piece if (target := sharding_of(member)) is None else _jax.device_put(piece, target)
-                for member, piece in zip(group.members, pieces, strict=True)
-            ]
+            placed = list(map(place, group.members, pieces))
             self._kept[number] = (weakref.ref(x), placed)
             return placed
         return pieces

@@ -8,12 +8,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import prod
 from typing import Any
 
-from jax.sharding import Mesh
-
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
 from alpa_mlir.runtime.backends.xla import XlaBackend
-from alpa_mlir.runtime.program import Backend, Job, Program, Progress, axis_sizes
+from alpa_mlir.runtime.program import Backend, Job, Meshes, Program, Progress, axis_sizes
 from alpa_mlir.runtime.xla import FunctionText, mesh_devices, mlir_type, split_functions
 
 
@@ -95,7 +93,7 @@ def part_of(tensor: TensorSpec, mesh: MeshInfo) -> TensorSpec:
 
 def compile_jobs(
     jobs: Sequence[Job],
-    meshes: Sequence[Mesh],
+    meshes: Meshes,
     progress: Progress | None = None,
     backend: Backend | None = None,
 ) -> list[Program]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import DevicesError
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import MeshInfo, Plan
 from alpa_mlir.runtime.xla import Device, backends_are_up
 
 _jax: Any = jax
@@ -82,7 +83,11 @@ def make_meshes(plan: Plan, devices: list[Device] | None = None) -> list[Mesh]:
             fix=f"call alpa_mlir.use_virtual_devices({plan.num_devices}) first, or plan for a "
             "smaller cluster",
         )
-    return [
-        Mesh(np.array([present[i] for i in mesh.devices]).reshape(mesh.shape), mesh.axes)
-        for mesh in plan.meshes
-    ]
+    by_number = dict(enumerate(present))
+    return [mesh_on(mesh, by_number) for mesh in plan.meshes]
+
+
+def mesh_on(info: MeshInfo, devices: Mapping[int, Device]) -> Mesh:
+    """A mesh of a plan on the devices that have its numbers."""
+    grid = np.array([devices[number] for number in info.devices]).reshape(info.shape)
+    return Mesh(grid, info.axes)

@@ -1,9 +1,9 @@
 """From one instruction list per mesh to one flat list of actions, checked on the way.
 
 The lists are merged in an order in which every value is made before it is used. Slots become
-values with one definition each, a send and its receive become one copy, the all-reduces of a tag
-copies to the first mesh, sums there and copies back, neighbouring accumulations one action, and
-buffers are dropped (or given away) at their last use. No device is needed for any of this.
+values with one definition each, a send and its receive become one copy (and a mark where it may
+be sent), the all-reduces of a tag copies to the first mesh, sums there and copies back, and
+neighbouring accumulations one action. No device is needed for any of this.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from alpa_mlir.runtime.actions import (
     Place,
     Reshard,
     Run,
+    Send,
     Value,
     Zero,
-    drop_at_last_use,
     fuse_sums,
+    in_one_process,
 )
 from alpa_mlir.runtime.checks import check_by, check_members, check_spec, check_tables
 from alpa_mlir.runtime.reshard_checks import check_reshards
@@ -66,7 +67,21 @@ class _Cursor:
 
 
 def linearize(plan: Plan) -> LinearStep:
-    """Check and merge the programs of a plan.
+    """Check and merge the programs of a plan, for one process that has all meshes.
+
+    Buffers are dropped, or given away, at their last use.
+
+    Raises:
+        PlanMismatchError: programs, functions, meshes and signature contradict each other.
+    """
+    return in_one_process(merge_programs(plan))
+
+
+def merge_programs(plan: Plan) -> LinearStep:
+    """Check and merge the programs of a plan. Values are not dropped anywhere yet.
+
+    Workers that take those of the actions in which they have a part, in this order, never wait
+    for each other in a circle: sends do not block, and come before what waits for them.
 
     Raises:
         PlanMismatchError: programs, functions, meshes and signature contradict each other.
@@ -82,7 +97,8 @@ class _Merger:
         self.values: list[Value] = []
         self.places: dict[tuple[int, int, int | None, TensorSpec], int] = {}
         self.actions: list[Action] = []
-        self.sent: dict[int, tuple[int, SendOp]] = {}  # tag -> value and how it was sent
+        self.sent: dict[int, tuple[Send, SendOp]] = {}  # By tag.
+        self.copies = 0
         self.arrival: dict[int, float] = {}
         self.used_tags: set[int] = set()
         self.cursors = {p.mesh: _Cursor(p.mesh, tuple(p.instructions)) for p in plan.programs}
@@ -103,16 +119,15 @@ class _Merger:
                 )
             self.step(min(ready, key=lambda c: c.clock))
         if self.sent:
-            tag, (value, send) = next(iter(self.sent.items()))
+            tag, (sent, send) = next(iter(self.sent.items()))
             raise PlanMismatchError(
-                f"tag {tag} from mesh {self.values[value].mesh} to mesh {send.to} is never "
+                f"tag {tag} from mesh {self.values[sent.source].mesh} to mesh {send.to} is never "
                 "received",
                 where="programs",
             )
         results = step_results(self.plan, self.values, self.outputs)
-        kept = {value for result in results for value in result.values}
-        actions = drop_at_last_use(fuse_sums(self.actions, self.values), kept)
-        return LinearStep(tuple(self.values), tuple(actions), results)
+        actions = tuple(fuse_sums(self.actions, self.values))
+        return LinearStep(tuple(self.values), actions, results)
 
     def waits(self, cursor: _Cursor) -> bool:
         match cursor.current:
@@ -158,7 +173,7 @@ class _Merger:
                 self.call(cursor, op)
             case SendOp():
                 self.use_tag(cursor, op.tag, "sent")
-                self.sent[op.tag] = (self.read(cursor, op.slot), op)
+                self.sent[op.tag] = (self.send(self.read(cursor, op.slot), op.by), op)
                 self.arrival[op.tag] = cursor.clock
             case RecvOp():
                 self.receive(cursor, op)
@@ -178,6 +193,12 @@ class _Merger:
                     del cursor.slots[slot]
             case OutputOp():
                 self.output(cursor, op)
+
+    def send(self, source: int, by: int) -> Send:
+        action = Send(source, by, self.copies)
+        self.copies += 1
+        self.actions.append(action)
+        return action
 
     def use_tag(self, cursor: _Cursor, tag: int, how: str) -> None:
         if tag in self.used_tags:
@@ -221,14 +242,16 @@ class _Merger:
             copy = Value(first.mesh, home)
             check_by(self.plan, op.by[0], value, copy, cursor.where())
             copied = self.add_value(copy)
-            self.actions.append(Copy(part, copied, op.by[0]))
+            self.actions.append(Copy(part, copied, op.by[0], self.send(part, op.by[0]).number))
             left, result = result, self.add_value(total)
             self.actions.append(Accumulate(first.mesh, ((result, left, copied),)))
         first.slots[ops[0].slot] = result
         for cursor, op, _, value in others:
             copy = replace(total, mesh=cursor.mesh, tensor=value.tensor)
             check_by(self.plan, op.by[1], total, copy, cursor.where())
-            self.actions.append(Copy(result, self.new_value(cursor, op.slot, copy), op.by[1]))
+            sent = self.send(result, op.by[1])
+            copied = self.new_value(cursor, op.slot, copy)
+            self.actions.append(Copy(result, copied, op.by[1], sent.number))
         clock = max(cursor.clock for cursor in cursors)
         for cursor in cursors:
             cursor.clock = clock
@@ -322,8 +345,8 @@ class _Merger:
         cursor.clock += _seconds(stage.predicted, op.function)
 
     def receive(self, cursor: _Cursor, op: RecvOp) -> None:
-        source, send = self.sent.pop(op.tag)
-        sent, to = self.values[source], send.to
+        action, send = self.sent.pop(op.tag)
+        sent, to = self.values[action.source], send.to
         if to != cursor.mesh or sent.mesh != op.source:
             raise PlanMismatchError(
                 f"tag {op.tag} goes from mesh {sent.mesh} to mesh {to}, but mesh {cursor.mesh} "
@@ -344,7 +367,7 @@ class _Merger:
         received = replace(sent, mesh=cursor.mesh, tensor=op.tensor)
         check_by(self.plan, op.by, sent, received, cursor.where())
         value = self.new_value(cursor, op.slot, received)
-        self.actions.append(Copy(source, value, op.by))
+        self.actions.append(Copy(action.source, value, op.by, action.number))
         cursor.clock = max(cursor.clock, self.arrival.pop(op.tag))
 
     def output(self, cursor: _Cursor, op: OutputOp) -> None:

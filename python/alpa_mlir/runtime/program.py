@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,8 @@ from jax.sharding import Mesh
 from alpa_mlir.plan import TensorSpec
 
 Progress = Callable[[int, int, str], None]
+# By number; a worker has some of the plan's only.
+Meshes = Sequence[Mesh] | Mapping[int, Mesh]
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,12 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def build(self, jobs: Sequence[Job], meshes: Sequence[Mesh]) -> list[Program]:
+    def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """Compile jobs that have one text.
 
         Args:
             jobs: at least one; their meshes have one shape and one kind of device.
-            meshes: those of the plan; a job's `mesh` is a place in it.
+            meshes: those of the jobs, by their `mesh`.
 
         Returns:
             The program of each job.

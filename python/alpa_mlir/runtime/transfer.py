@@ -1,8 +1,13 @@
-"""Moving an array from one mesh to another as a plan says, without going through the host."""
+"""Moving an array from one mesh to another as a plan says.
+
+Between devices of one worker nothing goes through the host. Of a transfer between workers each
+binds its own part (reshard_part.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,14 +17,24 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_mlir.plan import MeshInfo, ReshardInfo
-from alpa_mlir.plan_reshard import AllGather, Box, Broadcast, SendTile, Tile, place_tiles
+from alpa_mlir.plan_reshard import Box, Tile, place_tiles
 from alpa_mlir.reshard.executor import target_tiles
 from alpa_mlir.runtime.reshard_checks import held_boxes
+from alpa_mlir.runtime.reshard_part import (
+    CopyTile,
+    Incoming,
+    Join,
+    Outgoing,
+    ReshardPart,
+    reshard_part,
+)
+from alpa_mlir.runtime.wires import Ticket, Wires
 from alpa_mlir.runtime.xla import Device, as_any, mesh_devices, put_on, put_shards, shards_of
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
 Buffers = list[Any]
+Start = Callable[[Buffers, int], None]
 Move = Callable[[jax.Array], jax.Array]
 Offsets = tuple[tuple[int, ...], ...]
 
@@ -57,8 +72,25 @@ def _shape(box: Box) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in box)
 
 
+@dataclass(frozen=True)
+class BoundPart:
+    """What one worker does of a transfer, on its devices; `copy` counts the step's copies.
+
+    Attributes:
+        send: of the source's array and `copy`; starts what can be sent of it, returns at once.
+        finish: of the source's array (None if `reads_source` is not set) and `copy`; receives what
+            comes, hands on what goes further, and returns the target's array, or None where the
+            target mesh has no device here.
+        reads_source: whether `finish` reads the source's array.
+    """
+
+    send: Callable[[jax.Array, int], list[Ticket]]
+    finish: Callable[[jax.Array | None, int], jax.Array | None]
+    reads_source: bool
+
+
 class _Binder:
-    """Makes the list of what has to be started for one transfer.
+    """Makes the lists of what has to be started for one transfer.
 
     Buffers are the source's shards, then whatever is made, in order. A copy that nobody reads
     but the result is left to the one call that makes the result: it copies every shard that does
@@ -69,70 +101,84 @@ class _Binder:
         self,
         info: ReshardInfo,
         meshes: Sequence[MeshInfo],
-        source: NamedSharding,
-        target: NamedSharding,
+        part: ReshardPart,
+        devices: Mapping[int, Device],
+        wires: Wires | None,
     ) -> None:
         self.info = info
-        self.target = target
-        source_mesh, target_mesh = meshes[info.source_mesh], meshes[info.target_mesh]
-        self.held = held_boxes(info.source, source_mesh)
-        self.wanted = held_boxes(info.target, target_mesh)
-        self.devices: dict[int, Device] = {
-            number: device
-            for mesh, sharding in ((source_mesh, source), (target_mesh, target))
-            for number, device in zip(
-                mesh.devices, mesh_devices(as_any(sharding).mesh), strict=True
-            )
-        }
+        self.part = part
+        self.devices = devices
+        self.wires = wires
+        held = held_boxes(info.source, meshes[info.source_mesh])
+        wanted = held_boxes(info.target, meshes[info.target_mesh])
         self.tiles = place_tiles(info.steps)
-        self.final = target_tiles(info.steps, self.tiles, self.wanted)
+        self.held = {device: box for device, box in held.items() if device in devices}
+        self.wanted = {device: box for device, box in wanted.items() if device in devices}
+        self.final = target_tiles(info.steps, self.tiles, wanted)
+        self.dtype: np.dtype[Any] = np.dtype(_jnp.dtype(info.target.dtype))
+        self.reads_source = True
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        self.starts: list[Start] = []
         self.count = len(self.held)
-        self.starts: list[Callable[[Buffers], None]] = []
         self.at: dict[int, int] = {}  # Buffer of a tile, perhaps still on another device.
-        self.left: set[int] = set()  # Tiles whose copy is left to the end.
+        self.host: set[int] = set()  # Buffers on the host.
 
-    def bind(self) -> Move:
-        self.cut()
-        read = self.read_tiles()
-        for step in self.info.steps:
-            match step:
-                case SendTile():
-                    self.copy(step.tile, step.source, step.tile in read)
-                case Broadcast():
-                    source = step.source
-                    for tile, following in zip(step.tiles, (*step.tiles[1:], None), strict=True):
-                        self.copy(tile, source, following is not None or tile in read)
-                        source = tile
-                case AllGather():
-                    for tile in step.tiles:
-                        self.assemble(tile, step.operands)
-                case Tile():
-                    pass
-        shards = [self.shard(device, box) for device, box in self.wanted.items()]
-        return self.mover(shards)
+    def bind_send(self) -> Callable[[Buffers, int], list[Ticket]]:
+        self.begin_phase()
+        wires, mesh = self.wires, self.info.source_mesh
+        if wires is None or not self.part.first:
+            return lambda buffers, copy: []
+        self.cut({outgoing.tile for outgoing in self.part.first})
+        sent = [(self.at[outgoing.tile], outgoing) for outgoing in self.part.first]
+        starts = self.starts
 
-    def mover(self, shards: list[int]) -> Move:
-        starts, target, tensor = self.starts, self.target, self.info.target
-        devices = [self.devices[number] for number in self.wanted]
-
-        def move(x: jax.Array) -> jax.Array:
-            buffers: Buffers = shards_of(x)
+        def send(buffers: Buffers, copy: int) -> list[Ticket]:
             for start in starts:
-                start(buffers)
-            return put_shards(tensor, target, [buffers[i] for i in shards], devices)
+                start(buffers, copy)
+            return [wires.send(mesh, buffers[at], outgoing, copy) for at, outgoing in sent]
 
-        return move
+        return send
+
+    def bind_finish(self) -> Callable[[Buffers | None, int], Buffers]:
+        self.begin_phase()
+        read = self.read_tiles()
+        self.reads_source = self.cut(read)
+        for op in self.part.then:
+            match op:
+                case Incoming():
+                    self.receive(op)
+                case CopyTile():
+                    self.copy(op.tile, op.source, op.tile in read)
+                case Join():
+                    self.join(op)
+                case Outgoing():
+                    self.send(op)
+        shards = [self.shard(device, box) for device, box in self.wanted.items()]
+        starts, empty = self.starts, len(self.held)
+
+        def finish(buffers: Buffers | None, copy: int) -> Buffers:
+            if buffers is None:
+                buffers = [None] * empty
+            for start in starts:
+                start(buffers, copy)
+            return [buffers[i] for i in shards]
+
+        return finish
 
     def read_tiles(self) -> set[int]:
         """Tiles that are needed where they lie: to be handed on, or to be put together."""
         read: set[int] = set()
-        for step in self.info.steps:
-            match step:
-                case SendTile() | Broadcast():
-                    read.add(step.source)
-                case AllGather():
-                    read.update(step.operands)
-                case Tile():
+        for op in self.part.then:
+            match op:
+                case CopyTile():
+                    read.add(op.source)
+                case Join():
+                    read.update(op.parts)
+                case Outgoing():
+                    read.add(op.tile)
+                case Incoming():
                     pass
         for device, box in self.wanted.items():
             own = self.final[device]
@@ -144,29 +190,52 @@ class _Binder:
         self.count += 1
         return self.count - 1
 
-    def cut(self) -> None:
-        """One program for each device that parts of its shard are wanted of."""
+    def cut(self, tiles: Collection[int]) -> bool:
+        """One program for each device that parts of its shard are wanted of; False for none."""
+        found = False
         for position, (device, shard) in enumerate(self.held.items()):
             wanted: dict[Box, list[int]] = {}
             for step in self.info.steps:
-                if isinstance(step, Tile) and step.device == device:
+                if isinstance(step, Tile) and step.device == device and step.tile in tiles:
                     wanted.setdefault(step.box, []).append(step.tile)
             boxes = [box for box in wanted if box != shard]
             if boxes:
                 self.start_cut(position, tuple(_relative(box, shard) for box in boxes))
             made = dict(zip(boxes, range(self.count, self.count + len(boxes)), strict=True))
             self.count += len(boxes)
-            for box, tiles in wanted.items():
-                for tile in tiles:
+            for box, numbers in wanted.items():
+                found = True
+                for tile in numbers:
                     self.at[tile] = made.get(box, position)
+        return found
 
     def start_cut(
         self, position: int, bounds: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     ) -> None:
         program = _cutter(bounds)
 
-        def start(buffers: Buffers) -> None:
+        def start(buffers: Buffers, _: int) -> None:
             buffers += program(buffers[position])
+
+        self.starts.append(start)
+
+    def receive(self, op: Incoming) -> None:
+        wires, dtype, shape = self.wires, self.dtype, _shape(self.tiles[op.tile].box)
+        assert wires is not None
+
+        def start(buffers: Buffers, copy: int) -> None:
+            buffers.append(wires.receive(op, copy, shape, dtype))
+
+        self.starts.append(start)
+        self.at[op.tile] = self.new()
+        self.host.add(self.at[op.tile])
+
+    def send(self, op: Outgoing) -> None:
+        wires, mesh, at = self.wires, self.info.target_mesh, self.at[op.tile]
+        assert wires is not None
+
+        def start(buffers: Buffers, copy: int) -> None:
+            wires.send(mesh, buffers[at], op, copy)
 
         self.starts.append(start)
 
@@ -180,28 +249,28 @@ class _Binder:
         """A copy of a tile's buffer on a device."""
         put = put_on(_shape(self.tiles[tile].box), self.info.target.dtype, self.devices[number])
 
-        def start(buffers: Buffers) -> None:
+        def start(buffers: Buffers, _: int) -> None:
             buffers.append(put(buffers[buffer]))
 
         self.starts.append(start)
         return self.new()
 
-    def assemble(self, tile: int, parts: Sequence[int]) -> None:
+    def join(self, op: Join) -> None:
         """The tile of parts that lie on its device or are copied there."""
-        placed = self.tiles[tile]
+        placed = self.tiles[op.tile]
         here = [
             self.at[part]
-            if self.tiles[part].device == placed.device
+            if self.tiles[part].device == placed.device and self.at[part] not in self.host
             else self.copied(self.at[part], part, placed.device)
-            for part in parts
+            for part in op.parts
         ]
-        self.at[tile] = self.put_together(here, parts, placed.box)
+        self.at[op.tile] = self.put_together(here, op.parts, placed.box)
 
     def put_together(self, buffers_of: list[int], parts: Sequence[int], box: Box) -> int:
         begins = tuple(_relative(self.tiles[part].box, box)[0] for part in parts)
         program = _assembler(_shape(box), begins)
 
-        def start(buffers: Buffers) -> None:
+        def start(buffers: Buffers, _: int) -> None:
             buffers.append(program(*[buffers[i] for i in buffers_of]))
 
         self.starts.append(start)
@@ -210,8 +279,8 @@ class _Binder:
     def shard(self, device: int, box: Box) -> int:
         own = self.final[device]
         if not own:  # Nothing is brought of a tensor without elements.
-            empty = np.zeros(_shape(box), _jnp.dtype(self.info.target.dtype))
-            self.starts.append(lambda buffers: buffers.append(empty))
+            empty = np.zeros(_shape(box), self.dtype)
+            self.starts.append(lambda buffers, _: buffers.append(empty))
             return self.new()
         if len(own) == 1:
             return self.at[own[0]]
@@ -230,4 +299,74 @@ def bind_reshard(
         meshes: those of the plan.
         source, target: how the arrays are held on both meshes.
     """
-    return _Binder(info, meshes, source, target).bind()
+    devices: dict[int, Device] = {
+        number: device
+        for mesh, sharding in ((info.source_mesh, source), (info.target_mesh, target))
+        for number, device in zip(
+            meshes[mesh].devices, mesh_devices(as_any(sharding).mesh), strict=True
+        )
+    }
+    part = reshard_part(info, dict.fromkeys(devices, 0), 0, 1)
+    binder = _Binder(info, meshes, part, devices, None)
+    finish, tensor = binder.bind_finish(), info.target
+    to = [devices[number] for number in binder.wanted]
+
+    def move(x: jax.Array) -> jax.Array:
+        return put_shards(tensor, target, finish(shards_of(x), 0), to)
+
+    return move
+
+
+def bind_shards(
+    info: ReshardInfo,
+    meshes: Sequence[MeshInfo],
+    part: ReshardPart,
+    devices: Mapping[int, Device],
+    wires: Wires,
+) -> tuple[
+    Callable[[Buffers, int], list[Ticket]],
+    Callable[[Buffers | None, int], Buffers],
+    bool,
+    tuple[int, ...],
+]:
+    """As `bind_part`, on arrays of one device each.
+
+    Both functions take a list of their own with this worker's shards, which they use up.
+
+    Returns:
+        `send`, `finish`, `reads_source`, and the devices of which `finish` gives the shards; a
+        shard may still be on another device, or on the host.
+    """
+    binder = _Binder(info, meshes, part, devices, wires)
+    send, finish = binder.bind_send(), binder.bind_finish()
+    return send, finish, binder.reads_source, tuple(binder.wanted)
+
+
+def bind_part(
+    info: ReshardInfo,
+    meshes: Sequence[MeshInfo],
+    part: ReshardPart,
+    devices: Mapping[int, Device],
+    target: NamedSharding | None,
+    wires: Wires,
+) -> BoundPart:
+    """A worker's part in a transfer between workers.
+
+    Args:
+        meshes: those of the plan.
+        devices: this worker's devices, by number of the plan.
+        target: how the target mesh holds the array; None if it has no device here.
+    """
+    send_shards, finish_shards, reads_source, numbers = bind_shards(
+        info, meshes, part, devices, wires
+    )
+    tensor, to, sends = info.target, [devices[number] for number in numbers], bool(part.first)
+
+    def send(x: jax.Array, copy: int) -> list[Ticket]:
+        return send_shards(shards_of(x), copy) if sends else []
+
+    def finish(x: jax.Array | None, copy: int) -> jax.Array | None:
+        made = finish_shards(None if x is None else shards_of(x), copy)
+        return None if target is None else put_shards(tensor, target, made, to)
+
+    return BoundPart(send, finish, reads_source)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax.sharding import Mesh
-
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import BackendError
 from alpa_mlir.runtime.backends.compiled_cache import compiled_cache
 from alpa_mlir.runtime.backends.xla import XlaBackend
-from alpa_mlir.runtime.program import Backend, Job, Program
+from alpa_mlir.runtime.program import Backend, Job, Meshes, Program
 
 BACKENDS = ("auto", "xla", "iree")
 
@@ -47,7 +45,7 @@ class _Split:
         self._others = others
         self.name = stages.name
 
-    def build(self, jobs: Sequence[Job], meshes: Sequence[Mesh]) -> list[Program]:
+    def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """See `Backend`; jobs of one text are all stages or none is."""
         chosen = self._stages if jobs[0].of_stage else self._others
         return chosen.build(jobs, meshes)

@@ -22,7 +22,7 @@ from alpa_mlir.runtime.backends.iree_compiler import (
     plain_text,
 )
 from alpa_mlir.runtime.host import host_cpu
-from alpa_mlir.runtime.program import Job, Program
+from alpa_mlir.runtime.program import Job, Meshes, Program
 from alpa_mlir.runtime.xla import (
     array_of_capsule,
     mesh_devices,
@@ -48,7 +48,7 @@ class IreeBackend:
         self._cache = cache
         self._version = iree_version()
 
-    def build(self, jobs: Sequence[Job], meshes: Sequence[Mesh]) -> list[Program]:
+    def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """Compile jobs that have one text; see `Backend`.
 
         Raises:

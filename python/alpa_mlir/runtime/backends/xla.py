@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
-from alpa_mlir.runtime.program import Job, Program
+from alpa_mlir.runtime.program import Job, Meshes, Program
 from alpa_mlir.runtime.xla import (
     Executable,
     check_shardings,
@@ -32,7 +32,7 @@ class XlaBackend:
     def __init__(self, cache: CompiledCache | None = None) -> None:
         self._cache = cache
 
-    def build(self, jobs: Sequence[Job], meshes: Sequence[Mesh]) -> list[Program]:
+    def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """Compile jobs that have one text; see `Backend`."""
         handles: dict[int, Any] = {}
         programs: list[Program] = []

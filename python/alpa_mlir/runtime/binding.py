@@ -1,0 +1,378 @@
+"""A step's actions bound to devices: prepared calls that one loop starts.
+
+One process that has all meshes and a worker that has some of them run the same code; a worker has
+ends for its transfers with others (`Ends`) in addition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy
+from jax.sharding import Mesh, NamedSharding
+
+from alpa_mlir.plan import Plan
+from alpa_mlir.runtime.action_jobs import action_jobs, given_lefts
+from alpa_mlir.runtime.actions import (
+    Accumulate,
+    Action,
+    Copy,
+    Exchange,
+    LinearStep,
+    Place,
+    Reshard,
+    Result,
+    Run,
+    Send,
+    Zero,
+)
+from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
+from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.program import Backend, Job, Program, Progress
+from alpa_mlir.runtime.reshard_part import ReshardPart
+from alpa_mlir.runtime.run_once import run_once
+from alpa_mlir.runtime.transfer import BoundPart, Move, bind_part, bind_reshard
+from alpa_mlir.runtime.wires import Ticket, Wires
+from alpa_mlir.runtime.xla import Device, mesh_devices, named_sharding
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+Buffers = list[Any]
+Bound = Callable[[Buffers], None]
+# Gives the part of one micro-batch (None: all) of a batch argument, sharded as is said.
+Feed = Callable[[Place, NamedSharding], jax.Array]
+
+MAX_IN_FLIGHT = 32
+# Behind the values in a step's buffers.
+_FEED, _TICKETS = -1, -2
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A worker's ends for transfers with others.
+
+    Attributes:
+        parts: what it does of each reshard, by number; none where it does all or nothing.
+        devices: its own devices, by number of the plan.
+    """
+
+    parts: Mapping[int, ReshardPart]
+    devices: Mapping[int, Device]
+    wires: Wires
+
+
+class BoundStep:
+    """A step, or a worker's share of it, on devices. Calls return before the work is done.
+
+    Attributes:
+        shardings: of each value; None where none of its mesh's devices is used here.
+        state_places: where state is taken from arrays that the caller has placed.
+        given: values of such places that a call uses up.
+        first_places: where each input is wanted first.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        step: LinearStep,
+        meshes: Mapping[int, Mesh],
+        stages: Mapping[tuple[int, str], Program],
+        others: Mapping[int, Program],
+        donated: Mapping[tuple[int, str], Sequence[tuple[int, int]]],
+        backend: Backend,
+        max_in_flight: int,
+        ends: Ends | None,
+    ) -> None:
+        self.plan = plan
+        self.step = step
+        self.stages = stages
+        self.flight = Flight(max_in_flight)
+        self.shardings = [
+            named_sharding(meshes[v.mesh], v.tensor) if v.mesh in meshes else None
+            for v in step.values
+        ]
+        self._meshes = meshes
+        self._backend = backend
+        self._ends = ends
+        self._movers: dict[int, Move] = {}
+        self._parts: dict[int, BoundPart] = {}
+        places = [a for a in step.actions if isinstance(a, Place)]
+        self.first_places: dict[int, NamedSharding] = {}
+        for place in places:
+            self.first_places.setdefault(place.arg, self._target(place.value))
+        self.state_places = [a for a in places if plan.inputs[a.arg].kind == "state"]
+        self.batch_places = [a for a in places if plan.inputs[a.arg].kind != "state"]
+        self.given = {
+            a.value for a in self.state_places if plan.inputs[a.arg].carried_by is not None
+        }
+        self._sent = {a.source for a in step.actions if isinstance(a, Send)}
+        self._steps = [
+            self._bind(action, others.get(i), donated)
+            for i, action in enumerate(step.actions)
+            if not (isinstance(action, Place) and plan.inputs[action.arg].kind == "state")
+        ]
+        self._finish = [self._finisher(result) for result in step.results]
+        results = {v for result in step.results for v in result.values}
+        self._sent_results = sorted(results & self._sent)
+        self._unfinished: list[Ticket] = []
+
+    def __call__(self, states: Mapping[int, jax.Array], feed: Feed) -> list[jax.Array | None]:
+        """Start everything.
+
+        Args:
+            states: an array for each value of `state_places`, sharded as `shardings` says; those
+                of `given` are used up.
+            feed: called for each part of a batch when it is needed.
+
+        Returns:
+            One array for each result of the plan; None where no part of it is made here.
+        """
+        for ticket in self._unfinished:
+            ticket.wait()
+        buffers: Buffers = [None] * (len(self.step.values) + 2)
+        for value, array in states.items():
+            buffers[value] = array
+        buffers[_FEED] = feed
+        tickets: dict[int, list[Ticket]] = {}
+        buffers[_TICKETS] = tickets
+        for step in self._steps:
+            step(buffers)
+        self._unfinished = [t for value in self._sent_results for t in tickets.get(value, ())]
+        return [finish(buffers) for finish in self._finish]
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of the kind of its devices: `cpu`, `gpu`."""
+        mesh = next(iter(self._meshes.values()))
+        return str(mesh_devices(mesh)[0].platform)
+
+    def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:
+        """Compile and run programs beside the step's on its meshes; see `run_once`."""
+        return run_once(jobs, arguments, self._meshes, self._backend)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on each device that XLA needs for each function, by `stage/function`."""
+        return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self.stages.items()}
+
+    def _bind(
+        self,
+        action: Action,
+        executable: Program | None,
+        donated: Mapping[tuple[int, str], Sequence[tuple[int, int]]],
+    ) -> Bound:
+        given: set[int] = set()
+        match action:
+            case Place():
+                return self._bind_place(action)
+            case Copy():
+                return self._bind_copy(action)
+            case Send():
+                return self._bind_send(action)
+            case Exchange():
+                return self._bind_exchange(action)
+            case Run():
+                key = action.stage, action.function
+                executable = self.stages[key]
+                inputs, outputs = action.inputs, action.outputs
+                given = {inputs[i] for i, _ in donated.get(key, ())}
+            case Accumulate():
+                lefts = tuple(left for _, left, _ in action.sums)
+                inputs = lefts + tuple(right for _, _, right in action.sums)
+                outputs = tuple(value for value, _, _ in action.sums)
+                given = given_lefts(action)
+            case Zero():
+                inputs, outputs = (), (action.value,)
+            case Reshard():
+                inputs, outputs = (action.source,), (action.value,)
+        assert executable is not None
+        call = _bind_call(executable.call, inputs, outputs, action.last, self.flight)
+        waited = sorted(given & self._sent)
+        return _after_sends(call, waited) if waited else call
+
+    def _target(self, value: int) -> NamedSharding:
+        sharding = self.shardings[value]
+        assert sharding is not None
+        return sharding
+
+    def _bind_place(self, place: Place) -> Bound:
+        target, value = self._target(place.value), place.value
+
+        def run(buffers: Buffers) -> None:
+            buffers[value] = buffers[_FEED](place, target)
+
+        return run
+
+    def _bind_copy(self, copy: Copy) -> Bound:
+        move = self._movers.get(copy.by)
+        if move is None:
+            source, target = self._target(copy.source), self._target(copy.value)
+            info = self.plan.reshards[copy.by]
+            move = self._movers[copy.by] = bind_reshard(info, self.plan.meshes, source, target)
+        sent, value, last = copy.source, copy.value, copy.last
+
+        def run(buffers: Buffers) -> None:
+            buffers[value] = move(buffers[sent])
+            for v in last:
+                buffers[v] = None
+
+        return run
+
+    def _part(self, by: int) -> BoundPart:
+        """What this worker does of a reshard."""
+        part = self._parts.get(by)
+        if part is None:
+            ends, info = self._ends, self.plan.reshards[by]
+            assert ends is not None
+            mesh = self._meshes.get(info.target_mesh)
+            part = self._parts[by] = bind_part(
+                info,
+                self.plan.meshes,
+                ends.parts[by],
+                ends.devices,
+                None if mesh is None else named_sharding(mesh, info.target),
+                ends.wires,
+            )
+        return part
+
+    def _bind_send(self, send: Send) -> Bound:
+        start = self._part(send.by).send
+        source, number, last = send.source, send.number, send.last
+
+        def run(buffers: Buffers) -> None:
+            tickets = start(buffers[source], number)
+            if tickets:
+                buffers[_TICKETS].setdefault(source, []).extend(tickets)
+            for v in last:
+                buffers[v] = None
+
+        return run
+
+    def _bind_exchange(self, action: Exchange) -> Bound:
+        part = self._part(action.by)
+        finish = part.finish
+        source = action.source if part.reads_source else None
+        value, number, last = action.value, action.number, action.last
+
+        def run(buffers: Buffers) -> None:
+            made = finish(None if source is None else buffers[source], number)
+            if value is not None:
+                buffers[value] = made
+            for v in last:
+                buffers[v] = None
+
+        return run
+
+    def _finisher(self, result: Result) -> Callable[[Buffers], jax.Array | None]:
+        values, scale = result.values, result.scale
+        sharding = self.shardings[values[0]]
+        if sharding is None:
+            return lambda buffers: None
+        if result.join is None and scale == 1.0:
+            return lambda buffers: buffers[values[0]]
+        join = _jax.jit(_join_values, static_argnums=(1, 2), out_shardings=sharding)
+        how = result.join or "sum"
+        return lambda buffers: join([buffers[v] for v in values], how, scale)
+
+
+def bind_step(
+    plan: Plan,
+    step: LinearStep,
+    meshes: Mapping[int, Mesh],
+    *,
+    donate_state: bool,
+    max_in_flight: int,
+    backend: Backend,
+    progress: Progress | None,
+    ends: Ends | None = None,
+) -> BoundStep:
+    """Compile what a step runs and bind it to the devices of meshes.
+
+    Args:
+        step: of one process (`linearize`) or of a worker (`worker_step`).
+        meshes: those of which this process has devices, by number.
+
+    Raises:
+        PlanMismatchError: a module lacks a function, or is another one than the tables say.
+    """
+    donated = donations(plan, step, donate_state)
+    stages = stage_jobs(plan, donated)
+    others = action_jobs(plan, step)
+    jobs: list[Job] = [*stages.values(), *others.values()]
+    compiled = compile_jobs(jobs, meshes, progress, backend)
+    return BoundStep(
+        plan,
+        step,
+        meshes,
+        dict(zip(stages, compiled[: len(stages)], strict=True)),
+        dict(zip(others, compiled[len(stages) :], strict=True)),
+        donated,
+        backend,
+        max_in_flight,
+        ends,
+    )
+
+
+class Flight:
+    """Keeps the number of started programs bounded: XLA's thread pool is finite."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(1, limit)
+        self.started: deque[jax.Array] = deque()
+
+    def add(self, array: jax.Array) -> None:
+        self.started.append(array)
+        while len(self.started) > self.limit:
+            oldest = self.started.popleft()
+            if oldest.is_deleted():  # given to a later program, which is in here as well
+                continue
+            try:
+                oldest.block_until_ready()
+            except RuntimeError as error:
+                # A shard that somebody reads is copied instead, and the array counts as there.
+                if "donated" not in str(error):
+                    raise
+
+
+def _bind_call(
+    execute: Callable[[list[Any]], list[jax.Array]],
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    last: tuple[int, ...],
+    flight: Flight,
+) -> Bound:
+    def run(buffers: Buffers) -> None:
+        made = execute([buffers[v] for v in inputs])
+        for v, array in zip(outputs, made, strict=True):
+            buffers[v] = array
+        for v in last:
+            buffers[v] = None
+        if made:
+            flight.add(made[0])
+
+    return run
+
+
+def _after_sends(call: Bound, values: Sequence[int]) -> Bound:
+    """The call gives buffers away that may be on their way to another worker."""
+
+    def run(buffers: Buffers) -> None:
+        tickets = buffers[_TICKETS]
+        for value in values:
+            for ticket in tickets.pop(value, ()):
+                ticket.wait()
+        call(buffers)
+
+    return run
+
+
+def _join_values(arrays: list[jax.Array], join: str, scale: float) -> jax.Array:
+    if join == "concat":
+        return _jnp.concatenate(arrays, axis=0)
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = total + array
+    return (total * scale).astype(total.dtype) if scale != 1.0 else total

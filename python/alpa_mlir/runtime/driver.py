@@ -1,0 +1,412 @@
+"""A plan on several workers: one call to each of them a step, arrays stay where they are."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_mlir.errors import ArgumentMismatchError, TransportError, WorkerError
+from alpa_mlir.hosts.interface import Reply, WorkerGroup
+from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan_reshard import Box
+from alpa_mlir.plan_text import bytes_text
+from alpa_mlir.runtime.arguments import check_argument, input_shape
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.boundary import Boundary
+from alpa_mlir.runtime.host_parts import assembled, slices
+from alpa_mlir.runtime.in_workers import inputs_in_workers, outputs_in_workers
+from alpa_mlir.runtime.linear import linearize
+from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
+from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.program import Job
+
+_jnp: Any = jax.numpy
+Array = NDArray[Any]
+
+# Steps that may be asked for before the workers have started the first of them.
+MAX_AHEAD = 3
+_SECONDS_FOR_OTHERS = 10.0  # To hear what else went wrong when a worker has failed.
+
+
+@dataclass
+class _Call:
+    """What a call gives to the workers, as it is put together."""
+
+    inputs: list[dict[int, Held | Parts]]
+    drop: list[tuple[int, tuple[int, ...]]] = field(
+        default_factory=list[tuple[int, tuple[int, ...]]]
+    )
+    used_up: list[DistributedArray] = field(default_factory=list[DistributedArray])
+    sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
+
+
+class DistributedPlan:
+    """A plan on a group of workers. Calls return before the work is done.
+
+    Args:
+        plan: the whole plan; its modules are not needed.
+        group: workers that have loaded it on this placement.
+        donate_state: as the workers were told.
+    """
+
+    def __init__(
+        self, plan: Plan, placement: Placement, group: WorkerGroup, donate_state: bool
+    ) -> None:
+        step = linearize(plan)
+        placement.check(plan)
+        self.plan = plan
+        self.placement = placement
+        self.group = group
+        self._donate = donate_state
+        self._boundary = Boundary(plan, check_argument)
+        self._inputs = inputs_in_workers(plan, placement, step)
+        self._outputs = outputs_in_workers(plan, placement, step)
+        self._lock = threading.RLock()
+        self._uids = itertools.count()
+        self._number = 0
+        self._pending: deque[tuple[int, list[Reply]]] = deque()
+        # Filled by finalizers, in any thread: appending takes no lock.
+        self._released: deque[tuple[int, tuple[int, ...]]] = deque()
+        self._small: weakref.WeakValueDictionary[int, DistributedArray] = (
+            weakref.WeakValueDictionary()
+        )
+        self._came: dict[int, list[tuple[Box, Array]]] = {}
+        self._placed: dict[int, tuple[Any, DistributedArray]] = {}
+        self._failure: WorkerError | None = None
+        self._closed = False
+        self._end = weakref.finalize(self, group.close)
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Start one step.
+
+        Args:
+            args: as `LoadedPlan` takes them; state that an earlier call returned stays in its
+                workers, other arrays are sent there.
+
+        Returns:
+            One `DistributedArray` per result of the function; a stack whose layers have several
+            owners is a `StackedArray` of them.
+
+        Raises:
+            ArgumentMismatchError: an argument has another shape or dtype than the plan's, or was
+                used up.
+            WorkerError: a worker failed, in this step or an earlier one.
+        """
+        with self._lock:
+            self._check_open()
+            self._hear(MAX_AHEAD - 1)
+            pieces = self._boundary.take_apart(args, self.put)
+            call = self._prepare([self._checked(i, x) for i, x in enumerate(pieces)])
+            return self._boundary.put_together(self._start(call))
+
+    def put(self, index: int, x: Any) -> DistributedArray:
+        """Send an array for input `index` of the plan to the workers that need it, ahead of the
+        step that takes it.
+
+        Raises:
+            ArgumentMismatchError: it has another shape or dtype than the plan's.
+        """
+        with self._lock:
+            self._check_open()
+            info, wanted = self.plan.inputs[index], self._inputs[index]
+            shape = input_shape(self.plan, index)
+            host = np.asarray(check_argument(x, info, shape))
+            uid, ranks = next(self._uids), tuple(wanted.boxes)
+            for rank in ranks:
+                self._told(rank, "put", uid, index, self._parts(host, wanted.boxes[rank]))
+            mesh = 0 if wanted.mesh is None else wanted.mesh
+            spec = ((),) * len(shape) if wanted.tensor is None else wanted.tensor.spec
+            tensor = TensorSpec(shape, info.dtype, spec)
+            return DistributedArray(
+                self, uid, info.name, tensor, host.dtype, mesh, self.plan.meshes[mesh], ranks, index
+            )
+
+    def synchronize(self) -> None:
+        """Wait until the workers have started everything that they were asked for.
+
+        Raises:
+            WorkerError: a worker failed.
+        """
+        with self._lock:
+            self._check_open()
+            self._hear(0)
+
+    def close(self) -> None:
+        """End the workers. Arrays that live there are gone."""
+        self._closed = True
+        self._end()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on each device that XLA needs for each function, by `stage/function`."""
+        found: dict[str, int] = {}
+        for rank in range(self.placement.size):
+            found.update(self.group.call(rank, "memory_bytes").result())
+        return found
+
+    def as_text(self) -> str:
+        """The devices of each worker, and each function's memory."""
+        lines = [
+            f"worker {rank}: devices {' '.join(map(str, devices))}"
+            for rank, devices in enumerate(self.placement.workers)
+        ]
+        lines += [f"{name}: {bytes_text(n)} a device" for name, n in self.memory_bytes().items()]
+        return "\n".join(lines)
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of the kind of the workers' devices: `cpu`, `gpu`."""
+        return str(self.group.call(0, "ping").result()["platform"])
+
+    def sharding_of_input(self, index: int) -> None:
+        """None: no sharding of this process says where workers want an input."""
+
+    def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[Any]]:
+        """Compile and run programs beside the step's, such as those that make its state.
+
+        Args:
+            jobs: their meshes are those of the plan.
+            arguments: arrays of NumPy, which every device of each program's mesh holds whole.
+
+        Returns:
+            A `DistributedArray` for each result of each program.
+        """
+        with self._lock:
+            self._check_open()
+            made = [[next(self._uids) for _ in job.outputs] for job in jobs]
+            replies: list[tuple[int, Reply]] = []
+            ranks_of = [self.placement.ranks_of(self.plan, job.mesh) for job in jobs]
+            for rank in range(self.placement.size):
+                own = [i for i, ranks in enumerate(ranks_of) if rank in ranks]
+                if own:
+                    given = [jobs[i] for i in own], list(arguments), [made[i] for i in own]
+                    replies.append((rank, self._told(rank, "run_once", *given)))
+            for rank, reply in replies:
+                try:
+                    reply.result()
+                except Exception as error:
+                    raise self._fail(rank, error) from error
+        return [
+            [
+                DistributedArray(
+                    self,
+                    uid,
+                    job.label,
+                    tensor,
+                    np.dtype(_jnp.dtype(tensor.dtype)),
+                    job.mesh,
+                    self.plan.meshes[job.mesh],
+                    ranks,
+                )
+                for uid, tensor in zip(uids, job.outputs, strict=True)
+            ]
+            for job, uids, ranks in zip(jobs, made, ranks_of, strict=True)
+        ]
+
+    # What arrays ask of their home.
+
+    def fetch(self, array: DistributedArray) -> list[Reply]:
+        """Ask the workers for the parts of an array."""
+        self._check_open()
+        return [self.group.call(rank, "fetch", array.uid) for rank in array.workers]
+
+    def gather(self, array: DistributedArray, replies: list[Reply]) -> Array:
+        """The array from its workers' answers."""
+        parts = [part for parts in self._answers(array, replies) for part in parts]
+        return assembled(parts, array.shape, array.dtype)
+
+    def wait(self, array: DistributedArray) -> None:
+        """Returns when an array's value has been computed."""
+        self._check_open()
+        self._answers(array, [self.group.call(r, "wait", array.uid) for r in array.workers])
+
+    def release(self, uid: int, ranks: tuple[int, ...]) -> None:
+        """Free an array with the next step."""
+        self._released.append((uid, ranks))
+
+    def _answers(self, array: DistributedArray, replies: list[Reply]) -> list[Any]:
+        try:
+            return [reply.result() for reply in replies]
+        except Exception as error:
+            with self._lock:
+                self._hear(0)  # What failed is the cause, if something did.
+            raise WorkerError(f"cannot be read: {error}", where=array.name) from error
+
+    def _checked(self, index: int, x: Any) -> Any:
+        if isinstance(x, DistributedArray) and x.is_deleted():
+            try:
+                x.check()
+            except RuntimeError as error:
+                raise ArgumentMismatchError(
+                    getattr(error, "what", str(error)),
+                    where=self.plan.inputs[index].name,
+                    fix="use the state that the last step returned, or donate_state=False",
+                ) from None
+        if isinstance(x, jax.Array) and x.is_deleted():
+            raise ArgumentMismatchError("the array was deleted", where=self.plan.inputs[index].name)
+        return check_argument(x, self.plan.inputs[index], input_shape(self.plan, index))
+
+    def _is_there(self, index: int, x: Any) -> bool:
+        """Whether the workers have the array where input `index` needs it."""
+        if not isinstance(x, DistributedArray) or x.home is not self:
+            return False
+        if x.placed_for is not None:
+            return x.placed_for == index
+        wanted = self._inputs[index]
+        is_state = self.plan.inputs[index].kind == "state"
+        return is_state and wanted.mesh == x.mesh_number
+
+    def _prepare(self, args: Sequence[Any]) -> _Call:
+        call = _Call([{} for _ in range(self.placement.size)])
+        held = [x.uid for i, x in enumerate(args) if self._is_there(i, x)]
+        for index, x in enumerate(args):
+            info, wanted = self.plan.inputs[index], self._inputs[index]
+            gives = self._donate and info.carried_by is not None
+            if info.kind != "state" and not self._is_there(index, x):
+                host = np.asarray(x)
+                for rank, boxes in wanted.boxes.items():
+                    call.inputs[rank][index] = self._parts(host, boxes)
+                continue
+            there = x if self._is_there(index, x) else self._send(index, x, gives)
+            call.sent.append(there)  # Kept until the step is asked for, so that it is not freed.
+            twice = held.count(there.uid) > 1
+            for rank in wanted.boxes:
+                call.inputs[rank][index] = Held(there.uid, copy=gives and twice)
+            if gives and there is x and x not in call.used_up:
+                call.used_up.append(x)
+                if twice:  # Copies were used up; the array itself is dropped behind the step.
+                    call.drop.append((x.uid, x.workers))
+        return call
+
+    def _send(self, index: int, x: Any, gives: bool) -> DistributedArray:
+        """An array for a state input; one of JAX that no step uses up is sent once, as long as it
+        is given again."""
+        known = self._placed.get(index)
+        if known is not None and known[0]() is x:
+            return known[1]
+        there = self.put(index, x)
+        if not gives and isinstance(x, jax.Array):
+            self._placed[index] = (weakref.ref(x), there)
+        if gives:
+            there.used_up(self._number)  # By the step itself, under this name.
+        return there
+
+    def _parts(self, host: Array, boxes: Sequence[Box]) -> Parts:
+        """Parts that nobody changes: of an array that workers would share, copies."""
+        copies = self.group.shares_memory
+        return tuple(
+            (box, np.array(part) if copies else np.ascontiguousarray(part))
+            for box in boxes
+            for part in (host[slices(box)],)
+        )
+
+    def _start(self, call: _Call) -> list[DistributedArray]:
+        for array in call.used_up:
+            if array.is_being_read:
+                array.on_host()
+        outputs = [next(self._uids) for _ in self._outputs]
+        free: list[list[int]] = [[] for _ in range(self.placement.size)]
+        while self._released:
+            uid, ranks = self._released.popleft()
+            self._came.pop(uid, None)
+            for rank in ranks:
+                free[rank].append(uid)
+        self._released.extend(call.drop)
+        number = self._number
+        replies: list[Reply] = []
+        for rank in range(self.placement.size):
+            made = {
+                index: uid
+                for index, (uid, output) in enumerate(zip(outputs, self._outputs, strict=True))
+                if rank in output.ranks
+            }
+            request = StepRequest(number, call.inputs[rank], made, tuple(free[rank]))
+            replies.append(self._told(rank, "step", request))
+        self._pending.append((number, replies))
+        self._number += 1
+        for array in call.used_up:
+            array.used_up(number)
+        return [self._result(index, uid) for index, uid in enumerate(outputs)]
+
+    def _result(self, index: int, uid: int) -> DistributedArray:
+        output, info = self._outputs[index], self.plan.outputs[index]
+        mesh = self.plan.meshes[output.mesh]
+        array = DistributedArray(
+            self, uid, info.name, output.tensor, output.dtype, output.mesh, mesh, output.ranks
+        )
+        self._small[uid] = array
+        return array
+
+    def _told(self, rank: int, method: str, *args: Any) -> Reply:
+        try:
+            return self.group.call(rank, method, *args)
+        except WorkerError as error:
+            raise self._fail(rank, error) from error
+
+    def _hear(self, left: int) -> None:
+        """Take the replies of all steps but the last `left`, and of those that are there."""
+        while self._pending:
+            number, replies = self._pending[0]
+            if len(self._pending) <= left and not all(reply.done() for reply in replies):
+                break
+            self._pending.popleft()
+            self._take(number, replies)
+
+    def _take(self, number: int, replies: Sequence[Reply]) -> None:
+        errors: list[tuple[int, int, Exception]] = []
+        for rank, reply in enumerate(replies):
+            try:
+                answer: StepReply = reply.result(_SECONDS_FOR_OTHERS if errors else None)
+            except Exception as error:
+                errors.append((rank, number, error))
+            else:
+                for uid, parts in answer.ready.items():
+                    self._arrive(uid, parts)
+        if errors:
+            rank, number, cause = self._cause(errors)
+            raise self._fail(rank, cause, number) from cause
+
+    def _cause(self, errors: list[tuple[int, int, Exception]]) -> tuple[int, int, Exception]:
+        """Which worker failed by itself, and in which step: others hear nothing more of it, even
+        in a step before."""
+        for number, replies in self._pending:
+            for rank, reply in enumerate(replies):
+                try:
+                    reply.result(_SECONDS_FOR_OTHERS)
+                except Exception as error:
+                    errors.append((rank, number, error))
+        causes = [found for found in errors if not isinstance(found[2], TransportError)]
+        return (causes or errors)[0]
+
+    def _arrive(self, uid: int, parts: Parts) -> None:
+        array = self._small.get(uid)
+        if array is None:
+            return
+        came = self._came.setdefault(uid, [])
+        came.extend(parts)
+        if sum(data.size for _, data in came) == array.size:
+            array.arrived(assembled(self._came.pop(uid), array.shape, array.dtype))
+
+    def _fail(self, rank: int, cause: BaseException, number: int | None = None) -> WorkerError:
+        when = "" if number is None else f" in step {number}"
+        self._failure = WorkerError(
+            f"failed{when}: {cause}",
+            where=f"worker {rank}",
+            fix="load the plan again, and go on from the last checkpoint",
+        )
+        return self._failure
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise WorkerError("its workers were closed", where=f"plan of {self.plan.name}")

@@ -1,0 +1,136 @@
+"""Parts of arrays on the host: cut for devices, put on them, read back, and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+from jax.sharding import NamedSharding
+from numpy.typing import NDArray
+
+from alpa_mlir.errors import WorkerError
+from alpa_mlir.plan import MeshInfo, TensorSpec
+from alpa_mlir.plan_reshard import Box, box_elements, box_text, contains
+from alpa_mlir.runtime.messages import Parts
+from alpa_mlir.runtime.reshard_checks import held_boxes
+from alpa_mlir.runtime.xla import Device, as_any, put_shards
+
+_jnp: Any = jax.numpy
+Array = NDArray[Any]
+
+
+def slices(box: Box, within: Box | None = None) -> tuple[slice, ...]:
+    """Of a box, in an array that holds the whole tensor or the box around it."""
+    origins = [begin for begin, _ in within] if within is not None else [0] * len(box)
+    return tuple(
+        slice(begin - origin, end - origin)
+        for (begin, end), origin in zip(box, origins, strict=True)
+    )
+
+
+def covering(boxes: Iterable[Box]) -> list[Box]:
+    """Few boxes that hold all of the given ones: the one around them, where that holds no more
+    than they do together, or else those that lie in no other one.
+
+    Example:
+        >>> covering([((0, 2),), ((2, 4),), ((0, 1),)])
+        [((0, 4),)]
+    """
+    distinct = list(dict.fromkeys(boxes))
+    outer = [
+        box
+        for box in distinct
+        if not any(other != box and contains(other, box) for other in distinct)
+    ]
+    around = tuple(
+        (min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*outer, strict=True)
+    )
+    if box_elements(around) <= sum(map(box_elements, outer)):
+        return [around]
+    return outer
+
+
+class Cutter:
+    """Puts what this process needs of a tensor on its devices of a mesh.
+
+    Args:
+        tensor: as the mesh holds it.
+        devices: those of this process, by number of the plan.
+        rows: where dimension 0 of the tensor begins in the arrays that are cut.
+    """
+
+    def __init__(
+        self,
+        tensor: TensorSpec,
+        mesh: MeshInfo,
+        sharding: NamedSharding,
+        devices: Mapping[int, Device],
+        rows: int = 0,
+    ) -> None:
+        self._tensor = tensor
+        self._sharding = sharding
+        boxes = {n: box for n, box in held_boxes(tensor, mesh).items() if n in devices}
+        self._devices = [devices[n] for n in boxes]
+        self.boxes = [shifted(box, rows) for box in boxes.values()]
+
+    def put(self, parts: Parts, where: str) -> jax.Array:
+        """The array, made of parts, which must not be changed afterwards.
+
+        Raises:
+            WorkerError: no part holds what a device needs.
+        """
+        shards = [_cut(parts, box, where) for box in self.boxes]
+        return put_shards(self._tensor, self._sharding, shards, self._devices)
+
+
+def shifted(box: Box, rows: int) -> Box:
+    """The box, so many rows further down."""
+    if not rows:
+        return box
+    (begin, end), *others = box
+    return ((begin + rows, end + rows), *others)
+
+
+def _cut(parts: Parts, box: Box, where: str) -> Array:
+    for outer, data in parts:
+        if contains(outer, box):
+            return np.ascontiguousarray(data[slices(box, outer)])
+    raise WorkerError(f"has not been given {box_text(box)}", where=where)
+
+
+def parts_of(array: jax.Array) -> Parts:
+    """What this process has of an array, each part once over all processes; waits for it."""
+    shape = array.shape
+    return tuple(
+        (_box(shard.index, shape), np.asarray(shard.data))
+        for shard in as_any(array).addressable_shards
+        if shard.replica_id == 0
+    )
+
+
+def _box(index: Sequence[slice], shape: Sequence[int]) -> Box:
+    return tuple(
+        (s.start or 0, size if s.stop is None else s.stop)
+        for s, size in zip(index, shape, strict=True)
+    )
+
+
+def assembled(parts: Sequence[tuple[Box, Array]], shape: tuple[int, ...], dtype: Any) -> Array:
+    """The whole array; `parts` are disjoint.
+
+    Raises:
+        WorkerError: a part is missing.
+    """
+    found = sum(box_elements(box) for box, _ in parts)
+    wanted = box_elements(tuple((0, size) for size in shape))
+    if found != wanted:
+        raise WorkerError(f"{found} of {wanted} elements of {list(shape)} came back")
+    if len(parts) == 1:
+        return np.asarray(parts[0][1])
+    whole = np.empty(shape, dtype)
+    for box, data in parts:
+        whole[slices(box)] = data
+    return whole

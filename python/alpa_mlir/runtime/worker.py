@@ -1,0 +1,413 @@
+"""A worker: runs its share of a plan's steps, and keeps arrays between them.
+
+It knows neither who drives it nor how; hosts/ puts it into threads or processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy
+from jax.sharding import NamedSharding
+
+from alpa_mlir.cache_folder import CacheLike
+from alpa_mlir.errors import AlpaError, TransportError, WorkerError
+from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.runtime.actions import LinearStep, Place
+from alpa_mlir.runtime.backends.choice import make_backend
+from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
+from alpa_mlir.runtime.devices import mesh_on
+from alpa_mlir.runtime.host_parts import Cutter, parts_of
+from alpa_mlir.runtime.linear import merge_programs
+from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
+from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.program import Job, Progress
+from alpa_mlir.runtime.reshard_part import reshard_part
+from alpa_mlir.runtime.wires import Wires
+from alpa_mlir.runtime.worker_checks import check_devices, check_ends
+from alpa_mlir.runtime.worker_step import remote_reshards, worker_step
+from alpa_mlir.runtime.xla import Device, as_any
+from alpa_mlir.transport.interface import Transport
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+# How an input is held: mesh, form, and the micro-batch if it is one's part.
+Form = tuple[int, TensorSpec, int | None]
+
+# Results of at most this size are sent along with the reply to a later step.
+SMALL_BYTES = 4096
+_REMEMBERED = 1 << 16  # Arrays that are gone, for the message of an error.
+
+
+class Worker:
+    """The share of one process in the steps of a plan.
+
+    Methods are called one after the other, except for those of `BESIDE`.
+
+    Args:
+        plan: with the modules of this worker's stages at least (`part_of_plan`).
+        rank: which of the placement's workers this is.
+        devices: device of JAX for each device number of this worker's meshes; some of them may
+            belong to other processes of one world of `jax.distributed`.
+        transport: a connected end with this rank; None where there is one worker only.
+        donate_state: a step uses up the carried state that it is given.
+        max_in_flight: programs that may be started and not finished.
+        backend, cache: who compiles, and whether programs are kept on disk, as `runtime.load` has
+            them.
+        progress: called with (done, total, label) as programs are compiled.
+
+    Raises:
+        PlanMismatchError: the parts of the plan contradict each other.
+        PlacementError: the placement is not one of this plan.
+        DevicesError: devices are missing, given twice, or those of another process.
+    """
+
+    # Methods that wait, and may be called while others run.
+    BESIDE: ClassVar[frozenset[str]] = frozenset({"fetch", "wait", "ping"})
+
+    def __init__(
+        self,
+        plan: Plan,
+        placement: Placement,
+        rank: int,
+        devices: Mapping[int, Device],
+        transport: Transport | None,
+        *,
+        donate_state: bool = True,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        backend: str = "auto",
+        cache: CacheLike = True,
+        progress: Progress | None = None,
+    ) -> None:
+        self.rank = rank
+        self._plan = plan
+        self._donate = donate_state
+        self._transport = transport
+        step = merge_programs(plan)
+        placement.check(plan)
+        check_ends(placement, rank, transport)
+        check_devices(plan, placement, rank, devices)
+        own = {number: devices[number] for number in placement.workers[rank]}
+        share = worker_step(plan, step, placement, rank)
+        meshes = {m: mesh_on(plan.meshes[m], devices) for m in placement.meshes_of(plan, rank)}
+        ends = None
+        if transport is not None:
+            self._wires = Wires(transport, self._fail)
+            parts = {
+                by: reshard_part(info, placement.owners, rank, _itemsize(info.source.dtype))
+                for by in remote_reshards(plan, share)
+                for info in (plan.reshards[by],)
+            }
+            ends = Ends(parts, own, self._wires)
+        else:
+            self._wires = None
+        self._bound = bind_step(
+            plan,
+            share,
+            meshes,
+            donate_state=donate_state,
+            max_in_flight=max_in_flight,
+            backend=make_backend(backend, cache),
+            progress=progress,
+            ends=ends,
+        )
+        self._cutters = _cutters(plan, share, self._bound.shardings, own)
+        self._changed = threading.Condition()
+        self._arrays: dict[int, dict[Form, jax.Array]] = {}
+        self._gone: deque[int] = deque(maxlen=_REMEMBERED)
+        self._small: deque[tuple[int, jax.Array]] = deque()
+        self._next = 0
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def put(self, uid: int, index: int, shards: Parts) -> None:
+        """Keep parts of input `index` of the plan on this worker's devices, under a number.
+
+        Args:
+            shards: what lies where in the whole array; they may hold more than is needed, and
+                must not be changed afterwards.
+        """
+        self._check_open()
+        where = f"worker {self.rank}: {self._plan.inputs[index].name}"
+        arrays = {
+            self._form(place): self._cutters[place.value].put(shards, where)
+            for place in (*self._bound.state_places, *self._bound.batch_places)
+            if place.arg == index
+        }
+        self._keep({uid: arrays})
+
+    def step(self, request: StepRequest) -> StepReply:
+        """Start a step; returns when all of it is started, not when it is done.
+
+        Steps come in the order of their numbers, and ask every worker of the plan. A step that
+        fails ends the worker's part in all later ones, and lets the others know.
+
+        Raises:
+            WorkerError, TransportError: the step could not be started.
+        """
+        self._check_open()
+        try:
+            self.free(request.free)
+            return self._step(request)
+        except BaseException as error:
+            self._fail(error)
+            if isinstance(error, AlpaError) or not isinstance(error, Exception):
+                raise
+            raise WorkerError(
+                f"{type(error).__name__}: {error}",
+                where=f"worker {self.rank}, step {request.number}",
+            ) from error
+
+    def run_once(
+        self, jobs: Sequence[Job], arguments: Sequence[Any], uids: Sequence[Sequence[int]]
+    ) -> None:
+        """Compile and run programs on this worker's meshes, and keep their results.
+
+        Args:
+            arguments: arrays of NumPy, which every device of each program's mesh holds whole.
+            uids: for each program those of its results.
+        """
+        self._check_open()
+        results = self._bound.run_once(jobs, arguments)
+        self._keep(
+            {
+                uid: {(job.mesh, tensor, None): array}
+                for job, own, made in zip(jobs, uids, results, strict=True)
+                for uid, tensor, array in zip(own, job.outputs, made, strict=True)
+            }
+        )
+
+    def fetch(self, uid: int) -> Parts:
+        """What this worker has of an array: part by part, each once over all workers.
+
+        Waits until the array is there and its value too.
+
+        Raises:
+            WorkerError: the array is gone, or the worker failed before it was made.
+        """
+        return parts_of(self._awaited(uid)[0])
+
+    def wait(self, uid: int) -> None:
+        """Waits like `fetch`, and gives nothing."""
+        for array in self._awaited(uid):
+            array.block_until_ready()
+
+    def _awaited(self, uid: int) -> list[jax.Array]:
+        with self._changed:
+            self._changed.wait_for(lambda: uid in self._arrays or uid in self._gone or self._over())
+            arrays = self._arrays.get(uid)
+        if arrays is None:
+            self._check_open()
+            raise WorkerError(f"array {uid} is gone", where=f"worker {self.rank}")
+        return list(arrays.values())
+
+    def free(self, uids: Iterable[int]) -> None:
+        """Drop arrays that nobody needs any more."""
+        with self._changed:
+            for uid in uids:
+                if self._arrays.pop(uid, None) is not None:
+                    self._gone.append(uid)
+            self._changed.notify_all()
+
+    def ping(self) -> dict[str, Any]:
+        """Who this is and how far it has come."""
+        return {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "version": package_version(),
+            "jax": _jax.__version__,
+            "platform": self._bound.platform,
+            "step": self._next,
+            "arrays": len(self._arrays),
+            "error": None if self._error is None else str(self._error),
+        }
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on each device that XLA needs for each function, by `stage/function`."""
+        return self._bound.memory_bytes()
+
+    def close(self) -> None:
+        """Drop everything and end the connections. May be called twice."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._arrays.clear()
+            self._small.clear()
+            self._changed.notify_all()
+        self._end_connections()
+
+    def _end_connections(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        if self._wires is not None:
+            self._wires.close()
+
+    def _over(self) -> bool:
+        return self._closed or self._error is not None
+
+    def _check_open(self) -> None:
+        if (error := self._error) is not None:
+            # As what it was: of another worker's failure, or of this one's own.
+            kind = TransportError if isinstance(error, TransportError) else WorkerError
+            raise kind(f"failed before: {error}", where=f"worker {self.rank}") from error
+        if self._closed:
+            raise WorkerError("is closed", where=f"worker {self.rank}")
+
+    def _fail(self, error: BaseException) -> None:
+        """No more steps: others that wait for something from here learn it at once."""
+        with self._changed:
+            if self._over():
+                return
+            self._error = error
+            self._changed.notify_all()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _keep(self, arrays: Mapping[int, dict[Form, jax.Array]]) -> None:
+        with self._changed:
+            self._arrays.update(arrays)
+            self._changed.notify_all()
+
+    def _form(self, place: Place) -> Form:
+        value = self._bound.step.values[place.value]
+        return value.mesh, value.tensor, place.micro_batch
+
+    def _step(self, request: StepRequest) -> StepReply:
+        if request.number != self._next:
+            raise WorkerError(
+                f"step {request.number} where {self._next} is next", where=f"worker {self.rank}"
+            )
+        states = {place.value: self._state(place, request) for place in self._bound.state_places}
+        if self._donate:
+            self._use_up(request)
+
+        def feed(place: Place, target: NamedSharding) -> jax.Array:
+            given = self._given(place, request)
+            if isinstance(given, Held):
+                return self._held(place, given.uid)
+            return self._cutters[place.value].put(given, self._where(place))
+
+        results = self._bound(states, feed)
+        del states
+        outputs: dict[int, dict[Form, jax.Array]] = {}
+        for index, uid in request.outputs.items():
+            array = results[index]
+            if array is None:
+                raise WorkerError(
+                    f"makes nothing of result {self._plan.outputs[index].name}",
+                    where=f"worker {self.rank}",
+                )
+            value = self._bound.step.values[self._bound.step.results[index].values[0]]
+            outputs[uid] = {(value.mesh, value.tensor, None): array}
+            if array.nbytes <= SMALL_BYTES:
+                array.copy_to_host_async()
+                self._small.append((uid, array))
+        self._keep(outputs)
+        self._next += 1
+        return StepReply(request.number, self._ready())
+
+    def _where(self, place: Place) -> str:
+        return f"worker {self.rank}: {self._plan.inputs[place.arg].name}"
+
+    def _given(self, place: Place, request: StepRequest) -> Held | Parts:
+        given = request.inputs.get(place.arg)
+        if given is None:
+            raise WorkerError("has not been given", where=self._where(place))
+        return given
+
+    def _state(self, place: Place, request: StepRequest) -> jax.Array:
+        given = self._given(place, request)
+        if not isinstance(given, Held):
+            return self._cutters[place.value].put(given, self._where(place))
+        array = self._held(place, given.uid)
+        is_given = self._donate and place.value in self._bound.given
+        return _jnp.copy(array) if given.copy and is_given else array
+
+    def _held(self, place: Place, uid: int) -> jax.Array:
+        """An array that is here, as the place wants it."""
+        arrays = self._arrays.get(uid)
+        if arrays is None:
+            raise WorkerError(f"array {uid} is not here", where=self._where(place))
+        form = self._form(place)
+        array = arrays.get(form)
+        if array is None:
+            mesh, tensor, micro_batch = form
+            for (held_mesh, held, part), candidate in arrays.items():
+                if (held_mesh, part) == (mesh, micro_batch) and held.shape == tensor.shape:
+                    target = self._bound.shardings[place.value]
+                    array = _jax.jit(_same, out_shardings=target)(candidate)
+                    break
+            else:
+                raise WorkerError(
+                    f"array {uid} is not on mesh {mesh} as {tensor.as_text()}",
+                    where=self._where(place),
+                )
+        return array
+
+    def _use_up(self, request: StepRequest) -> None:
+        """Carried state that the step is given has no other name from here on."""
+        carried = [
+            given.uid
+            for index, given in request.inputs.items()
+            if isinstance(given, Held)
+            and not given.copy
+            and self._plan.inputs[index].carried_by is not None
+        ]
+        self.free(carried)
+
+    def _ready(self) -> dict[int, Parts]:
+        """Small results of earlier steps that are there by now; the newest are left to run."""
+        found: dict[int, Parts] = {}
+        while self._small:
+            uid, array = self._small[0]
+            if uid in self._arrays:
+                if not as_any(array).is_ready():
+                    break
+                parts = parts_of(array)
+                if parts:
+                    found[uid] = parts
+            self._small.popleft()
+        return found
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x
+
+
+@cache
+def package_version() -> str:
+    """Of this package; "source" where it is not installed."""
+    try:
+        return metadata.version("alpa-mlir")
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+def _itemsize(dtype: str) -> int:
+    return int(_jnp.dtype(dtype).itemsize)
+
+
+def _cutters(
+    plan: Plan,
+    step: LinearStep,
+    shardings: list[NamedSharding | None],
+    devices: Mapping[int, Device],
+) -> dict[int, Cutter]:
+    """For each value that is placed, what puts it on this worker's devices."""
+    found: dict[int, Cutter] = {}
+    for action in step.actions:
+        if isinstance(action, Place):
+            value, sharding = step.values[action.value], shardings[action.value]
+            assert sharding is not None
+            rows = (action.micro_batch or 0) * (value.tensor.shape[0] if value.tensor.shape else 0)
+            mesh = plan.meshes[value.mesh]
+            found[action.value] = Cutter(value.tensor, mesh, sharding, devices, rows)
+    return found

@@ -1,0 +1,151 @@
+"""Models on workers of this process give the numbers of `jax.jit`: schedules, meshes, tied weights.
+
+Each schedule runs one model here; `make test-full` runs all of them on more stages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import alpa_mlir
+import handmade_sums
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import PipeshardParallel
+from alpa_mlir.hosts.threads import ThreadWorkers
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.driver import DistributedPlan
+from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.stacked import StackedArray
+from test_equality import CLUSTER, relative_difference
+from test_schedule_equality import MODELS, SCHEDULES, STAGES, STEPS, model, reference
+
+
+def placements(plan, count):
+    """The plan's meshes on a number of workers, in turn."""
+    own = [
+        sorted(d for mesh in plan.meshes[rank::count] for d in mesh.devices)
+        for rank in range(count)
+    ]
+    return Placement(tuple(map(tuple, (devices for devices in own if devices))))
+
+
+def planned(name, schedule, stages):
+    unequal, equal = STAGES[stages]
+    submeshes = equal if schedule == "interleaved-1f1b" else unequal
+    method = PipeshardParallel(
+        submeshes=submeshes, num_micro_batches=4, schedule=schedule, layers=2 * len(submeshes)
+    )
+    return alpa_mlir.parallelize(model(name).step, cluster=CLUSTER, method=method)
+
+
+def check(name, schedule, stages, workers):
+    state, batch = model(name).init()
+    plan = planned(name, schedule, stages).plan(state, batch)
+    hosts = ThreadWorkers(placements(plan.plan, workers))
+    with contextlib.closing(plan.load(workers=hosts)) as step:
+        metrics = None
+        for _ in range(STEPS):
+            state, metrics = step(state, batch)
+        expected, expected_metrics = reference(name)
+        assert relative_difference(metrics, expected_metrics) < 1e-4
+        assert relative_difference(state, expected, 1e-2 if name == "vit" else 1e-3) < 1e-4
+
+
+# Plans that test_schedule_equality.py has made, where it runs before.
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("gpt", "1f1b"), ("vit", "interleaved-1f1b"), ("moe", "zb-auto")]
+)
+def test_schedules(name, schedule):
+    check(name, schedule, "two meshes", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_all(schedule, name, workers):
+    check(name, schedule, "three meshes", workers)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_sums_over_meshes(workers):
+    """Sums that all meshes take part in, zeros, reshards and stages that share a mesh."""
+    plan = handmade_sums.as_plan(*handmade_sums.plan_fields(3, "all_gather"))
+    placement, group = ThreadWorkers(placements(plan, workers)).start(plan)
+    with contextlib.closing(DistributedPlan(plan, placement, group, True)) as step:
+        state, batch = handmade_sums.arguments(3)
+        expected = state
+        args = list(state.values())
+        for _ in range(3):
+            *args, loss, norm2 = step([*args, batch["x"], batch["y"]])
+            expected, expected_loss, expected_norm2 = jax.jit(handmade_sums.reference_step)(
+                expected, batch
+            )
+            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+            np.testing.assert_allclose(norm2, expected_norm2, rtol=1e-5)
+            for name, found in zip(state, args, strict=True):
+                np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_steps_without_gradients():
+    """Weights that no step replaces are sent once; stacks of layers are pieces on two workers."""
+
+    def evaluate(params, batch):
+        h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), batch, params["layers"])
+        scores = h @ params["head"]
+        return {"best": scores.argmax(-1), "mean": scores.mean(), "scores": scores}
+
+    rng = np.random.default_rng(0)
+    params = {
+        "layers": jnp.asarray(rng.standard_normal((4, 8, 8)), jnp.float32),
+        "head": jnp.asarray(rng.standard_normal((8, 6)), jnp.float32),
+    }
+    batch = rng.standard_normal((8, 8)).astype(np.float32)
+    method = PipeshardParallel(submeshes=[(1, 1)] * 4, num_micro_batches=2, layers=4)
+    plan = alpa_mlir.parallelize(evaluate, cluster=CLUSTER, method=method).plan(params, batch)
+    assert any(info.piece is not None for info in plan.plan.inputs)
+    with contextlib.closing(plan.load(workers=ThreadWorkers(placements(plan.plan, 4)))) as step:
+        expected = jax.jit(evaluate)(params, batch)
+        for _ in range(2):
+            found = step(params, batch)
+            assert relative_difference(found, expected) < 1e-4
+        assert isinstance(found["scores"], DistributedArray)
+        step.loaded.synchronize()
+        held = [step.loaded.group.ping(rank, 5)["arrays"] for rank in range(4)]
+        step(params, batch)
+        step.loaded.synchronize()
+        more = [step.loaded.group.ping(rank, 5)["arrays"] for rank in range(4)]
+        assert all(b <= a + 3 for a, b in zip(held, more, strict=True))  # Results only.
+
+
+def test_random_keys_and_stacked_state():
+    """Keys in the state travel as their data; a stack of layers has pieces on two workers."""
+
+    def train(state, batch):
+        used, key = jax.random.split(state["key"])
+
+        def loss(w):
+            h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), batch, w)
+            return jnp.mean((h * jax.random.bernoulli(used, 0.5, h.shape)) ** 2)
+
+        value, g = jax.value_and_grad(loss)(state["w"])
+        return {"w": state["w"] - 0.1 * g, "key": key}, value
+
+    rng = np.random.default_rng(0)
+    state = {"w": rng.standard_normal((4, 8, 8)).astype(np.float32), "key": jax.random.key(0)}
+    batch = rng.standard_normal((8, 8)).astype(np.float32)
+    method = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2, layers=4)
+    plan = alpa_mlir.parallelize(train, cluster=CLUSTER, method=method).plan(state, batch)
+    results = []
+    for workers in (None, ThreadWorkers(placements(plan.plan, 2))):
+        with contextlib.closing(plan.load(workers=workers)) as step:
+            new = state
+            for _ in range(3):
+                new, loss = step(new, batch)
+            assert isinstance(new["w"], StackedArray)
+            results.append((np.asarray(new["w"]), jax.random.key_data(new["key"]), float(loss)))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
