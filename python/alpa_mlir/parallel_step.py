@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm
-from alpa_mlir.checkpoint.restore import Wanted
+from alpa_mlir.checkpoint.restore import StateTarget
 from alpa_mlir.errors import DevicesError
 from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.initial_state import initial_state
@@ -66,11 +66,13 @@ class ParallelStep:
         state = step_state(self.form, self.plan)
         return initial_state(init_fn, args, state, self.plan, self.loaded)
 
-    def wanted_state(self) -> tuple[Any, list[Wanted]]:
-        """The tree of the state that the step takes, and where each leaf belongs: what
-        `restore_checkpoint(folder, step)` asks. Several arguments that are state are a tuple."""
-        state = step_state(self.form, self.plan)
-        return state.tree, state.wanted(self.plan, self.loaded.sharding_of_input)
+    def state_target(self) -> StateTarget:
+        """The state that the step takes: what `restore_checkpoint(folder, step)` asks for. Several
+        arguments that are state are a tuple."""
+        state, loaded = step_state(self.form, self.plan), self.loaded
+        if isinstance(loaded, DistributedPlan):
+            return state.target(self.plan, lambda _: None, loaded)
+        return state.target(self.plan, loaded.sharding_of_input)
 
     def as_text(self) -> str:
         """The order in which the driver starts work, or the workers; XLA's memory of each

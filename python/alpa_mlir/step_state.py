@@ -1,4 +1,4 @@
-"""The state that a step takes: its leaves, and the inputs of the plan that they are."""
+"""The state and the batch that a step takes: leaves, and the inputs of the plan that they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from alpa_mlir import trees
 from alpa_mlir.call_form import CallForm
-from alpa_mlir.checkpoint.restore import Wanted
+from alpa_mlir.checkpoint.restore import StateTarget, Wanted
+from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.micro_batch import Leaf
 from alpa_mlir.plan import Plan
 
@@ -41,23 +42,97 @@ class StepState:
     tree: Any
     leaves: tuple[StateLeaf, ...]
 
-    def wanted(self, plan: Plan, sharding_of: Callable[[int], Any]) -> list[Wanted]:
+    def target(
+        self, plan: Plan, sharding_of: Callable[[int], Any], workers: Any = None
+    ) -> StateTarget:
         """What has to be read of a checkpoint.
 
         Args:
             sharding_of: where an input of the plan is wanted first; None if nowhere.
+            workers: the plan, if its workers are to read what they need.
         """
-        result: list[Wanted] = []
+        wanted: list[Wanted] = []
         for item in self.leaves:
             leaf = item.leaf
             pieces = tuple(
                 (row, plan.inputs[i].shape, sharding_of(i))
                 for row, i in zip(item.rows, item.inputs, strict=True)
             )
-            result.append(
+            wanted.append(
                 Wanted(item.name, leaf.data_shape, leaf.data_dtype, pieces, leaf.key_impl)
             )
-        return result
+        inputs = tuple(item.inputs for item in self.leaves)
+        return StateTarget(self.tree, tuple(wanted), inputs, workers)
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The batch of a step: the one argument, or the tuple of them where they are several.
+
+    Attributes:
+        leaves: in the order of the tree.
+        inputs: for each leaf the plan's input that it is; None for typed keys, which travel as
+            their data.
+    """
+
+    name: str
+    tree: Any
+    leaves: tuple[Leaf, ...]
+    inputs: tuple[int | None, ...]
+
+    def flatten(self, batch: Any) -> list[Any]:
+        """The leaves of a batch.
+
+        Raises:
+            ArgumentMismatchError: it has another tree; names the first leaf that differs.
+        """
+        leaves, tree = trees.flatten(batch)
+        if tree != self.tree:
+            dummy = trees.unflatten(self.tree, range(len(self.leaves)))
+            known, got = (
+                {trees.text(path) for path, _ in trees.flatten_with_path(t)[0]}
+                for t in (dummy, batch)
+            )
+            what = f"no leaf {min(known - got)}" if known - got else "other containers"
+            what = f"an unknown leaf {min(got - known)}" if got - known else what
+            raise ArgumentMismatchError(
+                f"the batch has another tree than the step's: {what}",
+                where=self.name,
+                fix="give batches like the one that the step was planned for",
+            )
+        return leaves
+
+
+def step_batch(form: CallForm, plan: Plan) -> StepBatch:
+    """The batch that a step takes."""
+    numbers, tree = _arguments(form, batches=True)
+    groups = _groups(plan)
+    leaves = tuple(form.in_leaves[number] for number in numbers)
+    inputs = tuple(
+        None if leaf.key_impl else groups[number][0]
+        for leaf, number in zip(leaves, numbers, strict=True)
+    )
+    return StepBatch(plan.name, tree, leaves, inputs)
+
+
+def _groups(plan: Plan) -> list[list[int]]:
+    """The plan's inputs that each argument is made of."""
+    groups: list[list[int]] = []
+    for number, info in enumerate(plan.inputs):
+        if info.piece is None or info.piece.offset == 0:
+            groups.append([])
+        groups[-1].append(number)
+    return groups
+
+
+def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any]:
+    """Leaf numbers and tree of those arguments that are batches, or of the others."""
+    arguments: tuple[Any, ...] = trees.unflatten(form.in_tree, range(form.in_tree.num_leaves))
+    is_batch = form.batches
+    chosen = [
+        a for a in arguments if any(is_batch[int(leaf)] for leaf in trees.leaves(a)) is batches
+    ]
+    return trees.flatten(chosen[0] if len(chosen) == 1 else tuple(chosen))
 
 
 def step_state(form: CallForm, plan: Plan) -> StepState:
@@ -67,20 +142,14 @@ def step_state(form: CallForm, plan: Plan) -> StepState:
         >>> [leaf.name for leaf in step_state(step.form, step.plan).leaves]    # doctest: +SKIP
         ["['w']", "['b']"]
     """
-    groups: list[list[int]] = []
-    for number, info in enumerate(plan.inputs):
-        if info.piece is None or info.piece.offset == 0:
-            groups.append([])
-        groups[-1].append(number)
-    arguments: tuple[Any, ...] = trees.unflatten(form.in_tree, range(form.in_tree.num_leaves))
-    is_batch = form.batches
-    states = [a for a in arguments if not any(is_batch[int(leaf)] for leaf in trees.leaves(a))]
-    found, tree = trees.flatten_with_path(states[0] if len(states) == 1 else tuple(states))
+    groups = _groups(plan)
+    numbers, tree = _arguments(form, batches=False)
+    paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
-    for path, number in found:
-        argument = int(number)
-        members = groups[argument]
-        pieces = [plan.inputs[i].piece for i in members]
+    for path, number in zip(paths, numbers, strict=True):
+        pieces = [plan.inputs[i].piece for i in groups[number]]
         rows = tuple(0 if piece is None else piece.offset for piece in pieces)
-        leaves.append(StateLeaf(trees.text(path), form.in_leaves[argument], tuple(members), rows))
+        leaves.append(
+            StateLeaf(trees.text(path), form.in_leaves[number], tuple(groups[number]), rows)
+        )
     return StepState(tree, tuple(leaves))

@@ -13,8 +13,12 @@ from alpa_mlir import tree_json, trees
 from alpa_mlir.checkpoint.grid import chunk_shape
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest, folder_names
 from alpa_mlir.errors import CheckpointError
-from alpa_mlir.plan_reshard import Box
+from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_reshard import Box, shard_boxes
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.host_parts import shifted
 from alpa_mlir.runtime.stacked import StackedArray
+from alpa_mlir.runtime.whole_array import WholeArray
 from alpa_mlir.runtime.xla import as_any
 
 _jax: Any = jax
@@ -75,7 +79,7 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
             if array.dtype == object:
                 raise CheckpointError(f"{value} has more than 64 bits", where=name)
             return StateLeaf(name, keys, (), str(array.dtype), ((0, array),), number=kind.__name__)
-    if isinstance(value, jax.Array | StackedArray) and value.is_deleted():
+    if isinstance(value, jax.Array | WholeArray) and value.is_deleted():
         raise CheckpointError(
             "the array was given away to an earlier step",
             where=name,
@@ -85,6 +89,8 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
         rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
         pieces = tuple(zip(rows, value.pieces, strict=True))
         return StateLeaf(name, keys, value.shape, str(value.dtype), pieces)
+    if isinstance(value, DistributedArray):
+        return StateLeaf(name, keys, value.shape, str(value.dtype), ((0, value),))
     impl: str | None = None
     if isinstance(value, jax.Array) and _jax.dtypes.issubdtype(value.dtype, _jax.dtypes.prng_key):
         impl, value = str(_jax.random.key_impl(value)), _jax.random.key_data(value)
@@ -106,14 +112,6 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
     return StateLeaf(name, keys, tuple(array.shape), str(array.dtype), ((0, array),), impl)
 
 
-def moved(box: Box, rows: int) -> Box:
-    """The box of a piece in the whole array."""
-    if not rows:
-        return box
-    (begin, end), *rest = box
-    return ((begin + rows, end + rows), *rest)
-
-
 def index_box(index: Sequence[slice], shape: Sequence[int]) -> Box:
     """A tuple of slices as a box."""
     bounds = [s.indices(n) for s, n in zip(index, shape, strict=True)]
@@ -126,11 +124,14 @@ def held_boxes(leaf: StateLeaf) -> set[Box]:
     for rows, array in leaf.pieces:
         whole = tuple((0, n) for n in array.shape)
         found = {whole}
-        if isinstance(array, jax.Array):
+        if isinstance(array, DistributedArray):
+            tensor = TensorSpec(array.shape, str(array.dtype), array.sharding.spec)
+            found = set(shard_boxes(tensor, array.mesh.axes, array.mesh.shape))
+        elif isinstance(array, jax.Array):
             sharding: Any = array.sharding
             indices = sharding.devices_indices_map(array.shape).values()
             found = {index_box(index, array.shape) for index in indices}
-        boxes.update(moved(box, rows) for box in found)
+        boxes.update(shifted(box, rows) for box in found)
     return boxes
 
 
@@ -142,13 +143,15 @@ def copied_shards(pieces: Iterable[tuple[int, Any]]) -> list[Shard]:
     """
     shards: list[Shard] = []
     for rows, array in pieces:
+        if isinstance(array, DistributedArray):
+            continue  # Its workers copy it.
         if not isinstance(array, jax.Array):
             whole = tuple((0, n) for n in array.shape)
-            shards.append(Shard(moved(whole, rows), np.array(array, order="C")))
+            shards.append(Shard(shifted(whole, rows), np.array(array, order="C")))
             continue
         for shard in array.addressable_shards:
             if shard.replica_id == 0:
-                box = moved(index_box(shard.index, array.shape), rows)
+                box = shifted(index_box(shard.index, array.shape), rows)
                 shards.append(Shard(box, np.array(np.asarray(shard.data), order="C")))
     return shards
 

@@ -13,12 +13,17 @@ import numpy as np
 
 from alpa_mlir import tree_json, trees
 from alpa_mlir.checkpoint.folders import choose_step, steps_in
-from alpa_mlir.checkpoint.leaves import index_box, moved
+from alpa_mlir.checkpoint.leaves import index_box
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest
+from alpa_mlir.checkpoint.remote import RestoreTask, as_dtype
 from alpa_mlir.checkpoint.store import check_chunks, read_boxes
 from alpa_mlir.errors import CheckpointError
+from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.host_parts import shifted
 from alpa_mlir.runtime.stacked import StackedArray
+from alpa_mlir.runtime.xla import as_any
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -45,11 +50,44 @@ class Wanted:
     number: str | None = None
 
 
+class ReadsItself(Protocol):
+    """A plan on workers."""
+
+    def is_read(self, index: int) -> bool:
+        """Whether a worker takes input `index` of the plan."""
+        ...
+
+    def handle(self, index: int) -> DistributedArray:
+        """An array for an input of the plan, of which the workers know nothing yet."""
+        ...
+
+    def ask(self, rank: int, method: str, *args: Any) -> Reply:
+        """Call a method of a worker."""
+        ...
+
+
+@dataclass(frozen=True)
+class StateTarget:
+    """The state that a step takes.
+
+    Attributes:
+        tree: of the state.
+        leaves: in the order of the tree.
+        inputs: for each leaf, which inputs of the plan its pieces are.
+        workers: the plan, if its workers are to read what they need.
+    """
+
+    tree: Any
+    leaves: tuple[Wanted, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    workers: ReadsItself | None = None
+
+
 @runtime_checkable
 class HasState(Protocol):
     """What knows the state that it takes: a loaded step."""
 
-    def wanted_state(self) -> tuple[Any, list[Wanted]]:
+    def state_target(self) -> StateTarget:
         """Its tree, and where each leaf belongs."""
         ...
 
@@ -96,7 +134,10 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
     if target is None:
         tree, wanted = _saved_tree(manifest, path), [_as_saved(leaf) for leaf in manifest.leaves]
     elif isinstance(target, HasState):
-        tree, wanted = target.wanted_state()
+        state = target.state_target()
+        records = _matched(manifest, state.leaves, path)
+        leaves = _read_by_workers(path, records, state) if state.workers else None
+        return trees.unflatten(state.tree, leaves or _read(path, records, state.leaves))
     else:
         found, tree = trees.flatten_with_path(target)
         wanted = [_like(trees.text(at), value) for at, value in found]
@@ -207,10 +248,10 @@ def _boxes(leaf: Wanted) -> set[Box]:
     boxes: set[Box] = set()
     for rows, shape, sharding in leaf.pieces:
         if sharding is None:
-            boxes.add(moved(tuple((0, n) for n in shape), rows))
+            boxes.add(shifted(tuple((0, n) for n in shape), rows))
             continue
         for index in sharding.addressable_devices_indices_map(shape).values():
-            boxes.add(moved(index_box(index, shape), rows))
+            boxes.add(shifted(index_box(index, shape), rows))
     return boxes
 
 
@@ -226,6 +267,47 @@ def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -
     return result
 
 
+def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTarget) -> list[Any]:
+    """Leaves whose parts are read by the workers that need them; the others are read here."""
+    home = target.workers
+    assert home is not None
+    check_chunks(path, [(r, [tuple((0, n) for n in r.shape)]) for r in records])
+    at_home = [
+        leaf.key_impl is None and all(home.is_read(index) for index in inputs)
+        for leaf, inputs in zip(target.leaves, target.inputs, strict=True)
+    ]
+    pieces: dict[int, tuple[LeafRecord, int, str]] = {}
+    here: list[int] = []
+    for number, (record, leaf, inputs, is_theirs) in enumerate(
+        zip(records, target.leaves, target.inputs, at_home, strict=True)
+    ):
+        if not is_theirs:
+            here.append(number)
+            continue
+        for index, (row, _, _) in zip(inputs, leaf.pieces, strict=True):
+            pieces[index] = record, row, leaf.dtype
+
+    arrays = {index: home.handle(index) for index in pieces}
+    tasks: dict[int, list[RestoreTask]] = {}
+    for index, array in arrays.items():
+        task = RestoreTask(array.uid, index, *pieces[index])
+        for rank in array.workers:
+            tasks.setdefault(rank, []).append(task)
+    asked = [home.ask(rank, "restore", str(path), own) for rank, own in tasks.items()]
+    for reply in asked:
+        reply.result()
+    read = iter(_read(path, [records[n] for n in here], [target.leaves[n] for n in here]))
+    leaves: list[Any] = []
+    for inputs, is_theirs in zip(target.inputs, at_home, strict=True):
+        if not is_theirs:
+            leaves.append(next(read))
+        elif len(inputs) == 1:
+            leaves.append(arrays[inputs[0]])
+        else:
+            leaves.append(StackedArray([as_any(arrays[index]) for index in inputs]))
+    return leaves
+
+
 def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]]) -> Any:
     """The leaf from its parts in host memory."""
     if leaf.number is not None:
@@ -235,26 +317,18 @@ def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]
         sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
         return key if sharding is None else _jax.device_put(key, sharding)
     if record.dtype != leaf.dtype:
-        here = {box: _cast(data, leaf) for box, data in here.items()}
+        here = {box: as_dtype(data, leaf.dtype, leaf.name) for box, data in here.items()}
     pieces = [_placed(rows, shape, sharding, here) for rows, shape, sharding in leaf.pieces]
     return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
-
-
-def _cast(data: np.ndarray[Any, Any], leaf: Wanted) -> np.ndarray[Any, Any]:
-    """A Python number as the type that is wanted."""
-    dtype = _jnp.dtype(leaf.dtype)
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= data.item() <= np.iinfo(dtype).max:
-        raise CheckpointError(f"{data.item()} does not fit {leaf.dtype}", where=leaf.name)
-    return data.astype(dtype)
 
 
 def _placed(
     rows: int, shape: tuple[int, ...], sharding: Any, here: dict[Box, np.ndarray[Any, Any]]
 ) -> Any:
     if sharding is None:
-        return here[moved(tuple((0, n) for n in shape), rows)]
+        return here[shifted(tuple((0, n) for n in shape), rows)]
 
     def part(index: Any) -> np.ndarray[Any, Any]:
-        return here[moved(index_box(index, shape), rows)]
+        return here[shifted(index_box(index, shape), rows)]
 
     return _jax.make_array_from_callback(shape, sharding, part)

@@ -10,14 +10,13 @@ from typing import Any
 
 from alpa_mlir.checkpoint.folders import Writing
 from alpa_mlir.checkpoint.leaves import (
-    Shard,
-    StateLeaf,
     copied_shards,
     held_boxes,
     new_manifest,
     start_copies,
     state_leaves,
 )
+from alpa_mlir.checkpoint.remote import RemoteCopies
 from alpa_mlir.checkpoint.store import check_written, require_tensorstore, write_shards
 from alpa_mlir.errors import CheckpointError
 
@@ -34,13 +33,22 @@ class Saving:
         step: the number under which it is saved.
     """
 
-    def __init__(self, writing: Writing, write: Callable[[], Sequence[Crcs]], keep: int | None):
+    def __init__(
+        self,
+        writing: Writing,
+        write: Callable[[], Sequence[Crcs]],
+        keep: int | None,
+        waits_for_workers: bool,
+    ) -> None:
         self.folder = writing.final
         self.step = writing.manifest.step
         self._error: CheckpointError | None = None
-        # Not a daemon: a program that ends waits for its last checkpoint.
+        # A program that ends waits for its last checkpoint, but not for workers: they may hang.
         self._thread = threading.Thread(
-            target=self._run, args=(writing, write, keep), name=f"checkpoint {self.step}"
+            target=self._run,
+            args=(writing, write, keep),
+            name=f"checkpoint {self.step}",
+            daemon=waits_for_workers,
         )
         self._thread.start()
 
@@ -119,15 +127,22 @@ def save_checkpoint(
     leaves = state_leaves(state)
     manifest = new_manifest(step, state, leaves, [held_boxes(leaf) for leaf in leaves])
     writing = Writing(Path(folder).absolute(), manifest)
+    pieces = [leaf.pieces for leaf in leaves]
+    numbered = list(enumerate(manifest.leaves))
+    everything = [(n, leaf, p) for (n, leaf), p in zip(numbered, pieces, strict=True)]
+    remote: RemoteCopies | None = None
     try:
-        shards = _copies(leaves)
+        remote = RemoteCopies(writing.folder.name, everything)
+        start_copies(leaves)
+        shards = [copied_shards(found) for found in pieces]
     except BaseException:
+        if remote is not None:
+            remote.drop()
         writing.abandon()
         raise
-    numbered = list(enumerate(manifest.leaves))
-    return Saving(writing, lambda: [write_shards(writing.folder, numbered, shards)], keep)
 
+    def write() -> list[Crcs]:
+        theirs = remote.write(writing.folder)
+        return [*theirs, write_shards(writing.folder, numbered, shards)]
 
-def _copies(leaves: Sequence[StateLeaf]) -> list[list[Shard]]:
-    start_copies(leaves)
-    return [copied_shards(leaf.pieces) for leaf in leaves]
+    return Saving(writing, write, keep, remote.is_needed)

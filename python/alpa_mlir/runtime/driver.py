@@ -121,15 +121,36 @@ class DistributedPlan:
             info, wanted = self.plan.inputs[index], self._inputs[index]
             shape = input_shape(self.plan, index)
             host = np.asarray(check_argument(x, info, shape))
-            uid, ranks = next(self._uids), tuple(wanted.boxes)
-            for rank in ranks:
-                self._told(rank, "put", uid, index, self._parts(host, wanted.boxes[rank]))
-            mesh = 0 if wanted.mesh is None else wanted.mesh
-            spec = ((),) * len(shape) if wanted.tensor is None else wanted.tensor.spec
-            tensor = TensorSpec(shape, info.dtype, spec)
-            return DistributedArray(
-                self, uid, info.name, tensor, host.dtype, mesh, self.plan.meshes[mesh], ranks, index
-            )
+            there = self.handle(index)
+            for rank in there.workers:
+                self._told(rank, "put", there.uid, index, self._parts(host, wanted.boxes[rank]))
+            return there
+
+    def handle(self, index: int) -> DistributedArray:
+        """An array for an input of the plan, of which the workers know nothing yet."""
+        info, wanted = self.plan.inputs[index], self._inputs[index]
+        shape = input_shape(self.plan, index)
+        mesh = 0 if wanted.mesh is None else wanted.mesh
+        spec = ((),) * len(shape) if wanted.tensor is None else wanted.tensor.spec
+        tensor = TensorSpec(shape, info.dtype, spec)
+        uid, ranks, dtype = next(self._uids), tuple(wanted.boxes), np.dtype(_jnp.dtype(info.dtype))
+        return DistributedArray(
+            self, uid, info.name, tensor, dtype, mesh, self.plan.meshes[mesh], ranks, index
+        )
+
+    def is_read(self, index: int) -> bool:
+        """Whether a worker takes input `index` of the plan."""
+        return bool(self._inputs[index].boxes)
+
+    def ask(self, rank: int, method: str, *args: Any) -> Reply:
+        """Call a method of a worker, in the order of all calls.
+
+        Raises:
+            WorkerError: it is gone, or one failed before.
+        """
+        with self._lock:
+            self._check_open()
+            return self._told(rank, method, *args)
 
     def synchronize(self) -> None:
         """Wait until the workers have started everything that they were asked for.

@@ -41,7 +41,8 @@ def run_once(
     for job, program in zip(jobs, compiled, strict=True):
         mesh = meshes[job.mesh]
         placed = [
-            _jax.device_put(x, named_sharding(mesh, tensor))
+            # Not device_put: other processes of the mesh have nothing to compare with.
+            _jax.make_array_from_callback(x.shape, named_sharding(mesh, tensor), x.__getitem__)
             for x, tensor in zip(arguments, job.inputs, strict=True)
         ]
         results.append(program.call(placed))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy
@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import AlpaError, TransportError, WorkerError
 from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.actions import LinearStep, Place
 from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
@@ -35,6 +36,9 @@ from alpa_mlir.runtime.worker_checks import check_devices, check_ends
 from alpa_mlir.runtime.worker_step import remote_reshards, worker_step
 from alpa_mlir.runtime.xla import Device, as_any
 from alpa_mlir.transport.interface import Transport
+
+if TYPE_CHECKING:
+    from alpa_mlir.checkpoint.remote import Copies, RestoreTask, SaveTask
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -70,7 +74,7 @@ class Worker:
     """
 
     # Methods that wait, and may be called while others run.
-    BESIDE: ClassVar[frozenset[str]] = frozenset({"fetch", "wait", "ping"})
+    BESIDE: ClassVar[frozenset[str]] = frozenset({"fetch", "wait", "ping", "write_copies"})
 
     def __init__(
         self,
@@ -123,6 +127,7 @@ class Worker:
         self._arrays: dict[int, dict[Form, jax.Array]] = {}
         self._gone: deque[int] = deque(maxlen=_REMEMBERED)
         self._small: deque[tuple[int, jax.Array]] = deque()
+        self._copies: dict[str, Copies] = {}
         self._next = 0
         self._error: BaseException | None = None
         self._closed = False
@@ -142,6 +147,43 @@ class Worker:
             if place.arg == index
         }
         self._keep({uid: arrays})
+
+    def copy_state(self, ticket: str, tasks: Sequence[SaveTask]) -> None:
+        """Copy what this worker has of arrays that are going to be saved; waits for their values.
+
+        Steps may use them up afterwards.
+        """
+        from alpa_mlir.checkpoint.remote import copied
+
+        self._check_open()
+        self._copies[ticket] = copied(tasks, lambda uid: self._awaited(uid)[0])
+
+    def write_copies(self, ticket: str, folder: str) -> dict[int, dict[int, str]]:
+        """Write what `copy_state` copied; returns its checksums, as `write_shards` does.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        return self._copies.pop(ticket).write(folder)
+
+    def drop_copies(self, ticket: str) -> None:
+        """Forget what was copied: nobody is going to write it."""
+        self._copies.pop(ticket, None)
+
+    def restore(self, folder: str, tasks: Sequence[RestoreTask]) -> None:
+        """Read what this worker needs of arrays of a checkpoint, and nothing else.
+
+        Raises:
+            CheckpointError: a shard is missing or damaged. Nothing is kept.
+        """
+        from alpa_mlir.checkpoint.remote import read_parts
+
+        self._check_open()
+        boxes: dict[int, list[Box]] = {}
+        for place in self._bound.state_places:
+            boxes.setdefault(place.arg, []).extend(self._cutters[place.value].boxes)
+        for task, parts in zip(tasks, read_parts(folder, tasks, boxes), strict=True):
+            self.put(task.uid, task.index, parts)
 
     def step(self, request: StepRequest) -> StepReply:
         """Start a step; returns when all of it is started, not when it is done.

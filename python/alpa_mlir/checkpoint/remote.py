@@ -1,0 +1,184 @@
+"""Saving and restoring arrays that live in workers: what the driver asks, and what they do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax.numpy
+import numpy as np
+
+from alpa_mlir.checkpoint.leaves import Shard, copied_shards
+from alpa_mlir.checkpoint.manifest import LeafRecord
+from alpa_mlir.checkpoint.store import check_chunks, read_boxes, write_shards
+from alpa_mlir.errors import AlpaError, CheckpointError
+from alpa_mlir.hosts.interface import Reply
+from alpa_mlir.plan_reshard import Box
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.host_parts import shifted
+from alpa_mlir.runtime.messages import Parts
+
+_jnp: Any = jax.numpy
+
+
+@dataclass(frozen=True)
+class SaveTask:
+    """What a worker saves of a leaf.
+
+    Attributes:
+        number: of the leaf in the manifest.
+        pieces: (first row, number of the array) for each part of the leaf that it has.
+    """
+
+    number: int
+    leaf: LeafRecord
+    pieces: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class RestoreTask:
+    """What a worker reads of a leaf.
+
+    Attributes:
+        uid: the number under which the array is kept.
+        index: of the plan's input that it is.
+        leaf: of the checkpoint.
+        row: the array's first row in the leaf.
+        dtype: that of the array, which differs from the leaf's only for Python numbers.
+    """
+
+    uid: int
+    index: int
+    leaf: LeafRecord
+    row: int
+    dtype: str
+
+
+class Home(Protocol):
+    """The driver of the workers that an array lives in."""
+
+    def ask(self, rank: int, method: str, *args: Any) -> Reply:
+        """Call a method of a worker, in the order of all calls."""
+        ...
+
+
+class RemoteCopies:
+    """Copies of arrays in the workers that have them, to be written there.
+
+    Args:
+        ticket: a name that no other save has.
+        leaves: numbers, records and pieces; those pieces that live in workers are copied.
+    """
+
+    def __init__(
+        self, ticket: str, leaves: Sequence[tuple[int, LeafRecord, Sequence[tuple[int, Any]]]]
+    ) -> None:
+        self._ticket = ticket
+        tasks: dict[tuple[Home, int], list[SaveTask]] = {}
+        for number, leaf, pieces in leaves:
+            own: dict[tuple[Home, int], list[tuple[int, int]]] = {}
+            for row, array in pieces:
+                if isinstance(array, DistributedArray):
+                    for rank in array.workers:
+                        home: Any = array.home
+                        own.setdefault((home, rank), []).append((row, array.uid))
+            for key, found in own.items():
+                tasks.setdefault(key, []).append(SaveTask(number, leaf, tuple(found)))
+        self._asked = [
+            (home, rank, home.ask(rank, "copy_state", ticket, own))
+            for (home, rank), own in tasks.items()
+        ]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any array lives in workers."""
+        return bool(self._asked)
+
+    def write(self, folder: Path) -> list[dict[int, dict[int, str]]]:
+        """Let the workers write them; what each reports. Waits.
+
+        Raises:
+            CheckpointError, WorkerError: one of them failed.
+        """
+        try:
+            for _, _, reply in self._asked:
+                reply.result()
+            writing = [
+                home.ask(rank, "write_copies", self._ticket, str(folder))
+                for home, rank, _ in self._asked
+            ]
+            return [reply.result() for reply in writing]
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Let the workers forget them; those that are gone have."""
+        for home, rank, _ in self._asked:
+            with contextlib.suppress(AlpaError):
+                home.ask(rank, "drop_copies", self._ticket)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of what a worker saves."""
+
+    tasks: Sequence[SaveTask]
+    shards: Sequence[Sequence[Shard]]
+
+    def write(self, folder: str) -> dict[int, dict[int, str]]:
+        """Write them; the checksums of their chunks."""
+        leaves = [(task.number, task.leaf) for task in self.tasks]
+        return write_shards(Path(folder), leaves, self.shards)
+
+
+def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
+    """Copy what a worker has of leaves.
+
+    Args:
+        array_of: the array of a number; waits for it.
+    """
+    shards = [copied_shards([(row, array_of(uid)) for row, uid in task.pieces]) for task in tasks]
+    return Copies(tasks, shards)
+
+
+def read_parts(
+    folder: str, tasks: Sequence[RestoreTask], boxes: Mapping[int, Sequence[Box]]
+) -> list[Parts]:
+    """Parts of arrays from a checkpoint, each read once.
+
+    Args:
+        boxes: those that are wanted of each input of the plan.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged.
+    """
+    path = Path(folder)
+    distinct = [list(dict.fromkeys(boxes[task.index])) for task in tasks]
+    there = [
+        (task.leaf, [shifted(box, task.row) for box in wanted])
+        for task, wanted in zip(tasks, distinct, strict=True)
+    ]
+    check_chunks(path, there)
+    data = iter(read_boxes(path, [(leaf, box) for leaf, wanted in there for box in wanted]))
+    return [
+        tuple((box, as_dtype(next(data), task.dtype, task.leaf.name)) for box in wanted)
+        for task, wanted in zip(tasks, distinct, strict=True)
+    ]
+
+
+def as_dtype(data: np.ndarray[Any, Any], dtype: str, name: str) -> np.ndarray[Any, Any]:
+    """A Python number as the type that is wanted; other arrays have it.
+
+    Raises:
+        CheckpointError: the number does not fit.
+    """
+    wanted = _jnp.dtype(dtype)
+    if data.dtype == wanted:
+        return data
+    if wanted.kind in "iu" and not np.iinfo(wanted).min <= data.item() <= np.iinfo(wanted).max:
+        raise CheckpointError(f"{data.item()} does not fit {dtype}", where=name)
+    return data.astype(wanted)
