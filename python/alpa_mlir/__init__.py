@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from alpa_mlir.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.compiler import cluster_presets, solver_methods
+    from alpa_mlir.data_loader import DataLoader
     from alpa_mlir.explanation import explain
     from alpa_mlir.parallel_step import ParallelStep, load
     from alpa_mlir.plan import Plan, PlanDiff
@@ -71,6 +72,7 @@ _HOME = {
         "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "cluster": ("Cluster",),
         "compiler": ("cluster_presets", "solver_methods"),
+        "data_loader": ("DataLoader",),
         "explanation": ("explain",),
         "parallel_step": ("ParallelStep", "load"),
         "plan": ("Plan", "PlanDiff"),
@@ -92,6 +94,7 @@ __all__ = [
     "CheckpointError",
     "Cluster",
     "ClusterFileError",
+    "DataLoader",
     "DeletedArrayError",
     "DevicesError",
     "InfeasiblePlanError",

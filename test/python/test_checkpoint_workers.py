@@ -1,4 +1,4 @@
-"""State that lives in workers: saved and read by them, made in place by them."""
+"""State that lives in workers: saved and read by them, made in place by them, fed to them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import steps
 from alpa_mlir import (
     CheckpointError,
+    DataLoader,
     PipeshardParallel,
     latest_checkpoint,
     restore_checkpoint,
@@ -159,6 +160,25 @@ def test_state_is_made_in_workers(load):
     np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
     np.testing.assert_allclose(new["w0"], want["w0"], rtol=1e-5, atol=1e-6)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
+
+
+def test_batches_are_fed_to_workers(load):
+    step = load(steps.two_stage_plan())
+    rng = np.random.default_rng(0)
+    batches = [jax.tree.map(lambda x: x + rng.standard_normal(), handmade.arguments(2)[1])
+               for _ in range(4)]  # fmt: skip
+    state, _ = handmade.arguments(2)
+    expected, losses = state, []
+    for batch in batches:
+        expected, loss, _ = jax.jit(handmade.reference_step)(expected, batch)
+        losses.append(float(loss))
+    found = []
+    with DataLoader(batches, step) as loader:
+        for batch in loader:
+            assert all(isinstance(x, DistributedArray) for x in jax.tree.leaves(batch))
+            state, loss, _ = step(state, batch)
+            found.append(float(loss))
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
 
 
 def mlp(widths):

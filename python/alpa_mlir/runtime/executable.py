@@ -31,6 +31,7 @@ from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, BoundStep, bind_step
 from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.linear import linearize
+from alpa_mlir.runtime.placed_batch import PlacedBatch
 from alpa_mlir.runtime.program import Job, Progress
 from alpa_mlir.runtime.xla import Device
 
@@ -118,12 +119,14 @@ class LoadedPlan:
             place.value: self._place_state(place, args[place.arg], used)
             for place in self._bound.state_places
         }
-        batches = [self._split(x) if i in self._splits else x for i, x in enumerate(args)]
+        batches = [
+            self._split(x) if i in self._splits and not isinstance(x, PlacedBatch) else x
+            for i, x in enumerate(args)
+        ]
 
         def feed(place: Place, target: NamedSharding) -> jax.Array:
             x = batches[place.arg]
-            x = x if place.micro_batch is None else x[place.micro_batch]
-            return _jax.device_put(x if isinstance(x, jax.Array) else np.array(x), target)
+            return x.parts[place.value] if isinstance(x, PlacedBatch) else _part(x, place, target)
 
         results: list[Any] = self._bound(states, feed)
         return self._boundary.put_together(results)
@@ -131,6 +134,33 @@ class LoadedPlan:
     def _place_piece(self, index: int, piece: Any) -> Any:
         target = self.sharding_of_input(index)
         return piece if target is None else _jax.device_put(piece, target)
+
+    def put(self, index: int, x: Any) -> Any:
+        """Place a batch argument ahead of the step that takes it.
+
+        Args:
+            index: of the plan's input.
+            x: an array of NumPy, which may change afterwards, or of JAX.
+
+        Returns:
+            What steps take in its place, without a copy.
+
+        Raises:
+            ArgumentMismatchError: it has another shape or dtype than the plan's.
+        """
+        shape = input_shape(self.plan, index)
+        x = check_argument(x, self.plan.inputs[index], shape)
+        split = self._split(x) if index in self._splits else x
+        parts: dict[int, jax.Array] = {}
+        order: dict[int | None, int] = {}
+        for place in self._bound.batch_places:
+            if place.arg == index:
+                target: Any = self._bound.shardings[place.value]
+                parts[place.value] = _part(split, place, target)
+                order.setdefault(place.micro_batch, place.value)
+        if not parts:  # Nobody reads it.
+            return x
+        return PlacedBatch(self, shape, np.dtype(x.dtype), parts, order)
 
     def sharding_of_input(self, index: int) -> NamedSharding | None:
         """Where input `index` of the plan is wanted first; None if the step does not read it."""
@@ -195,7 +225,11 @@ class LoadedPlan:
         inputs = self.plan.inputs
         result = list(args)
         for i, (x, info) in enumerate(zip(args, inputs, strict=True)):
-            if isinstance(x, jax.Array) and x.is_deleted():  # XLA would crash, not complain
+            if isinstance(x, PlacedBatch) and x.home is not self:
+                result[i] = x = np.asarray(x)
+            if (
+                isinstance(x, jax.Array | PlacedBatch) and x.is_deleted()
+            ):  # XLA would crash, not complain
                 raise ArgumentMismatchError(
                     "the array was given away to an earlier step",
                     where=info.name,
@@ -235,6 +269,12 @@ class LoadedPlan:
         if isinstance(x, jax.Array):
             return _split_rows(x, count)
         return np.split(np.array(x), count)
+
+
+def _part(x: Any, place: Place, target: NamedSharding) -> jax.Array:
+    """What a place wants of a batch, which is split if it wants one micro-batch's."""
+    x = x if place.micro_batch is None else x[place.micro_batch]
+    return _jax.device_put(x if isinstance(x, jax.Array) else np.array(x), target)
 
 
 def _rows(x: jax.Array, count: int) -> list[jax.Array]:

@@ -1,0 +1,238 @@
+"""Batches placed ahead of the steps that take them, by a thread beside the program's own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from alpa_mlir import trees
+from alpa_mlir.errors import ArgumentMismatchError
+from alpa_mlir.parallel_step import ParallelStep
+from alpa_mlir.runtime.xla import as_any
+from alpa_mlir.step_state import StepBatch, step_batch
+
+_log = logging.getLogger("alpa_mlir")
+_END_SECONDS = 10.0  # For a source to give its batch when the loader is closed.
+
+
+class Placer(Protocol):
+    """A loaded plan."""
+
+    def put(self, index: int, x: Any) -> Any:
+        """Place an array for input `index` of the plan, ahead of the step that takes it."""
+        ...
+
+
+class DataLoader:
+    """Iterates over batches that are already where the step's first functions read them.
+
+    While a step runs, a thread takes the next batches of a source, cuts them into micro-batches
+    and shards, and copies each part to the devices or workers that want it. The step takes what
+    the loader gives without another copy; an array of a batch looks like one of NumPy otherwise.
+
+    Each iteration begins with batch `start`. An error of the source, or of a batch that is not
+    the step's, comes out in place of that batch.
+
+    Args:
+        batches: what can be iterated over (loaders and datasets of other libraries, generators),
+            a sequence (also one of grain), or a function of the batch's number. Each batch is the
+            step's argument, or the tuple of them where they are several, of host arrays, which
+            may be written to again once the next batch is asked for.
+        step: what is going to take them.
+        prefetch: batches that may wait, placed; at least 1.
+        start: number of the first batch. Sources by number begin there, others are read up to
+            there.
+
+    Raises:
+        ArgumentMismatchError: `prefetch` or `start` make no sense for this source.
+
+    Example:
+        >>> with DataLoader(batches, train_step, prefetch=2) as loader:     # doctest: +SKIP
+        ...     for batch in loader:
+        ...         state, loss = train_step(state, batch)
+    """
+
+    def __init__(
+        self, batches: Any, step: ParallelStep, *, prefetch: int = 2, start: int = 0
+    ) -> None:
+        where = "DataLoader"
+        if prefetch < 1:
+            raise ArgumentMismatchError(f"prefetch={prefetch}, expected at least 1", where=where)
+        if start < 0:
+            raise ArgumentMismatchError(f"start={start}, expected at least 0", where=where)
+        if not (_is_iterable(batches) or _is_indexed(batches) or callable(batches)):
+            raise ArgumentMismatchError(
+                f"{type(batches).__name__} is no source of batches",
+                where=where,
+                fix="give an iterable, or a function of the batch's number",
+            )
+        if start and not _is_indexed(batches) and getattr(batches, "__next__", None) is not None:
+            raise ArgumentMismatchError(
+                f"start={start} for batches that can be read only once",
+                where=where,
+                fix="give a list, a function of the batch's number, or an iterator that stands at "
+                "that batch already, and start=0",
+            )
+        self.batches = as_any(batches)
+        self.start = start
+        self.prefetch = prefetch
+        self._batch = step_batch(step.form, step.plan)
+        self._placer: Placer = as_any(step.loaded)
+        self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+
+    def __iter__(self) -> LoaderIterator:
+        iterator = LoaderIterator(self._source, self._place, self.prefetch)
+        self._open.add(iterator)
+        return iterator
+
+    def __len__(self) -> int:
+        return max(0, len(as_any(self.batches)) - self.start)
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all iterations and their threads. May be called twice."""
+        for iterator in list(self._open):
+            iterator.close()
+
+    def _source(self) -> Iterator[Any]:
+        batches: Any = self.batches
+        if _is_indexed(batches):
+            return (as_any(batches[i]) for i in range(self.start, len(batches)))
+        if _is_iterable(batches):
+            return self._iterated(batches)
+        return map(batches, itertools.count(self.start))
+
+    def _iterated(self, batches: Any) -> Iterator[Any]:
+        iterator: Any = iter(batches)
+        try:
+            yield from itertools.islice(iterator, self.start, None)
+        finally:
+            # An iterator that the caller gave is the caller's to close.
+            if iterator is not batches and hasattr(iterator, "close"):
+                iterator.close()
+
+    def _place(self, batch: Any) -> Any:
+        form: StepBatch = self._batch
+        leaves = form.flatten(batch)
+        placed = [
+            x if index is None else self._placer.put(index, x)
+            for x, index in zip(leaves, form.inputs, strict=True)
+        ]
+        return trees.unflatten(form.tree, placed)
+
+
+def _is_iterable(batches: Any) -> bool:
+    return hasattr(batches, "__iter__")
+
+
+def _is_indexed(batches: Any) -> bool:
+    return hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
+
+
+class LoaderIterator:
+    """One pass over the batches of a `DataLoader`; ends with its last one, or by `close`.
+
+    Args:
+        source: gives an iterator of batches; called in the thread.
+        place: makes of a batch what is handed out; called in the thread.
+        prefetch: how many may wait.
+    """
+
+    def __init__(
+        self, source: Callable[[], Iterator[Any]], place: Callable[[Any], Any], prefetch: int
+    ) -> None:
+        self._ready: queue.Queue[tuple[str, Any]] = queue.Queue(prefetch)
+        self._stop = threading.Event()
+        self._ended = False
+        # The thread knows nothing of this object, so that a forgotten iteration ends as well.
+        self._thread = threading.Thread(
+            target=_fill, args=(source, place, self._ready, self._stop), name="alpa-mlir loader"
+        )
+        self._thread.daemon = True
+        self._end = weakref.finalize(self, _finish, self._thread, self._ready, self._stop)
+        self._thread.start()
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch; waits for it.
+
+        Raises:
+            StopIteration: there is none.
+            Exception: what the source raised instead of it.
+        """
+        if self._ended or self._stop.is_set():
+            raise StopIteration
+        kind, value = self._ready.get()
+        if kind == "batch":
+            return value
+        self._ended = True
+        self._end()
+        if kind == "error":
+            raise value
+        raise StopIteration
+
+    def close(self) -> None:
+        """End it; its thread is gone afterwards. May be called twice."""
+        self._end()
+
+
+def _fill(
+    source: Callable[[], Iterator[Any]],
+    place: Callable[[Any], Any],
+    ready: queue.Queue[tuple[str, Any]],
+    stop: threading.Event,
+) -> None:
+    last: tuple[str, Any] = ("end", None)
+    batches: Any = None
+    try:
+        batches = source()
+        for batch in batches:
+            if not _hand_over(("batch", place(batch)), ready, stop):
+                break
+    except BaseException as error:
+        last = ("error", error)
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:  # Of a generator: its own clean-up.
+            close()
+    _hand_over(last, ready, stop)
+
+
+def _hand_over(
+    item: tuple[str, Any], ready: queue.Queue[tuple[str, Any]], stop: threading.Event
+) -> bool:
+    """Waits for room; false if nobody wants it any more."""
+    while not stop.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+            return True
+        except queue.Full:
+            pass
+    return False
+
+
+def _finish(
+    thread: threading.Thread, ready: queue.Queue[tuple[str, Any]], stop: threading.Event
+) -> None:
+    """Let the thread end, and wait for it."""
+    stop.set()
+    if thread is threading.current_thread():  # A garbage collection in the thread itself.
+        return
+    with contextlib.suppress(queue.Empty):
+        ready.get_nowait()  # It may be waiting for room.
+    thread.join(_END_SECONDS)
+    if thread.is_alive():
+        _log.warning("the source of a closed DataLoader has not given its batch yet")
