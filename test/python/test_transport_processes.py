@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
@@ -132,6 +133,7 @@ def test_a_killed_receiver(child: Child) -> None:
 
 @pytest.mark.parametrize("what", ["send", "receive"])
 def test_nothing_is_left_of_a_killed_process(what: str) -> None:
+    gc.collect()  # Of earlier tests.
     files, named = open_files(), sorted(os.listdir("/dev/shm"))
     child = Child("shared_memory")
     child.tell(f"{what} 3")

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Collection, Sequence
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class _SocketTransport:
-    """One end; a thread of its own watches for peers that go, and nothing else."""
+    """One end. It has no threads but those that write what sockets have no room for."""
 
     def __init__(
         self,
@@ -54,8 +54,7 @@ class _SocketTransport:
         self._closed = False
         self._size = 0
         self._connections: dict[int, Connection] = {}
-        self._watcher: Thread | None = None
-        self._wake, self._woken = socket.socketpair()
+        self._connected = False
         self._listeners: list[socket.socket] = []
         key, host = secrets.token_hex(16), host_identity()
         local = f"alpa-mlir-{key}" if "shared_memory" in kinds and host and can_share() else ""
@@ -108,35 +107,19 @@ class _SocketTransport:
             self.close()
             raise
         self._stop_listening()
-        self._watcher = Thread(target=self._watch, name=f"alpa-mlir-watch-{self.rank}", daemon=True)
-        self._watcher.start()
+        self._connected = True
 
     def _connection(self, peer: int, stream: socket.socket) -> Connection:
         local = stream.family == socket.AF_UNIX
         blocks = SharedBlocks(self._budget) if local else None
         return Connection(self.rank, peer, stream, self._pool, blocks)
 
-    def _watch(self) -> None:
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        peers = {c.stream.fileno(): c for c in self._connections.values()}
-        for number in peers:
-            poll.register(number, _HUNG_UP)
-        while True:
-            for number, _ in poll.poll():
-                connection = peers.get(number)
-                if connection is None:
-                    return  # Closed.
-                poll.unregister(number)
-                peer = connection.peer
-                connection.hang_up(TransportError(f"rank {peer} is gone", peer=peer))
-
     def _to(self, peer: int) -> Connection:
         connection = self._connections.get(peer)
         if connection is None:
             if self._closed:
                 raise TransportError(f"rank {self.rank} was closed")
-            if self._watcher is None:
+            if not self._connected:
                 raise TransportError(f"rank {self.rank} is not connected")
             check_peer(self.rank, peer, self._size)
             raise AssertionError("a peer without a connection")
@@ -154,7 +137,15 @@ class _SocketTransport:
         return connection.mailbox.receive(tag, shape, dtype)
 
     def failed(self) -> frozenset[int]:
-        failures = (c.failure for c in list(self._connections.values()))
+        connections = {c.stream.fileno(): c for c in list(self._connections.values())}
+        poll = select.poll()
+        for number, connection in connections.items():
+            if number >= 0 and connection.failure is None:
+                poll.register(number, _HUNG_UP)
+        for number, _ in poll.poll(0):
+            peer = connections[number].peer
+            connections[number].hang_up(TransportError(f"rank {peer} is gone", peer=peer))
+        failures = (connection.failure for connection in connections.values())
         return frozenset(f.peer for f in failures if f is not None and f.peer is not None)
 
     def _stop_listening(self) -> None:
@@ -167,10 +158,6 @@ class _SocketTransport:
                 return
             self._closed = True
         self._stop_listening()
-        self._wake.close()
-        if self._watcher is not None:
-            self._watcher.join()
-        self._woken.close()
         for connection in self._connections.values():
             connection.close()
 

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,12 @@ from alpa_mlir.transport.shared_memory import SharedBlocks
 from alpa_mlir.transport.stream import close_files, receive_some, send_some
 
 _SCRATCH = 1 << 16
+_SMALL = 1 << 14  # Bytes that are copied behind their header, to be sent with one call.
+_DATA, _BLOCK = int(Kind.DATA), int(Kind.BLOCK)
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_view: Any = memoryview  # NumPy's types do not say that arrays have memory to view.
+_WAITING = int(socket.MSG_NOSIGNAL)
+_WHOLE = int(socket.MSG_WAITALL)
 _SECONDS_TO_LEAVE = 10.0
 
 
@@ -27,7 +33,7 @@ _SECONDS_TO_LEAVE = 10.0
 class _Queued:
     """What the writing thread sends when the socket has room."""
 
-    parts: list[memoryview]
+    parts: list[bytes | memoryview]
     files: list[int]
 
 
@@ -81,27 +87,29 @@ class Connection:
             raise self._cannot_send(tag, self._failure)
         size = data.nbytes
         loan = self._blocks.lend(size) if self._blocks is not None else None
+        parts: list[bytes | memoryview]
         if loan is not None:
             np.copyto(shaped(loan.memory[:size], data.shape, data.dtype), data)
-            parts = [memoryview(frame(Kind.BLOCK, tag, size, loan.number, said))]
+            parts = [frame(Kind.BLOCK, tag, size, loan.number, said)]
+        elif size <= _SMALL:
+            parts = [frame(Kind.DATA, tag, size, 0, said) + data.tobytes()]
         else:
-            parts = [memoryview(frame(Kind.DATA, tag, size, 0, said))]
-            if size:
-                parts.append(_view(as_bytes(data)))
+            parts = [frame(Kind.DATA, tag, size, 0, said), _view(as_bytes(data))]
         with self._lock:
             if self._failure is not None:
                 raise self._cannot_send(tag, self._failure)
             news, files = self._blocks.news() if self._blocks is not None else (b"", [])
             if news:
-                parts.insert(0, memoryview(news))
+                parts.insert(0, news)
             if not self._queue:
                 try:
-                    parts = send_some(self.stream, parts, files, socket.MSG_DONTWAIT)
+                    parts = send_some(self.stream, parts, files, _AT_ONCE)
                 except BlockingIOError:
                     pass
                 except OSError as error:
                     close_files(files)
-                    raise self._cannot_send(tag, self._lost(error)) from None
+                    self._failure = self._lost(error)
+                    raise self._cannot_send(tag, self._failure) from None
                 if not parts:
                     return
             self._queue.append(_Queued([self._copy(part) for part in parts], files))
@@ -111,7 +119,9 @@ class Connection:
                 self._writer.start()
             self._more.set()
 
-    def _copy(self, part: memoryview) -> memoryview:
+    def _copy(self, part: bytes | memoryview) -> bytes | memoryview:
+        if isinstance(part, bytes):
+            return part
         copy = self._pool.take(part.nbytes)
         copy[:] = np.frombuffer(part, np.uint8)
         return _view(copy)
@@ -130,7 +140,7 @@ class Connection:
             parts = item.parts
             try:
                 while parts:
-                    parts = send_some(self.stream, parts, item.files)
+                    parts = send_some(self.stream, parts, item.files, _WAITING)
             except OSError as error:
                 self.hang_up(self._lost(error))
                 return
@@ -149,12 +159,35 @@ class Connection:
 
     # --- Receiving -----------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """Waits for a frame and takes it, and nothing behind it; see Mailbox."""
+    def _read(self) -> tuple[int, Message]:
+        """Waits for a message, and takes nothing behind it; see Mailbox."""
         try:
-            self._take_frame()
+            while True:
+                if self._end - self._begin < HEADER.size:
+                    self._fill(HEADER.size)
+                kind, length, block, tag, size = HEADER.unpack_from(self._scratch, self._begin)
+                if self._end - self._begin < HEADER.size + length:
+                    self._fill(HEADER.size + length)
+                begin = self._begin + HEADER.size
+                self._begin = begin + length
+                said = self._scratch[begin : self._begin].tobytes()
+                if kind == _DATA:
+                    return tag, Message(said, self._read_payload(size))
+                if self._blocks is None:
+                    raise self._nonsense(kind)
+                if kind == _BLOCK:
+                    return tag, Message(said, self._blocks.borrow(block, size))
+                if kind == Kind.NEW_BLOCK and self._files:
+                    self._blocks.map(block, tag, size, self._files.popleft())
+                elif kind == Kind.DROP_BLOCK:
+                    self._blocks.unmap(block)
+                else:
+                    raise self._nonsense(kind)
         except OSError as error:
             raise self._lost(error) from None
+
+    def _nonsense(self, kind: int) -> TransportError:
+        return TransportError(f"rank {self.peer} sent a frame of kind {kind}", peer=self.peer)
 
     def _fill(self, wanted: int) -> None:
         """Reads until `wanted` bytes lie in the scratch memory."""
@@ -177,39 +210,16 @@ class Connection:
         if count == 0:
             raise self._failure or TransportError(f"rank {self.peer} is gone", peer=self.peer)
 
-    def _take_frame(self) -> None:
-        self._fill(HEADER.size)
-        kind, length, block, tag, size = HEADER.unpack_from(self._scratch, self._begin)
-        self._fill(HEADER.size + length)
-        begin = self._begin + HEADER.size
-        said = bytes(self._scratch[begin : begin + length])
-        self._begin = begin + length
-        blocks = self._blocks
-        if kind == Kind.DATA:
-            self.mailbox.deliver(tag, Message(said, self._read_payload(size)))
-        elif blocks is not None and kind == Kind.BLOCK:
-            self.mailbox.deliver(tag, Message(said, blocks.borrow(block, size)))
-        elif blocks is not None and kind == Kind.NEW_BLOCK and self._files:
-            blocks.map(block, tag, size, self._files.popleft())
-        elif blocks is not None and kind == Kind.DROP_BLOCK:
-            blocks.unmap(block)
-        else:
-            raise TransportError(
-                f"rank {self.peer} sent a frame of unknown kind {kind}", peer=self.peer
-            )
-
     def _read_payload(self, size: int) -> Bytes:
         data = self._pool.take(size)
         there = min(size, self._end - self._begin)
-        if there:
-            found = self._scratch[self._begin : self._begin + there]
-            data[:there] = np.frombuffer(found, np.uint8)
-            self._begin += there
-        rest = _view(data)[there:]
-        while rest:
-            count = self.stream.recv_into(rest, 0, socket.MSG_WAITALL)
+        view = _view(data)
+        view[:there] = self._scratch[self._begin : self._begin + there]
+        self._begin += there
+        while there < size:
+            count = self.stream.recv_into(view[there:], 0, _WHOLE)
             self._check_alive(count)
-            rest = rest[count:]
+            there += count
         return data
 
     # --- The end -------------------------------------------------------------------------------
@@ -242,7 +252,3 @@ class Connection:
             if self._blocks is not None:
                 self._blocks.forget()
             self.mailbox.reading.release()
-
-
-def _view(data: Bytes) -> memoryview:
-    return memoryview(cast(Any, data))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,28 +14,24 @@ from alpa_mlir.transport.interface import Array, Bytes, check_message
 from alpa_mlir.transport.memory import shaped
 
 
-@dataclass(frozen=True, eq=False)
-class Message:
+class Message(NamedTuple):
     """Data as it came, and what its sender said of it."""
 
     description: bytes
     data: Bytes
 
 
-def _closed_gate() -> Any:
-    gate = Lock()
-    gate.acquire()
-    return gate
-
-
-@dataclass(eq=False)
 class _Waiter:
-    """A thread that waits for a message."""
+    """A thread that waits for another one to read."""
 
-    tag: int
-    gate: Any = field(default_factory=_closed_gate)  # Opened when there is something to look at.
-    message: Message | None = None
-    reads: bool = False
+    __slots__ = ("gate", "message", "reads", "tag")
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self.message: Message | None = None
+        self.reads = False  # Whether it shall read itself from now on.
+        self.gate = Lock()  # Opened when there is something to look at.
+        self.gate.acquire()
 
 
 class Mailbox:
@@ -44,14 +39,14 @@ class Mailbox:
 
     Where messages have to be read from somewhere, a thread that waits for one does it, so that none
     has to be woken up; other threads that wait get theirs from it, and one of them reads on when it
-    has its own.
+    has its own. The thread that reads is always the first of those that wait for its tag.
 
     Args:
-        read: waits for something from the source, and delivers it. Called by one thread at a time.
-            Raises a TransportError when nothing more will come. None if others deliver.
+        read: waits for a message of the source, and returns it with its tag. Called by one thread
+            at a time. Raises a TransportError when nothing more will come. None if others deliver.
     """
 
-    def __init__(self, source: int, read: Callable[[], None] | None = None) -> None:
+    def __init__(self, source: int, read: Callable[[], tuple[int, Message]] | None = None) -> None:
         self.source = source
         self.failure: TransportError | None = None
         self._read = read
@@ -88,6 +83,7 @@ class Mailbox:
         return shaped(message.data, shape, dtype)
 
     def _next(self, tag: int) -> Message:
+        waiter = None
         with self._lock:
             if queue := self._queues.get(tag):
                 message = queue.popleft()
@@ -95,49 +91,60 @@ class Mailbox:
                     del self._queues[tag]
                 return message
             if self.failure is not None:
-                raise self._failed(tag, self.failure)
-            waiter = _Waiter(tag)
-            self._waiting.setdefault(tag, deque()).append(waiter)
-            if self._read is not None:
-                waiter.reads = self.reading.acquire(blocking=False)
-        try:
+                raise self._failed(tag)
+            if self._read is None or not self.reading.acquire(False):
+                waiter = _Waiter(tag)
+                self._waiting.setdefault(tag, deque()).append(waiter)
+        if waiter is not None:
             self._wait(waiter)
-        except BaseException:  # Such as KeyboardInterrupt: a message must not go to nobody.
+            if waiter.message is not None:
+                return waiter.message
+            if not waiter.reads:
+                raise self._failed(tag)
+        try:
+            return self._read_until(tag)
+        finally:
+            self._hand_over()
+
+    def _wait(self, waiter: _Waiter) -> None:
+        """Returns when there is a message, the waiter shall read, or nothing will come."""
+        try:
+            waiter.gate.acquire()
+        except BaseException:  # Such as KeyboardInterrupt: what it was given is for the next one.
             with self._lock:
                 self._remove(waiter)
                 if waiter.message is not None:
-                    self._queues.setdefault(tag, deque()).appendleft(waiter.message)
-            raise
-        finally:
+                    self._queues.setdefault(waiter.tag, deque()).appendleft(waiter.message)
             if waiter.reads:
                 self._hand_over()
-        if waiter.message is not None:
-            return waiter.message
-        assert self.failure is not None
-        raise self._failed(tag, self.failure)
+            raise
 
-    def _wait(self, waiter: _Waiter) -> None:
-        """Returns when the waiter has its message, or when nothing more will come."""
-        while waiter.message is None and self.failure is None:
-            if not waiter.reads:
-                waiter.gate.acquire()
-                continue
-            assert self._read is not None
+    def _read_until(self, tag: int) -> Message:
+        """Reads until there is a message with the tag; others are delivered."""
+        assert self._read is not None
+        while self.failure is None:
             try:
-                self._read()
+                found, message = self._read()
             except TransportError as error:
                 self.fail(error)
             except BaseException:
                 # Nobody knows how much of a message was read.
                 self.fail(TransportError("reading was interrupted", peer=self.source))
                 raise
+            else:
+                if found == tag:
+                    return message
+                self.deliver(found, message)
+        raise self._failed(tag)
 
     def _hand_over(self) -> None:
         """Lets another thread that waits read on."""
         with self._lock:
             for queue in self._waiting.values():
-                queue[0].reads = True
-                _open(queue[0])
+                waiter = queue[0]
+                self._remove(waiter)
+                waiter.reads = True
+                _open(waiter)
                 return
             self.reading.release()
 
@@ -148,9 +155,10 @@ class Mailbox:
             if not queue:
                 del self._waiting[waiter.tag]
 
-    def _failed(self, tag: int, failure: TransportError) -> TransportError:
+    def _failed(self, tag: int) -> TransportError:
+        assert self.failure is not None
         where = f"tag {tag} from rank {self.source}"
-        return TransportError(failure.what, where=where, peer=failure.peer)
+        return TransportError(self.failure.what, where=where, peer=self.failure.peer)
 
 
 def _open(waiter: _Waiter) -> None:

@@ -15,6 +15,11 @@ ALIGNMENT = 64
 _SMALL = 1 << 16  # The allocator hands out less than this without new pages.
 
 
+def _place(memory: Bytes) -> int:
+    """Address of an array's first byte."""
+    return memory.__array_interface__["data"][0]  # A third of the time that `ctypes` takes.
+
+
 class _Lease:
     """Stands behind an array as its base: NumPy and JAX keep it as long as they keep an alias."""
 
@@ -25,7 +30,7 @@ class _Lease:
         self._give_back = give_back
         self.__array_interface__ = {
             "version": 3,
-            "data": (memory.ctypes.data, False),
+            "data": (_place(memory), False),
             "shape": (size,),
             "typestr": "|u1",
         }
@@ -57,7 +62,7 @@ def as_bytes(data: Array) -> Bytes:
 def aligned(size: int) -> Bytes:
     """New memory, 64-byte aligned, not set to anything."""
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % ALIGNMENT
+    begin = -_place(memory) % ALIGNMENT
     return memory[begin : begin + size]
 
 

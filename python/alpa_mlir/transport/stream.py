@@ -8,12 +8,13 @@ import socket
 from collections import deque
 
 _FILES_AT_ONCE = 253  # As many as Linux sends with one message.
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _ANCILLARY = socket.CMSG_SPACE(_FILES_AT_ONCE * array.array("i").itemsize)
 
 
 def send_some(
-    stream: socket.socket, parts: list[memoryview], files: list[int], flags: int = 0
-) -> list[memoryview]:
+    stream: socket.socket, parts: list[bytes | memoryview], files: list[int], flags: int
+) -> list[bytes | memoryview]:
     """Sends as much as there is room for, and returns the rest.
 
     Args:
@@ -22,22 +23,27 @@ def send_some(
     Raises:
         OSError: nothing was sent.
     """
-    ancillary = []
     if files:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
-    sent = stream.sendmsg(parts, ancillary, flags | socket.MSG_NOSIGNAL)
-    close_files(files)
-    left: list[memoryview] = []
+        numbers = array.array("i", files)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
+        sent = stream.sendmsg(parts, ancillary, flags)
+        close_files(files)
+    elif len(parts) == 1:
+        sent = stream.send(parts[0], flags)
+    else:
+        sent = stream.sendmsg(parts, (), flags)
+    left: list[bytes | memoryview] = []
     for part in parts:
-        if sent < part.nbytes:
+        size = len(part)
+        if sent < size:
             left.append(part[sent:])
-        sent = max(0, sent - part.nbytes)
+        sent = max(0, sent - size)
     return left
 
 
 def receive_some(stream: socket.socket, room: memoryview, files: deque[int]) -> int:
     """Waits for bytes, and the files that come with them; returns the number of bytes."""
-    count, ancillary, _, _ = stream.recvmsg_into([room], _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    count, ancillary, _, _ = stream.recvmsg_into([room], _ANCILLARY, _CLOSE_ON_EXEC)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers = array.array("i")
