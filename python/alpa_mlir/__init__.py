@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.data_loader import DataLoader
     from alpa_mlir.explanation import explain
+    from alpa_mlir.hosts.ray_hosts import RayWorkers
+    from alpa_mlir.hosts.subprocesses import ProcessWorkers
+    from alpa_mlir.hosts.threads import ThreadWorkers
     from alpa_mlir.parallel_step import ParallelStep, load
     from alpa_mlir.plan import Plan, PlanDiff
     from alpa_mlir.problem import ProblemSolution, solve_problem
@@ -74,6 +77,9 @@ _HOME = {
         "compiler": ("cluster_presets", "solver_methods"),
         "data_loader": ("DataLoader",),
         "explanation": ("explain",),
+        "hosts.ray_hosts": ("RayWorkers",),
+        "hosts.subprocesses": ("ProcessWorkers",),
+        "hosts.threads": ("ThreadWorkers",),
         "parallel_step": ("ParallelStep", "load"),
         "plan": ("Plan", "PlanDiff"),
         "problem": ("ProblemSolution", "solve_problem"),
@@ -116,10 +122,13 @@ __all__ = [
     "PlannedStep",
     "ProblemFormatError",
     "ProblemSolution",
+    "ProcessWorkers",
+    "RayWorkers",
     "Schedule",
     "ScheduleProblem",
     "ShardParallel",
     "SolverError",
+    "ThreadWorkers",
     "Timeline",
     "TraceError",
     "TracedStep",

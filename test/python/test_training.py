@@ -51,8 +51,8 @@ class Flaky:
             raise error
         return self.step(*args)
 
-    def wanted_state(self):
-        return self.step.wanted_state()
+    def state_target(self):
+        return self.step.state_target()
 
     def close(self):
         self.closed = True

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -36,6 +35,7 @@ from alpa_mlir.runtime.worker_checks import check_devices, check_ends
 from alpa_mlir.runtime.worker_step import remote_reshards, worker_step
 from alpa_mlir.runtime.xla import Device, as_any
 from alpa_mlir.transport.interface import Transport
+from alpa_mlir.version import VERSION
 
 if TYPE_CHECKING:
     from alpa_mlir.checkpoint.remote import Copies, RestoreTask, SaveTask
@@ -263,7 +263,7 @@ class Worker:
         return {
             "rank": self.rank,
             "pid": os.getpid(),
-            "version": package_version(),
+            "version": VERSION,
             "jax": _jax.__version__,
             "platform": self._bound.platform,
             "step": self._next,
@@ -425,14 +425,6 @@ def _same(x: jax.Array) -> jax.Array:
 
 
 @cache
-def package_version() -> str:
-    """Of this package; "source" where it is not installed."""
-    try:
-        return metadata.version("alpa-mlir")
-    except metadata.PackageNotFoundError:
-        return "source"
-
-
 def _itemsize(dtype: str) -> int:
     return int(_jnp.dtype(dtype).itemsize)
 

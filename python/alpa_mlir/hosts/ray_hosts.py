@@ -1,0 +1,397 @@
+"""Workers in Ray actors, one on each host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import alpa_mlir
+from alpa_mlir.cache_folder import CacheLike
+from alpa_mlir.errors import DevicesError, WorkerError, WorkerLostError
+from alpa_mlir.hosts.interface import Progress
+from alpa_mlir.hosts.process import (
+    CONTROL,
+    HostProcess,
+    LoadOptions,
+    Platform,
+    ProcessFacts,
+    boot_id,
+    die_with_parent,
+    portable_error,
+    start_ticks,
+)
+from alpa_mlir.hosts.process_group import Limits, ProcessGroup
+from alpa_mlir.plan import Plan
+from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.worker import Worker
+
+# The namespace of a Ray that was started here tells it from all others.
+_STARTED_HERE = "alpa_mlir-local"
+# A share of a node's processors; workers take what they need, and none keeps others away.
+_PROCESSORS = 0.01
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise WorkerError(
+            "Ray is not installed",
+            where="RayWorkers",
+            fix="install it with pip install 'alpa-mlir[ray]'",
+        ) from None
+    return ray
+
+
+class RayHost:
+    """The actor: a `HostProcess` whose answers are values, so that errors keep their types."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+        die_with_parent()
+        self._host = HostProcess(_import_ray().util.get_node_ip_address())
+
+    def answer(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call a method by its name; see `HostProcess.answer`."""
+        try:
+            return self._host.answer(method, args)
+        except Exception as error:
+            return False, portable_error(error)
+
+
+class _RayReply:
+    """Ray's reference as a future."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray = ray
+        self._reference = reference
+
+    def done(self) -> bool:
+        return bool(self._ray.wait([self._reference], timeout=0)[0])
+
+    def result(self, timeout: float | None = None) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(self._reference, timeout=timeout)
+        except errors.GetTimeoutError:
+            raise TimeoutError from None
+        except errors.RayError as error:
+            raise WorkerLostError(_cause(error)) from None
+
+
+def _cause(error: Exception) -> str:
+    """Why an actor is gone, of the many lines that Ray says."""
+    text = " ".join(str(error).split())
+    if "Worker exit type: SYSTEM_ERROR" in text:
+        return "the actor's process died: out of memory, killed or crashed"
+    return f"the actor is gone: {text[:300]}"
+
+
+class RayGroup(ProcessGroup):
+    """Worker actors; `RayWorkers.start` makes it."""
+
+    def __init__(
+        self, ray: Any, actors: Sequence[Any], placement_group: Any, limits: Limits
+    ) -> None:
+        super().__init__(len(actors), limits)
+        self._ray = ray
+        self._actors = actors
+        self._facts: dict[int, ProcessFacts] = {}
+        self._release_now = weakref.finalize(
+            self, _release, ray, actors, self._facts, placement_group
+        )
+
+    def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> _RayReply:
+        call = self._actors[rank].answer
+        if method in CONTROL:
+            call = call.options(concurrency_group="control")
+        elif method in Worker.BESIDE:
+            call = call.options(concurrency_group="beside")
+        try:
+            return _RayReply(self._ray, call.remote(method, args))
+        except self._ray.exceptions.RayError as error:
+            raise WorkerLostError(_cause(error), where=f"worker {rank}", rank=rank) from None
+
+    def met(self, facts: Sequence[ProcessFacts]) -> None:
+        self._facts.update(enumerate(facts))
+
+    def _end(self, rank: int) -> None:
+        _end_actor(self._ray, self._actors[rank], self._facts.get(rank), 0.2)
+
+    def _release(self) -> None:
+        self._release_now()
+
+    @property
+    def facts(self) -> tuple[ProcessFacts, ...]:
+        """What each worker said of itself when it started."""
+        return tuple(self._facts[rank] for rank in range(self.size))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Numbers of the workers' processes on their machines, by rank."""
+        return tuple(facts.pid for facts in self.facts)
+
+
+def _kill(pid: int, started: int, grace_seconds: float) -> None:
+    """Kill a process unless it ends by itself, or its number belongs to another one by now.
+
+    Returns when it is gone.
+    """
+    begin = time.monotonic()
+    while start_ticks(pid) == started and time.monotonic() < begin + grace_seconds + 5.0:
+        if time.monotonic() > begin + grace_seconds:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _end_actor(ray: Any, actor: Any, facts: ProcessFacts | None, grace_seconds: float) -> None:
+    """Ray asks a process to end, which one that is stopped never does; the kernel makes it."""
+    with contextlib.suppress(Exception):
+        ray.kill(actor, no_restart=True)
+    if facts is None:
+        return
+    if facts.boot == boot_id():
+        _kill(facts.pid, facts.started, grace_seconds)
+    else:
+        _kill_there(ray, facts, grace_seconds)
+
+
+def _kill_there(ray: Any, facts: ProcessFacts, grace_seconds: float) -> None:
+    """Kill a process of another machine, by a task that runs there."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    with contextlib.suppress(Exception):
+        for node in ray.nodes():
+            if node["Alive"] and node["NodeManagerAddress"] == facts.address:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=there)
+                task.remote(facts.pid, facts.started, grace_seconds)
+
+
+def _release(
+    ray: Any, actors: Sequence[Any], facts: Mapping[int, ProcessFacts], placement_group: Any
+) -> None:
+    """The last one first: it leaves a world before the process that the world meets at."""
+    from ray.util import remove_placement_group
+
+    if not ray.is_initialized():
+        return
+    for rank in reversed(range(len(actors))):
+        _end_actor(ray, actors[rank], facts.get(rank), 1.0)
+    with contextlib.suppress(Exception):
+        remove_placement_group(placement_group)
+
+
+class RayWorkers:
+    """Starts the workers of a plan as actors of Ray, one on each node.
+
+    Args:
+        address: of a Ray cluster; by default that of `ray.init` if it was called, else
+            `RAY_ADDRESS`, else Ray is started on this machine.
+        placement: by default one worker for each host of the plan's cluster.
+        platform: "cpu" for virtual devices, "gpu" for the nodes' GPUs; by default "gpu" if a
+            node has any.
+        share_nodes: whether several workers may run on one node; by default only where Ray was
+            started here, on this machine.
+        environment: variables of the workers, set before JAX is imported.
+        nodes_seconds: how long to wait for nodes that are missing, such as those that an
+            autoscaler is about to replace.
+        limits: how long things may take.
+
+    Example:
+        >>> step = alpa_mlir.load("my_plan", workers=RayWorkers())  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        placement: Placement | None = None,
+        platform: Platform | None = None,
+        share_nodes: bool | None = None,
+        environment: Mapping[str, str] | None = None,
+        nodes_seconds: float = 0.0,
+        limits: Limits | None = None,
+    ) -> None:
+        self.address = address
+        self.platform: Platform | None = platform
+        self.share_nodes = share_nodes
+        self.nodes_seconds = nodes_seconds
+        self.limits = limits or Limits()
+        self._placement = placement
+        self._environment = dict(environment or {})
+
+    def start(
+        self,
+        plan: Plan,
+        placement: Placement | None = None,
+        *,
+        donate_state: bool = True,
+        backend: str = "auto",
+        cache: CacheLike = True,
+        progress: Progress | None = None,
+    ) -> tuple[Placement, RayGroup]:
+        """Start one actor for each worker, and load the plan in each; see `Hosts.start`."""
+        placement = placement or self._placement or Placement.by_hosts(plan)
+        placement.check(plan)
+        options = LoadOptions(donate_state, backend, cache)
+        ray = self._connected()
+        platform, share = self._room(ray, plan, placement)
+        group = self._group(ray, placement, platform, share)
+        try:
+            group.start(plan, placement, platform, options, progress)
+        except BaseException:
+            group.close()
+            raise
+        return placement, group
+
+    def close(self) -> None:
+        """End Ray if it was started here; groups are closed by themselves."""
+        ray = _import_ray()
+        if ray.is_initialized() and _is_started_here(ray):
+            ray.shutdown()
+
+    def _connected(self) -> Any:
+        ray = _import_ray()
+        if ray.is_initialized():
+            return ray
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if address is None:
+            # Processes of a local Ray inherit the environment: they find the package as we do.
+            with _python_path(str(Path(alpa_mlir.__file__).parents[1])), warnings.catch_warnings():
+                # Ray forks to start its services, which is safe: they are programs of their own.
+                warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+                ray.init("local", namespace=_STARTED_HERE, include_dashboard=False, **options)
+            return ray
+        try:
+            _check_listening(address)  # Ray itself tries for minutes.
+            ray.init(address, **options)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise WorkerError(
+                f"no Ray cluster answers: {error}",
+                where=f"Ray at {address}",
+                fix="start it with `ray start --head`, or give another address",
+            ) from None
+        return ray
+
+    def _room(self, ray: Any, plan: Plan, placement: Placement) -> tuple[Platform, bool]:
+        """What to run on, and whether workers share nodes; once the cluster is large enough."""
+        share = _is_started_here(ray) if self.share_nodes is None else self.share_nodes
+        deadline = time.monotonic() + self.nodes_seconds
+        while True:
+            gpus = [int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]]
+            platform: Platform = self.platform or _platform(gpus)
+            try:
+                check_room(plan, placement, gpus, platform, share)
+            except DevicesError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return platform, share
+
+    def _group(self, ray: Any, placement: Placement, platform: Platform, share: bool) -> RayGroup:
+        from ray.util import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        gpus = [len(own) if platform == "gpu" else 0 for own in placement.workers]
+        bundles = [{"CPU": _PROCESSORS} | ({"GPU": n} if n else {}) for n in gpus]
+        places = placement_group(bundles, strategy="SPREAD" if share else "STRICT_SPREAD")
+        if not places.wait(self.limits.start_seconds):
+            remove_placement_group(places)
+            raise DevicesError(
+                f"no room for {placement.size} workers within {self.limits.start_seconds:g} s; "
+                f"free are {ray.available_resources()}",
+                where="Ray",
+                fix="end what else runs there, or wait",
+            )
+        kind = ray.remote(concurrency_groups={"control": 2, "beside": 4})(RayHost)
+        actors = [
+            kind.options(
+                num_cpus=_PROCESSORS,
+                num_gpus=n,
+                max_restarts=0,
+                max_concurrency=1,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    places, placement_group_bundle_index=rank
+                ),
+            ).remote(self._environment)
+            for rank, n in enumerate(gpus)
+        ]
+        return RayGroup(ray, actors, places, self.limits)
+
+
+def _check_listening(address: str) -> None:
+    """Raises an OSError if nobody listens at `host:port`; other forms of addresses are Ray's."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+
+
+def _platform(gpus: Sequence[int]) -> Platform:
+    return "gpu" if any(gpus) else "cpu"
+
+
+def _is_started_here(ray: Any) -> bool:
+    return bool(ray.get_runtime_context().namespace == _STARTED_HERE)
+
+
+def check_room(
+    plan: Plan, placement: Placement, gpus: Sequence[int], platform: Platform, share: bool
+) -> None:
+    """Whether a cluster has the hosts and GPUs of a plan.
+
+    Args:
+        gpus: of each node.
+        share: several workers may run on one node.
+
+    Raises:
+        DevicesError: names what is missing.
+    """
+    where = f"plan of {plan.name}"
+    if not share and len(gpus) < placement.size:
+        raise DevicesError(
+            f"the plan needs {placement.size} hosts, the Ray cluster has {len(gpus)}",
+            where=where,
+            fix="add nodes, plan for fewer hosts, or give RayWorkers(share_nodes=True)",
+        )
+    if platform == "cpu":
+        return
+    wanted = sorted((len(own) for own in placement.workers), reverse=True)
+    found = sorted(gpus, reverse=True)
+    fits = sum(wanted) <= sum(found) if share else all(map(int.__le__, wanted, found))
+    if not fits:
+        raise DevicesError(
+            f"the plan needs hosts of {_counts(wanted)} GPUs, the Ray cluster has nodes of "
+            f"{_counts(found)}",
+            where=where,
+            fix="plan for the cluster as it is, or add nodes",
+        )
+
+
+def _counts(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+@contextlib.contextmanager
+def _python_path(folder: str) -> Any:
+    """Processes that are started within find packages in this folder."""
+    old = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = folder + (os.pathsep + old if old else "")
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = old

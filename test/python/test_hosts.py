@@ -1,0 +1,211 @@
+"""Workers in processes of their own: they start, refuse what does not fit, and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import alpa_mlir
+import handmade
+import jax
+import numpy as np
+import pytest
+import steps
+from alpa_mlir import errors
+from alpa_mlir.hosts import process_group, subprocesses
+from alpa_mlir.hosts.process import start_ticks
+from alpa_mlir.hosts.process_group import Limits
+from alpa_mlir.hosts.ray_hosts import RayWorkers, check_room
+from alpa_mlir.hosts.subprocesses import ProcessWorkers, how_it_ended
+from alpa_mlir.runtime import Placement
+from alpa_mlir.version import VERSION
+
+TWO = Placement(((0, 1), (2, 3)))
+SPANNING = Placement(((0, 2), (1, 3)))  # Each mesh has a device of each worker.
+QUICK = Limits(start_seconds=120, frozen_seconds=2)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return steps.two_stage_plan(2)
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with ProcessWorkers(platform="cpu", spares=2, limits=QUICK) as hosts:
+        yield hosts
+
+
+def check_equals_jit(step, micro_batches=2, count=3):
+    """Losses, results and state are those of the step on one device."""
+    state, batch = handmade.arguments(micro_batches)
+    expected = jax.device_get(state)
+    for _ in range(count):
+        state, *found = step(state, batch)
+        expected, *wanted = jax.jit(handmade.reference_step)(expected, batch)
+        for a, b in zip(jax.tree.leaves(jax.device_get(found)), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    for name, x in expected.items():
+        np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)
+
+
+class Placed:
+    """Hosts with a placement; one has spare processes for all tests."""
+
+    def __init__(self, hosts, placement):
+        self.hosts, self.placement = hosts, placement
+
+    def start(self, plan, placement=None, **options):
+        return self.hosts.start(plan, placement or self.placement, **options)
+
+
+def gone(pids, seconds=5.0):
+    """Whether all these processes end in time."""
+    deadline = time.monotonic() + seconds
+    while any(start_ticks(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(start_ticks(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("placement", "how", "said"),
+    [
+        (TWO, signal.SIGSTOP, "no answer for 2 s: frozen"),
+        (SPANNING, signal.SIGKILL, "died of SIGKILL"),
+    ],
+)
+def test_processes_equal_one_device_until_one_is_lost(hosts, plan, placement, how, said):
+    seen = []
+    placed = Placed(hosts, placement)
+    step = alpa_mlir.load(plan, workers=placed, progress=lambda *what: seen.append(what))
+    check_equals_jit(step)
+    assert {label.split(" on ")[0] for _, _, label in seen} >= {"worker 0", "worker 1"}
+    group = step.loaded.group
+    os.kill(group.pids[1], how)
+    deadline = time.monotonic() + 60
+    while group.lost is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(errors.WorkerLostError, match=f"worker 1: {said}") as error:
+        group.call(0, "free", ())
+    assert error.value.rank == 1
+    state, batch = handmade.arguments(2)
+    with pytest.raises(errors.WorkerError, match="worker 1"):
+        step(state, batch)
+    step.close()
+    assert gone(group.pids)
+
+
+def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):
+    _, group = hosts.start(plan, TWO)
+    pids = group.pids
+    group.kill(0)
+    assert gone(pids[:1])
+    with pytest.raises(errors.WorkerLostError, match="worker 0: killed"):
+        group.call(1, "ping")
+    del group
+    assert gone(pids)
+    _, group = hosts.start(plan, TWO)
+    group.close()
+    group.close()
+    assert gone(group.pids)
+    with pytest.raises(errors.WorkerError, match="closed"):
+        group.call(1, "ping")
+
+
+DRIVER = """
+import os, signal, sys
+import alpa_mlir
+from alpa_mlir.plan import Plan
+from alpa_mlir.hosts.subprocesses import ProcessWorkers
+from alpa_mlir.runtime import Placement
+
+hosts = ProcessWorkers(platform="cpu", spares=1)
+_, group = hosts.start(Plan.load(sys.argv[1]), Placement(((0, 1), (2, 3))))
+print(*group.pids, *[process.popen.pid for process in hosts._spares], flush=True)
+match sys.argv[2]:
+    case "error":
+        raise RuntimeError("on purpose")
+    case "kill":
+        os.kill(group.pids[0], signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL)
+    case "ctrl-c":
+        os.killpg(0, signal.SIGINT)  # What a terminal does.
+        signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["kill", *(pytest.param(e, marks=pytest.mark.slow) for e in ("error", "ctrl-c"))]
+)
+def test_workers_end_with_their_driver(plan, tmp_path, end):
+    plan.save(tmp_path)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path), end],
+        env={**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    said, _ = driver.communicate(timeout=120)
+    pids = [int(pid) for pid in said.split()]
+    assert len(pids) == 3
+    assert driver.returncode == {"error": 1, "kill": -signal.SIGKILL}.get(end, -signal.SIGINT)
+    assert gone(pids)
+
+
+def test_other_versions_are_refused(hosts, plan, monkeypatch):
+    own = process_group.versions()
+    assert own["alpa_mlir"] == VERSION
+    monkeypatch.setattr(process_group, "versions", lambda: {**own, "jax": "0.9.1"})
+    with pytest.raises(
+        errors.WorkerError, match=r"worker 0 on .*: has jax 0\.1.*driver has 0\.9\.1"
+    ):
+        hosts.start(plan, TWO)
+
+
+def test_the_version_is_the_package_s():
+    project = Path(alpa_mlir.__file__).parents[2] / "pyproject.toml"
+    assert f'\nversion = "{VERSION}"\n' in project.read_text()
+
+
+def test_missing_devices_are_refused(plan, monkeypatch):
+    monkeypatch.setattr(subprocesses, "local_gpus", lambda: ("0",))
+    with pytest.raises(errors.DevicesError, match="needs 4 GPUs, this machine has 1"):
+        ProcessWorkers().start(plan, TWO)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "platform", "share", "message"),
+    [
+        ([0], "cpu", False, "needs 2 hosts, the Ray cluster has 1"),
+        ([8], "gpu", False, "needs 2 hosts, the Ray cluster has 1"),
+        ([2, 1], "gpu", False, "hosts of 2, 2 GPUs, the Ray cluster has nodes of 2, 1"),
+        ([3], "gpu", True, "hosts of 2, 2 GPUs, the Ray cluster has nodes of 3"),
+        ([0], "cpu", True, None),
+        ([1, 8, 2], "gpu", False, None),
+        ([4], "gpu", True, None),
+    ],
+)
+def test_room_in_a_ray_cluster(plan, gpus, platform, share, message):
+    if message is None:
+        check_room(plan, TWO, gpus, platform, share)
+        return
+    with pytest.raises(errors.DevicesError, match=message):
+        check_room(plan, TWO, gpus, platform, share)
+
+
+def test_ray_is_an_extra(plan, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(errors.WorkerError, match=r"not installed.*alpa-mlir\[ray\]"):
+        RayWorkers().start(plan, TWO)
+
+
+def test_how_processes_end():
+    assert how_it_ended(3) == "ended with status 3"
+    assert "SIGSEGV" in how_it_ended(-signal.SIGSEGV)
+    assert "out of memory" in how_it_ended(-signal.SIGKILL)
