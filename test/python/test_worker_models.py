@@ -132,10 +132,11 @@ def test_random_keys_and_stacked_state():
             return jnp.mean((h * jax.random.bernoulli(used, 0.5, h.shape)) ** 2)
 
         value, g = jax.value_and_grad(loss)(state["w"])
-        return {"w": state["w"] - 0.1 * g, "key": key}, value
+        return {"w": state["w"] - 0.1 * g, "key": key, "count": state["count"] + 1}, value
 
     rng = np.random.default_rng(0)
     state = {"w": rng.standard_normal((4, 8, 8)).astype(np.float32), "key": jax.random.key(0)}
+    state["count"] = np.int32(7)
     batch = rng.standard_normal((8, 8)).astype(np.float32)
     method = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2, layers=4)
     plan = alpa_mlir.parallelize(train, cluster=CLUSTER, method=method).plan(state, batch)
@@ -147,5 +148,6 @@ def test_random_keys_and_stacked_state():
                 new, loss = step(new, batch)
             assert isinstance(new["w"], StackedArray)
             results.append((np.asarray(new["w"]), jax.random.key_data(new["key"]), float(loss)))
+            assert (new["count"].shape, int(new["count"])) == ((), 10)
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)

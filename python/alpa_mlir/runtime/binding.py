@@ -32,6 +32,7 @@ from alpa_mlir.runtime.actions import (
 )
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.host_parts import Cutter
 from alpa_mlir.runtime.program import Backend, Job, Program, Progress
 from alpa_mlir.runtime.reshard_part import ReshardPart
 from alpa_mlir.runtime.run_once import run_once
@@ -73,6 +74,7 @@ class BoundStep:
         state_places: where state is taken from arrays that the caller has placed.
         given: values of such places that a call uses up.
         first_places: where each input is wanted first.
+        cutters: for each value that is placed, what puts it on devices from the host.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class BoundStep:
         self.first_places: dict[int, NamedSharding] = {}
         for place in places:
             self.first_places.setdefault(place.arg, self._target(place.value))
+        self.cutters = {place.value: self._cutter(place) for place in places}
         self.state_places = [a for a in places if plan.inputs[a.arg].kind == "state"]
         self.batch_places = [a for a in places if plan.inputs[a.arg].kind != "state"]
         self.given = {
@@ -192,6 +195,12 @@ class BoundStep:
         call = _bind_call(executable.call, inputs, outputs, action.last, self.flight)
         waited = sorted(given & self._sent)
         return _after_sends(call, waited) if waited else call
+
+    def _cutter(self, place: Place) -> Cutter:
+        value = self.step.values[place.value]
+        rows = (place.micro_batch or 0) * (value.tensor.shape[0] if value.tensor.shape else 0)
+        info, mesh = self.plan.meshes[value.mesh], self._meshes[value.mesh]
+        return Cutter(value.tensor, info, mesh, rows)
 
     def _target(self, value: int) -> NamedSharding:
         sharding = self.shardings[value]

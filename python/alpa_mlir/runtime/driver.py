@@ -325,7 +325,7 @@ class DistributedPlan:
         """Parts that nobody changes: of an array that workers would share, copies."""
         copies = self.group.shares_memory
         return tuple(
-            (box, np.array(part) if copies else np.ascontiguousarray(part))
+            (box, np.array(part) if copies else np.asarray(part, order="C"))
             for box in boxes
             for part in (host[slices(box)],)
         )

@@ -30,6 +30,7 @@ from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, BoundStep, bind_step
 from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.devices import make_meshes
+from alpa_mlir.runtime.host_parts import as_parts
 from alpa_mlir.runtime.linear import linearize
 from alpa_mlir.runtime.placed_batch import PlacedBatch
 from alpa_mlir.runtime.program import Job, Progress
@@ -120,13 +121,14 @@ class LoadedPlan:
             for place in self._bound.state_places
         }
         batches = [
-            self._split(x) if i in self._splits and not isinstance(x, PlacedBatch) else x
-            for i, x in enumerate(args)
+            x if isinstance(x, PlacedBatch) else self._batch(i, x) for i, x in enumerate(args)
         ]
 
         def feed(place: Place, target: NamedSharding) -> jax.Array:
             x = batches[place.arg]
-            return x.parts[place.value] if isinstance(x, PlacedBatch) else _part(x, place, target)
+            if isinstance(x, PlacedBatch):
+                return x.parts[place.value]
+            return self._part(x, place, target)
 
         results: list[Any] = self._bound(states, feed)
         return self._boundary.put_together(results)
@@ -150,13 +152,13 @@ class LoadedPlan:
         """
         shape = input_shape(self.plan, index)
         x = check_argument(x, self.plan.inputs[index], shape)
-        split = self._split(x) if index in self._splits else x
+        batch = self._batch(index, x)
         parts: dict[int, jax.Array] = {}
         order: dict[int | None, int] = {}
         for place in self._bound.batch_places:
             if place.arg == index:
                 target: Any = self._bound.shardings[place.value]
-                parts[place.value] = _part(split, place, target)
+                parts[place.value] = self._part(batch, place, target)
                 order.setdefault(place.micro_batch, place.value)
         if not parts:  # Nobody reads it.
             return x
@@ -264,17 +266,21 @@ class LoadedPlan:
             known = self._placed[value] = (weakref.ref(x), _jax.device_put(x, target))
         return known[1]
 
-    def _split(self, x: Any) -> Sequence[Any]:
-        count = self.plan.num_micro_batches
+    def _batch(self, index: int, x: Any) -> Any:
+        """An array of JAX or its micro-batches, or a copy on the host, which nobody changes."""
+        if self.plan.inputs[index].kind == "state":
+            return None
         if isinstance(x, jax.Array):
-            return _split_rows(x, count)
-        return np.split(np.array(x), count)
+            return _split_rows(x, self.plan.num_micro_batches) if index in self._splits else x
+        return np.array(x)
 
-
-def _part(x: Any, place: Place, target: NamedSharding) -> jax.Array:
-    """What a place wants of a batch, which is split if it wants one micro-batch's."""
-    x = x if place.micro_batch is None else x[place.micro_batch]
-    return _jax.device_put(x if isinstance(x, jax.Array) else np.array(x), target)
+    def _part(self, batch: Any, place: Place, target: NamedSharding) -> jax.Array:
+        """What a place wants of a batch that `_batch` prepared."""
+        if isinstance(batch, np.ndarray):
+            name = self.plan.inputs[place.arg].name
+            return self._bound.cutters[place.value].put(as_parts(batch), name)
+        part = batch if place.micro_batch is None else batch[place.micro_batch]
+        return _jax.device_put(part, target)
 
 
 def _rows(x: jax.Array, count: int) -> list[jax.Array]:

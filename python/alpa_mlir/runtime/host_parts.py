@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from alpa_mlir.errors import WorkerError
@@ -16,9 +15,9 @@ from alpa_mlir.plan import MeshInfo, TensorSpec
 from alpa_mlir.plan_reshard import Box, box_elements, box_text, contains
 from alpa_mlir.runtime.messages import Parts
 from alpa_mlir.runtime.reshard_checks import held_boxes
-from alpa_mlir.runtime.xla import Device, as_any, put_shards
+from alpa_mlir.runtime.xla import as_any, mesh_devices, named_sharding, put_shards
 
-_jnp: Any = jax.numpy
+_jax: Any = jax
 Array = NDArray[Any]
 
 
@@ -58,23 +57,22 @@ class Cutter:
 
     Args:
         tensor: as the mesh holds it.
-        devices: those of this process, by number of the plan.
+        info, mesh: the mesh, in the plan and as it is; some of its devices may be those of other
+            processes.
         rows: where dimension 0 of the tensor begins in the arrays that are cut.
     """
 
-    def __init__(
-        self,
-        tensor: TensorSpec,
-        mesh: MeshInfo,
-        sharding: NamedSharding,
-        devices: Mapping[int, Device],
-        rows: int = 0,
-    ) -> None:
+    def __init__(self, tensor: TensorSpec, info: MeshInfo, mesh: Mesh, rows: int = 0) -> None:
         self._tensor = tensor
-        self._sharding = sharding
-        boxes = {n: box for n, box in held_boxes(tensor, mesh).items() if n in devices}
-        self._devices = [devices[n] for n in boxes]
-        self.boxes = [shifted(box, rows) for box in boxes.values()]
+        self._sharding = named_sharding(mesh, tensor)
+        boxes, process = held_boxes(tensor, info).values(), _jax.process_index()
+        own = [
+            (device, shifted(box, rows))
+            for device, box in zip(mesh_devices(mesh), boxes, strict=True)
+            if device.process_index == process
+        ]
+        self._devices = [device for device, _ in own]
+        self.boxes = [box for _, box in own]
 
     def put(self, parts: Parts, where: str) -> jax.Array:
         """The array, made of parts, which must not be changed afterwards.
@@ -84,6 +82,16 @@ class Cutter:
         """
         shards = [_cut(parts, box, where) for box in self.boxes]
         return put_shards(self._tensor, self._sharding, shards, self._devices)
+
+
+def whole_box(shape: Sequence[int]) -> Box:
+    """The box of a whole array."""
+    return tuple((0, size) for size in shape)
+
+
+def as_parts(array: Any) -> Parts:
+    """A whole array as one part."""
+    return ((whole_box(array.shape), array),)
 
 
 def shifted(box: Box, rows: int) -> Box:
@@ -97,7 +105,7 @@ def shifted(box: Box, rows: int) -> Box:
 def _cut(parts: Parts, box: Box, where: str) -> Array:
     for outer, data in parts:
         if contains(outer, box):
-            return np.ascontiguousarray(data[slices(box, outer)])
+            return np.asarray(data[slices(box, outer)], order="C")
     raise WorkerError(f"has not been given {box_text(box)}", where=where)
 
 
@@ -125,7 +133,7 @@ def assembled(parts: Sequence[tuple[Box, Array]], shape: tuple[int, ...], dtype:
         WorkerError: a part is missing.
     """
     found = sum(box_elements(box) for box, _ in parts)
-    wanted = box_elements(tuple((0, size) for size in shape))
+    wanted = box_elements(whole_box(shape))
     if found != wanted:
         raise WorkerError(f"{found} of {wanted} elements of {list(shape)} came back")
     if len(parts) == 1:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from alpa_mlir.runtime.compile_stages import compile_jobs
 from alpa_mlir.runtime.program import Backend, Job
-from alpa_mlir.runtime.xla import named_sharding
+from alpa_mlir.runtime.xla import mesh_devices, named_sharding, put_shards
 
 _jax: Any = jax
 
@@ -40,9 +41,10 @@ def run_once(
     results: list[list[jax.Array]] = []
     for job, program in zip(jobs, compiled, strict=True):
         mesh = meshes[job.mesh]
+        own = [d for d in mesh_devices(mesh) if d.process_index == _jax.process_index()]
         placed = [
             # Not device_put: other processes of the mesh have nothing to compare with.
-            _jax.make_array_from_callback(x.shape, named_sharding(mesh, tensor), x.__getitem__)
+            put_shards(tensor, named_sharding(mesh, tensor), [np.asarray(x)] * len(own), own)
             for x, tensor in zip(arguments, job.inputs, strict=True)
         ]
         results.append(program.call(placed))

@@ -20,11 +20,11 @@ from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import AlpaError, TransportError, WorkerError
 from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.plan_reshard import Box
-from alpa_mlir.runtime.actions import LinearStep, Place
+from alpa_mlir.runtime.actions import Place
 from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
 from alpa_mlir.runtime.devices import mesh_on
-from alpa_mlir.runtime.host_parts import Cutter, parts_of
+from alpa_mlir.runtime.host_parts import parts_of
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_mlir.runtime.placement import Placement
@@ -122,7 +122,6 @@ class Worker:
             progress=progress,
             ends=ends,
         )
-        self._cutters = _cutters(plan, share, self._bound.shardings, own)
         self._changed = threading.Condition()
         self._arrays: dict[int, dict[Form, jax.Array]] = {}
         self._gone: deque[int] = deque(maxlen=_REMEMBERED)
@@ -142,7 +141,7 @@ class Worker:
         self._check_open()
         where = f"worker {self.rank}: {self._plan.inputs[index].name}"
         arrays = {
-            self._form(place): self._cutters[place.value].put(shards, where)
+            self._form(place): self._bound.cutters[place.value].put(shards, where)
             for place in (*self._bound.state_places, *self._bound.batch_places)
             if place.arg == index
         }
@@ -181,7 +180,7 @@ class Worker:
         self._check_open()
         boxes: dict[int, list[Box]] = {}
         for place in self._bound.state_places:
-            boxes.setdefault(place.arg, []).extend(self._cutters[place.value].boxes)
+            boxes.setdefault(place.arg, []).extend(self._bound.cutters[place.value].boxes)
         for task, parts in zip(tasks, read_parts(folder, tasks, boxes), strict=True):
             self.put(task.uid, task.index, parts)
 
@@ -335,7 +334,7 @@ class Worker:
             given = self._given(place, request)
             if isinstance(given, Held):
                 return self._held(place, given.uid)
-            return self._cutters[place.value].put(given, self._where(place))
+            return self._bound.cutters[place.value].put(given, self._where(place))
 
         results = self._bound(states, feed)
         del states
@@ -368,7 +367,7 @@ class Worker:
     def _state(self, place: Place, request: StepRequest) -> jax.Array:
         given = self._given(place, request)
         if not isinstance(given, Held):
-            return self._cutters[place.value].put(given, self._where(place))
+            return self._bound.cutters[place.value].put(given, self._where(place))
         array = self._held(place, given.uid)
         is_given = self._donate and place.value in self._bound.given
         return _jnp.copy(array) if given.copy and is_given else array
@@ -427,21 +426,3 @@ def _same(x: jax.Array) -> jax.Array:
 @cache
 def _itemsize(dtype: str) -> int:
     return int(_jnp.dtype(dtype).itemsize)
-
-
-def _cutters(
-    plan: Plan,
-    step: LinearStep,
-    shardings: list[NamedSharding | None],
-    devices: Mapping[int, Device],
-) -> dict[int, Cutter]:
-    """For each value that is placed, what puts it on this worker's devices."""
-    found: dict[int, Cutter] = {}
-    for action in step.actions:
-        if isinstance(action, Place):
-            value, sharding = step.values[action.value], shardings[action.value]
-            assert sharding is not None
-            rows = (action.micro_batch or 0) * (value.tensor.shape[0] if value.tensor.shape else 0)
-            mesh = plan.meshes[value.mesh]
-            found[action.value] = Cutter(value.tensor, mesh, sharding, devices, rows)
-    return found
