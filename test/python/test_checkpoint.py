@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import alpa_mlir
@@ -528,6 +529,47 @@ def test_killed_while_saving(tmp_path, where):
     np.testing.assert_array_equal(restore_checkpoint(tmp_path)["w"], np.ones((64, 64)))
     save_checkpoint(tmp_path, [3], step=3).wait()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "3"]
+
+
+SAVES = """
+import sys
+import numpy as np
+from alpa_mlir.checkpoint import latest_checkpoint, save_checkpoint
+
+step = (latest_checkpoint(sys.argv[1]) or 0) + 1
+while True:
+    state = {str(i): np.full((100, 100 + i), step, np.int32) for i in range(20)}
+    save_checkpoint(sys.argv[1], state, step=step, keep=2).wait()
+    print(step, flush=True)
+    step += 1
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])}
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVES, str(tmp_path)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        last = int(process.stdout.readline())
+        time.sleep(rng.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        last = int([str(last), *process.stdout.read().split()][-1])
+        process.wait()
+        process.stdout.close()
+        present = steps_in(tmp_path)
+        assert present[-1] in (last, last + 1)
+        # One more where it was killed between the rename and the deletion.
+        assert min(2, last) <= len(present) <= 3
+        for step in present:
+            for x in restore_checkpoint(tmp_path, step=step).values():
+                assert (x == step).all()
 
 
 def test_folders_of_leaves():

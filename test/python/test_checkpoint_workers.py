@@ -137,7 +137,10 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
     chunk.unlink()
     with pytest.raises(CheckpointError, match=r"\['w1'\]: the shard .* is missing"):
         restore_checkpoint(tmp_path, step)
+    like = restore_checkpoint(tmp_path, state, step=1)
+    assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(like))
     old = restore_checkpoint(tmp_path, step, step=1)  # The workers are well.
+    check_same(jax.tree.map(np.asarray, old), like)
     after, _, _ = step(old, batch)
     with pytest.raises(CheckpointError, match=r"\['w0'\]: the array was given away"):
         save_checkpoint(tmp_path, old, step=3)

@@ -170,7 +170,7 @@ def _like(name: str, value: Any) -> Wanted:
     if isinstance(value, StackedArray):
         rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
         pieces = tuple(
-            (row, piece.shape, piece.sharding)
+            (row, piece.shape, _sharding(piece))
             for row, piece in zip(rows, value.pieces, strict=True)
         )
         return Wanted(name, value.shape, str(value.dtype), pieces)
@@ -180,7 +180,7 @@ def _like(name: str, value: Any) -> Wanted:
             where=name,
             fix="give a tree like the state that was saved",
         )
-    shape, sharding = tuple(value.shape), getattr(value, "sharding", None)
+    shape, sharding = tuple(value.shape), _sharding(value)
     if _jax.dtypes.issubdtype(value.dtype, _jax.dtypes.prng_key):
         data = _jax.eval_shape(_jax.random.key_data, _jax.ShapeDtypeStruct(shape, value.dtype))
         impl = str(_jax.random.key_impl(value)) if isinstance(value, jax.Array) else _impl(value)
@@ -188,6 +188,12 @@ def _like(name: str, value: Any) -> Wanted:
             name, data.shape, str(data.dtype), ((0, data.shape, sharding),), key_impl=impl
         )
     return Wanted(name, shape, str(value.dtype), ((0, shape, sharding),))
+
+
+def _sharding(value: Any) -> Any:
+    """That of a leaf of the target; None for arrays of NumPy, and for those that workers hold."""
+    sharding = getattr(value, "sharding", None)
+    return sharding if isinstance(sharding, jax.sharding.Sharding) else None
 
 
 def _impl(value: Any) -> str:
