@@ -41,6 +41,7 @@ from alpa_mlir.errors import (
 )
 
 if TYPE_CHECKING:
+    from alpa_mlir.ahead import CompiledAhead, compile_ahead
     from alpa_mlir.api import (
         ParallelFunction,
         PlannedStep,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 _HOME = {
     name: module
     for module, names in {
+        "ahead": ("CompiledAhead", "compile_ahead"),
         "api": ("ParallelFunction", "PlannedStep", "TracedStep", "compile", "parallelize"),
         "boundary": ("layer_boundary",),
         "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
@@ -100,6 +102,7 @@ __all__ = [
     "CheckpointError",
     "Cluster",
     "ClusterFileError",
+    "CompiledAhead",
     "DataLoader",
     "DeletedArrayError",
     "DevicesError",
@@ -137,6 +140,7 @@ __all__ = [
     "WorkerLostError",
     "cluster_presets",
     "compile",
+    "compile_ahead",
     "explain",
     "grad",
     "latest_checkpoint",

@@ -10,6 +10,7 @@ from typing import Any
 
 from alpa_mlir.cluster import DTYPES
 from alpa_mlir.errors import AlpaError, DevicesError
+from alpa_mlir.gpus import GPUS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_profile(commands)
     _add_simulate(commands)
     _add_measure(commands)
+    _add_compile(commands)
     options = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
@@ -183,6 +185,41 @@ def _measure(options: argparse.Namespace) -> None:
     if options.output is not None:
         chosen.plan.save(options.output)
         print(f"wrote {options.output}")
+
+
+def _add_compile(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "compile",
+        help="compile the stages of a saved plan ahead of time, without its devices",
+        description="Compiles every program of a plan and stores it in the plan's folder, from "
+        "where loading takes it. GPUs need not be here. Prints the size of each program and the "
+        "memory that it needs, and refuses a plan that does not fit.",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="folder that Plan.save wrote")
+    parser.add_argument(
+        "--target",
+        choices=("cpu", *GPUS),
+        help="kind of device; by default the devices that the plan was made for",
+    )
+    parser.add_argument(
+        "--backend", choices=("xla", "iree"), default="xla", help="who compiles (default: xla)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_compile)
+
+
+def _compile(options: argparse.Namespace) -> None:
+    from alpa_mlir.ahead import compile_ahead
+    from alpa_mlir.plan import Plan
+    from alpa_mlir.runtime import use_virtual_devices
+
+    if options.target == "cpu":
+        use_virtual_devices(Plan.load(options.plan).num_devices)
+    done = compile_ahead(
+        options.plan, options.target, backend=options.backend, progress=not options.quiet
+    )
+    print(done.as_text())
+    print(f"wrote {len(done.binaries)} programs to {options.plan}")
 
 
 def _new_file(text: str) -> Path:

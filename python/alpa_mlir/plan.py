@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from alpa_mlir.errors import PlanFormatError, PlanMismatchError
+from alpa_mlir.plan_binaries import Binary, read_binaries, write_binaries
 from alpa_mlir.plan_check import check_references, cluster_difference, signature_difference
 from alpa_mlir.plan_diff import PlanDiff, diff_plans
 from alpa_mlir.plan_json import Node, pretty
@@ -369,6 +370,7 @@ class Plan:
         modules: file name to StableHLO text, one per stage.
         compiler: version of the compiler that made the plan.
         reshards: how tensors get from mesh to mesh; sends and receives name them by number.
+        binaries: programs that were compiled ahead of time.
         explanations: file name to JSON text, for people; see `explanation`.
         fingerprint: of the traced step that the plan was made for; None if it was not traced.
         call: how the step is called; None if nobody has said.
@@ -391,6 +393,7 @@ class Plan:
     fingerprint: str | None = None
     call: CallInfo | None = field(default=None, repr=False)
     reshards: tuple[ReshardInfo, ...] = field(default=(), repr=False)
+    binaries: tuple[Binary, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def from_json(
@@ -473,7 +476,8 @@ class Plan:
         path = folder / "plan.json"
         text = _read(path)
         files = [p for form in ("*.mlir", "*.explain.json") for p in sorted(folder.glob(form))]
-        return cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
+        plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
+        return replace(plan, binaries=read_binaries(folder))
 
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
@@ -482,6 +486,8 @@ class Plan:
         for name, text in (*self.modules.items(), *self.explanations.items()):
             (folder / name).write_text(text)
         (folder / "plan.json").write_text(self.to_json())
+        if self.binaries:
+            write_binaries(folder, self.binaries)
         return folder
 
     def to_json(self) -> str:

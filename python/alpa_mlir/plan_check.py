@@ -118,6 +118,14 @@ def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
 
 
+def device_types(cluster: Mapping[str, Any]) -> list[str]:
+    """The name of the type of each device of a description, in the order of their numbers."""
+    names: list[str] = []
+    for group in host_groups(cluster):
+        names += [str(group["device_type"])] * (int(group["devices"]) * int(group.get("count", 1)))
+    return names
+
+
 def links_of(
     hosts: Sequence[Mapping[str, Any]], cluster: Mapping[str, Any], link: str
 ) -> list[Mapping[str, Any]]:

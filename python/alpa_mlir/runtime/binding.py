@@ -31,6 +31,7 @@ from alpa_mlir.runtime.actions import (
     Zero,
 )
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
+from alpa_mlir.runtime.compiled_memory import check_memory
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.host_parts import Cutter
 from alpa_mlir.runtime.program import Backend, Job, Program, Progress
@@ -306,17 +307,20 @@ def bind_step(
 
     Raises:
         PlanMismatchError: a module lacks a function, or is another one than the tables say.
+        InfeasiblePlanError: a stage needs more memory than its devices have.
     """
     donated = donations(plan, step, donate_state)
     stages = stage_jobs(plan, donated)
     others = action_jobs(plan, step)
     jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress, backend)
+    programs = dict(zip(stages, compiled[: len(stages)], strict=True))
+    check_memory(plan, step, programs, meshes)
     return BoundStep(
         plan,
         step,
         meshes,
-        dict(zip(stages, compiled[: len(stages)], strict=True)),
+        programs,
         dict(zip(others, compiled[len(stages) :], strict=True)),
         donated,
         backend,

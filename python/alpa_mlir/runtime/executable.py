@@ -80,7 +80,7 @@ def load(
         dict(enumerate(meshes)),
         donate_state=donate_state,
         max_in_flight=max_in_flight,
-        backend=make_backend(backend, cache),
+        backend=make_backend(backend, cache, plan.binaries),
         progress=progress,
     )
     return LoadedPlan(bound, boundary, donate_state)

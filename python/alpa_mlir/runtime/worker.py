@@ -118,7 +118,7 @@ class Worker:
             meshes,
             donate_state=donate_state,
             max_in_flight=max_in_flight,
-            backend=make_backend(backend, cache),
+            backend=make_backend(backend, cache, plan.binaries),
             progress=progress,
             ends=ends,
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from math import prod
 from typing import Any
 
 import jax
@@ -229,20 +230,32 @@ class Executable:
 
     def memory_bytes(self) -> int:
         """Arguments, results and temporaries on one device, aliased buffers counted once."""
-        stats = self.handle.get_compiled_memory_stats()
-        return int(
-            stats.argument_size_in_bytes
-            + stats.output_size_in_bytes
-            + stats.temp_size_in_bytes
-            - stats.alias_size_in_bytes
-        )
+        return program_bytes(self.handle)
+
+
+def program_bytes(handle: Any) -> int:
+    """Arguments, results and temporaries of a compiled program on one device, aliased buffers
+    counted once."""
+    stats = handle.get_compiled_memory_stats()
+    return int(
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        + stats.temp_size_in_bytes
+        - stats.alias_size_in_bytes
+    )
+
+
+def num_bytes(tensor: TensorSpec) -> int:
+    """Of the whole tensor."""
+    return prod(tensor.shape) * np.dtype(_jax.numpy.dtype(tensor.dtype)).itemsize
 
 
 def _aval(tensor: TensorSpec) -> Any:
     return _jax.core.ShapedArray(tensor.shape, np.dtype(_jax.numpy.dtype(tensor.dtype)))
 
 
-def _options(client: Any, devices: Sequence[Device], per_device: bool) -> Any:
+def compile_options(client: Any, devices: Sequence[Device], per_device: bool) -> Any:
+    """XLA's options for a program on devices in the order of their mesh."""
     ids: Any = np.array([device.id for device in devices])
     # Explicit collectives: replicas, nothing left to partition.
     counts, grid = ((len(ids), 1), ids[:, None]) if per_device else ((1, len(ids)), ids[None, :])
@@ -260,7 +273,7 @@ def compile_text(text: str, mesh: Mesh, *, per_device: bool = False) -> Any:
     """
     devices = mesh_devices(mesh)
     client = devices[0].client
-    return client.compile_and_load(text, devices, _options(client, devices, per_device))
+    return client.compile_and_load(text, devices, compile_options(client, devices, per_device))
 
 
 def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
@@ -271,7 +284,9 @@ def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
     """
     devices = mesh_devices(mesh)
     client = devices[0].client
-    return client.deserialize_executable(data, devices, _options(client, devices, per_device))
+    return client.deserialize_executable(
+        data, devices, compile_options(client, devices, per_device)
+    )
 
 
 def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[str, str] | None:
@@ -285,7 +300,7 @@ def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[st
     # Addresses of Python functions stand in the text of callbacks.
     if "callback" in text:
         return None
-    options = _options(client, devices, per_device)
+    options = compile_options(client, devices, per_device)
     grid = np.arange(len(devices)).reshape((-1, 1) if per_device else (1, -1))
     options.device_assignment = _xla_client().DeviceAssignment.create(grid)
     build = options.executable_build_options

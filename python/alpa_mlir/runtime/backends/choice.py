@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import BackendError
+from alpa_mlir.plan_binaries import Binary
 from alpa_mlir.runtime.backends.compiled_cache import compiled_cache
 from alpa_mlir.runtime.backends.xla import XlaBackend
 from alpa_mlir.runtime.program import Backend, Job, Meshes, Program
@@ -13,13 +14,17 @@ from alpa_mlir.runtime.program import Backend, Job, Meshes, Program
 BACKENDS = ("auto", "xla", "iree")
 
 
-def make_backend(name: str = "auto", cache: CacheLike = True) -> Backend:
+def make_backend(
+    name: str = "auto", cache: CacheLike = True, binaries: Sequence[Binary] = ()
+) -> Backend:
     """The compiler of that name.
 
     Args:
         name: one of `BACKENDS`: `"iree"` compiles stages with IREE, and the small programs
-            between them with XLA; `"auto"` is XLA.
+            between them with XLA; `"auto"` takes what was compiled ahead of time for this
+            process's devices, and XLA for the rest.
         cache: whether compiled programs are kept on disk, or the folder to keep them in.
+        binaries: what was compiled ahead of time.
 
     Raises:
         BackendError: there is none of that name, or its package is not installed.
@@ -27,25 +32,29 @@ def make_backend(name: str = "auto", cache: CacheLike = True) -> Backend:
     if name not in BACKENDS:
         raise BackendError(f"backend {name!r}", fix=f"use one of {', '.join(BACKENDS)}")
     kept = compiled_cache(cache)
-    xla = XlaBackend(kept)
-    if name != "iree":
+    if name == "xla":
+        return XlaBackend(kept)
+    shipped = {
+        compiler: {item.key: item.program for item in binaries if item.compiler == compiler}
+        for compiler in ("xla", "iree")
+    }
+    xla = XlaBackend(kept, shipped["xla"])
+    if name == "auto" and not any(b.compiler == "iree" and b.target == "cpu" for b in binaries):
         return xla
     from alpa_mlir.runtime.backends.iree import IreeBackend
 
-    return _Split(IreeBackend(kept), xla)
+    iree = IreeBackend(kept, shipped["iree"])
+    return _Split(iree, xla, iree.ships if name == "auto" else lambda job: job.of_stage)
 
 
 class _Split:
-    """One compiler for stages and another for what lies between them."""
+    """IREE for some programs and XLA for the others."""
 
-    name = "split"
-
-    def __init__(self, stages: Backend, others: Backend) -> None:
-        self._stages = stages
-        self._others = others
-        self.name = stages.name
+    def __init__(self, iree: Backend, xla: Backend, for_iree: Callable[[Job], bool]) -> None:
+        self.name = iree.name
+        self._iree, self._xla, self._for_iree = iree, xla, for_iree
 
     def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
-        """See `Backend`; jobs of one text are all stages or none is."""
-        chosen = self._stages if jobs[0].of_stage else self._others
+        """See `Backend`."""
+        chosen = self._iree if self._for_iree(jobs[0]) else self._xla
         return chosen.build(jobs, meshes)

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import time
 import warnings
@@ -20,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from alpa_mlir.cache_folder import CacheLike, chosen_folder
+from alpa_mlir.plan_binaries import foreign, key_of
 
 MOST_BYTES = 2 << 30
 _FOLDER = "compiled"
@@ -47,7 +47,7 @@ class CompiledCache:
 
     def path(self, parts: Mapping[str, str]) -> Path:
         """Where the program that was made of these parts is kept."""
-        return self.folder / f"{_key(parts)}{_SUFFIX}"
+        return self.folder / f"{key_of(parts)}{_SUFFIX}"
 
     def get(self, parts: Mapping[str, str]) -> bytes | None:
         """The program, or None. A damaged or foreign file is removed with a warning."""
@@ -59,7 +59,7 @@ class CompiledCache:
                 data = file.read()
         except OSError:
             return None
-        reason = _foreign(found) or _damage(data, _key(parts))
+        reason = foreign(found) or _damage(data, key_of(parts))
         if reason is not None:
             self.drop(parts, reason)
             return None
@@ -79,7 +79,7 @@ class CompiledCache:
         a warning, since the program itself is good."""
         record = {
             "format": _FORMAT,
-            "key": _key(parts),
+            "key": key_of(parts),
             "sha256": hashlib.sha256(program).hexdigest(),
         }
         try:
@@ -121,25 +121,6 @@ def compiled_cache(choice: CacheLike) -> CompiledCache | None:
     """The cache of a caller's choice: True for the usual folder, False for none."""
     folder = chosen_folder(choice)
     return None if folder is None else CompiledCache(folder / _FOLDER)
-
-
-def _key(parts: Mapping[str, str]) -> str:
-    digest = hashlib.sha256()
-    for name, part in sorted(parts.items()):
-        for data in (name.encode(), part.encode()):
-            digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
-
-
-def _foreign(found: os.stat_result) -> str | None:
-    """Why a file may be somebody else's, where users are told apart."""
-    if not hasattr(os, "getuid"):
-        return None
-    if found.st_uid not in (os.getuid(), 0):
-        return f"it belongs to user {found.st_uid}"
-    if found.st_mode & stat.S_IWOTH:
-        return "every user may write to it"
-    return None
 
 
 def _damage(data: bytes, key: str) -> str | None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from math import prod
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import BackendError
-from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_binaries import key_of
 from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
 from alpa_mlir.runtime.backends.iree_compiler import (
     IreeBinary,
     compile_binary,
+    iree_parts,
     iree_version,
     plain_text,
 )
@@ -27,6 +27,7 @@ from alpa_mlir.runtime.xla import (
     array_of_capsule,
     mesh_devices,
     named_sharding,
+    num_bytes,
     put_shards,
     shards_of,
 )
@@ -36,16 +37,20 @@ _DLPACK_CPU = 1
 
 
 class IreeBackend:
-    """IREE, and a cache of what it made before.
+    """IREE, programs that were compiled ahead of time, and a cache of what it made before.
 
     Args:
-        cache: None to compile everything.
+        cache: None to keep nothing.
+        shipped: programs by their key.
     """
 
     name = "iree"
 
-    def __init__(self, cache: CompiledCache | None = None) -> None:
+    def __init__(
+        self, cache: CompiledCache | None = None, shipped: Mapping[str, bytes] | None = None
+    ) -> None:
         self._cache = cache
+        self._shipped: Mapping[str, bytes] = {} if shipped is None else shipped
         self._version = iree_version()
 
     def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
@@ -61,11 +66,25 @@ class IreeBackend:
         binary = self._binary(text, jobs[0].label)
         return [IreeProgram(binary, job, meshes[job.mesh], given) for job in jobs]
 
+    def ships(self, job: Job) -> bool:
+        """Whether a job was compiled ahead of time for this host."""
+        parts = self._parts(plain_text(job.text)[0])
+        return parts is not None and key_of(parts) in self._shipped
+
+    def _parts(self, text: str) -> dict[str, str] | None:
+        host = host_cpu()
+        return None if host is None else iree_parts(text, "host", self._version) | {"host": host}
+
     def _binary(self, text: str, where: str) -> IreeBinary:
-        cache, host = self._cache, host_cpu()
-        if cache is None or host is None:
+        parts = self._parts(text)
+        if parts is not None and key_of(parts) in self._shipped:
+            try:
+                return IreeBinary.from_bytes(self._shipped[key_of(parts)])
+            except ValueError as error:
+                warnings.warn(f"{where} is compiled again: {error}", stacklevel=2)
+        cache = self._cache
+        if cache is None or parts is None:
             return compile_binary(text, "host", where)
-        parts = {"compiler": "iree", "version": self._version, "text": text, "host": host}
         data = cache.get(parts)
         if data is not None:
             try:
@@ -118,7 +137,7 @@ class IreeProgram:
         self._outputs = [(tensor, named_sharding(mesh, tensor)) for tensor in job.outputs]
         self._given = tuple(given)
         self._label = job.label
-        own = sum(prod(t.shape) * _dtype(t).itemsize for t in (*job.inputs, *job.outputs))
+        own = sum(map(num_bytes, (*job.inputs, *job.outputs)))
         self._bytes = own + binary.transient_bytes + binary.constant_bytes
 
     def call(self, args: Sequence[jax.Array]) -> list[jax.Array]:
@@ -152,10 +171,6 @@ class IreeProgram:
     def memory_bytes(self) -> int:
         """Arguments, results, constants and what IREE says it allocates besides."""
         return self._bytes
-
-
-def _dtype(tensor: TensorSpec) -> np.dtype[Any]:
-    return np.dtype(_jax.numpy.dtype(tensor.dtype))
 
 
 @cache

@@ -18,6 +18,8 @@ from alpa_mlir.errors import BackendError
 _mlir: Any = mlir
 # Without these IREE computes in float32 what the program computes in float64.
 _EXACT = ("--iree-input-demote-f64-to-f32=false", "--iree-input-demote-i64-to-i32=false")
+# It warns of every select_and_scatter.
+_QUIET = ("--iree-global-opt-enable-warn-on-uninitialized-values=false",)
 # IREE 3.13 fails on some sums in backward functions when it distributes them as vectors.
 _CUDA_RETRY = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
 _FORM = "alpa_mlir.iree 1"
@@ -123,6 +125,11 @@ def _strip_signature(ir: Any, function: Any) -> list[int]:
     return given
 
 
+def iree_parts(text: str, target: str, version: str) -> dict[str, str]:
+    """All that a binary depends on; for `"host"` the host's processor comes to it."""
+    return {"compiler": "iree", "version": version, "text": text, "target": target}
+
+
 def target_options(target: str) -> tuple[str, ...]:
     """IREE's options for `"host"`, this machine's processor, or a GPU such as `"sm_80"`."""
     if target == "host":
@@ -146,7 +153,7 @@ def compile_binary(text: str, target: str, where: str) -> IreeBinary:
     """
     iree_version()
     tools: Any = import_module("iree.compiler")
-    first = (*_EXACT, *target_options(target))
+    first = (*_EXACT, *_QUIET, *target_options(target))
     attempts = [first] if target == "host" else [first, (*first, *_CUDA_RETRY)]
     reason = ""
     for options in attempts:

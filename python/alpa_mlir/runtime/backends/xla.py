@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
+from alpa_mlir.errors import BackendError
+from alpa_mlir.plan_binaries import key_of
 from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
-from alpa_mlir.runtime.program import Job, Meshes, Program
+from alpa_mlir.runtime.program import Job, Meshes, Program, axis_sizes
 from alpa_mlir.runtime.xla import (
     Executable,
     check_shardings,
     compile_text,
     load_program,
+    mesh_devices,
     named_sharding,
     program_parts,
 )
+from alpa_mlir.runtime.xla_described import plugin_version
 
 
 class XlaBackend:
-    """XLA, and a cache of what it made before.
+    """XLA, programs that were compiled ahead of time, and a cache of what it made before.
 
     Args:
-        cache: None to compile everything.
+        cache: None to keep nothing.
+        shipped: programs by their key.
     """
 
     name = "xla"
 
-    def __init__(self, cache: CompiledCache | None = None) -> None:
+    def __init__(
+        self, cache: CompiledCache | None = None, shipped: Mapping[str, bytes] | None = None
+    ) -> None:
         self._cache = cache
+        self._shipped: Mapping[str, bytes] = {} if shipped is None else shipped
 
     def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """Compile jobs that have one text; see `Backend`."""
@@ -56,6 +65,9 @@ class XlaBackend:
 
     def _compile(self, job: Job, mesh: Mesh, wanted: bool) -> tuple[Any, bytes | None]:
         """A program and its bytes, if the cache or the caller has a use for them."""
+        found = self._load_shipped(job, mesh)
+        if found is not None:
+            return found
         cache = self._cache
         parts = None
         if cache is not None:
@@ -77,3 +89,57 @@ class XlaBackend:
         if cache is not None and parts is not None:
             cache.put(parts, data)
         return handle, data
+
+    def _load_shipped(self, job: Job, mesh: Mesh) -> tuple[Any, bytes] | None:
+        if not self._shipped:
+            return None
+        parts = shipped_parts(job.text, mesh, per_device=job.per_device)
+        data = None if parts is None else self._shipped.get(key_of(parts))
+        if data is None:
+            return None
+        try:
+            return load_program(data, mesh, per_device=job.per_device), data
+        except RuntimeError as error:
+            warnings.warn(
+                f"{job.label} was compiled ahead of time, but XLA cannot load it here and compiles "
+                f"it again: {str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
+            return None
+
+
+def shipped_parts(text: str, mesh: Mesh, *, per_device: bool) -> dict[str, str] | None:
+    """What a program that was compiled ahead of time for these devices was made of; None if none
+    can be."""
+    devices = mesh_devices(mesh)
+    if devices[0].platform == "cpu":
+        return program_parts(text, mesh, per_device=per_device)
+    archs = {str(getattr(device, "compute_capability", "")) for device in devices}
+    own = devices[0].client.process_index()
+    if len(archs) > 1 or "" in archs or any(d.process_index != own for d in devices):
+        return None
+    try:
+        arch = f"sm_{archs.pop().replace('.', '')}"
+        return described_parts(text, axis_sizes(mesh), arch, plugin_version(), per_device)
+    except BackendError:
+        return None
+
+
+def described_parts(
+    text: str, shape: tuple[int, ...], arch: str, plugin: str, per_device: bool
+) -> dict[str, str]:
+    """All that a program depends on that XLA compiles for GPUs without having them.
+
+    Args:
+        shape: of the mesh.
+        arch: of the devices, such as `sm_80`.
+        plugin: the version of XLA for CUDA.
+    """
+    return {
+        "compiler": "xla",
+        "text": text,
+        "export": "collectives" if per_device else "shardy",
+        "mesh": str(shape),
+        "arch": arch,
+        "plugin": plugin,
+    }
