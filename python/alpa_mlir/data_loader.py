@@ -49,6 +49,9 @@ class DataLoader:
         start: number of the first batch. Sources by number begin there, others are read up to
             there.
 
+    Attributes:
+        several: whether a batch is the tuple of several arguments.
+
     Raises:
         ArgumentMismatchError: `prefetch` or `start` make no sense for this source.
 
@@ -79,10 +82,11 @@ class DataLoader:
                 fix="give a list, a function of the batch's number, or an iterator that stands at "
                 "that batch already, and start=0",
             )
+        self._batch = step_batch(step.form, step.plan)
         self.batches = as_any(batches)
         self.start = start
         self.prefetch = prefetch
-        self._batch = step_batch(step.form, step.plan)
+        self.several = self._batch.several
         self._placer: Placer = as_any(step.loaded)
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
 

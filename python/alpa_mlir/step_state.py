@@ -71,12 +71,14 @@ class StepBatch:
 
     Attributes:
         leaves: in the order of the tree.
+        several: whether it is several arguments.
         inputs: for each leaf the plan's input that it is; None for typed keys, which travel as
             their data.
     """
 
     name: str
     tree: Any
+    several: bool
     leaves: tuple[Leaf, ...]
     inputs: tuple[int | None, ...]
 
@@ -105,14 +107,14 @@ class StepBatch:
 
 def step_batch(form: CallForm, plan: Plan) -> StepBatch:
     """The batch that a step takes."""
-    numbers, tree = _arguments(form, batches=True)
+    numbers, tree, count = _arguments(form, batches=True)
     groups = _groups(plan)
     leaves = tuple(form.in_leaves[number] for number in numbers)
     inputs = tuple(
         None if leaf.key_impl else groups[number][0]
         for leaf, number in zip(leaves, numbers, strict=True)
     )
-    return StepBatch(plan.name, tree, leaves, inputs)
+    return StepBatch(plan.name, tree, count != 1, leaves, inputs)
 
 
 def _groups(plan: Plan) -> list[list[int]]:
@@ -125,14 +127,15 @@ def _groups(plan: Plan) -> list[list[int]]:
     return groups
 
 
-def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any]:
-    """Leaf numbers and tree of those arguments that are batches, or of the others."""
+def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any, int]:
+    """Leaf numbers, tree and number of those arguments that are batches, or of the others."""
     arguments: tuple[Any, ...] = trees.unflatten(form.in_tree, range(form.in_tree.num_leaves))
     is_batch = form.batches
     chosen = [
         a for a in arguments if any(is_batch[int(leaf)] for leaf in trees.leaves(a)) is batches
     ]
-    return trees.flatten(chosen[0] if len(chosen) == 1 else tuple(chosen))
+    numbers, tree = trees.flatten(chosen[0] if len(chosen) == 1 else tuple(chosen))
+    return numbers, tree, len(chosen)
 
 
 def step_state(form: CallForm, plan: Plan) -> StepState:
@@ -143,7 +146,7 @@ def step_state(form: CallForm, plan: Plan) -> StepState:
         ["['w']", "['b']"]
     """
     groups = _groups(plan)
-    numbers, tree = _arguments(form, batches=False)
+    numbers, tree, _ = _arguments(form, batches=False)
     paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):

@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -25,6 +25,7 @@ from alpa_mlir.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
+from alpa_mlir.data_loader import DataLoader
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -33,6 +34,7 @@ from alpa_mlir.errors import (
     TransportError,
     WorkerError,
 )
+from alpa_mlir.parallel_step import ParallelStep
 
 _jax: Any = jax
 _log = logging.getLogger("alpa_mlir.training")
@@ -186,21 +188,21 @@ class _Run:
 
     def train(self, step: Step) -> Any:
         self.number, state = self.begin(step)
-        batches = self.batches_from(self.number)
-        while self.number < self.steps:
-            batch = next(batches, None)
-            if batch is None:
-                raise ArgumentMismatchError(
-                    f"batches end before step {self.number} of {self.steps}",
-                    where="training.run",
-                    fix="give as many batches as steps",
-                )
-            state, others = _state_and_others(step(state, *_as_tuple(batch)))
-            self.pending.append((self.number, others))
-            self.number += 1
-            self.report(1)  # The results of the step before are there by now, or soon.
-            if self.number % self.resume.every == 0 or self.number == self.steps:
-                self.save(state)
+        with contextlib.closing(self.placed(step)) as batches:
+            while self.number < self.steps:
+                batch = next(batches, None)
+                if batch is None:
+                    raise ArgumentMismatchError(
+                        f"batches end before step {self.number} of {self.steps}",
+                        where="training.run",
+                        fix="give as many batches as steps",
+                    )
+                state, others = _state_and_others(step(state, *batch))
+                self.pending.append((self.number, others))
+                self.number += 1
+                self.report(1)  # The results of the step before are there by now, or soon.
+                if self.number % self.resume.every == 0 or self.number == self.steps:
+                    self.save(state)
         self.report(0)
         self.saved()
         return state
@@ -213,6 +215,18 @@ class _Run:
             return 0, self.first() if callable(self.first) else self.first
         _log.info("going on from the checkpoint of step %d in %s", number, folder)
         return number, restore_checkpoint(folder, step, step=number)
+
+    def placed(self, step: Step) -> Generator[tuple[Any, ...], None, None]:
+        """The batch of each step that is left, where the step wants it."""
+        left = itertools.islice(self.batches_from(self.number), self.steps - self.number)
+        batches = map(_as_tuple, left)
+        if not isinstance(step, ParallelStep):
+            yield from batches
+            return
+        given = (batch[0] if len(batch) == 1 else batch for batch in batches)
+        with DataLoader(given, step) as loader:
+            for batch in loader:
+                yield batch if loader.several else (batch,)
 
     def batches_from(self, number: int) -> Iterator[Any]:
         batches = self.batches

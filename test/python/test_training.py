@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
+from dataclasses import replace
 
+import alpa_mlir
 import handmade
+import jax
 import numpy as np
 import pytest
 import steps
-from alpa_mlir import errors, latest_checkpoint, training
+from alpa_mlir import errors, latest_checkpoint, training, tree_json
 from alpa_mlir.training import Resume
 
 STATE = handmade.arguments(2)[0]
@@ -95,6 +99,34 @@ def test_results_are_those_of_an_undisturbed_run(step, losses, tmp_path, caplog)
     assert "step 1: worker 1: died of SIGKILL" in lines
     assert f"going on from the checkpoint of step 3 in {tmp_path}" in lines
     assert not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_batches_are_placed_ahead(losses, tmp_path, several):
+    """The step itself gets its batches from a loader, as one argument or as several."""
+    plan = steps.two_stage_plan(2)
+    if several:
+        arguments = tree_json.encode(jax.tree.structure((STATE, 0, 0)))
+        plan = replace(plan, call=replace(plan.call, arguments=arguments))
+    step = alpa_mlir.load(plan)
+    asked, seen = [], []
+
+    def numbered(number):
+        asked.append((number, threading.current_thread().name))
+        found = batch(number)
+        return (found["x"], found["y"]) if several else found
+
+    for count in (2, 5):
+        training.run(
+            lambda: step,
+            STATE,
+            numbered,
+            count,
+            Resume(tmp_path, every=2),
+            on_result=lambda number, result: seen.append((number, float(result[0]))),
+        )
+    assert seen == list(enumerate(losses[:5]))
+    assert asked == [(number, "alpa-mlir loader") for number in range(5)]
 
 
 def test_a_later_run_goes_on(step, losses, tmp_path):
