@@ -29,7 +29,7 @@ class RunsOnce(Protocol):
 
     @property
     def platform(self) -> str:
-        """JAX's name of the kind of its devices."""
+        """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""
         ...
 
     def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[Any]]:
@@ -122,7 +122,7 @@ def init_programs(
     What a mesh's leaves do not need is not in its program.
 
     Args:
-        platform: of the devices: `cpu`, `gpu`.
+        platform: what to lower for: `cpu`, `cuda`, `rocm`.
 
     Returns:
         The programs, and those leaves of the state that no mesh reads.

@@ -51,6 +51,23 @@ def test_each_mesh_makes_its_own(first, second):
         check_same(raw, jax.jit(init)(jax.random.PRNGKey(3), 0.5))
 
 
+def test_programs_for_devices_that_are_not_here():
+    """A driver without GPUs makes programs for workers that have some."""
+
+    def create(key):
+        state = init(key)
+        state["w1"] = jnp.linalg.qr(state["w1"])[0]
+        return state
+
+    step = steps.two_stage_step()
+    state = step_state(step.form, step.plan)
+    trace = trace_init(create, (jax.random.key(0),), state)
+    for platform, call in (("cpu", "lapack_sgeqrf_ffi"), ("cuda", "cusolver_geqrf_ffi")):
+        programs, _ = init_programs(trace, state, step.plan, platform)
+        assert [call in p.job.text for p in programs] == [False, True]
+    assert step.loaded.platform == "cpu"
+
+
 def test_programs_hold_only_what_their_mesh_owns():
     step = steps.two_stage_step()
     state = step_state(step.form, step.plan)

@@ -39,7 +39,7 @@ from alpa_mlir.runtime.reshard_part import ReshardPart
 from alpa_mlir.runtime.run_once import run_once
 from alpa_mlir.runtime.transfer import BoundPart, Move, bind_part, bind_reshard
 from alpa_mlir.runtime.wires import Ticket, Wires
-from alpa_mlir.runtime.xla import Device, mesh_devices, named_sharding
+from alpa_mlir.runtime.xla import Device, lowering_platform, mesh_devices, named_sharding
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -150,9 +150,9 @@ class BoundStep:
 
     @property
     def platform(self) -> str:
-        """JAX's name of the kind of its devices: `cpu`, `gpu`."""
+        """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""
         mesh = next(iter(self._meshes.values()))
-        return str(mesh_devices(mesh)[0].platform)
+        return lowering_platform(mesh_devices(mesh)[0])
 
     def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:
         """Compile and run programs beside the step's on its meshes; see `run_once`."""

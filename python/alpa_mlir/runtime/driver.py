@@ -185,7 +185,7 @@ class DistributedPlan:
 
     @property
     def platform(self) -> str:
-        """JAX's name of the kind of the workers' devices: `cpu`, `gpu`."""
+        """What programs for the workers' devices are lowered for: `cpu`, `cuda`, `rocm`."""
         return str(self.group.call(0, "ping").result()["platform"])
 
     def sharding_of_input(self, index: int) -> None:

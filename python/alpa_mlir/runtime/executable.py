@@ -170,7 +170,7 @@ class LoadedPlan:
 
     @property
     def platform(self) -> str:
-        """JAX's name of the kind of its devices: `cpu`, `gpu`."""
+        """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""
         return self._bound.platform
 
     def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:

@@ -53,6 +53,12 @@ def mesh_devices(mesh: Mesh) -> list[Device]:
     return list(grid.flat)
 
 
+def lowering_platform(device: Device) -> str:
+    """JAX's name of a device's platform where it lowers programs: `cpu`, `cuda`, `rocm`."""
+    client = device.client
+    return str(getattr(client, "_raw_platform", client.platform))
+
+
 def backends_are_up() -> bool:
     """Whether this process has made its JAX devices already."""
     from jax._src import xla_bridge
