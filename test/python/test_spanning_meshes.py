@@ -1,0 +1,119 @@
+"""Meshes that span processes: each is in one world of its workers, whatever else they hold."""
+
+from __future__ import annotations
+
+import contextlib
+
+import alpa_mlir
+import handmade
+import handmade_sums
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import PipeshardParallel
+from alpa_mlir.hosts.subprocesses import ProcessWorkers
+from alpa_mlir.runtime.driver import DistributedPlan
+from alpa_mlir.runtime.placement import Placement
+from test_equality import CLUSTER, relative_difference
+from test_schedule_equality import STEPS, model, reference
+from test_workers import flat, train
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def started(plan, workers, donate_state=True):
+    hosts = ProcessWorkers(Placement(workers), platform="cpu")
+    placement, group = hosts.start(plan, donate_state=donate_state)
+    with contextlib.closing(DistributedPlan(plan, placement, group, donate_state)) as step:
+        yield step
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "workers", "worlds"),
+    [
+        # A worker of both meshes, which span two others.
+        ((2, 1), (1, 2), ((0,), (1, 2), (3,)), ((0, 1, 2),)),
+        # Both meshes on the same workers.
+        ((2, 2), (2, 2), ((0, 1, 4, 5), (2, 3, 6, 7)), ((0, 1),)),
+        # Two worlds.
+        ((2, 1), (1, 2), ((0,), (1,), (2,), (3,)), ((0, 1), (2, 3))),
+    ],
+)
+def test_equals_single_device(first, second, workers, worlds):
+    plan = handmade.as_plan(*handmade.two_stages(3, "1f1b", first, second))
+    assert Placement(workers).worlds(plan) == worlds
+    with started(plan, workers) as step:
+        state, batch = handmade.arguments(3)
+        expected = jax.device_get(state)
+        for _ in range(3):
+            w0, w1, loss, h = step(flat(state, batch))
+            expected, expected_loss, expected_h = jax.jit(handmade.reference_step)(expected, batch)
+            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+            np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
+            state = {"w0": w0, "w1": w1}
+
+
+def test_sums_over_meshes():
+    plan = handmade_sums.as_plan(*handmade_sums.plan_fields(2))
+    devices = [list(mesh.devices) for mesh in plan.meshes]
+    (wide,) = [own for own in devices if len(own) == max(map(len, devices))][:1]
+    others = sorted(d for own in devices if own is not wide for d in own)
+    half = len(wide) // 2
+    with started(plan, (tuple(wide[:half]), tuple(sorted([*wide[half:], *others])))) as step:
+        state, batch = handmade_sums.arguments(2)
+        expected = state
+        args = list(state.values())
+        for _ in range(2):
+            *args, loss, norm2 = step([*args, batch["x"], batch["y"]])
+            expected, expected_loss, expected_norm2 = jax.jit(handmade_sums.reference_step)(
+                expected, batch
+            )
+            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+            np.testing.assert_allclose(norm2, expected_norm2, rtol=1e-5)
+            for name, found in zip(state, args, strict=True):
+                np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt", "moe"])
+def test_models(name):
+    """Stages on two meshes, each over two workers of which one has devices of both."""
+    state, batch = model(name).init()
+    method = PipeshardParallel(
+        submeshes=[(1, 2), (1, 2)], num_micro_batches=4, schedule="1f1b", layers=4
+    )
+    function = alpa_mlir.parallelize(model(name).step, cluster=CLUSTER, method=method)
+    plan = function.plan(state, batch)
+    devices = [mesh.devices for mesh in plan.plan.meshes]
+    middle = tuple(sorted((devices[0][1], devices[1][0])))
+    hosts = ProcessWorkers(Placement(((devices[0][0],), middle, (devices[1][1],))), platform="cpu")
+    with contextlib.closing(plan.load(workers=hosts)) as step:
+        metrics = None
+        for _ in range(STEPS):
+            state, metrics = step(state, batch)
+        expected, expected_metrics = reference(name)
+        assert relative_difference(metrics, expected_metrics) < 1e-4
+        assert relative_difference(state, expected, 1e-3) < 1e-4
+
+
+def test_arrays_of_a_spanning_mesh():
+    """Made in place, given twice, read, kept and used up."""
+    w = {name: np.full((8, 8), 0.1, np.float32) for name in ("a", "b")}
+    x = np.ones((8, 8), np.float32)
+    method = PipeshardParallel(submeshes=[(1, 2)], num_micro_batches=1)
+    workers = ProcessWorkers(Placement(((0,), (1,))), platform="cpu")
+    step = alpa_mlir.compile(train, w, x, cluster=CLUSTER, method=method, workers=workers)
+    with contextlib.closing(step):
+        start = step.init(lambda: {"a": jnp.full((8, 8), 0.1), "b": jnp.full((8, 8), 0.1)})
+        assert start["a"].workers == (0, 1)
+        first, _ = step(start, x)
+        assert start["a"].is_deleted()
+        expected = jax.jit(train)({"a": np.asarray(first["a"]), "b": np.asarray(first["a"])}, x)
+        second, loss = step({"a": first["a"], "b": first["a"]}, x)
+        assert jax.block_until_ready(loss) is loss
+        np.testing.assert_allclose(loss, expected[1], rtol=1e-5)
+        np.testing.assert_allclose(second["b"], expected[0]["b"], rtol=1e-5)
+        assert first["a"].is_deleted()
