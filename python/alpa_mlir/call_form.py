@@ -17,6 +17,7 @@ from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
 from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
 from alpa_mlir.plan import CallInfo, Plan, StaticArgument
+from alpa_mlir.runtime.distributed_keys import DistributedKeys, in_workers
 from alpa_mlir.runtime.whole_array import WholeArray
 
 _jax: Any = jax
@@ -81,7 +82,9 @@ class CallForm:
                     where=leaf.name,
                     fix="pass arrays of that form, or compile the step again",
                 )
-            if leaf.key_impl:
+            if isinstance(value, DistributedKeys):
+                value = value.data
+            elif leaf.key_impl:
                 value = _jax.random.key_data(value)
             elif not isinstance(value, jax.Array | WholeArray):
                 # Python numbers, and NumPy's wider dtypes.
@@ -93,12 +96,7 @@ class CallForm:
 
     def unflatten_results(self, flat: Sequence[Any]) -> Any:
         """The step's result from the module's outputs; key data become keys again."""
-        values = [
-            _jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.key_impl)
-            if leaf.key_impl
-            else value
-            for value, leaf in zip(flat, self.out_leaves, strict=True)
-        ]
+        values = [_typed(value, leaf) for value, leaf in zip(flat, self.out_leaves, strict=True)]
         return trees.unflatten(self.out_tree, values)
 
     def _tree_mismatch(self, dynamic: Any) -> ArgumentMismatchError:
@@ -185,6 +183,14 @@ class CallForm:
             call.static,
             is_numbered,
         )
+
+
+def _typed(value: Any, leaf: Leaf) -> Any:
+    if not leaf.key_impl:
+        return value
+    if in_workers(value):
+        return DistributedKeys(value, leaf.key_impl, leaf.shape, leaf.dtype)
+    return _jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.key_impl)
 
 
 def static_arguments(args: Sequence[Any], positions: Sequence[int]) -> tuple[StaticArgument, ...]:

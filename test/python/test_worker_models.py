@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel
+from alpa_mlir.checkpoint import restore_checkpoint, save_checkpoint
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.distributed_keys import DistributedKeys
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.stacked import StackedArray
@@ -121,7 +123,7 @@ def test_steps_without_gradients():
         assert all(b <= a + 3 for a, b in zip(held, more, strict=True))  # Results only.
 
 
-def test_random_keys_and_stacked_state():
+def test_random_keys_and_stacked_state(tmp_path):
     """Keys in the state travel as their data; a stack of layers has pieces on two workers."""
 
     def train(state, batch):
@@ -147,7 +149,17 @@ def test_random_keys_and_stacked_state():
             for _ in range(3):
                 new, loss = step(new, batch)
             assert isinstance(new["w"], StackedArray)
-            results.append((np.asarray(new["w"]), jax.random.key_data(new["key"]), float(loss)))
+            key = new["key"]
+            if workers is not None:
+                assert isinstance(key, DistributedKeys)
+                save_checkpoint(tmp_path, new, step=3).wait()
+                saved = restore_checkpoint(tmp_path)["key"]
+                with pytest.raises(TypeError, match="typed keys are no array"):
+                    np.asarray(key)
+                assert not key.is_deleted()
+                key = jax.block_until_ready(key).whole()
+                assert jax.random.key_data(saved).tolist() == jax.random.key_data(key).tolist()
+            results.append((np.asarray(new["w"]), jax.random.key_data(key), float(loss)))
             assert (new["count"].shape, int(new["count"])) == ((), 10)
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)

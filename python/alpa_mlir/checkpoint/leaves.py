@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from alpa_mlir.errors import CheckpointError
 from alpa_mlir.plan import TensorSpec
 from alpa_mlir.plan_reshard import Box, shard_boxes
 from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.distributed_keys import DistributedKeys
 from alpa_mlir.runtime.host_parts import shifted
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.runtime.whole_array import WholeArray
@@ -91,6 +92,8 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
         return StateLeaf(name, keys, value.shape, str(value.dtype), pieces)
     if isinstance(value, DistributedArray):
         return StateLeaf(name, keys, value.shape, str(value.dtype), ((0, value),))
+    if isinstance(value, DistributedKeys):
+        return replace(_leaf(path, value.data), key_impl=value.impl)
     impl: str | None = None
     if isinstance(value, jax.Array) and _jax.dtypes.issubdtype(value.dtype, _jax.dtypes.prng_key):
         impl, value = str(_jax.random.key_impl(value)), _jax.random.key_data(value)

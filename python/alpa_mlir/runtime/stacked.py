@@ -45,6 +45,11 @@ class StackedArray(WholeArray):
         """Whether a piece was given away to a step."""
         return any(piece.is_deleted() for piece in self.pieces)
 
+    def delete(self) -> None:
+        """Drop all pieces; the array cannot be read any more."""
+        for piece in self.pieces:
+            piece.delete()
+
     def block_until_ready(self) -> StackedArray:
         for piece in self.pieces:
             piece.block_until_ready()

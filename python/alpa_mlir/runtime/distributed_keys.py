@@ -1,0 +1,65 @@
+"""Typed PRNG keys whose data live in workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+
+from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.stacked import StackedArray
+from alpa_mlir.runtime.whole_array import WholeArray
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+
+
+class DistributedKeys(WholeArray):
+    """Keys in the memory of workers. The next step takes them where they are; functions of
+    `jax.random` take `whole()` of them, which fetches the data.
+
+    Attributes:
+        data: their data; the last dimensions are those of one key.
+        impl: name of their generator.
+        shape, dtype: of the keys.
+    """
+
+    def __init__(
+        self, data: DistributedArray | StackedArray, impl: str, shape: tuple[int, ...], dtype: Any
+    ) -> None:
+        self.data = data
+        self.impl = impl
+        self.shape = shape
+        self.dtype = dtype
+
+    def whole(self) -> jax.Array:
+        """Typed keys on the default device."""
+        return _jax.random.wrap_key_data(_jnp.asarray(np.asarray(self.data)), impl=self.impl)
+
+    def is_deleted(self) -> bool:
+        return self.data.is_deleted()
+
+    def delete(self) -> None:
+        """Drop them in the workers now."""
+        self.data.delete()
+
+    def copy_to_host_async(self) -> None:
+        self.data.copy_to_host_async()
+
+    def block_until_ready(self) -> DistributedKeys:
+        self.data.block_until_ready()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError("typed keys are no array of NumPy; take jax.random.key_data of whole()")
+
+    def __repr__(self) -> str:
+        return f"DistributedKeys({self.impl}{list(self.shape)}, data {self.data!r})"
+
+
+def in_workers(value: Any) -> bool:
+    """Whether an array, or the pieces of one, live in workers."""
+    pieces = value.pieces if isinstance(value, StackedArray) else (value,)
+    return all(isinstance(piece, DistributedArray) for piece in pieces)
