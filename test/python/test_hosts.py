@@ -26,7 +26,7 @@ from alpa_mlir.version import VERSION
 
 TWO = Placement(((0, 1), (2, 3)))
 SPANNING = Placement(((0, 2), (1, 3)))  # Each mesh has a device of each worker.
-QUICK = Limits(start_seconds=120, frozen_seconds=2)
+QUICK = Limits(start_seconds=120, frozen_seconds=5)
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +63,25 @@ class Placed:
         return self.hosts.start(plan, placement or self.placement, **options)
 
 
-def gone(pids, seconds=5.0):
+def running(pids):
+    """When processes started; their numbers may belong to others later."""
+    return {pid: start_ticks(pid) for pid in pids}
+
+
+def gone(processes, seconds=5.0):
     """Whether all these processes end in time."""
     deadline = time.monotonic() + seconds
-    while any(start_ticks(pid) for pid in pids) and time.monotonic() < deadline:
+    while True:
+        left = [pid for pid, began in processes.items() if began and start_ticks(pid) == began]
+        if not left or time.monotonic() > deadline:
+            return not left
         time.sleep(0.01)
-    return not any(start_ticks(pid) for pid in pids)
 
 
 @pytest.mark.parametrize(
     ("placement", "how", "said"),
     [
-        (TWO, signal.SIGSTOP, "no answer for 2 s: frozen"),
+        (TWO, signal.SIGSTOP, "no answer for 5 s: frozen"),
         (SPANNING, signal.SIGKILL, "died of SIGKILL"),
     ],
 )
@@ -85,6 +92,7 @@ def test_processes_equal_one_device_until_one_is_lost(hosts, plan, placement, ho
     check_equals_jit(step)
     assert {label.split(" on ")[0] for _, _, label in seen} >= {"worker 0", "worker 1"}
     group = step.loaded.group
+    processes = running(group.pids)
     os.kill(group.pids[1], how)
     deadline = time.monotonic() + 60
     while group.lost is None and time.monotonic() < deadline:
@@ -96,22 +104,22 @@ def test_processes_equal_one_device_until_one_is_lost(hosts, plan, placement, ho
     with pytest.raises(errors.WorkerError, match="worker 1"):
         step(state, batch)
     step.close()
-    assert gone(group.pids)
+    assert gone(processes)
 
 
 def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):
     _, group = hosts.start(plan, TWO)
-    pids = group.pids
+    processes = running(group.pids)
     group.kill(0)
-    assert gone(pids[:1])
     with pytest.raises(errors.WorkerLostError, match="worker 0: killed"):
         group.call(1, "ping")
     del group
-    assert gone(pids)
+    assert gone(processes)
     _, group = hosts.start(plan, TWO)
+    processes = running(group.pids)
     group.close()
     group.close()
-    assert gone(group.pids)
+    assert gone(processes)
     with pytest.raises(errors.WorkerError, match="closed"):
         group.call(1, "ping")
 
@@ -120,12 +128,14 @@ DRIVER = """
 import os, signal, sys
 import alpa_mlir
 from alpa_mlir.plan import Plan
+from alpa_mlir.hosts.process import start_ticks
 from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.runtime import Placement
 
 hosts = ProcessWorkers(platform="cpu", spares=1)
 _, group = hosts.start(Plan.load(sys.argv[1]), Placement(((0, 1), (2, 3))))
-print(*group.pids, *[process.popen.pid for process in hosts._spares], flush=True)
+pids = [*group.pids, *[process.popen.pid for process in hosts._spares]]
+print(*[f"{pid}:{start_ticks(pid)}" for pid in pids], flush=True)
 match sys.argv[2]:
     case "error":
         raise RuntimeError("on purpose")
@@ -152,10 +162,10 @@ def test_workers_end_with_their_driver(plan, tmp_path, end):
         start_new_session=True,
     )
     said, _ = driver.communicate(timeout=120)
-    pids = [int(pid) for pid in said.split()]
-    assert len(pids) == 3
+    processes = dict(tuple(map(int, one.split(":"))) for one in said.split())
+    assert len(processes) == 3
     assert driver.returncode == {"error": 1, "kill": -signal.SIGKILL}.get(end, -signal.SIGINT)
-    assert gone(pids)
+    assert gone(processes)
 
 
 def test_other_versions_are_refused(hosts, plan, monkeypatch):
