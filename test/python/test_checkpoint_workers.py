@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import steps
+import zoo
 from alpa_mlir import (
     CheckpointError,
     DataLoader,
     PipeshardParallel,
+    ShardParallel,
     latest_checkpoint,
     restore_checkpoint,
     save_checkpoint,
@@ -25,6 +27,7 @@ from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.stacked import StackedArray
 from test_checkpoint import check_same
 from test_init import init
 
@@ -248,3 +251,42 @@ def test_four_workers_to_two_to_one(tmp_path, load):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert [s.loaded.placement.size for s in (four, two, one)] == [4, 2, 1]
     assert steps_in(folder) == [4, 6]
+
+
+@pytest.mark.slow
+def test_stacks_of_layers_in_workers(tmp_path, load):
+    """What workers hold in pieces is stored whole, and comes back in pieces."""
+    model = zoo.get("layer_stack")
+    example, batch = model.init()
+    method = PipeshardParallel(submeshes=[(1, 1), (1, 1)])
+    function = alpa_mlir.parallelize(model.step, cluster="cpu-test", method=method)
+    step = load(function.plan(example, batch).plan)
+
+    def create(key):
+        return jax.tree.map(
+            lambda x: (
+                x + jax.random.normal(key, x.shape, x.dtype)
+                if jnp.issubdtype(x.dtype, jnp.floating)
+                else x
+            ),
+            jax.tree.map(jnp.asarray, example),
+        )
+
+    state = step.init(create, jax.random.key(0))
+    bias = state["params"]["layers"]["bias"]
+    assert isinstance(bias, StackedArray)
+    assert {piece.workers for piece in bias.pieces} == {(0,), (1,)}
+    first = jax.tree.map(np.asarray, state)
+    check_same(first, jax.tree.map(np.asarray, jax.jit(create)(jax.random.key(0))))
+    save_checkpoint(tmp_path, state, step=0).wait()
+    losses = [float(step(state, batch)[1]["loss"])]
+    check_same(restore_checkpoint(tmp_path, first), first)
+    again = restore_checkpoint(tmp_path, step)
+    check_same(jax.tree.map(np.asarray, again), first)
+    assert isinstance(again["params"]["layers"]["bias"], StackedArray)
+    losses.append(float(step(again, batch)[1]["loss"]))
+    one = alpa_mlir.compile(
+        model.step, example, batch, cluster="cpu-test", method=ShardParallel(mesh_shape=(1, 2))
+    )
+    losses.append(float(one(restore_checkpoint(tmp_path, one), batch)[1]["loss"]))
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
