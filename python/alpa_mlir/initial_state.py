@@ -16,6 +16,7 @@ from alpa_mlir import trees
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
 from alpa_mlir.plan import InputOp, MeshInfo, Plan, TensorSpec
 from alpa_mlir.random_keys import is_typed_key, only
+from alpa_mlir.runtime.distributed_keys import in_workers, keys_in_workers
 from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.step_state import StateLeaf, StepState
@@ -231,6 +232,9 @@ def initial_state(
         if len(pieces) > 1:
             value = StackedArray(pieces)
         if item.leaf.key_impl is not None:
-            value = _jax.random.wrap_key_data(_jnp.asarray(value), impl=item.leaf.key_impl)
+            if in_workers(value):
+                value = keys_in_workers(value, item.leaf.key_impl)
+            else:
+                value = _jax.random.wrap_key_data(_jnp.asarray(value), impl=item.leaf.key_impl)
         leaves.append(value)
     return trees.unflatten(state.tree, leaves)

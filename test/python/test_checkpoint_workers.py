@@ -25,6 +25,7 @@ from alpa_mlir.checkpoint import remote, steps_in
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.distributed_keys import DistributedKeys
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.stacked import StackedArray
@@ -166,6 +167,41 @@ def test_state_is_made_in_workers(load):
     np.testing.assert_allclose(loss, want_loss, rtol=1e-5)
     np.testing.assert_allclose(new["w0"], want["w0"], rtol=1e-5, atol=1e-6)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
+
+
+def test_keys_stay_in_workers(tmp_path, load):
+    """Made, saved and restored where they are; plain JAX gets typed keys."""
+
+    def train(state, batch):
+        key, now = jax.random.split(state["key"])
+        noise = jax.random.normal(now, state["w"].shape) * 0.01
+        loss, g = jax.value_and_grad(lambda w: jnp.mean((batch @ w) ** 2))(state["w"] + noise)
+        return {"w": state["w"] - 0.1 * g, "key": key}, loss
+
+    def create(key):
+        return {"w": jax.random.normal(key, (8, 4)), "key": jax.random.fold_in(key, 1)}
+
+    batch = np.ones((8, 8), np.float32)
+    shapes = jax.eval_shape(create, jax.random.key(0))
+    method = ShardParallel(mesh_shape=(1, 2), num_micro_batches=1)
+    function = alpa_mlir.parallelize(train, cluster="cpu-test", method=method)
+    step = load(function.plan(shapes, batch).plan)
+    state = step.init(create, jax.random.key(0))
+    assert isinstance(state["key"], DistributedKeys)
+    state, _ = step(state, batch)
+    expected, _ = jax.jit(train)(jax.jit(create)(jax.random.key(0)), batch)
+    save_checkpoint(tmp_path, state, step=1).wait()
+    losses = [float(step(state, batch)[1])]
+    again = restore_checkpoint(tmp_path, step)
+    assert isinstance(again["key"], DistributedKeys)
+    losses.append(float(step(again, batch)[1]))
+    for target in (shapes, state, None):
+        found = restore_checkpoint(tmp_path, target)
+        assert found["key"].dtype == expected["key"].dtype
+        check_same(jax.random.key_data(found["key"]), jax.random.key_data(expected["key"]))
+        np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-5)
+    losses.append(float(jax.jit(train)(found, batch)[1]))
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
 
 
 def test_batches_are_fed_to_workers(load):

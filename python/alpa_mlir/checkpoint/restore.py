@@ -21,9 +21,10 @@ from alpa_mlir.errors import CheckpointError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.array import DistributedArray
+from alpa_mlir.runtime.distributed_keys import keys_in_workers
 from alpa_mlir.runtime.host_parts import shifted
 from alpa_mlir.runtime.stacked import StackedArray
-from alpa_mlir.runtime.xla import as_any
+from alpa_mlir.runtime.whole_array import WholeArray
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -192,7 +193,7 @@ def _like(name: str, value: Any) -> Wanted:
 
 def _sharding(value: Any) -> Any:
     """That of a leaf of the target; None for arrays of NumPy, and for those that workers hold."""
-    sharding = getattr(value, "sharding", None)
+    sharding = None if isinstance(value, WholeArray) else getattr(value, "sharding", None)
     return sharding if isinstance(sharding, jax.sharding.Sharding) else None
 
 
@@ -278,10 +279,7 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
     home = target.workers
     assert home is not None
     check_chunks(path, [(r, [tuple((0, n) for n in r.shape)]) for r in records])
-    at_home = [
-        leaf.key_impl is None and all(home.is_read(index) for index in inputs)
-        for leaf, inputs in zip(target.leaves, target.inputs, strict=True)
-    ]
+    at_home = [all(home.is_read(index) for index in inputs) for inputs in target.inputs]
     pieces: dict[int, tuple[LeafRecord, int, str]] = {}
     here: list[int] = []
     for number, (record, leaf, inputs, is_theirs) in enumerate(
@@ -304,13 +302,13 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
         reply.result()
     read = iter(_read(path, [records[n] for n in here], [target.leaves[n] for n in here]))
     leaves: list[Any] = []
-    for inputs, is_theirs in zip(target.inputs, at_home, strict=True):
+    for leaf, inputs, is_theirs in zip(target.leaves, target.inputs, at_home, strict=True):
         if not is_theirs:
             leaves.append(next(read))
-        elif len(inputs) == 1:
-            leaves.append(arrays[inputs[0]])
-        else:
-            leaves.append(StackedArray([as_any(arrays[index]) for index in inputs]))
+            continue
+        found: list[Any] = [arrays[index] for index in inputs]
+        value = found[0] if len(found) == 1 else StackedArray(found)
+        leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
     return leaves
 
 

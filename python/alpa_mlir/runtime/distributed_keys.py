@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,3 +64,10 @@ def in_workers(value: Any) -> bool:
     """Whether an array, or the pieces of one, live in workers."""
     pieces = value.pieces if isinstance(value, StackedArray) else (value,)
     return all(isinstance(piece, DistributedArray) for piece in pieces)
+
+
+def keys_in_workers(data: DistributedArray | StackedArray, impl: str) -> DistributedKeys:
+    """The keys of a generator that these are the data of."""
+    form = _jax.ShapeDtypeStruct(data.shape, data.dtype)
+    keys = _jax.eval_shape(partial(_jax.random.wrap_key_data, impl=impl), form)
+    return DistributedKeys(data, impl, keys.shape, keys.dtype)
