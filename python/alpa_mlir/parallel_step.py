@@ -17,6 +17,7 @@ from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.runtime.driver import DistributedPlan
+from alpa_mlir.runtime.step_trace import ChromeEvents, Recording
 from alpa_mlir.step_state import step_state
 
 if TYPE_CHECKING:
@@ -73,6 +74,24 @@ class ParallelStep:
         if isinstance(loaded, DistributedPlan):
             return state.target(self.plan, lambda _: None, loaded)
         return state.target(self.plan, loaded.sharding_of_input)
+
+    def record(
+        self, path: str | Path | None = None, simulated: ChromeEvents | None = None
+    ) -> Recording:
+        """Record the steps that are called within `with`, action by action, on every worker.
+
+        Args:
+            path: where a trace for Perfetto or chrome://tracing is written at the end.
+            simulated: what stands beside it in the same file.
+
+        Example:
+            >>> timeline = alpa_mlir.simulate(step.plan)                      # doctest: +SKIP
+            >>> with step.record("trace.json", timeline) as recording:        # doctest: +SKIP
+            ...     state, loss = step(state, batch)
+            >>> recording.trace.step_seconds                                  # doctest: +SKIP
+            (0.0184,)
+        """
+        return Recording(self.loaded, path, simulated)
 
     def as_text(self) -> str:
         """The order in which the driver starts work, or the workers; XLA's memory of each

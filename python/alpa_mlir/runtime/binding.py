@@ -35,6 +35,7 @@ from alpa_mlir.runtime.compiled_memory import check_memory
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.host_parts import Cutter
 from alpa_mlir.runtime.program import Backend, Job, Program, Progress
+from alpa_mlir.runtime.recorder import Event, Recorder
 from alpa_mlir.runtime.reshard_part import ReshardPart
 from alpa_mlir.runtime.run_once import run_once
 from alpa_mlir.runtime.transfer import BoundPart, Move, bind_part, bind_reshard
@@ -74,6 +75,7 @@ class BoundStep:
         shardings: of each value; None where none of its mesh's devices is used here.
         state_places: where state is taken from arrays that the caller has placed.
         given: values of such places that a call uses up.
+        recorder: None where nothing is recorded.
         first_places: where each input is wanted first.
         cutters: for each value that is placed, what puts it on devices from the host.
     """
@@ -114,11 +116,16 @@ class BoundStep:
             a.value for a in self.state_places if plan.inputs[a.arg].carried_by is not None
         }
         self._sent = {a.source for a in step.actions if isinstance(a, Send)}
-        self._steps = [
-            self._bind(action, others.get(i), donated)
+        self._started = {
+            i: action
             for i, action in enumerate(step.actions)
             if not (isinstance(action, Place) and plan.inputs[action.arg].kind == "state")
+        }
+        self._steps = [
+            self._bind(action, others.get(i), donated) for i, action in self._started.items()
         ]
+        self._donated = donated
+        self.recorder: Recorder | None = None
         self._finish = [self._finisher(result) for result in step.results]
         results = {v for result in step.results for v in result.values}
         self._sent_results = sorted(results & self._sent)
@@ -143,8 +150,11 @@ class BoundStep:
         buffers[_FEED] = feed
         tickets: dict[int, list[Ticket]] = {}
         buffers[_TICKETS] = tickets
-        for step in self._steps:
-            step(buffers)
+        if self.recorder is None:
+            for step in self._steps:
+                step(buffers)
+        else:
+            self.recorder.run(self._steps, buffers)
         self._unfinished = [t for value in self._sent_results for t in tickets.get(value, ())]
         return [finish(buffers) for finish in self._finish]
 
@@ -161,6 +171,25 @@ class BoundStep:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
         return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self.stages.items()}
+
+    def start_trace(self) -> None:
+        """Record what the following calls do."""
+        used: set[int] = set()
+        for action in self._started.values():
+            match action:
+                case Run():
+                    given = self._donated.get((action.stage, action.function), ())
+                    used.update(action.inputs[i] for i, _ in given)
+                case Accumulate():
+                    used |= given_lefts(action)
+                case _:
+                    pass
+        self.recorder = Recorder(self.plan, self.step, list(self._started.values()), used)
+
+    def stop_trace(self) -> list[Event]:
+        """What was recorded, when all of it is done."""
+        recorder, self.recorder = self.recorder, None
+        return [] if recorder is None else recorder.stop()
 
     def _bind(
         self,

@@ -34,6 +34,7 @@ from alpa_mlir.runtime.host_parts import as_parts
 from alpa_mlir.runtime.linear import linearize
 from alpa_mlir.runtime.placed_batch import PlacedBatch
 from alpa_mlir.runtime.program import Job, Progress
+from alpa_mlir.runtime.recorder import Event
 from alpa_mlir.runtime.xla import Device
 
 _jax: Any = jax
@@ -184,6 +185,14 @@ class LoadedPlan:
             The results of each program.
         """
         return self._bound.run_once(jobs, arguments)
+
+    def start_trace(self) -> None:
+        """Record the following steps; `ParallelStep.record` is the usual way."""
+        self._bound.start_trace()
+
+    def stop_trace(self) -> list[Event]:
+        """What was recorded, when all of it is done."""
+        return self._bound.stop_trace()
 
     def close(self) -> None:
         """Nothing: its devices are those of this process."""

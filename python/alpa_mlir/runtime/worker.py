@@ -29,6 +29,7 @@ from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Job, Progress
+from alpa_mlir.runtime.recorder import Event, clock
 from alpa_mlir.runtime.reshard_part import reshard_part
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
@@ -273,6 +274,18 @@ class Worker:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
         return self._bound.memory_bytes()
+
+    def clock(self) -> int:
+        """The clock of recorded events, in nanoseconds."""
+        return clock()
+
+    def start_trace(self) -> None:
+        """Record the following steps."""
+        self._bound.start_trace()
+
+    def stop_trace(self) -> list[Event]:
+        """What was recorded, when all of it is done."""
+        return self._bound.stop_trace()
 
     def close(self) -> None:
         """Drop everything and end the connections. May be called twice."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path as FilePath
+from typing import Any
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.plan import Plan, RunOp
@@ -228,6 +229,12 @@ class Timeline:
         from alpa_mlir.simulator.chrome_trace import write_trace
 
         return write_trace(self, FilePath(path))
+
+    def chrome_events(self) -> list[dict[str, Any]]:
+        """The events of that trace, to stand beside real ones (`ParallelStep.record`)."""
+        from alpa_mlir.simulator.chrome_trace import trace_events
+
+        return trace_events(self)
 
     def to_svg(self, path: str | FilePath, width: int = 1200) -> FilePath:
         """Write a picture of the runs and waits for browsers, `width` pixels for the step."""
