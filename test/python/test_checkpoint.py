@@ -437,6 +437,24 @@ def test_wrong_folders_are_refused(tmp_path):
     check_same(GOOD, restore_checkpoint(tmp_path / "run"))
 
 
+def test_two_that_save_at_the_same_time(tmp_path, monkeypatch):
+    """One may look for leftovers when the other has made its folder, and not locked it yet."""
+    locking, seen = folders.fcntl.flock, []
+
+    def lock(handle, how):
+        if not seen:
+            seen.append(handle)
+            save_checkpoint(tmp_path, [1], step=1).wait()
+        return locking(handle, how)
+
+    monkeypatch.setattr(folders.fcntl, "flock", lock)
+    save_checkpoint(tmp_path, [2], step=2).wait()
+    assert seen
+    assert restore_checkpoint(tmp_path, step=1) == [1]
+    assert restore_checkpoint(tmp_path, step=2) == [2]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2"]
+
+
 def test_what_cannot_be_saved_is_named(tmp_path):
     given_away = jnp.ones(3)
     given_away.delete()

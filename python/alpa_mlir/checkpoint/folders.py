@@ -79,22 +79,32 @@ class Writing:
                 where=str(root),
                 fix="save another step, or delete it first",
             )
-        self.folder = root / f"{_SAVING}{manifest.step}-{secrets.token_hex(6)}"
+        self._lock = -1
         try:
             root.mkdir(parents=True, exist_ok=True)
             _delete_leftovers(root)
             _check_room(root, manifest)
-            self.folder.mkdir()
-            self._lock = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-        except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise _os_error(error, root) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.folder = self._make()
             self._describe()
         except OSError as error:
-            self.abandon()
+            if self._lock >= 0:
+                self.abandon()
             raise _os_error(error, root) from None
+
+    def _make(self) -> Path:
+        """A folder of its own, locked."""
+        while True:
+            folder = self.root / f"{_SAVING}{self.manifest.step}-{secrets.token_hex(6)}"
+            folder.mkdir()
+            try:
+                lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+            except FileNotFoundError:
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                self._lock = lock
+                return folder
+            os.close(lock)  # Another process took it for one that was left, and deleted it.
 
     def _describe(self) -> None:
         arrays = self.folder / ARRAYS
@@ -126,12 +136,10 @@ class Writing:
         """
         try:
             (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-            folders = {self.folder, self.folder / ARRAYS}
             for name in (*self._files, MANIFEST):
                 _sync(self.folder / name)
-                folders.add((self.folder / name).parent)
-            for folder in folders:
-                _sync(folder)
+            for folder, _, _ in os.walk(self.folder):
+                _sync(Path(folder))
             # A folder of that name that is not empty makes it fail.
             os.rename(self.folder, self.final)
             _sync(self.root)
