@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from alpa_mlir.errors import ArgumentMismatchError, DeletedArrayError, WorkerError
 from alpa_mlir.hosts.threads import ThreadWorkers
+from alpa_mlir.runtime import wires
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
@@ -191,6 +192,8 @@ def test_batches_may_be_placed_ahead_and_overwritten(two):
     args = flat(state, batch)
     expected = float(step(args)[2])
     x, y = (step.put(i, args[i]) for i in (2, 3))
+    np.testing.assert_array_equal(x, batch["x"])
+    np.testing.assert_array_equal(y, batch["y"])
     assert float(step([*args[:2], x, y])[2]) == expected
     loss = step(args)[2]
     batch["x"][:] = 1e6
@@ -247,3 +250,21 @@ def test_user_api(tmp_path):
     with pytest.raises(alpa_mlir.DevicesError, match="devices of this process and workers"):
         alpa_mlir.load(tmp_path, workers=workers, devices=jax.devices())
     compiled.close()
+
+
+def test_a_send_that_fails_names_its_worker(two, monkeypatch):
+    step = two()
+    state, batch = handmade.arguments(2)
+    step(flat(state, batch))
+    step.synchronize()
+
+    def send(transport, *_):
+        if transport.rank == 1:
+            raise ValueError("no way out")
+        return real(transport, *_)
+
+    real = wires._send_pieces
+    monkeypatch.setattr(wires, "_send_pieces", send)
+    step(flat(state, batch))
+    with pytest.raises(WorkerError, match=r"worker 1: failed in step 1: .*ValueError: no way out"):
+        step.synchronize()

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -24,9 +23,10 @@ from alpa_mlir.runtime.arguments import check_argument, input_shape
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.host_parts import assembled, slices
-from alpa_mlir.runtime.in_workers import inputs_in_workers, outputs_in_workers
+from alpa_mlir.runtime.in_workers import CallToWorkers, inputs_in_workers, outputs_in_workers
 from alpa_mlir.runtime.linear import linearize
-from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
+from alpa_mlir.runtime.messages import Held, Parts, StepRequest
+from alpa_mlir.runtime.pending_steps import Failure, PendingSteps
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Job
 
@@ -35,19 +35,7 @@ Array = NDArray[Any]
 
 # Steps that may be asked for before the workers have started the first of them.
 MAX_AHEAD = 3
-_SECONDS_FOR_OTHERS = 10.0  # To hear what else went wrong when a worker has failed.
-
-
-@dataclass
-class _Call:
-    """What a call gives to the workers, as it is put together."""
-
-    inputs: list[dict[int, Held | Parts]]
-    drop: list[tuple[int, tuple[int, ...]]] = field(
-        default_factory=list[tuple[int, tuple[int, ...]]]
-    )
-    used_up: list[DistributedArray] = field(default_factory=list[DistributedArray])
-    sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
+_SECONDS_TO_ANSWER = 5.0  # To hear from the others what happened when one fails.
 
 
 class DistributedPlan:
@@ -74,7 +62,7 @@ class DistributedPlan:
         self._lock = threading.RLock()
         self._uids = itertools.count()
         self._number = 0
-        self._pending: deque[tuple[int, list[Reply]]] = deque()
+        self._pending = PendingSteps()
         # Filled by finalizers, in any thread: appending takes no lock.
         self._released: deque[tuple[int, tuple[int, ...]]] = deque()
         self._small: weakref.WeakValueDictionary[int, DistributedArray] = (
@@ -188,9 +176,6 @@ class DistributedPlan:
         """What programs for the workers' devices are lowered for: `cpu`, `cuda`, `rocm`."""
         return str(self.group.call(0, "ping").result()["platform"])
 
-    def sharding_of_input(self, index: int) -> None:
-        """None: no sharding of this process says where workers want an input."""
-
     def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[Any]]:
         """Compile and run programs beside the step's, such as those that make its state.
 
@@ -286,8 +271,8 @@ class DistributedPlan:
         is_state = self.plan.inputs[index].kind == "state"
         return is_state and wanted.mesh == x.mesh_number
 
-    def _prepare(self, args: Sequence[Any]) -> _Call:
-        call = _Call([{} for _ in range(self.placement.size)])
+    def _prepare(self, args: Sequence[Any]) -> CallToWorkers:
+        call = CallToWorkers([{} for _ in range(self.placement.size)])
         held = [x.uid for i, x in enumerate(args) if self._is_there(i, x)]
         for index, x in enumerate(args):
             info, wanted = self.plan.inputs[index], self._inputs[index]
@@ -330,7 +315,7 @@ class DistributedPlan:
             for part in (host[slices(box)],)
         )
 
-    def _start(self, call: _Call) -> list[DistributedArray]:
+    def _start(self, call: CallToWorkers) -> list[DistributedArray]:
         for array in call.used_up:
             if array.is_being_read:
                 array.on_host()
@@ -352,7 +337,7 @@ class DistributedPlan:
             }
             request = StepRequest(number, call.inputs[rank], made, tuple(free[rank]))
             replies.append(self._told(rank, "step", request))
-        self._pending.append((number, replies))
+        self._pending.add(number, replies)
         self._number += 1
         for array in call.used_up:
             array.used_up(number)
@@ -374,39 +359,22 @@ class DistributedPlan:
             raise self._fail(rank, error) from error
 
     def _hear(self, left: int) -> None:
-        """Take the replies of all steps but the last `left`, and of those that are there."""
-        while self._pending:
-            number, replies = self._pending[0]
-            if len(self._pending) <= left and not all(reply.done() for reply in replies):
-                break
-            self._pending.popleft()
-            self._take(number, replies)
+        failure = self._pending.hear(left, self._arrive)
+        if failure is not None:
+            if isinstance(failure.cause, TransportError):
+                failure = self._behind(failure)
+            raise self._fail(failure.rank, failure.cause, failure.number) from failure.cause
 
-    def _take(self, number: int, replies: Sequence[Reply]) -> None:
-        errors: list[tuple[int, int, Exception]] = []
-        for rank, reply in enumerate(replies):
+    def _behind(self, failure: Failure) -> Failure:
+        """What a worker says that failed after it had answered, or that does not answer."""
+        for rank in range(self.placement.size):
             try:
-                answer: StepReply = reply.result(_SECONDS_FOR_OTHERS if errors else None)
-            except Exception as error:
-                errors.append((rank, number, error))
-            else:
-                for uid, parts in answer.ready.items():
-                    self._arrive(uid, parts)
-        if errors:
-            rank, number, cause = self._cause(errors)
-            raise self._fail(rank, cause, number) from cause
-
-    def _cause(self, errors: list[tuple[int, int, Exception]]) -> tuple[int, int, Exception]:
-        """Which worker failed by itself, and in which step: others hear nothing more of it, even
-        in a step before."""
-        for number, replies in self._pending:
-            for rank, reply in enumerate(replies):
-                try:
-                    reply.result(_SECONDS_FOR_OTHERS)
-                except Exception as error:
-                    errors.append((rank, number, error))
-        causes = [found for found in errors if not isinstance(found[2], TransportError)]
-        return (causes or errors)[0]
+                said = self.group.ping(rank, _SECONDS_TO_ANSWER)
+            except WorkerError as error:
+                return Failure(rank, failure.number, error)
+            if said["error"] is not None and not said["lost_another"]:
+                return Failure(rank, failure.number, WorkerError(said["error"]))
+        return failure
 
     def _arrive(self, uid: int, parts: Parts) -> None:
         array = self._small.get(uid)

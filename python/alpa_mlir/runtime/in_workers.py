@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy
@@ -13,7 +13,9 @@ from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.actions import LinearStep, Place
 from alpa_mlir.runtime.arguments import result_shape
+from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.host_parts import covering, shifted
+from alpa_mlir.runtime.messages import Held, Parts
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.reshard_checks import held_boxes
 
@@ -43,6 +45,18 @@ class OutputInWorkers:
     tensor: TensorSpec
     dtype: Any
     ranks: tuple[int, ...]
+
+
+@dataclass
+class CallToWorkers:
+    """What a call gives to the workers, as it is put together."""
+
+    inputs: list[dict[int, Held | Parts]]
+    drop: list[tuple[int, tuple[int, ...]]] = field(
+        default_factory=list[tuple[int, tuple[int, ...]]]
+    )
+    used_up: list[DistributedArray] = field(default_factory=list[DistributedArray])
+    sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
 
 
 def inputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> list[InputInWorkers]:

@@ -6,7 +6,6 @@ It knows neither who drives it nor how; hosts/ puts it into threads or processes
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -18,13 +17,14 @@ from jax.sharding import NamedSharding
 
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import AlpaError, TransportError, WorkerError
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.actions import Place
+from alpa_mlir.runtime.array_store import ArrayStore, Form
 from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
 from alpa_mlir.runtime.devices import mesh_on
-from alpa_mlir.runtime.host_parts import parts_of
+from alpa_mlir.runtime.host_parts import parts_of, shifted
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_mlir.runtime.placement import Placement
@@ -33,7 +33,7 @@ from alpa_mlir.runtime.recorder import Event, clock
 from alpa_mlir.runtime.reshard_part import reshard_part
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
-from alpa_mlir.runtime.worker_step import remote_reshards, worker_step
+from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_reshards, worker_step
 from alpa_mlir.runtime.xla import Device, as_any
 from alpa_mlir.transport.interface import Transport
 from alpa_mlir.version import VERSION
@@ -43,12 +43,8 @@ if TYPE_CHECKING:
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
-# How an input is held: mesh, form, and the micro-batch if it is one's part.
-Form = tuple[int, TensorSpec, int | None]
-
 # Results of at most this size are sent along with the reply to a later step.
 SMALL_BYTES = 4096
-_REMEMBERED = 1 << 16  # Arrays that are gone, for the message of an error.
 
 
 class Worker:
@@ -123,14 +119,14 @@ class Worker:
             progress=progress,
             ends=ends,
         )
-        self._changed = threading.Condition()
-        self._arrays: dict[int, dict[Form, jax.Array]] = {}
-        self._gone: deque[int] = deque(maxlen=_REMEMBERED)
+        self._read_on = meshes_of_inputs(step)
+        carried = {info.carried_by for info in plan.inputs}
+        self._prefetched = set(range(len(plan.outputs))) - carried
+        self._store = ArrayStore(rank)
+        self._placed: dict[int, int] = {}  # Inputs that arrays were put for.
         self._small: deque[tuple[int, jax.Array]] = deque()
         self._copies: dict[str, Copies] = {}
         self._next = 0
-        self._error: BaseException | None = None
-        self._closed = False
 
     def put(self, uid: int, index: int, shards: Parts) -> None:
         """Keep parts of input `index` of the plan on this worker's devices, under a number.
@@ -139,14 +135,15 @@ class Worker:
             shards: what lies where in the whole array; they may hold more than is needed, and
                 must not be changed afterwards.
         """
-        self._check_open()
+        self._store.check_open()
         where = f"worker {self.rank}: {self._plan.inputs[index].name}"
         arrays = {
             self._form(place): self._bound.cutters[place.value].put(shards, where)
             for place in (*self._bound.state_places, *self._bound.batch_places)
             if place.arg == index
         }
-        self._keep({uid: arrays})
+        self._placed[uid] = index
+        self._store.keep({uid: arrays})
 
     def copy_state(self, ticket: str, tasks: Sequence[SaveTask]) -> None:
         """Copy what this worker has of arrays that are going to be saved; waits for their values.
@@ -155,8 +152,10 @@ class Worker:
         """
         from alpa_mlir.checkpoint.remote import copied
 
-        self._check_open()
-        self._copies[ticket] = copied(tasks, lambda uid: self._awaited(uid)[0])
+        self._store.check_open()
+        self._copies[ticket] = copied(
+            tasks, lambda uid: next(iter(self._store.awaited(uid).values()))
+        )
 
     def write_copies(self, ticket: str, folder: str) -> dict[int, dict[int, str]]:
         """Write what `copy_state` copied; returns its checksums, as `write_shards` does.
@@ -178,7 +177,7 @@ class Worker:
         """
         from alpa_mlir.checkpoint.remote import read_parts
 
-        self._check_open()
+        self._store.check_open()
         boxes: dict[int, list[Box]] = {}
         for place in self._bound.state_places:
             boxes.setdefault(place.arg, []).extend(self._bound.cutters[place.value].boxes)
@@ -194,18 +193,19 @@ class Worker:
         Raises:
             WorkerError, TransportError: the step could not be started.
         """
-        self._check_open()
+        self._store.check_open()
         try:
             self.free(request.free)
             return self._step(request)
         except BaseException as error:
             self._fail(error)
-            if isinstance(error, AlpaError) or not isinstance(error, Exception):
-                raise
+            cause = self._store.error or error  # A thread that sends may have failed before.
+            if isinstance(cause, AlpaError) or not isinstance(cause, Exception):
+                raise cause from None
             raise WorkerError(
-                f"{type(error).__name__}: {error}",
+                f"{type(cause).__name__}: {cause}",
                 where=f"worker {self.rank}, step {request.number}",
-            ) from error
+            ) from cause
 
     def run_once(
         self, jobs: Sequence[Job], arguments: Sequence[Any], uids: Sequence[Sequence[int]]
@@ -216,9 +216,9 @@ class Worker:
             arguments: arrays of NumPy, which every device of each program's mesh holds whole.
             uids: for each program those of its results.
         """
-        self._check_open()
+        self._store.check_open()
         results = self._bound.run_once(jobs, arguments)
-        self._keep(
+        self._store.keep(
             {
                 uid: {(job.mesh, tensor, None): array}
                 for job, own, made in zip(jobs, uids, results, strict=True)
@@ -234,32 +234,32 @@ class Worker:
         Raises:
             WorkerError: the array is gone, or the worker failed before it was made.
         """
-        return parts_of(self._awaited(uid)[0])
+        held = self._store.awaited(uid)
+        index = self._placed.get(uid)
+        if index is None:
+            return parts_of(next(iter(held.values())))
+        found: list[tuple[Box, Any]] = []
+        for (mesh, tensor, micro_batch), array in held.items():
+            if self._read_on.get((index, micro_batch)) == mesh:
+                rows = (micro_batch or 0) * (tensor.shape[0] if tensor.shape else 0)
+                found += [(shifted(box, rows), data) for box, data in parts_of(array)]
+        return tuple(found)
 
     def wait(self, uid: int) -> None:
         """Waits like `fetch`, and gives nothing."""
-        for array in self._awaited(uid):
+        for array in self._store.awaited(uid).values():
             array.block_until_ready()
-
-    def _awaited(self, uid: int) -> list[jax.Array]:
-        with self._changed:
-            self._changed.wait_for(lambda: uid in self._arrays or uid in self._gone or self._over())
-            arrays = self._arrays.get(uid)
-        if arrays is None:
-            self._check_open()
-            raise WorkerError(f"array {uid} is gone", where=f"worker {self.rank}")
-        return list(arrays.values())
 
     def free(self, uids: Iterable[int]) -> None:
         """Drop arrays that nobody needs any more."""
-        with self._changed:
-            for uid in uids:
-                if self._arrays.pop(uid, None) is not None:
-                    self._gone.append(uid)
-            self._changed.notify_all()
+        uids = tuple(uids)
+        self._store.free(uids)
+        for uid in uids:
+            self._placed.pop(uid, None)
 
     def ping(self) -> dict[str, Any]:
-        """Who this is and how far it has come."""
+        """Who this is, how far it has come, and what ended it, if something did."""
+        error = self._store.error
         return {
             "rank": self.rank,
             "pid": os.getpid(),
@@ -267,8 +267,9 @@ class Worker:
             "jax": _jax.__version__,
             "platform": self._bound.platform,
             "step": self._next,
-            "arrays": len(self._arrays),
-            "error": None if self._error is None else str(self._error),
+            "arrays": len(self._store),
+            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "lost_another": isinstance(error, TransportError),
         }
 
     def memory_bytes(self) -> dict[str, int]:
@@ -289,46 +290,17 @@ class Worker:
 
     def close(self) -> None:
         """Drop everything and end the connections. May be called twice."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            self._arrays.clear()
+        if self._store.close():
             self._small.clear()
-            self._changed.notify_all()
-        self._end_connections()
-
-    def _end_connections(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-        if self._wires is not None:
-            self._wires.close()
-
-    def _over(self) -> bool:
-        return self._closed or self._error is not None
-
-    def _check_open(self) -> None:
-        if (error := self._error) is not None:
-            # As what it was: of another worker's failure, or of this one's own.
-            kind = TransportError if isinstance(error, TransportError) else WorkerError
-            raise kind(f"failed before: {error}", where=f"worker {self.rank}") from error
-        if self._closed:
-            raise WorkerError("is closed", where=f"worker {self.rank}")
+            if self._transport is not None:
+                self._transport.close()
+            if self._wires is not None:
+                self._wires.close()
 
     def _fail(self, error: BaseException) -> None:
         """No more steps: others that wait for something from here learn it at once."""
-        with self._changed:
-            if self._over():
-                return
-            self._error = error
-            self._changed.notify_all()
-        if self._transport is not None:
+        if self._store.fail(error) and self._transport is not None:
             self._transport.close()
-
-    def _keep(self, arrays: Mapping[int, dict[Form, jax.Array]]) -> None:
-        with self._changed:
-            self._arrays.update(arrays)
-            self._changed.notify_all()
 
     def _form(self, place: Place) -> Form:
         value = self._bound.step.values[place.value]
@@ -361,10 +333,10 @@ class Worker:
                 )
             value = self._bound.step.values[self._bound.step.results[index].values[0]]
             outputs[uid] = {(value.mesh, value.tensor, None): array}
-            if array.nbytes <= SMALL_BYTES:
+            if index in self._prefetched and array.nbytes <= SMALL_BYTES:
                 array.copy_to_host_async()
                 self._small.append((uid, array))
-        self._keep(outputs)
+        self._store.keep(outputs)
         self._next += 1
         return StepReply(request.number, self._ready())
 
@@ -387,7 +359,7 @@ class Worker:
 
     def _held(self, place: Place, uid: int) -> jax.Array:
         """An array that is here, as the place wants it."""
-        arrays = self._arrays.get(uid)
+        arrays = self._store.get(uid)
         if arrays is None:
             raise WorkerError(f"array {uid} is not here", where=self._where(place))
         form = self._form(place)
@@ -422,7 +394,7 @@ class Worker:
         found: dict[int, Parts] = {}
         while self._small:
             uid, array = self._small[0]
-            if uid in self._arrays:
+            if self._store.get(uid) is not None:
                 if not as_any(array).is_ready():
                     break
                 parts = parts_of(array)

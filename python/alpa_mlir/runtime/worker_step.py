@@ -42,6 +42,17 @@ def remote_reshards(plan: Plan, step: LinearStep) -> set[int]:
     return {action.by for action in step.actions if isinstance(action, Send | Exchange)}
 
 
+def meshes_of_inputs(step: LinearStep) -> dict[tuple[int, int | None], int]:
+    """The mesh from which an input that was put in workers is read back, for each micro-batch:
+    the first that takes it, the same in all workers."""
+    found: dict[tuple[int, int | None], int] = {}
+    for action in step.actions:
+        if isinstance(action, Place):
+            key = action.arg, action.micro_batch
+            found.setdefault(key, step.values[action.value].mesh)
+    return found
+
+
 class _Share:
     def __init__(self, plan: Plan, step: LinearStep, placement: Placement, mine: set[int]) -> None:
         self.plan = plan
