@@ -190,9 +190,12 @@ class HostProcess:
         self._start = start
         os.environ.update(start.environment)
         count = len(start.devices[start.rank])
-        threads = max(16, 4 * count)
-        if int(os.environ.get("NPROC", "0") or 0) < threads:
-            os.environ["NPROC"] = str(threads)
+        if count > 1 or len(start.world) > 1:
+            # Programs with collectives wait for each other if the pool is too small; others are
+            # faster with as many threads as there are cores, into which XLA also cuts their ops.
+            threads = max(16, 4 * count)
+            if int(os.environ.get("NPROC", "0") or 0) < threads:
+                os.environ["NPROC"] = str(threads)
         flag = r"--xla_force_host_platform_device_count=\d+"
         os.environ["XLA_FLAGS"] = re.sub(flag, "", os.environ.get("XLA_FLAGS", "")).strip()
         import jax

@@ -22,9 +22,9 @@ _FLAG = "xla_force_host_platform_device_count"
 def use_virtual_devices(count: int) -> list[Device]:
     """Make JAX offer at least `count` virtual CPU devices in this process.
 
-    Call it before the first use of JAX's devices. It also gives XLA a thread pool that is
-    large enough for all of them: with a small one, programs with collectives can wait for
-    each other forever.
+    Call it before the first use of JAX's devices. If there are several, it also gives XLA a
+    thread pool that is large enough for all of them: with a small one, programs with collectives
+    can wait for each other forever.
 
     Args:
         count: how many devices, at least 1.
@@ -42,11 +42,12 @@ def use_virtual_devices(count: int) -> list[Device]:
     if count < 1:
         raise DevicesError(f"{count} virtual devices", fix="ask for at least one")
     if not backends_are_up():
-        threads = max(16, 4 * count)
-        if int(os.environ.get("NPROC", "0") or 0) < threads:
-            os.environ["NPROC"] = str(threads)
         flags = os.environ.get("XLA_FLAGS", "")
         present = re.search(rf"--{_FLAG}=(\d+)", flags)
+        threads = max(16, 4 * count)
+        several = count > 1 or (present is not None and int(present[1]) > 1)
+        if several and int(os.environ.get("NPROC", "0") or 0) < threads:
+            os.environ["NPROC"] = str(threads)
         if present is None:
             _jax.config.update("jax_num_cpu_devices", count)
         elif int(present[1]) < count:
