@@ -73,6 +73,8 @@ class Cutter:
         ]
         self._devices = [device for device, _ in own]
         self.boxes = [box for _, box in own]
+        # For boxes of parts that came before: part and place of each shard.
+        self._cuts: dict[tuple[Box, ...], list[tuple[int, tuple[slice, ...]]]] = {}
 
     def put(self, parts: Parts, where: str) -> jax.Array:
         """The array, made of parts, which must not be changed afterwards.
@@ -80,7 +82,11 @@ class Cutter:
         Raises:
             WorkerError: no part holds what a device needs.
         """
-        shards = [_cut(parts, box, where) for box in self.boxes]
+        outer = tuple(box for box, _ in parts)
+        cuts = self._cuts.get(outer)
+        if cuts is None:
+            cuts = self._cuts[outer] = [_cut(outer, box, where) for box in self.boxes]
+        shards = [np.asarray(parts[part][1][within], order="C") for part, within in cuts]
         return put_shards(self._tensor, self._sharding, shards, self._devices)
 
 
@@ -102,10 +108,11 @@ def shifted(box: Box, rows: int) -> Box:
     return ((begin + rows, end + rows), *others)
 
 
-def _cut(parts: Parts, box: Box, where: str) -> Array:
-    for outer, data in parts:
+def _cut(parts: Sequence[Box], box: Box, where: str) -> tuple[int, tuple[slice, ...]]:
+    """Which part holds a box, and where."""
+    for number, outer in enumerate(parts):
         if contains(outer, box):
-            return np.asarray(data[slices(box, outer)], order="C")
+            return number, slices(box, outer)
     raise WorkerError(f"has not been given {box_text(box)}", where=where)
 
 

@@ -256,6 +256,7 @@ def num_bytes(tensor: TensorSpec) -> int:
     return prod(tensor.shape) * np.dtype(_jax.numpy.dtype(tensor.dtype)).itemsize
 
 
+@lru_cache(maxsize=4096)
 def _aval(tensor: TensorSpec) -> Any:
     return _jax.core.ShapedArray(tensor.shape, np.dtype(_jax.numpy.dtype(tensor.dtype)))
 
