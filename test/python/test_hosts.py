@@ -126,15 +126,17 @@ def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):
 
 DRIVER = """
 import os, signal, sys
-import alpa_mlir
-from alpa_mlir.plan import Plan
+from alpa_mlir import Placement, Plan, ProcessWorkers, RayWorkers
 from alpa_mlir.hosts.process import start_ticks
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.runtime import Placement
 
-hosts = ProcessWorkers(platform="cpu", spares=1)
-_, group = hosts.start(Plan.load(sys.argv[1]), Placement(((0, 1), (2, 3))))
-pids = [*group.pids, *[process.popen.pid for process in hosts._spares]]
+two = Placement(((0, 1), (2, 3)))
+if sys.argv[3] == "ray":
+    hosts, spares = RayWorkers(placement=two, platform="cpu"), []
+else:
+    hosts = ProcessWorkers(two, platform="cpu", spares=1)
+    spares = hosts._spares
+_, group = hosts.start(Plan.load(sys.argv[1]))
+pids = [*group.pids, *[process.popen.pid for process in spares]]
 print(*[f"{pid}:{start_ticks(pid)}" for pid in pids], flush=True)
 match sys.argv[2]:
     case "error":
@@ -148,13 +150,24 @@ match sys.argv[2]:
 """
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "end", ["kill", *(pytest.param(e, marks=pytest.mark.slow) for e in ("error", "ctrl-c"))]
+    ("end", "workers"),
+    [
+        ("kill", "processes"),
+        slow("error", "processes"),
+        slow("ctrl-c", "processes"),
+        slow("kill", "ray"),
+        slow("error", "ray"),
+    ],
 )
-def test_workers_end_with_their_driver(plan, tmp_path, end):
+def test_workers_end_with_their_driver(plan, tmp_path, end, workers):
     plan.save(tmp_path)
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path), end],
+        [sys.executable, "-c", DRIVER, str(tmp_path), end, workers],
         env={**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -163,7 +176,7 @@ def test_workers_end_with_their_driver(plan, tmp_path, end):
     )
     said, _ = driver.communicate(timeout=120)
     processes = dict(tuple(map(int, one.split(":"))) for one in said.split())
-    assert len(processes) == 3
+    assert len(processes) == (2 if workers == "ray" else 3)
     assert driver.returncode == {"error": 1, "kill": -signal.SIGKILL}.get(end, -signal.SIGINT)
     assert gone(processes)
 

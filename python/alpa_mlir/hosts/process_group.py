@@ -22,6 +22,7 @@ from alpa_mlir.runtime.placement import Placement, part_of_plan
 
 _jax: Any = jax
 _LOOK_SECONDS = 0.5  # How often a waiting call looks whether a worker was lost.
+_CLOSE_SECONDS = 2.0  # For workers to finish what they do before they are ended.
 _GRACE_SECONDS = 5.0  # For others to answer, or fail by themselves.
 
 
@@ -133,12 +134,12 @@ class ProcessGroup(ABC):
         self.closed.set()
         if self._lost is None:
             calls: list[Any] = []
-            for rank in range(self.size):
-                with contextlib.suppress(AlpaError):
+            deadline = time.monotonic() + _CLOSE_SECONDS
+            with contextlib.suppress(AlpaError):
+                for rank in range(self.size):
                     calls.append(self._send(rank, "close", ()))
-            deadline = time.monotonic() + 2.0
-            while not all(c.done() for c in calls) and time.monotonic() < deadline:
-                time.sleep(0.005)
+                while not all(c.done() for c in calls) and time.monotonic() < deadline:
+                    time.sleep(0.005)
         self._release()
 
     def __enter__(self) -> ProcessGroup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import time
 import warnings
@@ -19,16 +18,20 @@ from alpa_mlir.errors import DevicesError, WorkerError, WorkerLostError
 from alpa_mlir.hosts.interface import Progress
 from alpa_mlir.hosts.process import (
     CONTROL,
-    HostProcess,
     LoadOptions,
     Platform,
     ProcessFacts,
-    boot_id,
-    die_with_parent,
-    portable_error,
-    start_ticks,
 )
 from alpa_mlir.hosts.process_group import Limits, ProcessGroup
+from alpa_mlir.hosts.ray_actors import (
+    RayHost,
+    RayReply,
+    cause,
+    check_up,
+    end_actor,
+    end_actors,
+    import_ray,
+)
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.worker import Worker
@@ -37,62 +40,6 @@ from alpa_mlir.runtime.worker import Worker
 _STARTED_HERE = "alpa_mlir-local"
 # A share of a node's processors; workers take what they need, and none keeps others away.
 _PROCESSORS = 0.01
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise WorkerError(
-            "Ray is not installed",
-            where="RayWorkers",
-            fix="install it with pip install 'alpa-mlir[ray]'",
-        ) from None
-    return ray
-
-
-class RayHost:
-    """The actor: a `HostProcess` whose answers are values, so that errors keep their types."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        os.environ.update(environment)
-        die_with_parent()
-        self._host = HostProcess(_import_ray().util.get_node_ip_address())
-
-    def answer(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """Call a method by its name; see `HostProcess.answer`."""
-        try:
-            return self._host.answer(method, args)
-        except Exception as error:
-            return False, portable_error(error)
-
-
-class _RayReply:
-    """Ray's reference as a future."""
-
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray = ray
-        self._reference = reference
-
-    def done(self) -> bool:
-        return bool(self._ray.wait([self._reference], timeout=0)[0])
-
-    def result(self, timeout: float | None = None) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(self._reference, timeout=timeout)
-        except errors.GetTimeoutError:
-            raise TimeoutError from None
-        except errors.RayError as error:
-            raise WorkerLostError(_cause(error)) from None
-
-
-def _cause(error: Exception) -> str:
-    """Why an actor is gone, of the many lines that Ray says."""
-    text = " ".join(str(error).split())
-    if "Worker exit type: SYSTEM_ERROR" in text:
-        return "the actor's process died: out of memory, killed or crashed"
-    return f"the actor is gone: {text[:300]}"
 
 
 class RayGroup(ProcessGroup):
@@ -106,25 +53,26 @@ class RayGroup(ProcessGroup):
         self._actors = actors
         self._facts: dict[int, ProcessFacts] = {}
         self._release_now = weakref.finalize(
-            self, _release, ray, actors, self._facts, placement_group
+            self, end_actors, ray, actors, self._facts, placement_group
         )
 
-    def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> _RayReply:
+    def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> RayReply:
+        check_up(self._ray)
         call = self._actors[rank].answer
         if method in CONTROL:
             call = call.options(concurrency_group="control")
         elif method in Worker.BESIDE:
             call = call.options(concurrency_group="beside")
         try:
-            return _RayReply(self._ray, call.remote(method, args))
+            return RayReply(self._ray, call.remote(method, args))
         except self._ray.exceptions.RayError as error:
-            raise WorkerLostError(_cause(error), where=f"worker {rank}", rank=rank) from None
+            raise WorkerLostError(cause(error), where=f"worker {rank}", rank=rank) from None
 
     def met(self, facts: Sequence[ProcessFacts]) -> None:
         self._facts.update(enumerate(facts))
 
     def _end(self, rank: int) -> None:
-        _end_actor(self._ray, self._actors[rank], self._facts.get(rank), 0.2)
+        end_actor(self._ray, self._actors[rank], self._facts.get(rank), 0.2)
 
     def _release(self) -> None:
         self._release_now()
@@ -138,57 +86,6 @@ class RayGroup(ProcessGroup):
     def pids(self) -> tuple[int, ...]:
         """Numbers of the workers' processes on their machines, by rank."""
         return tuple(facts.pid for facts in self.facts)
-
-
-def _kill(pid: int, started: int, grace_seconds: float) -> None:
-    """Kill a process unless it ends by itself, or its number belongs to another one by now.
-
-    Returns when it is gone.
-    """
-    begin = time.monotonic()
-    while start_ticks(pid) == started and time.monotonic() < begin + grace_seconds + 5.0:
-        if time.monotonic() > begin + grace_seconds:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
-
-
-def _end_actor(ray: Any, actor: Any, facts: ProcessFacts | None, grace_seconds: float) -> None:
-    """Ray asks a process to end, which one that is stopped never does; the kernel makes it."""
-    with contextlib.suppress(Exception):
-        ray.kill(actor, no_restart=True)
-    if facts is None:
-        return
-    if facts.boot == boot_id():
-        _kill(facts.pid, facts.started, grace_seconds)
-    else:
-        _kill_there(ray, facts, grace_seconds)
-
-
-def _kill_there(ray: Any, facts: ProcessFacts, grace_seconds: float) -> None:
-    """Kill a process of another machine, by a task that runs there."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    with contextlib.suppress(Exception):
-        for node in ray.nodes():
-            if node["Alive"] and node["NodeManagerAddress"] == facts.address:
-                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=there)
-                task.remote(facts.pid, facts.started, grace_seconds)
-
-
-def _release(
-    ray: Any, actors: Sequence[Any], facts: Mapping[int, ProcessFacts], placement_group: Any
-) -> None:
-    """The last one first: it leaves a world before the process that the world meets at."""
-    from ray.util import remove_placement_group
-
-    if not ray.is_initialized():
-        return
-    for rank in reversed(range(len(actors))):
-        _end_actor(ray, actors[rank], facts.get(rank), 1.0)
-    with contextlib.suppress(Exception):
-        remove_placement_group(placement_group)
 
 
 class RayWorkers:
@@ -246,7 +143,7 @@ class RayWorkers:
         options = LoadOptions(donate_state, backend, cache)
         ray = self._connected()
         platform, share = self._room(ray, plan, placement)
-        group = self._group(ray, placement, platform, share)
+        group = self._group(ray, plan, placement, platform, share)
         try:
             group.start(plan, placement, platform, options, progress)
         except BaseException:
@@ -256,12 +153,12 @@ class RayWorkers:
 
     def close(self) -> None:
         """End Ray if it was started here; groups are closed by themselves."""
-        ray = _import_ray()
+        ray = import_ray()
         if ray.is_initialized() and _is_started_here(ray):
             ray.shutdown()
 
     def _connected(self) -> Any:
-        ray = _import_ray()
+        ray = import_ray()
         if ray.is_initialized():
             return ray
         address = self.address or os.environ.get("RAY_ADDRESS")
@@ -289,7 +186,7 @@ class RayWorkers:
         share = _is_started_here(ray) if self.share_nodes is None else self.share_nodes
         deadline = time.monotonic() + self.nodes_seconds
         while True:
-            gpus = [int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]]
+            gpus = _gpus(ray)
             platform: Platform = self.platform or _platform(gpus)
             try:
                 check_room(plan, placement, gpus, platform, share)
@@ -300,21 +197,30 @@ class RayWorkers:
             else:
                 return platform, share
 
-    def _group(self, ray: Any, placement: Placement, platform: Platform, share: bool) -> RayGroup:
+    def _group(
+        self, ray: Any, plan: Plan, placement: Placement, platform: Platform, share: bool
+    ) -> RayGroup:
         from ray.util import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         gpus = [len(own) if platform == "gpu" else 0 for own in placement.workers]
         bundles = [{"CPU": _PROCESSORS} | ({"GPU": n} if n else {}) for n in gpus]
         places = placement_group(bundles, strategy="SPREAD" if share else "STRICT_SPREAD")
-        if not places.wait(self.limits.start_seconds):
+        deadline = time.monotonic() + self.limits.start_seconds
+        try:
+            while not places.wait(1.0):
+                # Ray hears late of nodes that are gone.
+                check_room(plan, placement, _gpus(ray), platform, share)
+                if time.monotonic() > deadline:
+                    raise DevicesError(
+                        f"no room for {placement.size} workers within "
+                        f"{self.limits.start_seconds:g} s; free are {ray.available_resources()}",
+                        where="Ray",
+                        fix="end what else runs there, or wait",
+                    )
+        except BaseException:
             remove_placement_group(places)
-            raise DevicesError(
-                f"no room for {placement.size} workers within {self.limits.start_seconds:g} s; "
-                f"free are {ray.available_resources()}",
-                where="Ray",
-                fix="end what else runs there, or wait",
-            )
+            raise
         kind = ray.remote(concurrency_groups={"control": 2, "beside": 4})(RayHost)
         actors = [
             kind.options(
@@ -336,6 +242,11 @@ def _check_listening(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+
+
+def _gpus(ray: Any) -> list[int]:
+    """Of each node that is up."""
+    return [int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]]
 
 
 def _platform(gpus: Sequence[int]) -> Platform:
