@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 
 import alpa_mlir
@@ -15,7 +16,9 @@ from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime import wires
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.driver import DistributedPlan
+from alpa_mlir.runtime.messages import Held, StepRequest
 from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.xla import named_sharding
 from test_runtime import MESHES, flat
 
 
@@ -268,3 +271,23 @@ def test_a_send_that_fails_names_its_worker(two, monkeypatch):
     step(flat(state, batch))
     with pytest.raises(WorkerError, match=r"worker 1: failed in step 1: .*ValueError: no way out"):
         step.synchronize()
+
+
+def test_state_that_is_held_otherwise(two):
+    """A result in another sharding than the argument's is held anew; elsewhere it is refused."""
+    worker = two().group._threads[0].worker
+    (place,) = worker._bound.state_places
+    mesh, tensor, _ = worker._inputs.form(place)
+    whole = dataclasses.replace(tensor, spec=((), ()))
+    target = worker._bound.shardings[place.value]
+    value = np.arange(tensor.shape[0] * tensor.shape[1], dtype=np.float32).reshape(tensor.shape)
+    array = jax.device_put(value, named_sharding(target.mesh, whole))
+    worker._store.keep({70: {(mesh, whole, None): array}, 71: {(mesh + 1, tensor, None): array}})
+    found = worker._inputs.state(place, StepRequest(0, {0: Held(70)}, {}))
+    assert found.sharding == target
+    np.testing.assert_array_equal(found, value)
+    for uid, said in ((71, r"array 71 is not on mesh 0 as .*"), (72, "array 72 is not here")):
+        with pytest.raises(WorkerError, match=rf"worker 0: state\['w0'\]: {said}"):
+            worker._inputs.state(place, StepRequest(0, {0: Held(uid)}, {}))
+    with pytest.raises(WorkerError, match=r"worker 0: state\['w0'\]: has not been given"):
+        worker._inputs.state(place, StepRequest(0, {}, {}))

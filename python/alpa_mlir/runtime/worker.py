@@ -31,6 +31,7 @@ from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Job, Progress
 from alpa_mlir.runtime.recorder import Event, clock
 from alpa_mlir.runtime.reshard_part import reshard_part
+from alpa_mlir.runtime.step_inputs import StepInputs
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
 from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_reshards, worker_step
@@ -119,10 +120,11 @@ class Worker:
             progress=progress,
             ends=ends,
         )
+        self._store = ArrayStore(rank)
+        self._inputs = StepInputs(self._bound, self._store, donate_state, f"worker {rank}")
         self._read_on = meshes_of_inputs(step)
         carried = {info.carried_by for info in plan.inputs}
         self._prefetched = set(range(len(plan.outputs))) - carried
-        self._store = ArrayStore(rank)
         self._placed: dict[int, int] = {}  # Inputs that arrays were put for.
         self._small: deque[tuple[int, jax.Array]] = deque()
         self._copies: dict[str, Copies] = {}
@@ -138,7 +140,7 @@ class Worker:
         self._store.check_open()
         where = f"worker {self.rank}: {self._plan.inputs[index].name}"
         arrays = {
-            self._form(place): self._bound.cutters[place.value].put(shards, where)
+            self._inputs.form(place): self._bound.cutters[place.value].put(shards, where)
             for place in (*self._bound.state_places, *self._bound.batch_places)
             if place.arg == index
         }
@@ -302,24 +304,18 @@ class Worker:
         if self._store.fail(error) and self._transport is not None:
             self._transport.close()
 
-    def _form(self, place: Place) -> Form:
-        value = self._bound.step.values[place.value]
-        return value.mesh, value.tensor, place.micro_batch
-
     def _step(self, request: StepRequest) -> StepReply:
         if request.number != self._next:
             raise WorkerError(
                 f"step {request.number} where {self._next} is next", where=f"worker {self.rank}"
             )
-        states = {place.value: self._state(place, request) for place in self._bound.state_places}
+        inputs = self._inputs
+        states = {p.value: inputs.state(p, request) for p in self._bound.state_places}
         if self._donate:
             self._use_up(request)
 
         def feed(place: Place, target: NamedSharding) -> jax.Array:
-            given = self._given(place, request)
-            if isinstance(given, Held):
-                return self._held(place, given.uid)
-            return self._bound.cutters[place.value].put(given, self._where(place))
+            return inputs.batch(place, request, target)
 
         results = self._bound(states, feed)
         del states
@@ -339,44 +335,6 @@ class Worker:
         self._store.keep(outputs)
         self._next += 1
         return StepReply(request.number, self._ready())
-
-    def _where(self, place: Place) -> str:
-        return f"worker {self.rank}: {self._plan.inputs[place.arg].name}"
-
-    def _given(self, place: Place, request: StepRequest) -> Held | Parts:
-        given = request.inputs.get(place.arg)
-        if given is None:
-            raise WorkerError("has not been given", where=self._where(place))
-        return given
-
-    def _state(self, place: Place, request: StepRequest) -> jax.Array:
-        given = self._given(place, request)
-        if not isinstance(given, Held):
-            return self._bound.cutters[place.value].put(given, self._where(place))
-        array = self._held(place, given.uid)
-        is_given = self._donate and place.value in self._bound.given
-        return _jnp.copy(array) if given.copy and is_given else array
-
-    def _held(self, place: Place, uid: int) -> jax.Array:
-        """An array that is here, as the place wants it."""
-        arrays = self._store.get(uid)
-        if arrays is None:
-            raise WorkerError(f"array {uid} is not here", where=self._where(place))
-        form = self._form(place)
-        array = arrays.get(form)
-        if array is None:
-            mesh, tensor, micro_batch = form
-            for (held_mesh, held, part), candidate in arrays.items():
-                if (held_mesh, part) == (mesh, micro_batch) and held.shape == tensor.shape:
-                    target = self._bound.shardings[place.value]
-                    array = _jax.jit(_same, out_shardings=target)(candidate)
-                    break
-            else:
-                raise WorkerError(
-                    f"array {uid} is not on mesh {mesh} as {tensor.as_text()}",
-                    where=self._where(place),
-                )
-        return array
 
     def _use_up(self, request: StepRequest) -> None:
         """Carried state that the step is given has no other name from here on."""
@@ -402,10 +360,6 @@ class Worker:
                     found[uid] = parts
             self._small.popleft()
         return found
-
-
-def _same(x: jax.Array) -> jax.Array:
-    return x
 
 
 @cache
