@@ -43,7 +43,12 @@ def make_backend(
         return xla
     from alpa_mlir.runtime.backends.iree import IreeBackend
 
-    iree = IreeBackend(kept, shipped["iree"])
+    try:
+        iree = IreeBackend(kept, shipped["iree"])
+    except BackendError:
+        if name == "auto":  # What ships for IREE is no use without it.
+            return xla
+        raise
     return _Split(iree, xla, iree.ships if name == "auto" else lambda job: job.of_stage)
 
 
