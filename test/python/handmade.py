@@ -46,6 +46,26 @@ def arguments(micro_batches: int, seed: int = 0):
     return state, {"x": draw(rows, IN), "y": draw(rows, OUT)}
 
 
+def flat(state, batch):
+    """Arguments as a plan lists them."""
+    return [state["w0"], state["w1"], batch["x"], batch["y"]]
+
+
+def check_steps(step, micro_batches: int):
+    """A few steps of a loaded plan give what `jax.jit` does; returns the last weights."""
+    state, batch = arguments(micro_batches)
+    expected = jax.device_get(state)
+    for _ in range(3):
+        w0, w1, loss, h = step(flat(state, batch))
+        expected, expected_loss, expected_h = jax.jit(reference_step)(expected, batch)
+        np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+        np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
+        state = {"w0": w0, "w1": w1}
+    return state
+
+
 def tensor(shape: Sequence[int], spec: Sequence[Sequence[str]]) -> dict[str, Any]:
     return {"shape": list(shape), "dtype": "float32", "spec": [list(axes) for axes in spec]}
 

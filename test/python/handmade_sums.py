@@ -48,6 +48,19 @@ def arguments(micro_batches: int):
     return state, {"x": draw(rows, 8), "y": draw(rows, 4)}
 
 
+def check_steps(step, micro_batches: int):
+    """A few steps of a loaded plan give what `jax.jit` does."""
+    state, batch = arguments(micro_batches)
+    expected, args = state, list(state.values())
+    for _ in range(3):
+        *args, loss, norm2 = step([*args, batch["x"], batch["y"]])
+        expected, expected_loss, expected_norm2 = jax.jit(reference_step)(expected, batch)
+        np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+        np.testing.assert_allclose(norm2, expected_norm2, rtol=1e-5)
+        for name, found in zip(state, args, strict=True):
+            np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+
+
 def plan_fields(n: int, strategy: str = "broadcast") -> tuple[dict[str, Any], dict[str, str]]:
     """plan.json as an object, instructions as lines, and the stage modules."""
     axes = ["x", "y"]

@@ -20,12 +20,9 @@ from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
 from alpa_mlir.runtime.backends.xla import XlaBackend
 from alpa_mlir.runtime.compile_stages import compile_jobs
 from alpa_mlir.runtime.program import Job
+from handmade import flat
 
 pytest.importorskip("iree.compiler")
-
-
-def flat(state, batch):
-    return [state["w0"], state["w1"], batch["x"], batch["y"]]
 
 
 def one_device(device=0):

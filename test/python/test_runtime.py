@@ -11,11 +11,7 @@ from alpa_mlir.runtime import load, use_virtual_devices
 from alpa_mlir.runtime.actions import Accumulate, Copy, Run
 from alpa_mlir.runtime.donation import donations
 from alpa_mlir.runtime.linear import linearize
-
-
-def flat(state, batch):
-    return [state["w0"], state["w1"], batch["x"], batch["y"]]
-
+from handmade import flat
 
 MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1)), ((4, 1), (1, 4))]
 
@@ -28,18 +24,9 @@ MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1))
 def test_equals_single_device(first, second, micro_batches, schedule):
     plan = handmade.as_plan(*handmade.two_stages(micro_batches, schedule, first, second))
     step = load(plan)
-    state, batch = handmade.arguments(micro_batches)
-    expected = jax.device_get(state)
-    for _ in range(3):
-        w0, w1, loss, h = step(flat(state, batch))
-        expected, expected_loss, expected_h = jax.jit(handmade.reference_step)(expected, batch)
-        np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-        np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
-        state = {"w0": w0, "w1": w1}
-    assert len(w0.sharding.device_set) == first[0] * first[1]
-    assert len(w1.sharding.device_set) == second[0] * second[1]
+    state = handmade.check_steps(step, micro_batches)
+    assert len(state["w0"].sharding.device_set) == first[0] * first[1]
+    assert len(state["w1"].sharding.device_set) == second[0] * second[1]
 
 
 def test_many_steps_stay_bounded():

@@ -17,7 +17,7 @@ from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
 from test_equality import CLUSTER, relative_difference
 from test_schedule_equality import STEPS, model, reference
-from test_workers import flat, train
+from test_workers import train
 
 pytestmark = pytest.mark.slow
 
@@ -45,16 +45,7 @@ def test_equals_single_device(first, second, workers, worlds):
     plan = handmade.as_plan(*handmade.two_stages(3, "1f1b", first, second))
     assert Placement(workers).worlds(plan) == worlds
     with started(plan, workers) as step:
-        state, batch = handmade.arguments(3)
-        expected = jax.device_get(state)
-        for _ in range(3):
-            w0, w1, loss, h = step(flat(state, batch))
-            expected, expected_loss, expected_h = jax.jit(handmade.reference_step)(expected, batch)
-            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-            np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
-            np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
-            state = {"w0": w0, "w1": w1}
+        handmade.check_steps(step, 3)
 
 
 def test_sums_over_meshes():
@@ -64,18 +55,7 @@ def test_sums_over_meshes():
     others = sorted(d for own in devices if own is not wide for d in own)
     half = len(wide) // 2
     with started(plan, (tuple(wide[:half]), tuple(sorted([*wide[half:], *others])))) as step:
-        state, batch = handmade_sums.arguments(2)
-        expected = state
-        args = list(state.values())
-        for _ in range(2):
-            *args, loss, norm2 = step([*args, batch["x"], batch["y"]])
-            expected, expected_loss, expected_norm2 = jax.jit(handmade_sums.reference_step)(
-                expected, batch
-            )
-            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-            np.testing.assert_allclose(norm2, expected_norm2, rtol=1e-5)
-            for name, found in zip(state, args, strict=True):
-                np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+        handmade_sums.check_steps(step, 2)
 
 
 @pytest.mark.parametrize("name", ["gpt", "moe"])

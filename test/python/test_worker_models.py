@@ -74,18 +74,7 @@ def test_sums_over_meshes(workers):
     plan = handmade_sums.as_plan(*handmade_sums.plan_fields(3, "all_gather"))
     placement, group = ThreadWorkers(placements(plan, workers)).start(plan)
     with contextlib.closing(DistributedPlan(plan, placement, group, True)) as step:
-        state, batch = handmade_sums.arguments(3)
-        expected = state
-        args = list(state.values())
-        for _ in range(3):
-            *args, loss, norm2 = step([*args, batch["x"], batch["y"]])
-            expected, expected_loss, expected_norm2 = jax.jit(handmade_sums.reference_step)(
-                expected, batch
-            )
-            np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-            np.testing.assert_allclose(norm2, expected_norm2, rtol=1e-5)
-            for name, found in zip(state, args, strict=True):
-                np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+        handmade_sums.check_steps(step, 3)
 
 
 def test_steps_without_gradients():

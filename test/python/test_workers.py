@@ -19,7 +19,8 @@ from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.messages import Held, StepRequest
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.xla import named_sharding
-from test_runtime import MESHES, flat
+from handmade import flat
+from test_runtime import MESHES
 
 
 def placed(first, second, apart=True) -> Placement:
@@ -54,16 +55,7 @@ def two():
 def test_equals_single_device(first, second, apart):
     plan = handmade.as_plan(*handmade.two_stages(3, "1f1b", first, second))
     step = driver(plan, placed(first, second, apart))
-    state, batch = handmade.arguments(3)
-    expected = jax.device_get(state)
-    for _ in range(3):
-        w0, w1, loss, h = step(flat(state, batch))
-        expected, expected_loss, expected_h = jax.jit(handmade.reference_step)(expected, batch)
-        np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-        np.testing.assert_allclose(h, expected_h, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(w0, expected["w0"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(w1, expected["w1"], rtol=1e-5, atol=1e-6)
-        state = {"w0": w0, "w1": w1}
+    handmade.check_steps(step, 3)
     step.close()
 
 
