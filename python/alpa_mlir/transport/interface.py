@@ -86,7 +86,10 @@ class Transport(Protocol):
         ...
 
     def failed(self) -> frozenset[int]:
-        """Ranks that are known to be gone, whether they were closed or died."""
+        """Ranks that are known to be gone, whether they were closed or died.
+
+        One whose bytes still wait to be received may become known only as they are.
+        """
         ...
 
     def close(self) -> None:
