@@ -176,12 +176,26 @@ class ProcessGroup(ABC):
         options: LoadOptions,
         progress: Progress | None,
     ) -> None:
-        """Make devices, connect the workers and load the plan in them.
+        """Make devices, connect the workers and load the plan in them; end them if that fails.
 
         Raises:
             WorkerError: a worker has other versions, or they are not up in time.
             DevicesError: a host has fewer devices than the plan says.
         """
+        try:
+            self._bring_up(plan, placement, platform, options, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up(
+        self,
+        plan: Plan,
+        placement: Placement,
+        platform: Platform,
+        options: LoadOptions,
+        progress: Progress | None,
+    ) -> None:
         deadline = time.monotonic() + self.limits.start_seconds
         done = 0
 

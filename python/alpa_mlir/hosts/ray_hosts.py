@@ -144,11 +144,7 @@ class RayWorkers:
         ray = self._connected()
         platform, share = self._room(ray, plan, placement)
         group = self._group(ray, plan, placement, platform, share)
-        try:
-            group.start(plan, placement, platform, options, progress)
-        except BaseException:
-            group.close()
-            raise
+        group.start(plan, placement, platform, options, progress)
         return placement, group
 
     def close(self) -> None:

@@ -199,11 +199,7 @@ class ProcessWorkers:
             )
         processes = [self._take() for _ in placement.workers]
         group = LocalProcessGroup(processes, self.limits, gpus)
-        try:
-            group.start(plan, placement, self.platform, options, progress)
-        except BaseException:
-            group.close()
-            raise
+        group.start(plan, placement, self.platform, options, progress)
         self._refill()
         return placement, group
 
