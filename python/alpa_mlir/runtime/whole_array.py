@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ _jax: Any = jax
 _jnp: Any = jax.numpy
 
 
-class WholeArray:
+class WholeArray(ABC):
     """What reads like an array of JAX wherever its elements are.
 
     Anything that reads it (NumPy, `jax.numpy`, arithmetic, `jax.device_get`, methods of arrays)
@@ -29,12 +30,12 @@ class WholeArray:
     shape: tuple[int, ...]
     dtype: Any
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
 
+    @abstractmethod
     def is_deleted(self) -> bool:
         """Whether it was given away to a step."""
-        raise NotImplementedError
 
     @property
     def ndim(self) -> int:
