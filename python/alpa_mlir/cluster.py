@@ -15,9 +15,6 @@ from alpa_mlir import compiler
 
 _jax: Any = jax
 
-#: The dtypes that a device type may have a rate for.
-DTYPES = ("float64", "float32", "bfloat16", "float16", "float8", "int8")
-
 
 @dataclass(frozen=True)
 class Cluster:

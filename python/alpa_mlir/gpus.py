@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The dtypes that a device type may have a rate for.
+DTYPES = ("float64", "float32", "bfloat16", "float16", "float8", "int8")
+
 
 @dataclass(frozen=True)
 class Gpu:

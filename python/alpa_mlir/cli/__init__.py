@@ -1,0 +1,137 @@
+"""The command `alpa-mlir`; every subcommand is a module here, over the Python API.
+
+A subcommand is a line of `COMMANDS` and a module of its name with
+
+    DESCRIPTION: str                # what `--help` says first
+    EXAMPLES: str                   # command lines, each on a line of its own; may have comments
+    def add_arguments(parser: argparse.ArgumentParser) -> None
+    def run(options: argparse.Namespace) -> Answer
+
+A module is imported when its subcommand is used. None imports JAX at its top, so that help and
+completion are quick and a subcommand can set the process up first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TextIO
+
+from alpa_mlir.cli.common import Answer
+from alpa_mlir.cli.failures import failure_of
+from alpa_mlir.version import VERSION
+
+__all__ = ["COMMANDS", "main", "parser"]
+
+#: Every subcommand, and what the list of `alpa-mlir --help` says about it.
+COMMANDS = {
+    "simulate": "execute a saved plan on a described cluster, without devices",
+    "measure": "compile and time the stages of saved plans on the devices of this host",
+    "compile": "compile the stages of a saved plan ahead of time, without its devices",
+    "profile": "measure dots, memory and collectives of the devices of this host",
+}
+
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    an error, which says what, where and what to do
+  2    wrong usage
+  130  interrupted
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one JSON document if they are asked for so."""
+
+    as_json = False
+
+    def error(self, message: str) -> NoReturn:
+        if not self.as_json:
+            super().error(message)
+        fix = f"see `{self.prog} --help`"
+        fields = {"kind": "UsageError", "what": message, "where": self.prog, "fix": fix}
+        print(json.dumps({"error": fields}, indent=1))
+        self.exit(2)
+
+
+def parser(*, only: str | None = None, as_json: bool = False) -> argparse.ArgumentParser:
+    """The parser of the command line.
+
+    Args:
+        only: fill in the arguments of this subcommand only; the others are named.
+        as_json: errors are JSON, on standard output.
+    """
+    kind = type("_JsonParser", (_Parser,), {"as_json": as_json})
+    result: argparse.ArgumentParser = kind(
+        prog="alpa-mlir",
+        description="Plans and runs JAX training steps on GPU clusters.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("--version", action="version", version=f"alpa-mlir {VERSION}")
+    commands: Any = result.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for name, summary in COMMANDS.items():
+        if only not in (None, name):
+            commands.add_parser(name, help=summary)
+            continue
+        module = importlib.import_module(f"alpa_mlir.cli.{name.replace('-', '_')}")
+        command: argparse.ArgumentParser = commands.add_parser(
+            name,
+            help=summary,
+            description=module.DESCRIPTION,
+            epilog=f"examples:\n{module.EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.add_argument("--json", action="store_true", help="one JSON document on the output")
+        command.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
+        command.set_defaults(run=module.run)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit status: 0, 1 after an error, 130 if interrupted. Wrong usage exits with 2.
+
+    Example:
+        >>> main(["profile", "--output", "measured.yaml"])  # doctest: +SKIP
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    # No option of the command itself takes a value: the first other word is the subcommand.
+    name = next((word for word in words if not word.startswith("-")), None)
+    as_json = "--json" in words
+    options = parser(only=name or "", as_json=as_json).parse_args(words)
+    output = sys.stdout
+    try:
+        # What user code prints must not end up in the document.
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            answer: Answer = options.run(options)
+        _print(json.dumps(answer.fields, indent=1) if as_json else answer.text, output)
+        return 0
+    except KeyboardInterrupt:
+        print("alpa-mlir: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        failure = failure_of(error)
+        if as_json:
+            _print(json.dumps({"error": failure.fields}, indent=1), output)
+        else:
+            print(failure.text, file=sys.stderr)
+        return 1
+
+
+def _print(text: str, output: TextIO) -> None:
+    """Print; a reader that stopped reading, such as `head`, is no error."""
+    try:
+        if text:
+            print(text, file=output, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())

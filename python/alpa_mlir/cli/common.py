@@ -1,0 +1,87 @@
+"""What subcommands share: their answer, types of options, progress."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a subcommand found.
+
+    Attributes:
+        text: for people.
+        fields: the same for machines; JSON.
+    """
+
+    text: str
+    fields: Mapping[str, Any]
+
+
+def add_virtual_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--virtual-devices", type=count, metavar="N", help="N virtual devices of the CPU instead"
+    )
+
+
+def use_devices(options: argparse.Namespace) -> None:
+    """Make the virtual devices that were asked for."""
+    if options.virtual_devices is not None:
+        from alpa_mlir.runtime import use_virtual_devices
+
+        use_virtual_devices(options.virtual_devices)
+
+
+def progress(options: argparse.Namespace, title: str, unit: str = "program") -> Progress | None:
+    """A bar on standard error, unless none is wanted."""
+    if options.quiet:
+        return None
+    from alpa_mlir.parallel_step import progress_bar
+
+    return progress_bar(title, unit)
+
+
+def new_file(text: str) -> Path:
+    """A file to write, in a folder that exists."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def new_folder(text: str) -> Path:
+    """A folder to make."""
+    path = Path(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} exists")
+    return path
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value

@@ -1,0 +1,123 @@
+"""The command line as a whole: subcommands, help, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import alpa_mlir
+import pytest
+from alpa_mlir import cli
+
+SOURCE = Path(alpa_mlir.__file__).parents[1]
+
+
+def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
+    """The command as users start it."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    return subprocess.run(
+        [sys.executable, "-m", "alpa_mlir", *arguments],
+        env=environment | {"PYTHONPATH": str(SOURCE), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )
+
+
+def test_building_every_parser_imports_no_jax():
+    code = "import sys; from alpa_mlir import cli; cli.parser(); print('jax' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"
+
+
+def test_help_lists_every_subcommand():
+    done = process("--help")
+    assert done.returncode == 0
+    for name, summary in cli.COMMANDS.items():
+        assert name in done.stdout
+        assert summary.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_examples_of_the_help_parse(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    lines = [line.strip() for line in text.split("examples:")[1].splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("alpa-mlir")]
+    assert commands
+    for command in commands:
+        assert command[1] == name
+        options = cli.parser(only=name).parse_args(command[1:])
+        assert options.command == name
+        assert callable(options.run)
+
+
+def test_errors_as_json(capsys):
+    assert cli.main(["simulate", "/no/such/plan", "--json"]) == 1
+    shown = capsys.readouterr()
+    error = json.loads(shown.out)["error"]
+    assert error["kind"] == "PlanFormatError"
+    assert set(error) == {"kind", "what", "where", "fix"}
+    assert not shown.err
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["simulate", "--json"])
+    assert stopped.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "UsageError"
+    assert error["where"] == "alpa-mlir simulate"
+    assert "PLAN" in error["what"]
+
+
+def test_a_fault_of_ours_shows_its_traceback(capsys, monkeypatch):
+    from alpa_mlir.cli import simulate
+
+    def fail(_):
+        raise RuntimeError("broken")
+
+    fail.__code__ = fail.__code__.replace(co_filename=simulate.__file__)
+    monkeypatch.setattr(simulate, "run", fail)
+    assert cli.main(["simulate", "x"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: RuntimeError: broken; fix: report this with the traceback\n")
+
+
+def test_interrupted(capsys, monkeypatch):
+    from alpa_mlir.cli import simulate
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulate, "run", interrupt)
+    assert cli.main(["simulate", "x"]) == 130
+    assert capsys.readouterr().err == "alpa-mlir: interrupted\n"
+
+
+def test_a_reader_that_stops_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "alpa_mlir", "simulate", "/no/such/plan", "--json"],
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
