@@ -5,7 +5,9 @@
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/ProblemBuilder.h"
 #include "compiler/Sharding/Reshard.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace alpa;
@@ -96,6 +98,50 @@ static std::string nameOf(Value value, Operation *op) {
   return op ? op->getName().getStringRef().str() : "argument";
 }
 
+static std::optional<int64_t> layerOf(Operation *op) {
+  auto layer = op ? op->getAttrOfType<IntegerAttr>(attr::layer) : IntegerAttr();
+  return layer ? std::optional(layer.getInt()) : std::nullopt;
+}
+
+/// The layer of the op that makes a value; of an argument the first layer that uses it.
+static std::optional<int64_t> layerOf(Value value) {
+  if (Operation *op = value.getDefiningOp())
+    return layerOf(op);
+  std::optional<int64_t> first;
+  for (Operation *user : value.getUsers())
+    if (std::optional<int64_t> layer = layerOf(user); layer && (!first || *layer < *first))
+      first = layer;
+  return first;
+}
+
+/// "8x64xf32".
+static std::string typeText(Type type) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (auto tensor = llvm::dyn_cast<RankedTensorType>(type)) {
+    for (int64_t size : tensor.getShape())
+      os << size << "x";
+    type = tensor.getElementType();
+  }
+  os << type;
+  return text;
+}
+
+static std::string typesText(Operation *op) {
+  auto list = [](TypeRange types) { return llvm::join(llvm::map_range(types, typeText), ", "); };
+  return "(" + list(op->getOperandTypes()) + ") -> " + list(op->getResultTypes());
+}
+
+/// The name of the argument that a value is, in another precision or form.
+static std::string argumentOf(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (op->getNumOperands() != 1 || op->getNumRegions() > 0)
+      return "";
+    value = op->getOperand(0);
+  }
+  return whereIs(value, nullptr);
+}
+
 std::string Explainer::specsOf(const OpInfo &info, const Strategy &strategy) const {
   RuleProjection projection(info.rule, builder.getMeshShape());
   std::string text = "(";
@@ -152,6 +198,7 @@ void Explainer::addOps() {
     row.name = nameOf(Value(), info.op);
     row.where = whereIs(Value(), info.op);
     row.phase = phaseName(info.phase);
+    row.layer = layerOf(info.op);
     row.specs = specsOf(info, strategy);
     row.decision = part.node;
     rowOf[info.op] = explanation.ops.size();
@@ -201,6 +248,7 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
   added.name = nameOf(value.value, user);
   added.where = whereIs(user ? Value() : value.value, user);
   added.phase = phaseName(phase);
+  added.layer = owner ? layerOf(owner) : layerOf(value.value);
   added.specs = textOf(value.value, from) + " -> " + textOf(value.value, to);
   added.communicationPicoseconds = sum;
   added.decision = value.node;
@@ -224,6 +272,7 @@ void Explainer::addSum(const ValueInfo &sum) {
     row.name = nameOf(sum.value, nullptr);
     row.where = whereIs(sum.value, nullptr);
     row.phase = phaseName(OpPhase::Update);
+    row.layer = layerOf(sum.value);
     row.specs = textOf(sum.value, terms) + " -> " + textOf(sum.value, completion.summed);
     row.communicationPicoseconds = picoseconds;
     row.decision = sum.node;
@@ -269,6 +318,11 @@ void Explainer::addDecisions() {
     row.where = whereIs(op ? Value() : node.value, op);
     if (Operation *maker = op ? op : node.value.getDefiningOp())
       row.phase = phaseName(opPhaseOf(maker));
+    row.layer = op ? layerOf(op) : layerOf(node.value);
+    row.types = op ? typesText(op) : typeText(node.value.getType());
+    if (op)
+      for (Value operand : op->getOperands())
+        row.reads.push_back(argumentOf(operand));
     row.choices = node.numChoices();
     row.picoseconds = problem.nodes[index].costs[choice];
     if (part)

@@ -7,11 +7,13 @@
 #include "compiler/Sharding/Strategies.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "llvm/Support/raw_ostream.h"
+#include <optional>
 
 namespace alpa {
 
 /// What one op, or the move of one value, costs in a step, micro-batches included.
 struct ExplainedOp {
+  std::optional<int64_t> layer;
   std::string name;  // "stablehlo.dot_general", or "argument" for an input that moves.
   std::string where; // JAX's name for it, or of the argument.
   std::string phase;
@@ -23,9 +25,12 @@ struct ExplainedOp {
 
 /// A node of the problem.
 struct ExplainedDecision {
+  std::optional<int64_t> layer; // Of the op; of an argument the first that uses it.
   std::string name, where, phase;
   std::string chosen;
-  int64_t picoseconds = 0; // Of the choice, with what follows it, without moves to others.
+  std::string types;              // "(8x64xf32, 64x64xf32) -> 8x64xf32", as `chosen` has specs.
+  std::vector<std::string> reads; // For each operand of an op the argument that it is, or nothing.
+  int64_t picoseconds = 0;        // Of the choice, with what follows it, without moves to others.
   unsigned choices = 0;
   /// The best plan found with another choice here, the decisions beside it
   /// re-optimized in turn and all others as they are; memory is left out of it.

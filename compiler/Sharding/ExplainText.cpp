@@ -107,6 +107,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
         named("specs", text(row.specs)),
         named("compute_seconds", seconds(row.computePicoseconds)),
         named("communication_seconds", seconds(row.communicationPicoseconds))};
+    if (row.layer)
+      fields.push_back(named("layer", number(*row.layer)));
     if (row.decision >= 0)
       fields.push_back(named("decision", number(row.decision)));
     opRows.push_back(builder.getDictionaryAttr(fields));
@@ -115,7 +117,14 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
     SmallVector<NamedAttribute> fields = {
         named("op", text(row.name)),       named("where", text(row.where)),
         named("phase", text(row.phase)),   named("choices", number(row.choices)),
-        named("chosen", text(row.chosen)), named("seconds", seconds(row.picoseconds))};
+        named("chosen", text(row.chosen)), named("seconds", seconds(row.picoseconds)),
+        named("types", text(row.types))};
+    if (row.layer)
+      fields.push_back(named("layer", number(*row.layer)));
+    if (llvm::any_of(row.reads, [](const std::string &name) { return !name.empty(); })) {
+      SmallVector<StringRef> reads(row.reads.begin(), row.reads.end());
+      fields.push_back(named("reads", builder.getStrArrayAttr(reads)));
+    }
     if (!row.runnerUp.empty()) {
       fields.push_back(named("runner_up", text(row.runnerUp)));
       fields.push_back(named("runner_up_more_seconds",

@@ -16,12 +16,14 @@
 // CHECK-NEXT: chosen ([S1, R], [R, R]) -> [S1, R]
 // CHECK-NEXT: runner-up {{.*}} -> {{.*}}: the step takes {{[0-9.]+}} {{us|ms}} more
 // CHECK: alpa.explanation = {
+// CHECK-SAME: layer = 3 : i64
+// CHECK-SAME: reads = ["1", "0"], {{.*}} types = "(65536x64xf32, 64x64xf32) -> 65536x64xf32"
 
 // ONE: ops by cost, 1 of 1
 // ONE: stablehlo.tanh
 // ONE: decisions by cost, 0 of 0
 func.func @main(%w: tensor<64x64xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state"}, %x: tensor<65536x64xf32> {alpa.kind = "batch"}) -> tensor<64x64xf32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.phase = "forward"} : (tensor<65536x64xf32>, tensor<64x64xf32>) -> tensor<65536x64xf32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.layer = 3 : i64, alpa.phase = "forward"} : (tensor<65536x64xf32>, tensor<64x64xf32>) -> tensor<65536x64xf32>
   %1 = stablehlo.tanh %0 {alpa.phase = "forward"} : tensor<65536x64xf32>
   %2 = stablehlo.dot_general %x, %1, contracting_dims = [0] x [0] {alpa.phase = "backward"} : (tensor<65536x64xf32>, tensor<65536x64xf32>) -> tensor<64x64xf32>
   %3 = stablehlo.subtract %w, %2 {alpa.phase = "update"} : tensor<64x64xf32>

@@ -6,7 +6,7 @@ from pathlib import Path
 
 text = Path(sys.argv[1]).read_text()
 header = text[text.index("alpa.explanation = ") : text.index("func.func")]
-plain = re.sub(r'"[^"]*"', '""', header)
+plain = re.sub(r"reads = \[[^]]*\], ", "", re.sub(r'"[^"]*"', '""', header))
 
 
 def picoseconds(pattern):
