@@ -52,6 +52,10 @@ class TraceError(AlpaError):
     """The user's function cannot be traced into a step with state and batch."""
 
 
+class EntryPointError(AlpaError):
+    """The command line cannot find a step: no such file, module, function or parameter."""
+
+
 class ArgumentMismatchError(AlpaError):
     """A step was called with a tree, shape or dtype other than the one it was built for."""
 

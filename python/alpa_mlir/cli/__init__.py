@@ -30,10 +30,14 @@ __all__ = ["COMMANDS", "main", "parser"]
 
 #: Every subcommand, and what the list of `alpa-mlir --help` says about it.
 COMMANDS = {
+    "plan": "find the best plan for a step on a cluster",
+    "explain": "say why a plan is as it is, what came second, and what limits it",
+    "diff": "list what two saved plans decide otherwise",
     "simulate": "execute a saved plan on a described cluster, without devices",
     "measure": "compile and time the stages of saved plans on the devices of this host",
     "compile": "compile the stages of a saved plan ahead of time, without its devices",
     "profile": "measure dots, memory and collectives of the devices of this host",
+    "clusters": "list, show and check descriptions of clusters",
 }
 
 EXIT_CODES = """\
@@ -90,7 +94,7 @@ def parser(*, only: str | None = None, as_json: bool = False) -> argparse.Argume
         module.add_arguments(command)
         command.add_argument("--json", action="store_true", help="one JSON document on the output")
         command.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, error=command.error)
     return result
 
 

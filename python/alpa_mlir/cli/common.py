@@ -61,7 +61,7 @@ def new_folder(text: str) -> Path:
     """A folder to make."""
     path = Path(text)
     if path.exists():
-        raise argparse.ArgumentTypeError(f"{text} exists")
+        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
     return path
 
 

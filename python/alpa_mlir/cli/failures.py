@@ -41,7 +41,7 @@ def failure_of(error: Exception) -> Failure:
             "fix": error.fix,
         }
         return Failure(f"alpa-mlir: error: {error}", fields)
-    what = "".join(traceback.format_exception_only(error)).strip()
+    what = f"{type(error).__name__}: {error}".strip()
     if not frames:
         fix = "report this with the traceback"
         text = "".join(traceback.format_exception(error))

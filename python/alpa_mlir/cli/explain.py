@@ -1,0 +1,59 @@
+"""`alpa-mlir explain`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from alpa_mlir.cli.common import Answer, count
+from alpa_mlir.cli.source import SOURCE, add_source, plan_source
+
+DESCRIPTION = (
+    "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "
+    "else was tried, where the time of each stage goes, and for the dearest decisions the sharding "
+    "that came second and what it would cost."
+)
+EXAMPLES = """\
+  alpa-mlir explain my_plan
+  alpa-mlir explain my_plan --op qkv --most 3
+  alpa-mlir explain train.py:entry --cluster dgx-a100
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, SOURCE)
+    parser.add_argument(
+        "--op", default="", metavar="TEXT", help="only ops and decisions with this in their name"
+    )
+    parser.add_argument(
+        "--most",
+        type=count,
+        default=5,
+        metavar="N",
+        help="ops and decisions shown of each stage (default: 5)",
+    )
+
+
+def run(options: argparse.Namespace) -> Answer:
+    source = plan_source(options)
+    from alpa_mlir.bottleneck import bottlenecks
+    from alpa_mlir.explanation import explain
+
+    plan = source.plan
+    limits = bottlenecks(plan)
+    parts = [source.as_text().rstrip("\n"), "what limits the step", limits.as_text()]
+    parts.append(explain(plan, options.op, options.most))
+    fields = {
+        "name": plan.name,
+        "stages": [
+            asdict(limit) | {"explanation": plan.explanation(limit.stage)}
+            for limit in limits.stages
+        ],
+        "slowest": limits.slowest,
+        "tight": list(limits.tight),
+        "bubble_fraction": limits.bubble_fraction,
+        "busiest_link": limits.link,
+        "busiest_link_utilization": limits.link_utilization,
+        "tried": [] if source.planned is None else [asdict(row) for row in source.planned.tried],
+    }
+    return Answer("\n\n".join(parts), fields)
