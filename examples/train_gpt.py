@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 Batch = dict[str, np.ndarray]
+Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
 
 class Block(nn.Module):
@@ -106,6 +107,33 @@ def batches(text: np.ndarray, rows: int, length: int, seed: int) -> Iterator[Bat
         yield {"tokens": pieces[:, :-1], "targets": pieces[:, 1:]}
 
 
+def make_state(
+    characters: int, layers: int, hidden: int, length: int, learning_rate: float, key: jax.Array
+) -> TrainState:
+    """The first state of a GPT, with AdamW."""
+    net = GPT(characters, layers, hidden, heads=4)
+    params = net.init(key, jnp.zeros((1, length), jnp.int32))["params"]
+    return TrainState.create(apply_fn=net.apply, params=params, tx=optax.adamw(learning_rate))
+
+
+def entry(
+    *,
+    layers: int = 4,
+    hidden: int = 128,
+    length: int = 64,
+    rows: int = 32,
+    learning_rate: float = 3e-3,
+    shapes_only: bool = False,
+) -> tuple[Step, tuple[Any, Batch], Iterator[Batch]]:
+    """The step, example arguments and batches, for `alpa-mlir plan` and `run`; with `shapes_only`
+    the state holds no memory, so that a model of any size can be planned."""
+    text, characters = read_text(HERE / "data" / "harbour.txt")
+    create = partial(make_state, characters, layers, hidden, length, learning_rate)
+    make = partial(jax.eval_shape, create) if shapes_only else jax.jit(create)
+    data = batches(text, rows, length, seed=0)
+    return train_step, (make(jax.random.key(0)), next(data)), data
+
+
 def relative_difference(found: Any, expected: Any) -> float:
     """The largest difference of any leaf, relative to the leaf's largest magnitude."""
 
@@ -114,9 +142,6 @@ def relative_difference(found: Any, expected: Any) -> float:
         return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30))
 
     return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
-
-
-Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
 
 def train(
@@ -171,14 +196,18 @@ def main() -> None:
 
 def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
     text, characters = read_text(options.text)
-    net = GPT(characters, options.layers, options.hidden, heads=4)
     data = batches(text, options.batch, options.length, seed=0)
     first = next(data)
-    params = jax.jit(net.init)(jax.random.key(0), first["tokens"])["params"]
-    state = TrainState.create(
-        apply_fn=net.apply, params=params, tx=optax.adamw(options.learning_rate)
+    create = partial(
+        make_state,
+        characters,
+        options.layers,
+        options.hidden,
+        options.length,
+        options.learning_rate,
     )
-    count = sum(x.size for x in jax.tree.leaves(params))
+    state = jax.jit(create)(jax.random.key(0))
+    count = sum(x.size for x in jax.tree.leaves(state.params))
     print(f"GPT of {options.layers} blocks, {count:,} parameters, on cluster {cluster.name}")
 
     begin = time.perf_counter()

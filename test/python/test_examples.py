@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import alpa_mlir
+import jax
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -18,6 +20,62 @@ def run(*arguments: str, example: str = "train_gpt.py") -> subprocess.CompletedP
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     command = [sys.executable, str(EXAMPLES / example), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture
+def example(monkeypatch, capsys):
+    """Imports an example and runs it in this process, which saves starting JAX again.
+
+    Called with the file's name and its options, gives the lines that it prints.
+    """
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def call(name: str, *arguments: str) -> list[str]:
+        importlib.import_module(name).main(arguments)
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+def numbers(lines: list[str], start: str, pattern: str) -> list[float]:
+    """The numbers of the one line that begins so."""
+    (line,) = (line for line in lines if line.startswith(start))
+    found = re.fullmatch(re.escape(start) + pattern, line)
+    assert found is not None, line
+    return [float(number) for number in found.groups()]
+
+
+def difference(lines: list[str]) -> float:
+    return numbers(lines, "check: ", r"max relative difference (\S+)")[0]
+
+
+IMAGES = ("--image", "8", "--rows", "16", "--steps", "10")
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        pytest.param(("--model", "vit", "--depth", "2"), 1e-3, id="vit"),
+        pytest.param((), 1e-4, id="wide-resnet", marks=pytest.mark.slow),
+    ],
+)
+def test_classifies_images(example, tmp_path, options, most):
+    lines = example("train_images", *IMAGES, *options, "--save-plan", str(tmp_path / "plan"))
+    assert difference(lines) < most
+    first, last = numbers(lines, "loss: ", r"(\S+) -> (\S+)")
+    assert last < first
+    assert alpa_mlir.Plan.load(tmp_path / "plan").num_micro_batches == 2
+
+
+@pytest.mark.parametrize("name", ["train_gpt", "train_images"])
+def test_entry_points_give_what_can_be_planned(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    step, (state, batch), batches = importlib.import_module(name).entry(shapes_only=True)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(state))
+    forms = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (batch, next(batches))]
+    assert forms[0] == forms[1]
+    after, _ = jax.eval_shape(step, state, batch)
+    assert jax.tree.leaves(after) == jax.tree.leaves(state)
 
 
 def test_trains_and_checks_itself(tmp_path):
