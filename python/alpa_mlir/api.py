@@ -14,7 +14,7 @@ import jax
 from alpa_mlir import feasible, finalists, plan_cache
 from alpa_mlir import trace as tracing
 from alpa_mlir.cache_folder import CacheLike, chosen_folder
-from alpa_mlir.candidates import Candidates, Tried
+from alpa_mlir.candidates import Candidates
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import compiler_version
 from alpa_mlir.count_search import sensible_count
@@ -22,7 +22,7 @@ from alpa_mlir.errors import InfeasiblePlanError, MethodError, TraceError
 from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import Plan, Tried
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.planning import Planner
 from alpa_mlir.runtime.whole_array import WholeArray
@@ -104,7 +104,7 @@ class TracedStep:
             found = kept.get(name)
             if found is not None:
                 traced = self.traced.resized(found.signature, found.text)
-                return PlannedStep(traced, found.plan, self.options, found.tried).called()
+                return PlannedStep(traced, found.plan, self.options).called()
         candidates = Candidates(
             lambda count: _trace(self.fn, self.examples, self.options, count),
             lambda traced: _signature_json(traced, method),
@@ -120,10 +120,11 @@ class TracedStep:
                 chosen = planner.run()
             except InfeasiblePlanError as error:
                 raise feasible.explained(planner, error) from None
-        traced, tried = chosen.found.traced, chosen.tried
-        result = PlannedStep(traced, chosen.found.plan, self.options, tried).signed()
+        traced = chosen.found.traced
+        plan = replace(chosen.found.plan, tried=chosen.tried)
+        result = PlannedStep(traced, plan, self.options).signed()
         if kept is not None:
-            kept.put(name, CachedPlan(result.plan, traced.signature, traced.text, tried))
+            kept.put(name, CachedPlan(result.plan, traced.signature, traced.text))
         return result
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
@@ -154,14 +155,17 @@ class PlannedStep:
 
     Attributes:
         traced, plan: the step, at the size of one micro-batch, and its plan.
-        tried: the numbers of micro-batches that the search looked at, and other candidates; and
-            what finalists took when they were measured.
     """
 
     traced: Traced = field(repr=False)
     plan: Plan
     options: Options
-    tried: tuple[Tried, ...] = ()
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The numbers of micro-batches that the search looked at, and other candidates; and what
+        finalists took when they were measured."""
+        return self.plan.tried
 
     @property
     def predicted_seconds(self) -> float:

@@ -19,65 +19,11 @@ from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, RescaleError, TraceError
 from alpa_mlir.plan import Plan
-from alpa_mlir.plan_text import seconds_text
+from alpa_mlir.plan_tried import Tried, candidate_text
 from alpa_mlir.search import Method
 from alpa_mlir.trace import Traced
 
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One candidate.
-
-    Attributes:
-        num_micro_batches, remat: what was tried; `"auto"` left the choice of each stage to the
-            search.
-        schedule: the best one of those allowed; of no plan, what was allowed.
-        seconds: predicted for one step; None if there is no plan.
-        stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
-            devices needs; 0 if there is none.
-        rematerialized_stages: of `stages`, those that compute layers again for the gradients.
-        exact: whether it was planned in full, from a module traced at its own size.
-        reason: why there is no plan, or why it could not be measured.
-        measured_seconds: of one step, simulated with the seconds that its stages took on the
-            devices of this process; None if it was not measured.
-    """
-
-    num_micro_batches: int
-    remat: str
-    schedule: str
-    seconds: float | None
-    stages: int = 0
-    peak_bytes: float = 0
-    exact: bool = False
-    reason: str = ""
-    measured_seconds: float | None = None
-    rematerialized_stages: int = 0
-
-    def as_text(self) -> str:
-        """One line.
-
-        Example:
-            >>> Tried(4, "none", "1f1b", 0.25, 2).as_text()
-            '4 micro-batches: about 250 ms in 2 stages, 1f1b'
-            >>> Tried(4, "none", "1f1b", 0.25, 1, exact=True, measured_seconds=0.3).as_text()
-            '4 micro-batches: 250 ms in 1 stage; measured 300 ms'
-            >>> Tried(4, "auto", "1f1b", 0.25, 4, rematerialized_stages=2).as_text()
-            '4 micro-batches: about 250 ms in 4 stages, 2 rematerialized, 1f1b'
-        """
-        text = candidate_text(self.num_micro_batches, self.remat)
-        if self.seconds is None:
-            return f"{text}: {self.reason}"
-        about = "" if self.exact else "about "
-        stages = f"{self.stages} stage{'s' if self.stages > 1 else ''}"
-        if self.remat == "auto" and self.rematerialized_stages:
-            stages += f", {self.rematerialized_stages} rematerialized"
-        order = f", {self.schedule}" if self.stages > 1 else ""
-        text += f": {about}{seconds_text(self.seconds)} in {stages}{order}"
-        if self.measured_seconds is not None:
-            text += f"; measured {seconds_text(self.measured_seconds)}"
-        return f"{text}; {self.reason}" if self.reason else text
 
 
 @dataclass(frozen=True)
@@ -341,13 +287,6 @@ class Candidates:
         if not path.exists():
             cluster.save(path)
         return str(path)
-
-
-def candidate_text(count: int, remat: str) -> str:
-    """`4 micro-batches, rematerialized`."""
-    named = {"none": "", "auto": "", "all": ", rematerialized"}
-    again = named.get(remat, f", layers {remat} rematerialized")
-    return f"{count} micro-batch{'es' if count > 1 else ''}{again}"
 
 
 def remat_text(method: Method) -> str:

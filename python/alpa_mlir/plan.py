@@ -41,6 +41,7 @@ from alpa_mlir.plan_program import (
 from alpa_mlir.plan_reshard import ReshardInfo
 from alpa_mlir.plan_tensor import Spec, TensorReader, TensorSpec
 from alpa_mlir.plan_text import plan_table, ranges_text
+from alpa_mlir.plan_tried import Tried
 
 __all__ = [
     "AccumulateOp",
@@ -66,6 +67,7 @@ __all__ = [
     "StageInfo",
     "StaticArgument",
     "TensorSpec",
+    "Tried",
     "WeightInfo",
     "ZeroOp",
 ]
@@ -375,6 +377,8 @@ class Plan:
         fingerprint: of the traced step that the plan was made for; None if it was not traced.
         call: how the step is called; None if nobody has said.
         predicted: seconds and bytes of the whole step, as the search foresaw them.
+        tried: the numbers of micro-batches that the search looked at, and other candidates; empty
+            if nobody has said.
     """
 
     name: str
@@ -394,6 +398,7 @@ class Plan:
     call: CallInfo | None = field(default=None, repr=False)
     reshards: tuple[ReshardInfo, ...] = field(default=(), repr=False)
     binaries: tuple[Binary, ...] = field(default=(), repr=False, compare=False)
+    tried: tuple[Tried, ...] = field(default=(), repr=False)
 
     @classmethod
     def from_json(
@@ -447,6 +452,7 @@ class Plan:
             root.optional("fingerprint").optional_string(),
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
             tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
+            tried=tuple(Tried.read(item) for item in root.optional("tried").items()),
         )
         check_references(plan, root)
         if check_programs:
@@ -507,6 +513,7 @@ class Plan:
             "meshes": [asdict(mesh) for mesh in self.meshes],
             "stages": [stage.to_json() for stage in self.stages],
             "predicted": dict(self.predicted),
+            "tried": [asdict(item) for item in self.tried],
             "reshards": [reshard.to_json() for reshard in self.reshards],
             "programs": [program.to_json() for program in self.programs],
         }

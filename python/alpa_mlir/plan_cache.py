@@ -17,13 +17,12 @@ import re
 import shutil
 import tempfile
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from alpa_mlir import compiler
-from alpa_mlir.candidates import Tried
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import PlanFormatError
 from alpa_mlir.plan import Plan
@@ -45,13 +44,11 @@ class CachedPlan:
     Attributes:
         plan: the plan.
         signature, text: of the step as traced for the plan's number of micro-batches.
-        tried: what the search looked at.
     """
 
     plan: Plan
     signature: Signature
     text: str
-    tried: tuple[Tried, ...]
 
 
 @cache
@@ -125,7 +122,6 @@ class PlanCache:
                 Plan.load(entry),
                 Signature.from_json(json.dumps(record["signature"])),
                 (entry / _TEXT).read_text(),
-                tuple(Tried(**item) for item in record["tried"]),
             )
         except (OSError, ValueError, KeyError, TypeError, PlanFormatError) as error:
             warnings.warn(
@@ -148,7 +144,6 @@ class PlanCache:
                 (new / _TEXT).write_text(made.text)
                 record = {
                     "signature": json.loads(made.signature.to_json()),
-                    "tried": [asdict(item) for item in made.tried],
                     "files": {path.name: _digest(path) for path in sorted(new.iterdir())},
                 }
                 (new / _RECORD).write_text(json.dumps(record))

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from alpa_mlir import finalists
-from alpa_mlir.candidates import Candidates, Found, Progress, Tried
+from alpa_mlir.candidates import Candidates, Found, Progress
 from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import (
     AlpaError,
@@ -24,7 +24,7 @@ from alpa_mlir.errors import (
     MicroBatchError,
     TraceError,
 )
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import Plan, Tried
 from alpa_mlir.search import AUTO_SCHEDULES, Method
 
 _jax: Any = jax

@@ -265,7 +265,7 @@ def test_a_kept_plan_is_called_like_the_step_at_hand(tmp_path):
 
 def test_the_bound(tmp_path):
     found = planned(AutoParallel(num_micro_batches=1), cache=False)
-    record = plan_cache.CachedPlan(found.plan, found.traced.signature, "text", ())
+    record = plan_cache.CachedPlan(found.plan, found.traced.signature, "text")
     cache = PlanCache(tmp_path)
     for i, name in enumerate("abc"):
         cache.put(name, record)
