@@ -1,6 +1,7 @@
 """The worker process of faults.py: like any other, until its time has come.
 
-Run by faults.py: python benchmark/faults_worker.py FOLDER FILE_DESCRIPTOR [--die-with-parent]
+Run by faults.py: python benchmark/faults_worker.py FOLDER DESCRIPTOR DESCRIPTOR
+[--die-with-parent]
 FOLDER has `kills.json`, and `base`, the number of the step that this group of workers begins with.
 """
 
@@ -110,4 +111,5 @@ class _Finder(plain_process.HostProcess):
 
 
 if __name__ == "__main__":
-    plain_process.main(int(sys.argv[2]), "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))
+    work, beside = map(int, sys.argv[2:4])
+    plain_process.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))

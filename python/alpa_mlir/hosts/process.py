@@ -6,6 +6,7 @@ name from the driver, whatever carries the calls (hosts/subprocesses.py, hosts/r
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -26,8 +27,10 @@ if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment i
     from alpa_mlir.plan import Plan
     from alpa_mlir.runtime.placement import Placement
 
-PROTOCOL = 1  # Of the calls between driver and workers; changes with their form.
+PROTOCOL = 2  # Of the calls between driver and workers; changes with their form.
 Platform = Literal["cpu", "gpu"]
+
+OUT_OF_MEMORY_KILL = "out of memory: the kernel killed it"
 
 CONTROL = frozenset({"ping", "describe"})  # Answered at once, whatever the worker is doing.
 
@@ -41,6 +44,7 @@ class ProcessFacts:
         address: where other workers reach it.
         boot: which start of which machine; equal for processes that share memory and numbers.
         pid, started: its number, and when it started, in clock ticks since boot.
+        out_of_memory_kills: of its machine, so far.
         versions: of all that must be the same in driver and workers.
     """
 
@@ -49,6 +53,7 @@ class ProcessFacts:
     boot: str
     pid: int
     started: int
+    out_of_memory_kills: int
     versions: Mapping[str, str]
 
 
@@ -119,6 +124,16 @@ def start_ticks(pid: int) -> int | None:
     return None if state in "ZX" else int(rest[18])
 
 
+def out_of_memory_kills() -> int:
+    """How many processes the kernel of this machine has killed for want of memory since boot."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
 def die_with_parent() -> None:
     """The kernel kills this process when the thread that started it ends, even if it is stopped."""
     if sys.platform == "linux":
@@ -142,7 +157,6 @@ class HostProcess:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.beside: frozenset[str] = frozenset()  # Methods of the Worker that run beside steps.
         self._compiled = (0, 0, "")
         self._held_port: socket.socket | None = None
         self._devices: dict[int, Any] = {}
@@ -154,7 +168,13 @@ class HostProcess:
         """Who is this?"""
         pid = os.getpid()
         return ProcessFacts(
-            socket.gethostname(), self.address, boot_id(), pid, start_ticks(pid) or 0, versions()
+            socket.gethostname(),
+            self.address,
+            boot_id(),
+            pid,
+            start_ticks(pid) or 0,
+            out_of_memory_kills(),
+            versions(),
         )
 
     def ping(self) -> dict[str, Any]:
@@ -241,7 +261,6 @@ class HostProcess:
         from alpa_mlir.runtime.worker import Worker
 
         assert self._start is not None
-        self.beside = frozenset(Worker.BESIDE)
 
         def progress(done: int, total: int, label: str) -> None:
             self._compiled = (done, total, label)

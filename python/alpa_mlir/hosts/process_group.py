@@ -16,9 +16,17 @@ import jax
 
 from alpa_mlir.errors import AlpaError, WorkerError, WorkerLostError
 from alpa_mlir.hosts.interface import Progress
-from alpa_mlir.hosts.process import LoadOptions, Platform, ProcessFacts, Start, versions
+from alpa_mlir.hosts.process import (
+    CONTROL,
+    LoadOptions,
+    Platform,
+    ProcessFacts,
+    Start,
+    versions,
+)
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement, part_of_plan
+from alpa_mlir.runtime.worker import Worker
 
 _jax: Any = jax
 _LOOK_SECONDS = 0.5  # How often a waiting call looks whether a worker was lost.
@@ -37,6 +45,11 @@ class Limits:
 
     start_seconds: float = 120.0
     frozen_seconds: float = 30.0
+
+
+def is_beside(method: str) -> bool:
+    """Whether a call of this method waits for no other one."""
+    return method in Worker.BESIDE or method in CONTROL
 
 
 class ProcessGroup(ABC):

@@ -5,18 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alpa_mlir.errors import WorkerError, WorkerLostError
+from alpa_mlir.errors import TransportError, WorkerError, WorkerLostError
+from alpa_mlir.hosts.calls import Calls, answer_calls
+from alpa_mlir.hosts.connect import DriverEnds, Entrance
 from alpa_mlir.hosts.process import (
+    OUT_OF_MEMORY_KILL,
     HostProcess,
     ProcessFacts,
     boot_id,
     die_with_parent,
+    out_of_memory_kills,
+    portable_error,
     start_ticks,
 )
+
+_SECONDS_TO_SAY = 3.0  # For Ray, why an actor is gone.
+_SECONDS_TO_BE_ENDED = 2.0  # For Ray, to end an actor whose driver is gone; what ends by itself
+# is an accident that Ray reports to the user.
 
 
 def import_ray() -> Any:
@@ -37,16 +47,35 @@ def import_ray() -> Any:
 
 
 class RayHost:
-    """The actor: a `HostProcess` whose answers are values, so that errors keep their types."""
+    """The actor. It says who it is, and then takes calls of the driver over sockets of our own: a
+    call of Ray's takes a good part of a step."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
         die_with_parent()
         self._host = HostProcess(import_ray().util.get_node_ip_address())
 
-    def answer(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """Call a method by its name; see `HostProcess.answer`."""
-        return self._host.answer(method, args)
+    def describe(self) -> tuple[bool, Any]:
+        """As `HostProcess.answer("describe", ())`."""
+        return self._host.answer("describe", ())
+
+    def listen(self, driver: DriverEnds, seconds: float) -> tuple[bool, Any]:
+        """Wait, in a thread, for the driver, and answer its calls.
+
+        Returns:
+            Whether this succeeded; the address, or the error.
+        """
+        try:
+            entrance = Entrance(self._host.address, driver)
+        except Exception as error:
+            return False, portable_error(error)
+
+        def answer() -> None:
+            with contextlib.suppress(TransportError):  # The driver knows that it has not come.
+                answer_calls(entrance.wait(seconds), self._host, _SECONDS_TO_BE_ENDED)
+
+        threading.Thread(target=answer, name="alpa-mlir entrance", daemon=True).start()
+        return True, entrance.address
 
 
 class RayReply:
@@ -83,6 +112,22 @@ def cause(error: Exception) -> str:
     if "Worker exit type: SYSTEM_ERROR" in text:
         return "the actor's process died: out of memory, killed or crashed"
     return f"the actor is gone: {text[:300]}"
+
+
+def how_actor_ended(ray: Any, actor: Any, facts: ProcessFacts) -> str:
+    """Why the connection to an actor has ended."""
+    try:
+        check_up(ray)
+        ray.get(actor.describe.remote(), timeout=_SECONDS_TO_SAY)
+    except WorkerLostError as error:
+        return error.what
+    except ray.exceptions.GetTimeoutError:
+        return f"its connection ended, and Ray has not said why within {_SECONDS_TO_SAY:g} s"
+    except ray.exceptions.RayError as error:
+        if facts.boot == boot_id() and out_of_memory_kills() > facts.out_of_memory_kills:
+            return OUT_OF_MEMORY_KILL
+        return cause(error)
+    return "its connection ended"
 
 
 def _kill(pid: int, started: int, grace_seconds: float) -> None:
@@ -125,13 +170,21 @@ def _kill_there(ray: Any, facts: ProcessFacts, grace_seconds: float) -> None:
 
 
 def end_actors(
-    ray: Any, actors: Sequence[Any], facts: Mapping[int, ProcessFacts], placement_group: Any
+    ray: Any,
+    actors: Sequence[Any],
+    facts: Mapping[int, ProcessFacts],
+    calls: Mapping[int, Calls],
+    placement_group: Any,
 ) -> None:
     """The last one first: it leaves a world before the process that the world meets at."""
     from ray.util import remove_placement_group
 
     for rank in reversed(range(len(actors))):
+        if rank in calls:
+            calls[rank].expect_end("the workers were closed")
         end_actor(ray, actors[rank], facts.get(rank), 1.0)
+        if rank in calls:
+            calls[rank].end()
     with contextlib.suppress(Exception):
         check_up(ray)
         remove_placement_group(placement_group)

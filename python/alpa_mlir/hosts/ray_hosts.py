@@ -9,20 +9,18 @@ import time
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import alpa_mlir
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import DevicesError, WorkerError, WorkerLostError
+from alpa_mlir.hosts.calls import Calls
+from alpa_mlir.hosts.connect import DriverEnds, connect
 from alpa_mlir.hosts.interface import Progress
-from alpa_mlir.hosts.process import (
-    CONTROL,
-    LoadOptions,
-    Platform,
-    ProcessFacts,
-)
-from alpa_mlir.hosts.process_group import Limits, ProcessGroup
+from alpa_mlir.hosts.process import LoadOptions, Platform, ProcessFacts
+from alpa_mlir.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_mlir.hosts.ray_actors import (
     RayHost,
     RayReply,
@@ -30,11 +28,11 @@ from alpa_mlir.hosts.ray_actors import (
     check_up,
     end_actor,
     end_actors,
+    how_actor_ended,
     import_ray,
 )
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
-from alpa_mlir.runtime.worker import Worker
 
 # The namespace of a Ray that was started here tells it from all others.
 _STARTED_HERE = "alpa_mlir-local"
@@ -52,24 +50,36 @@ class RayGroup(ProcessGroup):
         self._ray = ray
         self._actors = actors
         self._facts: dict[int, ProcessFacts] = {}
+        self._calls: dict[int, Calls] = {}
         self._release_now = weakref.finalize(
-            self, end_actors, ray, actors, self._facts, placement_group
+            self, end_actors, ray, actors, self._facts, self._calls, placement_group
         )
 
-    def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> RayReply:
+    def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> Any:
+        calls = self._calls.get(rank)
+        if calls is not None:
+            return calls.send(method, args, is_beside(method))
+        return self._ask(rank, method, args)
+
+    def _ask(self, rank: int, method: str, args: tuple[Any, ...]) -> RayReply:
+        """A call of Ray's, before there is a connection."""
         check_up(self._ray)
-        call = self._actors[rank].answer
-        if method in CONTROL:
-            call = call.options(concurrency_group="control")
-        elif method in Worker.BESIDE:
-            call = call.options(concurrency_group="beside")
         try:
-            return RayReply(self._ray, call.remote(method, args))
+            return RayReply(self._ray, getattr(self._actors[rank], method).remote(*args))
         except self._ray.exceptions.RayError as error:
             raise WorkerLostError(cause(error), where=f"worker {rank}", rank=rank) from None
 
     def met(self, facts: Sequence[ProcessFacts]) -> None:
         self._facts.update(enumerate(facts))
+        seconds = self.limits.start_seconds
+        deadline = time.monotonic() + seconds
+        ends = [DriverEnds.make() for _ in facts]
+        addresses = self.all("listen", lambda rank: (ends[rank], seconds), deadline=deadline)
+        for rank, address in enumerate(addresses):
+            left = deadline - time.monotonic()
+            streams = connect(ends[rank], address, left, f"worker {rank} on {facts[rank].host}")
+            ended = partial(how_actor_ended, self._ray, self._actors[rank], facts[rank])
+            self._calls[rank] = Calls(streams, ended, f"worker {rank}")
 
     def _end(self, rank: int) -> None:
         end_actor(self._ray, self._actors[rank], self._facts.get(rank), 0.2)
@@ -217,13 +227,12 @@ class RayWorkers:
         except BaseException:
             remove_placement_group(places)
             raise
-        kind = ray.remote(concurrency_groups={"control": 2, "beside": 4})(RayHost)
+        kind = ray.remote(RayHost)
         actors = [
             kind.options(
                 num_cpus=_PROCESSORS,
                 num_gpus=n,
                 max_restarts=0,
-                max_concurrency=1,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     places, placement_group_bundle_index=rank
                 ),

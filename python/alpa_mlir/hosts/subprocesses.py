@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -11,80 +11,69 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import alpa_mlir
 from alpa_mlir.cache_folder import CacheLike
-from alpa_mlir.errors import DevicesError, WorkerLostError
+from alpa_mlir.errors import DevicesError
+from alpa_mlir.hosts.calls import OUT_OF_MEMORY, Calls, Streams
 from alpa_mlir.hosts.interface import Progress
-from alpa_mlir.hosts.process import LoadOptions, Platform, ProcessFacts
-from alpa_mlir.hosts.process_group import Limits, ProcessGroup
+from alpa_mlir.hosts.process import (
+    OUT_OF_MEMORY_KILL,
+    LoadOptions,
+    Platform,
+    ProcessFacts,
+    out_of_memory_kills,
+)
+from alpa_mlir.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
+
+_SECONDS_TO_END = 5.0  # For a process whose connection has ended.
 
 
 class _Process:
     """A worker process and the calls that wait for its answers."""
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
-        ours, theirs = socket.socketpair()
+        pairs = socket.socketpair(), socket.socketpair()
+        ours, theirs = zip(*pairs, strict=True)
         root = str(Path(alpa_mlir.__file__).parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        arguments = [sys.executable, *program, str(theirs.fileno())]
+        descriptors = [end.fileno() for end in theirs]
+        arguments = [sys.executable, *program, *map(str, descriptors)]
         if threading.current_thread() is threading.main_thread():
             arguments.append("--die-with-parent")
+        self._out_of_memory = out_of_memory_kills()
         self.popen = subprocess.Popen(
             arguments,
-            pass_fds=[theirs.fileno()],
+            pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path, **environment},
         )
-        theirs.close()
-        self._connection: Any = Connection(ours.detach())
-        self._sending = threading.Lock()
-        self._waiting: dict[int, Future[Any]] = {}
-        self._count = 0
-        self._gone: str | None = None
-        self.where = f"worker process {self.popen.pid}"
-        threading.Thread(target=self._read, daemon=True).start()
+        for end in theirs:
+            end.close()
+        where = f"worker process {self.popen.pid}"
+        self.calls = Calls(Streams(*ours), self._how_it_ended, where)
 
-    def send(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._sending:
-            if self._gone is not None:
-                future.set_exception(WorkerLostError(self._gone, where=self.where))
-                return future
-            self._count += 1
-            self._waiting[self._count] = future
-            try:
-                message = (self._count, method, args)
-                self._connection.send_bytes(pickle.dumps(message, protocol=5))
-            except OSError:
-                pass  # The reader sees the same and tells all who wait.
-        return future
-
-    def _read(self) -> None:
-        try:
-            while True:
-                number, succeeded, result = pickle.loads(self._connection.recv_bytes())
-                self._waiting.pop(number).set_result((succeeded, result))
-        except (EOFError, OSError):
-            pass
-        with self._sending:
-            self._gone = how_it_ended(self.popen.wait())
-            self._connection.close()
-        for future in self._waiting.values():
-            future.set_exception(WorkerLostError(self._gone, where=self.where))
+    def _how_it_ended(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return how_it_ended(
+                self.popen.wait(_SECONDS_TO_END), out_of_memory_kills() > self._out_of_memory
+            )
+        return "its connection ended"
 
     def end(self) -> None:
         self.popen.kill()  # Of a stopped process too; of one that is gone nothing happens.
         self.popen.wait()
 
 
-def how_it_ended(code: int) -> str:
+def how_it_ended(code: int, out_of_memory: bool = False) -> str:
     """An exit status in words.
+
+    Args:
+        out_of_memory: the kernel has killed a process for want of memory meanwhile.
 
     Example:
         >>> how_it_ended(-9)
@@ -92,10 +81,14 @@ def how_it_ended(code: int) -> str:
     """
     import signal
 
+    if code == OUT_OF_MEMORY:
+        return "out of memory: it could not even answer"
     if code >= 0:
         return f"ended with status {code}"
     name = signal.Signals(-code).name
-    return f"died of {name}" + (" (out of memory, or killed)" if name == "SIGKILL" else "")
+    if name == "SIGKILL":
+        return OUT_OF_MEMORY_KILL if out_of_memory else f"died of {name} (out of memory, or killed)"
+    return f"died of {name}" + (" (crashed, or out of memory)" if name == "SIGABRT" else "")
 
 
 def _end_processes(processes: list[_Process]) -> None:
@@ -114,7 +107,7 @@ class LocalProcessGroup(ProcessGroup):
         self._release_now = weakref.finalize(self, _end_processes, list(processes))
 
     def _send(self, rank: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
-        return self._processes[rank].send(method, args)
+        return self._processes[rank].calls.send(method, args, is_beside(method))
 
     def _end(self, rank: int) -> None:
         self._processes[rank].end()
@@ -226,7 +219,7 @@ class ProcessWorkers:
         with self._lock:
             while len(self._spares) < self._wanted_spares:
                 process = _Process(self._program, self._environment)
-                process.send("warm_up", ())
+                process.calls.send("warm_up", (), beside=False)
                 self._spares.append(process)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import select
 import socket
 import time
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport.address import Address, host_identity, own_ip
+from alpa_mlir.transport.address import Address, own_ip
 from alpa_mlir.transport.connection import Connection
-from alpa_mlir.transport.frames import PROTOCOL
-from alpa_mlir.transport.handshake import Reception, dial
+from alpa_mlir.transport.handshake import Reception, dial, listen
 from alpa_mlir.transport.interface import (
     DONE,
     Array,
@@ -30,7 +28,6 @@ from alpa_mlir.transport.memory import MemoryPool
 from alpa_mlir.transport.shared_memory import Budget, SharedBlocks, can_share
 
 KINDS = ("shared_memory", "tcp")
-_BACKLOG = 1024
 _HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
@@ -55,28 +52,8 @@ class _SocketTransport:
         self._size = 0
         self._connections: dict[int, Connection] = {}
         self._connected = False
-        self._listeners: list[socket.socket] = []
-        key, host = secrets.token_hex(16), host_identity()
-        local = f"alpa-mlir-{key}" if "shared_memory" in kinds and host and can_share() else ""
-        port = 0
-        if local:
-            listener = socket.socket(socket.AF_UNIX)
-            self._listeners.append(listener)
-            listener.bind(f"\0{local}")  # Such a name lasts as long as the socket.
-            listener.listen(_BACKLOG)
-        if "tcp" in kinds or not local:
-            family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-            try:
-                listener = socket.create_server((ip, 0), family=family, backlog=_BACKLOG)
-            except OSError as error:
-                self.close()
-                raise TransportError(
-                    f"cannot listen on {ip} ({error.strerror or error})",
-                    fix="give make_transport an `ip` of this host",
-                ) from None
-            self._listeners.append(listener)
-            port = int(listener.getsockname()[1])
-        self._own = Address(PROTOCOL, rank, key, host, local, ip if port else "", port)
+        local = "shared_memory" in kinds and can_share()
+        self._own, self._listeners = listen(rank, ip, local=local, tcp="tcp" in kinds)
 
     def address(self) -> str:
         return self._own.to_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import selectors
 import socket
 import struct
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport.address import Address, other_version
+from alpa_mlir.transport.address import Address, host_identity, other_version
 from alpa_mlir.transport.frames import PROTOCOL
 
 # The same in all versions: magic, version, length of the JSON text that follows.
 _HEAD = struct.Struct("<8sHI")
 _MAGIC = b"alpa-trn"
 _LONGEST = 4096
+_BACKLOG = 1024
 
 
 def _greeting(**fields: Any) -> bytes:
@@ -116,6 +118,39 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
             raise TransportError("closed the connection while greeting")
         found += more
     return found
+
+
+def listen(rank: int, ip: str, *, local: bool, tcp: bool) -> tuple[Address, list[socket.socket]]:
+    """An end's address, with a key of its own, and the sockets that listen there.
+
+    Args:
+        local: peers on this host connect by a local socket, where there are such.
+        tcp: others may connect, at `ip`; they may if there are no local sockets.
+
+    Raises:
+        TransportError: nobody can listen on `ip`.
+    """
+    key, host = secrets.token_hex(16), host_identity()
+    name = f"alpa-mlir-{key}" if local and host else ""
+    listeners: list[socket.socket] = []
+    port = 0
+    try:
+        if name:
+            listeners.append(socket.socket(socket.AF_UNIX))
+            listeners[0].bind(f"\0{name}")  # Such a name lasts as long as the socket.
+            listeners[0].listen(_BACKLOG)
+        if tcp or not name:
+            family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+            listeners.append(socket.create_server((ip, 0), family=family, backlog=_BACKLOG))
+            port = int(listeners[-1].getsockname()[1])
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise TransportError(
+            f"cannot listen on {ip} ({error.strerror or error})",
+            fix="give make_transport an `ip` of this host",
+        ) from None
+    return Address(PROTOCOL, rank, key, host, name, ip if port else "", port), listeners
 
 
 @dataclass(eq=False)
