@@ -14,7 +14,7 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_f
 export ALPA_BUILD := $(abspath $(BUILD))
 export ALPA_PYTHON := $(abspath $(PY))
 
-.PHONY: help setup build demo test test-full lint lit pytest bench format lock clean
+.PHONY: help setup build demo test test-full lint docs lit pytest bench format lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -36,7 +36,7 @@ demo: build ## Train a small GPT, parallelized, on 8 virtual devices
 	@echo "== training a small GPT on 8 virtual devices"
 	@$(PY) examples/train_gpt.py
 
-test: build lint lit pytest ## Run every check and every test
+test: build lint docs lit pytest ## Run every check and every test
 
 test-full: test ## Run the slow tests too: the wheel, long comparisons and damaged inputs
 	@echo "== slow tests"
@@ -48,6 +48,11 @@ lint: setup ## Check formatting, types and spelling
 	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
 	@$(VENV)/bin/pyright
 	@$(VENV)/bin/typos
+
+docs: build ## Build the documentation into build/site; a warning is an error
+	@echo "== documentation"
+	@PYTHONPATH=python $(PY) -m sphinx -q -W --keep-going -j $(JOBS) -c docs/site -d $(BUILD)/docs docs $(BUILD)/site
+	@echo "   $(BUILD)/site/index.html"
 
 lit: build ## Run the compiler's tests
 	@echo "== compiler tests"

@@ -1,0 +1,181 @@
+"""Every command and every piece of code of the documentation is run, or checked as far as can be.
+
+What marks mean stands in docs/extending.md, "Write a page".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import docs_blocks
+import docs_scene
+import pytest
+import yaml
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.errors import AlpaError
+from docs_blocks import ROOT, Block, BlockError
+
+PAGES = docs_blocks.pages()
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+SECONDS, SLOW_SECONDS = 120, 900  # for one command, on a busy machine
+
+
+def _runs(block: Block) -> bool:
+    return block.language in docs_blocks.RUN and "not run" not in block.marks
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_blocks_can_be_right(page):
+    for block in docs_blocks.blocks(page):
+        if block.language == "python":
+            docs_blocks.check_python(block)
+        elif block.language in ("console", "sh"):
+            for command, _ in docs_blocks.all_commands(block):
+                docs_blocks.check_command(command, block.place)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "yaml":
+            data = yaml.safe_load(block.text)
+            if isinstance(data, dict) and {"device_types", "hosts"} <= data.keys():
+                data.pop("profile", None)
+                Cluster.from_dict(data)
+    for command, place in docs_blocks.inline_commands(page):
+        docs_blocks.check_command(command, place)
+
+
+WITH_CODE = [p for p in PAGES if re.search(r"^ *```(python|console|sh)\b", p.read_text(), re.M)]
+SLOW = [p for p in WITH_CODE if "<!-- docs: slow" in p.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
+def test_page_runs(page, tmp_path, monkeypatch):
+    _run_page(page, tmp_path, monkeypatch, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SLOW, ids=lambda p: p.stem)
+def test_whole_page_runs(page, tmp_path, monkeypatch):
+    _run_page(page, tmp_path, monkeypatch, slow=True)
+
+
+def _run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    todo = [b for b in docs_blocks.blocks(page) if slow or "slow" not in b.marks]
+    environment = docs_scene.set_up(folder, "\n".join(b.text for b in todo))
+    names = docs_scene.names()
+    for block in todo:
+        if "file" in block.marks:
+            Path(block.marks["file"]).write_text(block.text + "\n")
+        elif not _runs(block):
+            continue
+        elif block.language == "python":
+            _run_python(block, names)
+        else:
+            for command, expected in docs_blocks.all_commands(block):
+                if not docs_blocks.is_named(command):
+                    _run_command(command, expected, block, environment)
+
+
+def _run_python(block: Block, names: dict) -> None:
+    code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
+    try:
+        with redirect_stdout(io.StringIO()):
+            exec(code, names)
+    except AlpaError:
+        if "fails" not in block.marks:
+            raise
+    else:
+        assert "fails" not in block.marks, f"{block.place}: no error"
+
+
+def _run_command(command: str, expected: list[str], block: Block, environment: dict) -> None:
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=SLOW_SECONDS if "slow" in block.marks else SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise AssertionError(f"{block.place}: `{command}` takes too long") from None
+    failed = process.returncode != 0
+    assert failed == ("fails" in block.marks), f"{block.place}: `{command}`\n{output}"
+    at = 0
+    for line in expected:
+        pattern = ".*".join(re.escape(part) for part in line.strip().split("..."))
+        match = re.compile(rf"^\s*{pattern}\s*$", re.M).search(output, at)
+        assert match, f"{block.place}: `{command}` does not say {line!r} there, but\n{output}"
+        at = match.end()
+
+
+def test_links_of_readme():
+    """The site's own links are checked when it is built; README is not a part of it."""
+    text = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).exists(), f"README.md: there is no {path}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
+            slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, f"README.md: {path} has no heading {anchor}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```\nmake test\n```\n", "a fence of language ''"),
+        ("<!-- docs: not run -->\n```sh\nls\n```\n", "`not run` needs a reason"),
+        ("<!-- docs: slow -->\ntext\n", "a mark without a fence"),
+        ("<!-- docs: often -->\n", "expected one of"),
+        ("```sh\nmake coffee\n```\n", "no target 'coffee'"),
+        ("```sh\nalpa-mlir brew\n```\n", "invalid choice: 'brew'"),
+        (
+            "```sh\nalpa-opt --alpa-import=beans=3 x.mlir\n```\n",
+            "alpa-import has no option 'beans'",
+        ),
+        ("```sh\nalpa-opt --alpa-brew x.mlir\n```\n", "no option 'alpa-brew'"),
+        ("```sh\npip install 'alpa-mlir[tea]'\n```\n", "no extras"),
+        ("```sh\npython benchmark/planning.py --tea\n```\n", "has no option --tea"),
+        ("```sh\nbrew --strong\n```\n", "nothing is known of 'brew'"),
+        ("Run `make coffee` now.\n", "no target 'coffee'"),
+        ("```python\nalpa_mlir.brew()\n```\n", "there is no alpa_mlir.brew"),
+        ("```python\nif\n```\n", "invalid syntax"),
+    ],
+)
+def test_wrong_pages_are_found(text, message, monkeypatch):
+    page = ROOT / "docs" / "wrong.md"
+    monkeypatch.setattr(Path, "read_text", _reading(page, text, Path.read_text))
+    with pytest.raises((BlockError, AssertionError), match=re.escape(message)):
+        test_blocks_can_be_right(page)
+
+
+def _reading(page, text, read):
+    return lambda self, *args, **options: text if self == page else read(self, *args, **options)
+
+
+def test_wrong_commands_fail(tmp_path):
+    block = Block(PAGES[0], 1, "sh", "")
+    environment = docs_scene.set_up(tmp_path, "")
+    with pytest.raises(AssertionError, match="does not say 'two'"):
+        _run_command("echo one", ["one", "two"], block, environment)
+    with pytest.raises(AssertionError, match="false"):
+        _run_command("false", [], block, environment)
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__]))
