@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -49,6 +50,20 @@ class EntryPoint:
     function: ParallelFunction = field(repr=False)
     arguments: tuple[Any, ...] = field(repr=False)
     batches: Iterable[Any] | None = field(default=None, repr=False)
+    _again: Callable[[], Any] | None = field(default=None, repr=False)
+    _begun: list[None] = field(default_factory=list[None], repr=False)
+
+    def fresh_batches(self) -> Iterable[Any]:
+        """The batches from the first on; an iterator that was begun is made anew."""
+        batches = self.batches
+        if batches is None:
+            return ()
+        if self._again is None or iter(batches) is not batches:
+            return batches
+        if not self._begun:
+            self._begun.append(None)
+            return batches
+        return _checked(self.name, self._again()).batches or ()
 
 
 def load_entry(where: str, settings: Mapping[str, str] | None = None) -> EntryPoint:
@@ -73,7 +88,8 @@ def load_entry(where: str, settings: Mapping[str, str] | None = None) -> EntryPo
         known = f"its functions are {', '.join(near)}" if near else "it has no functions"
         raise EntryPointError(f"no function {name!r}", where=place, fix=f"{known}")
     arguments = _settings(where, function, settings or {})
-    return _checked(where, function(**arguments))
+    again = functools.partial(function, **arguments)
+    return replace(_checked(where, again()), _again=again)
 
 
 def _from_file(name: str) -> ModuleType:

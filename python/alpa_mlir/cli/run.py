@@ -1,0 +1,408 @@
+"""`alpa-mlir run`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from alpa_mlir.cli.common import Answer, count, new_file
+from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_source, shown
+from alpa_mlir.errors import DevicesError, EntryPointError
+
+if TYPE_CHECKING:
+    from alpa_mlir.carried_step import CarriedStep
+    from alpa_mlir.hosts.interface import Hosts
+    from alpa_mlir.parallel_step import ParallelStep
+
+DESCRIPTION = (
+    "Runs a step: an entry point with its own state and batches, after planning it, or a saved "
+    "plan with random ones. In this process, or with --workers in a process for each host of the "
+    "plan. Shows the losses and the seconds of each step."
+)
+EXAMPLES = """\
+  alpa-mlir run train.py:entry --cluster cluster.yaml --virtual-devices 8 --steps 20
+  alpa-mlir run my_plan --virtual-devices 8 --trace step.json
+  alpa-mlir run train.py:entry --cluster cluster.yaml --workers processes
+  alpa-mlir run train.py:entry --cluster dgx-a100 --steps 1000 --checkpoint run --save-every 100
+"""
+#: Steps that a trace has at most: the last ones.
+TRACED = 20
+_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, SOURCE)
+    parser.add_argument(
+        "--steps", type=count, default=10, metavar="N", help="how many to do (default: 10)"
+    )
+    parser.add_argument(
+        "--workers",
+        choices=("processes", "ray", "threads"),
+        help="run in workers, one for each host of the plan (default: in this process)",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="of a Ray cluster (default: RAY_ADDRESS, else Ray is started here)",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "xla", "iree"),
+        default="auto",
+        help="who compiles the stages (default: auto)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="save the state there, and go on from the last one; a run that lost a worker goes on "
+        "by itself",
+    )
+    parser.add_argument(
+        "--save-every",
+        type=count,
+        default=100,
+        metavar="N",
+        help="steps from one checkpoint to the next (default: 100)",
+    )
+    parser.add_argument(
+        "--trace",
+        type=new_file,
+        metavar="FILE",
+        help=f"write a Perfetto trace of the last steps, at most {TRACED}, and the simulated one",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of random state and batches (default: 0)"
+    )
+
+
+@dataclass
+class _Report:
+    """Seconds and results of the steps, with a bar."""
+
+    first: int
+    steps: int
+    quiet: bool
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    begin: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.bar: Any = None
+        if not self.quiet:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=self.steps, initial=self.first, desc="running", unit="step")
+
+    def add(self, number: int, results: dict[str, Any]) -> None:
+        """A step whose results are on the host."""
+        now = time.perf_counter()
+        found = _scalars(results)
+        self.rows.append({"step": number, "seconds": now - self.begin, "results": found})
+        self.begin = now
+        if self.bar is not None:
+            self.bar.set_postfix_str(_results_text(found), refresh=False)
+            self.bar.update(number + 1 - self.bar.n)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of a step; the first one does what is done once."""
+        later = sorted(row["seconds"] for row in self.rows[1:])
+        return later[len(later) // 2] if later else None
+
+    def as_text(self) -> str:
+        from alpa_mlir.plan_text import seconds_text
+
+        size = len(self.rows)
+        chosen = sorted({round(i * (size - 1) / max(1, _SHOWN - 1)) for i in range(_SHOWN)})
+        lines = [
+            f"step {row['step']}: {_results_text(row['results'])}, {seconds_text(row['seconds'])}"
+            for row in (self.rows[i] for i in chosen if i < size)
+        ]
+        if self.step_seconds is not None:
+            lines.append(f"a step takes {seconds_text(self.step_seconds)} (median)")
+        return "\n".join(lines)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    if options.trace is not None and options.checkpoint is not None:
+        options.error("--trace and --checkpoint do not go together")
+    if options.ray_address is not None and options.workers != "ray":
+        options.error("--ray-address is for --workers ray")
+    with _ended_by_signals():
+        source = plan_source(options)
+        with _workers(options) as hosts:
+            return _run(options, source, hosts)
+
+
+def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> Answer:
+    from alpa_mlir.random_inputs import needs_wide_dtypes
+
+    if source.entry is None and needs_wide_dtypes(source.plan):
+        import jax
+
+        jax_: Any = jax
+        jax_.config.update("jax_enable_x64", True)
+
+    def load() -> CarriedStep:
+        return _load(options, source, hosts)
+
+    go = _plainly if options.checkpoint is None else _with_checkpoints
+    report = go(options, source, load)
+    if not report.rows:
+        text = f"{options.checkpoint} has step {report.first} already; nothing was left to do"
+    else:
+        text = report.as_text()
+    fields = {
+        "name": source.plan.name,
+        "num_devices": sum(len(mesh.devices) for mesh in source.plan.meshes),
+        "predicted_seconds": source.plan.predicted.get("step_seconds"),
+        "step_seconds": report.step_seconds,
+        "steps": report.rows,
+        "trace": None if options.trace is None else str(options.trace),
+        "checkpoint": options.checkpoint,
+    }
+    if options.trace is not None:
+        text += f"\nwrote {options.trace}, for https://ui.perfetto.dev"
+    if options.checkpoint is not None:
+        text += f"\nthe state of step {options.steps} is in {options.checkpoint}"
+    return Answer(text, fields)
+
+
+def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> CarriedStep:
+    from alpa_mlir import parallel_step
+    from alpa_mlir.carried_step import CarriedStep
+    from alpa_mlir.random_inputs import callable_plan
+
+    if hosts is None:
+        _check_devices(source)
+    given: Any = {"workers": hosts, "progress": shown(options), "backend": options.backend}
+    static: dict[int, Any] = {}
+    if source.planned is None or source.entry is None:
+        cache = not options.no_cache
+        loaded = parallel_step.load(callable_plan(source.plan), cache=cache, **given)
+    else:
+        loaded = source.planned.load(**given)
+        arguments = source.entry.arguments
+        static = {item.position: arguments[item.position] for item in loaded.form.static}
+    return CarriedStep(loaded, static)
+
+
+def _check_devices(source: Source) -> None:
+    import jax
+
+    jax_: Any = jax
+    wanted, present = source.plan.num_devices, len(jax_.devices())
+    if present < wanted:
+        raise DevicesError(
+            f"the plan needs {wanted} devices, JAX has {present}",
+            where=source.name,
+            fix=f"add --virtual-devices {wanted}, or --workers processes, or plan for a smaller "
+            "cluster",
+        )
+
+
+def _plainly(
+    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+) -> _Report:
+    import jax
+
+    jax_: Any = jax
+    simulated = None if options.trace is None else _simulated(source)
+    step = load()
+    try:
+        state, batches = _first(options, source, step)
+        steps: int = options.steps
+        report = _Report(0, steps, options.quiet)
+        with contextlib.closing(report), contextlib.ExitStack() as recording:
+            pending: dict[str, Any] | None = None
+            for number in range(steps):
+                if options.trace is not None and number == max(0, steps - TRACED):
+                    recording.enter_context(step.step.record(options.trace, simulated))
+                state, results = step(state, *next(batches))
+                # The results of the step before are there by now, or soon.
+                if pending is not None:
+                    report.add(number - 1, jax_.device_get(pending))
+                pending = results
+            assert pending is not None
+            report.add(steps - 1, jax_.device_get(pending))
+            jax_.block_until_ready(state)
+    finally:
+        step.close()
+    return report
+
+
+def _with_checkpoints(
+    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+) -> _Report:
+    from alpa_mlir import training
+    from alpa_mlir.checkpoint import latest_checkpoint
+
+    first = latest_checkpoint(options.checkpoint) or 0
+    report = _Report(first, options.steps, options.quiet)
+    steps: list[CarriedStep] = []
+
+    def loaded() -> CarriedStep:
+        steps[:] = [load()]
+        return steps[0]
+
+    class Batches:
+        """From the first step's on, each time."""
+
+        def __iter__(self) -> Iterator[Any]:
+            return (batch for batch in _first(options, source, steps[0])[1])
+
+    try:
+        with contextlib.closing(report):
+            training.run(
+                loaded,
+                lambda: _first(options, source, steps[0])[0],
+                Batches(),
+                options.steps,
+                training.Resume(options.checkpoint, every=options.save_every),
+                on_result=report.add,
+            )
+    finally:
+        for step in steps:
+            step.close()
+    return report
+
+
+def _first(
+    options: argparse.Namespace, source: Source, step: CarriedStep
+) -> tuple[Any, Iterator[tuple[Any, ...]]]:
+    """The first state, and the batches; random ones where nobody gave any."""
+    import itertools
+
+    from alpa_mlir.random_inputs import random_batch, random_state
+
+    several = step.num_batches != 1
+
+    def as_tuple(batch: Any) -> tuple[Any, ...]:
+        return batch if several else (batch,)
+
+    inner: ParallelStep = step.step
+    if source.entry is None:
+        batch = as_tuple(random_batch(inner, options.seed))
+        return random_state(inner, options.seed), itertools.repeat(batch)
+    static = {item.position for item in inner.form.static}
+    arguments = [a for i, a in enumerate(source.entry.arguments) if i not in static]
+    state, example = step.split(arguments)
+    if _has_shapes(state):
+        state = random_state(inner, options.seed)
+        if not options.quiet:
+            print("the entry point gives shapes: the state is random", file=sys.stderr)
+    if source.entry.batches is not None:
+        return state, map(as_tuple, _repeated(source))
+    if _has_shapes(example):
+        example = as_tuple(random_batch(inner, options.seed))
+        if not options.quiet:
+            print("the entry point gives no batches: they are random", file=sys.stderr)
+    return state, itertools.repeat(example)
+
+
+def _has_shapes(tree: Any) -> bool:
+    import jax
+
+    from alpa_mlir import trees
+
+    jax_: Any = jax
+    return any(isinstance(leaf, jax_.ShapeDtypeStruct) for leaf in trees.leaves(tree))
+
+
+def _repeated(source: Source) -> Generator[Any, None, None]:
+    """The batches of the entry point, from the beginning again where they end."""
+    entry = source.entry
+    assert entry is not None
+    while True:
+        empty = True
+        for batch in entry.fresh_batches():
+            empty = False
+            yield batch
+        if empty:
+            raise EntryPointError(
+                "its batches are empty", where=entry.name, fix="give at least one, or none at all"
+            )
+
+
+def _simulated(source: Source) -> Any:
+    """The predicted step, where the compiler, which knows clusters, is installed."""
+    from alpa_mlir.errors import PassError
+    from alpa_mlir.simulator import simulate
+
+    try:
+        return simulate(source.plan)
+    except PassError:
+        return None
+
+
+def _scalars(results: dict[str, Any]) -> dict[str, float]:
+    """The results that are one real number, named by what tells them apart."""
+    import numpy as np
+
+    return {
+        _short(name): float(value)
+        for name, value in results.items()
+        if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"
+    }
+
+
+def _short(name: str) -> str:
+    """`loss` of `result[1]['loss']`, if the name ends so."""
+    last = name.rpartition("[")[2].strip("]'\"")
+    return last if last.isidentifier() else name.rpartition(".")[2]
+
+
+def _results_text(results: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in results.items()) or "done"
+
+
+@contextlib.contextmanager
+def _workers(options: argparse.Namespace) -> Generator[Hosts | None, None, None]:
+    """Where to start workers, if they are wanted; nothing of it stays behind."""
+    if options.workers is None:
+        yield None
+    elif options.workers == "threads":
+        from alpa_mlir.hosts.threads import ThreadWorkers
+
+        yield ThreadWorkers()
+    elif options.workers == "processes":
+        from alpa_mlir.hosts.subprocesses import ProcessWorkers
+
+        with ProcessWorkers() as processes:
+            yield processes
+    else:
+        from alpa_mlir.hosts.ray_hosts import RayWorkers
+
+        ray = RayWorkers(options.ray_address)
+        try:
+            yield ray
+        finally:
+            ray.close()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Generator[None, None, None]:
+    """SIGTERM ends the run as Ctrl-C does, so that workers are ended too."""
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
