@@ -1,0 +1,62 @@
+"""Reports of plans: one HTML file that opens without a network, and pictures.
+
+Example:
+    >>> from alpa_mlir.plan import Plan
+    >>> write_report(Plan.load("my_plan"), "plan.html")      # doctest: +SKIP
+    >>> write_plots(Plan.load("my_plan"), "pictures")        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alpa_mlir.plan import Plan
+from alpa_mlir.report.activity import RecordLike
+from alpa_mlir.report.data import Others, collect
+from alpa_mlir.report.html import to_html
+from alpa_mlir.report.model import ReportData
+
+if TYPE_CHECKING:
+    from alpa_mlir.simulator import Timeline
+
+__all__ = ["ReportData", "collect", "write_report"]
+
+
+def write_report(
+    plan: Plan,
+    path: str | Path,
+    *,
+    timeline: Timeline | None = None,
+    record: RecordLike | None = None,
+    compare: Others = (),
+) -> Path:
+    """Write a report of a plan: a page that holds all it needs, for any browser.
+
+    It shows stages on the cluster, how each tensor is split, who does what when, memory,
+    communication, what else was close, and what the solver proved. What the plan does not say,
+    because it was written by hand or by an older compiler, is named in the report.
+
+    Args:
+        plan: made here, or loaded from disk.
+        path: the file to write.
+        timeline: `alpa_mlir.simulate(plan, ..)`; by default the plan is simulated on its cluster.
+        record: what real steps did: the `Recording` of `step.record`, its trace, or its file.
+        compare: other plans to stand beside this one, by name or in order.
+
+    Returns:
+        The file.
+
+    Raises:
+        PlanFormatError: a part of the plan is malformed, or `record` holds no steps.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> with step.record("trace.json") as recording:             # doctest: +SKIP
+        ...     state, loss = step(state, batch)
+        >>> write_report(step.plan, "plan.html", record=recording)   # doctest: +SKIP
+    """
+    path = Path(path)
+    data = collect(plan, timeline=timeline, record=record, compare=compare)
+    path.write_text(to_html(data), encoding="utf-8")
+    return path

@@ -1,0 +1,293 @@
+// The pipeline over time: rows of runs on a canvas, to zoom into and to move along.
+
+const ROW = 22;
+const BAR = 17;
+const LEFT = 112;
+const AXIS = 24;
+
+/** First index whose value is more than `time`, in a rising list. */
+function after(list, time) {
+  let [low, high] = [0, list.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] > time) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+class TimelineView {
+  constructor(activity, label) {
+    this.activity = activity;
+    this.label = label;
+    this.from = 0;
+    this.to = activity.seconds || 1;
+    this.canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": this.describe(), class: "timeline" });
+    this.note = el("span", { class: "quiet view", "aria-live": "polite" });
+    this.node = el("div", { class: "view-box" }, this.toolbar(), el("div", { class: "rows", tabindex: "-1" }, this.canvas));
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.node);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    addEventListener("beforeprint", () => this.draw());
+  }
+
+  describe() {
+    const rows = this.activity.rows.length;
+    return `${this.label} timeline of ${plural(rows, "row")} over ${seconds(this.activity.seconds)}; the table below says how each spends it. Plus and minus zoom, arrows move, zero shows all.`;
+  }
+
+  toolbar() {
+    const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    return el("div", { class: "controls" },
+      button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)),
+      button("‹", "earlier", () => this.move(-0.25)), button("›", "later", () => this.move(0.25)),
+      button("all", "show all", () => this.show(0, this.activity.seconds)),
+      this.activity.steps.length > 1 ? this.activity.steps.slice(0, 8).map(([a, b], i) => button(`step ${i}`, `show step ${i}`, () => this.show(a, b))) : "",
+      this.note);
+  }
+
+  show(from, to) {
+    const all = this.activity.seconds || 1;
+    const width = Math.min(all, Math.max(to - from, all * 1e-6));
+    this.from = Math.max(0, Math.min(from, all - width));
+    this.to = this.from + width;
+    this.draw();
+  }
+
+  zoom(factor, at = (this.from + this.to) / 2) {
+    this.show(at - (at - this.from) * factor, at + (this.to - at) * factor);
+  }
+
+  move(part) {
+    const by = (this.to - this.from) * part;
+    this.show(this.from + by, this.to + by);
+  }
+
+  listen() {
+    const canvas = this.canvas;
+    canvas.addEventListener("wheel", (e) => {
+      if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) this.move(e.deltaX / this.width);
+      else if (e.ctrlKey || e.metaKey || e.shiftKey || document.activeElement === canvas) this.zoom(2 ** (e.deltaY / 240), this.timeAt(e.offsetX));
+      else return;
+      e.preventDefault();
+    }, { passive: false });
+    let held = null;
+    canvas.addEventListener("pointerdown", (e) => {
+      held = [e.clientX, this.from, this.to];
+      canvas.setPointerCapture(e.pointerId);
+    });
+    canvas.addEventListener("pointerup", () => (held = null));
+    canvas.addEventListener("pointermove", (e) => {
+      if (!held) return this.point(e);
+      const by = ((held[0] - e.clientX) / this.width) * (held[2] - held[1]);
+      this.show(held[1] + by, held[2] + by);
+    });
+    canvas.addEventListener("pointerleave", hideTip);
+    canvas.addEventListener("dblclick", (e) => this.zoom(0.25, this.timeAt(e.offsetX)));
+    const keys = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(0, this.activity.seconds), ArrowLeft: () => this.move(-0.2), ArrowRight: () => this.move(0.2) };
+    canvas.addEventListener("keydown", (e) => {
+      if (!keys[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
+      keys[e.key]();
+      e.preventDefault();
+    });
+  }
+
+  timeAt(x) {
+    return this.from + ((x - LEFT) / this.width) * (this.to - this.from);
+  }
+
+  /** The span under a point: its row and number, or null. */
+  hit(x, y) {
+    const row = Math.floor((y - AXIS) / ROW);
+    if (x < LEFT || row < 0 || row >= this.activity.rows.length) return null;
+    const [, starts, ends] = this.activity.spans[row];
+    const time = this.timeAt(x);
+    for (let i = after(starts, time) - 1, tries = 0; i >= 0 && tries < 8; i--, tries++) if (ends[i] >= time) return [row, i];
+    return null;
+  }
+
+  point(e) {
+    const found = this.hit(e.offsetX, e.offsetY);
+    if (!found) return hideTip();
+    const [row, i] = found;
+    const [kinds, starts, ends, batches, stages] = this.activity.spans[row];
+    const kind = this.activity.kinds[kinds[i]].replace("_", " ");
+    showTip(e.clientX, e.clientY, [
+      batches[i] >= 0 ? `${kind} of micro-batch ${batches[i]}` : kind,
+      [this.activity.rows[row], stages[i] >= 0 ? `stage ${stages[i]}` : ""].filter(Boolean).join(", "),
+      `${seconds(ends[i] - starts[i])}, from ${seconds(starts[i])} to ${seconds(ends[i])}`,
+    ]);
+  }
+
+  draw() {
+    const total = this.node.clientWidth;
+    if (!total) return;
+    const height = AXIS + this.activity.rows.length * ROW + 6;
+    const ratio = Math.min(devicePixelRatio || 1, 2);
+    this.width = total - LEFT - 2;
+    Object.assign(this.canvas, { width: Math.round(total * ratio), height: Math.round(height * ratio) });
+    Object.assign(this.canvas.style, { width: `${total}px`, height: `${height}px` });
+    const c = this.canvas.getContext("2d");
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.font = "12px system-ui, sans-serif";
+    c.textBaseline = "middle";
+    this.drawAxis(c, height);
+    const top = Math.max(0, 0);
+    for (let row = top; row < this.activity.rows.length; row++) this.drawRow(c, row);
+    this.drawTransfers(c);
+    this.note.textContent = `${seconds(this.from)} to ${seconds(this.to)} of ${seconds(this.activity.seconds)}`;
+  }
+
+  x(time) {
+    return LEFT + ((time - this.from) / (this.to - this.from)) * this.width;
+  }
+
+  drawAxis(c, height) {
+    const span = this.to - this.from;
+    const step = ticks(span, Math.max(2, this.width / 130))[1] || span;
+    c.fillStyle = themed("--ink-2");
+    c.strokeStyle = themed("--line");
+    c.lineWidth = 1;
+    c.textAlign = "center";
+    for (let i = Math.ceil(this.from / step); i * step <= this.to; i++) {
+      const x = Math.round(this.x(i * step)) + 0.5;
+      c.beginPath();
+      c.moveTo(x, AXIS - 6);
+      c.lineTo(x, height);
+      c.stroke();
+      c.fillText(seconds(i * step), Math.max(x, LEFT + 12), 9);
+    }
+    c.strokeStyle = themed("--ink-2");
+    c.setLineDash([4, 3]);
+    for (const [start, end] of this.activity.steps) {
+      for (const time of this.activity.steps.length > 1 ? [start] : [end]) {
+        if (time < this.from || time > this.to) continue;
+        c.beginPath();
+        c.moveTo(this.x(time), AXIS - 4);
+        c.lineTo(this.x(time), height);
+        c.stroke();
+      }
+    }
+    c.setLineDash([]);
+  }
+
+  drawRow(c, row) {
+    const y = AXIS + row * ROW;
+    const [kinds, starts, ends, batches, stages] = this.activity.spans[row];
+    c.fillStyle = themed("--ink");
+    c.textAlign = "left";
+    c.fillText(this.activity.rows[row], 4, y + BAR / 2 + 1, LEFT - 10);
+    const names = this.activity.kinds;
+    // Runs that are narrower than a pixel share it by their time.
+    let pixel = -1;
+    let shares = new Array(names.length).fill(0);
+    const flush = () => {
+      const sum = shares.reduce((a, b) => a + b, 0);
+      if (pixel < 0 || sum <= 0) return;
+      let at = y;
+      shares.forEach((part, kind) => {
+        if (part <= 0) return;
+        const size = (part / Math.max(sum, 1)) * BAR;
+        c.fillStyle = KIND_COLOURS[names[kind]];
+        c.globalAlpha = names[kind] === "wait" ? 0.35 : 1;
+        c.fillRect(pixel, at, 1, size);
+        at += size;
+      });
+      c.globalAlpha = 1;
+      shares = new Array(names.length).fill(0);
+    };
+    let first = after(starts, this.from);
+    while (first > 0 && ends[first - 1] > this.from) first--;
+    for (let i = first; i < starts.length && starts[i] < this.to; i++) {
+      const begin = Math.max(LEFT, this.x(starts[i]));
+      const end = Math.min(LEFT + this.width, this.x(ends[i]));
+      if (end - begin < 1) {
+        const p = Math.floor(begin);
+        if (p !== pixel) {
+          flush();
+          pixel = p;
+        }
+        shares[kinds[i]] += Math.max(end - begin, 0.02);
+        continue;
+      }
+      flush();
+      pixel = -1;
+      const name = names[kinds[i]];
+      c.fillStyle = KIND_COLOURS[name];
+      c.globalAlpha = name === "wait" ? 0.3 : 1;
+      c.fillRect(begin, y, Math.max(end - begin - (end - begin > 4 ? 0.6 : 0), 0.6), BAR);
+      c.globalAlpha = 1;
+      if (batches[i] >= 0 && end - begin > 16) {
+        c.fillStyle = inkOn(KIND_COLOURS[name]);
+        c.textAlign = "center";
+        const several = (stagesOf[row] || []).length > 1 && stages[i] >= 0 && end - begin > 52;
+        c.fillText(several ? `${batches[i]} · s${stages[i]}` : batches[i], (begin + end) / 2, y + BAR / 2 + 1);
+      }
+    }
+    flush();
+  }
+
+  /** Transfers as lines from sender to receiver, where there are few enough to tell them apart. */
+  drawTransfers(c) {
+    if (this.activity.rows.length !== data.meshes.length) return;
+    const seen = this.activity.transfers.filter(([, , start, end]) => end >= this.from && start <= this.to);
+    if (seen.length > 260) return;
+    c.strokeStyle = themed("--ink");
+    c.globalAlpha = 0.55;
+    c.lineWidth = 1;
+    c.save();
+    c.beginPath();
+    c.rect(LEFT, AXIS, this.width, this.activity.rows.length * ROW);
+    c.clip();
+    for (const [source, target, start, end] of seen) {
+      c.beginPath();
+      c.moveTo(this.x(start), AXIS + source * ROW + (target > source ? BAR : 0));
+      c.lineTo(this.x(end), AXIS + target * ROW + (target > source ? 0 : BAR));
+      c.stroke();
+    }
+    c.restore();
+    c.globalAlpha = 1;
+  }
+}
+
+const views = {};
+
+function uses(activity) {
+  return activity.rows.map((name, row) => {
+    const [kinds, starts, ends] = activity.spans[row];
+    const sums = {};
+    kinds.forEach((kind, i) => {
+      const what = activity.kinds[kind];
+      sums[what] = (sums[what] || 0) + ends[i] - starts[i];
+    });
+    const busy = Object.entries(sums).reduce((sum, [what, time]) => sum + (what === "wait" ? 0 : time), 0);
+    return { name, sums, busy, idle: Math.max(0, activity.seconds - busy) };
+  });
+}
+
+function useTable(activity, label) {
+  const kinds = activity.kinds.filter((kind) => kind !== "wait" && activity.spans.some((row) => row[0].includes(activity.kinds.indexOf(kind))));
+  return table([
+    { name: "Row", of: (r) => r.name },
+    ...kinds.map((kind) => ({ name: kind.replace("_", " "), of: (r) => r.sums[kind] || 0, text: (r) => seconds(r.sums[kind] || 0), number: true })),
+    { name: "busy", of: (r) => r.busy, text: (r) => percent(r.busy / activity.seconds), number: true },
+    { name: "idle or waiting", of: (r) => r.idle, text: (r) => seconds(r.idle), number: true },
+  ], uses(activity), { caption: `${label}: how each mesh spends the time`, most: 16 });
+}
+
+function drawTimeline() {
+  const shown = [["simulated", data.simulated], ["real", data.real]].filter(([, activity]) => activity);
+  const used = new Set(shown.flatMap(([, a]) => a.spans.flatMap((row) => [...new Set(row[0])].map((k) => a.kinds[k]))));
+  section("timeline", "Pipeline timeline",
+    shown.length ? "A row for each mesh, with the micro-batch of each run. Drag to move, double-click or use the buttons to zoom; after a click the wheel zooms. Lines between rows are transfers." : null,
+    shown.length ? legend([...used].map((kind) => [kind.replace("_", " "), kind === "wait" ? mix(KIND_COLOURS.wait, "#ffffff", 0.4) : KIND_COLOURS[kind]])) : "",
+    ...shown.flatMap(([name, activity]) => {
+      views[name] = new TimelineView(activity, name);
+      const rows = uses(activity);
+      const mean = rows.reduce((sum, r) => sum + r.busy, 0) / rows.length / activity.seconds;
+      return [el("h3", {}, name === "real" ? `Real, ${plural(activity.steps.length, "step")}` : "Simulated",
+        el("span", { class: "quiet" }, ` ${seconds(activity.seconds)}, meshes busy ${percent(mean)} of the time`)),
+      views[name].node,
+      el("details", { class: "more-table" }, el("summary", {}, "How each mesh spends the time, as a table"), useTable(activity, name))];
+    }));
+}

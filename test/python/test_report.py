@@ -1,0 +1,238 @@
+"""What a report holds is what the plan says; what the plan does not say is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from math import prod
+from types import MappingProxyType
+
+import alpa_mlir
+import numpy as np
+import pytest
+import zoo
+from alpa_mlir import PipeshardParallel
+from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.plan import Plan, Tried
+from alpa_mlir.report import collect, write_report
+from alpa_mlir.report.layers import collect_layers
+from alpa_mlir.report.specs import read_operands
+from alpa_mlir.simulator import simulate
+from pipelines import pipeline
+from test_equality import CLUSTER
+from test_simulator import cluster
+
+
+@pytest.fixture(scope="module")
+def planned():
+    model = zoo.make_gpt(zoo.GPTConfig(layers=3))
+    method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=4)
+    return alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method).plan(*model.init())
+
+
+@pytest.fixture(scope="module")
+def data(planned):
+    return collect(planned.plan)
+
+
+def page_data(path):
+    text = path.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(found)
+
+
+def test_the_header(planned, data):
+    plan, timeline = planned.plan, simulate(planned.plan)
+    header = data.header
+    assert header.predicted_seconds == plan.predicted["step_seconds"]
+    assert header.simulated_seconds == timeline.step_seconds
+    assert header.tflops_per_device == timeline.tflops_per_device
+    assert (header.hosts, header.devices, header.used_devices) == (2, 8, 8)
+    assert header.peak_bytes == max(use.peak_bytes for use in timeline.memory)
+    assert header.capacity_bytes == 2 * 2**30
+    assert header.peak_tflops == 2e10 / 1e12
+    assert header.solver == "optimal"
+
+
+def test_every_argument_is_listed_once_with_its_bytes(planned, data):
+    plan, tensors = planned.plan, data.tensors
+    table = zip(tensors.names, tensors.kinds, tensors.form, tensors.mesh, strict=True)
+    rows = {name: (form, mesh) for name, kind, form, mesh in table if kind in ("weight", "state")}
+    state = [info for info in plan.inputs if info.kind == "state"]
+    assert rows.keys() == {info.name for info in state}
+    for info in state:
+        form, mesh = rows[info.name]
+        shape, dtype, spec, whole, held = tensors.forms[form]
+        assert (shape, dtype) == (info.shape, info.dtype)
+        sizes = dict(zip(plan.meshes[mesh].axes, plan.meshes[mesh].shape, strict=True))
+        parts = prod(sizes[axis] for axes in spec for axis in axes)
+        assert whole == prod(shape) * np.dtype(dtype).itemsize
+        assert held == whole / parts
+    for stage in plan.stages:
+        for weight in stage.weights:
+            assert tensors.forms[rows[weight.name][0]][2] == weight.spec
+    kinds = set(tensors.kinds)
+    assert {"weight", "state", "batch", "activation", "gradient", "result"} <= kinds
+
+
+def test_each_op_is_in_its_layer(planned, data):
+    """Those of the forward pass, with shapes and the names of weights."""
+    layers = [layer for group in data.layers for layer in group.layers]
+    found = sum(len(group.layers) * group.repeats * len(group.ops) for group in data.layers)
+    decisions = [
+        (number, row)
+        for number in range(len(planned.plan.stages))
+        for row in planned.plan.explanation(number)["decisions"]
+        if row["phase"] == "forward" and row["op"] != "argument"
+    ]
+    assert found == len(decisions)
+    assert sorted(layers) == sorted({(number, row["layer"]) for number, row in decisions})
+    dots = [op for group in data.layers for op in group.ops if op.op == "dot_general"]
+    assert any("kernel" in op.operands[1].name for op in dots)
+    assert all(t.shape is not None for op in dots for t in (*op.operands, *op.results))
+
+
+def test_layers_that_are_alike_stand_once(planned):
+    def op(layer, name, chosen="([S0, R], [R, S1]) -> [S0, S1]", seconds=1.0):
+        return {
+            "op": "stablehlo.dot_general",
+            "where": f"layer_{layer}/dot",
+            "phase": "forward",
+            "layer": layer,
+            "types": "(8x4xf32, 4x4xf32) -> 8x4xf32",
+            "reads": ["", f"w[{layer}][{name!r}]"],
+            "chosen": chosen,
+            "choices": 4,
+            "seconds": seconds,
+        }
+
+    other = "([S01, R], [R, R]) -> [S01, R]"
+    first = [op(0, "q"), op(0, "k"), op(1, "q"), op(1, "k"), op(2, "q"), op(2, "k", other)]
+    blocks = [op(5, "q"), op(5, "k"), op(5, "q", seconds=3.0), op(5, "k", seconds=5.0)]
+    second = [op(3, "q"), op(3, "k"), *blocks]
+    groups, missing = collect_layers(planned.plan, [{"decisions": first}, {"decisions": second}])
+    assert missing == ()
+    assert [group.layers for group in groups] == [((0, 0), (0, 1), (1, 3)), ((0, 2),), ((1, 5),)]
+    assert [group.repeats for group in groups] == [1, 1, 2]
+    assert [op.seconds for op in groups[2].ops] == [2.0, 3.0]
+
+
+def test_costs_are_those_of_the_explanations(planned, data):
+    plan = planned.plan
+    for number in range(len(plan.stages)):
+        found = plan.explanation(number)
+        spent = sum(row.seconds for row in data.collectives if row.stage == number)
+        assert spent == pytest.approx(found["communication_seconds"])
+    whole = sum(plan.explanation(n)["compute_seconds"] for n in range(len(plan.stages)))
+    assert sum(row.compute_seconds for row in data.ops) == pytest.approx(whole)
+    assert {row.link for row in data.collectives if row.axis} == {"host"}
+    (forth, back) = data.crossings
+    assert (forth.source, forth.target, back.source) == (0, 1, 1)
+    assert forth.count >= plan.num_micro_batches
+
+
+def test_the_page_is_the_data(planned, data, tmp_path):
+    path = write_report(planned.plan, tmp_path / "report.html")
+    held = page_data(path)
+    assert held["header"]["predicted_seconds"] == pytest.approx(data.header.predicted_seconds)
+    assert held["tensors"]["names"] == list(data.tensors.names)
+    assert [row["status"] for row in held["certificates"]] == ["optimal", "optimal"]
+    text = path.read_text()
+    assert not re.findall(r'(?:src|href)="(?!#|data:,)', text)
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+EVIL = '</script><img src=x onerror="window.hacked=1"><!--\u2028&amp;'
+
+
+def test_names_cannot_leave_the_data(planned, tmp_path):
+    plan = planned.plan
+    first = dataclasses.replace(plan.inputs[0], name=EVIL)
+    cluster = MappingProxyType({**plan.cluster, "name": EVIL})
+    evil = dataclasses.replace(plan, name=EVIL, inputs=(first, *plan.inputs[1:]), cluster=cluster)
+    path = write_report(evil, tmp_path / "report.html", compare={EVIL: plan})
+    held = page_data(path)
+    assert held["header"]["name"] == held["header"]["cluster"] == EVIL
+    assert EVIL in held["tensors"]["names"]
+    assert held["compared"][0]["name"] == EVIL
+    assert "<img" not in path.read_text()
+    assert path.read_text().count("</script>") == 2
+
+
+def test_what_a_plan_does_not_say_is_named():
+    """A pipeline written by hand has no explanations, no solver and no cluster."""
+    plan = pipeline([(1, 2, 1)] * 2, 3)
+    data = collect(plan)
+    assert data.simulated is None
+    assert "does not say its cluster" in data.missing["timeline"][0]
+    assert "stage 0, 1" in data.missing["communication"][0]
+    assert "stage 0, 1" in data.missing["certificates"][0]
+    assert {"cluster", "sharding", "memory", "alternatives"} <= data.missing.keys()
+    assert data.header.solver is None
+    assert data.certificates == data.layers == data.memory == ()
+    there = collect(plan, timeline=simulate(plan, cluster()))
+    assert there.simulated.seconds == simulate(plan, cluster()).step_seconds
+    assert "timeline" not in there.missing
+
+
+def test_plans_of_older_compilers_have_no_layers(planned):
+    """Their ops are drawn without sizes, and the report says so."""
+    plan = planned.plan
+    texts = {}
+    for name, text in plan.explanations.items():
+        found = json.loads(text)
+        for row in (*found["ops"], *found["decisions"]):
+            for field in ("layer", "types", "reads"):
+                row.pop(field, None)
+        texts[name] = json.dumps(found)
+    old = dataclasses.replace(plan, explanations=texts)
+    explanations = [old.explanation(n) for n in range(len(old.stages))]
+    groups, missing = collect_layers(old, explanations)
+    assert [group.layers for group in groups] == [((0, None),), ((1, None),)]
+    assert groups[0].ops[0].results[0].shape is None
+    assert "did not note layers" in missing[0]
+
+
+def test_candidates_and_comparisons(planned):
+    step = planned.plan.predicted["step_seconds"]
+    tried = (
+        Tried(8, "none", "1f1b", None, reason="does not fit"),
+        Tried(2, "none", "gpipe", 2 * step, 2, 5.0),
+        Tried(4, "none", planned.plan.schedule, step, 2, 6.0, True),
+    )
+    plan = dataclasses.replace(planned.plan, tried=tried)
+    other = dataclasses.replace(plan, schedule="gpipe", num_micro_batches=4)
+    data = collect(plan, compare=[plan, other])
+    assert [row.num_micro_batches for row in data.candidates] == [4, 2, 8]
+    assert [row.chosen for row in data.candidates] == [True, False, False]
+    same, different = data.compared
+    assert same.changes == ()
+    assert ("schedule", plan.schedule, "gpipe") in different.changes
+
+
+def test_specs_and_types_are_read():
+    operands, results = read_operands(
+        "([S0, R], [R, S01]) -> [S0, S1] partial 0",
+        "(8x64xf32, 64x64xbf16) -> 8x64xui32",
+        ["", "w"],
+        ("x", "y"),
+    )
+    assert operands[1].name == "w"
+    assert operands[1].spec == ((), ("x", "y"))
+    assert operands[1].dtype == "bfloat16"
+    assert (results[0].shape, results[0].dtype, results[0].partial) == ((8, 64), "uint32", ("x",))
+    assert read_operands("[]", "f32", (), ("x",))[1][0].shape == ()
+
+
+def test_a_record_without_steps_is_refused(planned, tmp_path):
+    path = tmp_path / "trace.json"
+    simulate(planned.plan).to_chrome_trace(path)
+    with pytest.raises(PlanFormatError, match="no recorded steps"):
+        collect(planned.plan, record=path)
+    with pytest.raises(PlanFormatError, match="no trace"):
+        collect(planned.plan, record=tmp_path / "nothing.json")
+
+
+def test_plans_on_disk_give_the_same_report(planned, data, tmp_path):
+    assert collect(Plan.load(planned.save(tmp_path / "plan"))) == data
