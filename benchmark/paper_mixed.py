@@ -15,8 +15,8 @@ from typing import Any
 from alpa_mlir import AutoParallel, PipeshardParallel, parallelize
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import AlpaError
+from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
-from alpa_mlir.search import Method
 from alpa_mlir.simulator import simulate
 from paper_models import PaperModel, make_case
 

@@ -39,55 +39,108 @@ from alpa_mlir.errors import (
     WorkerError,
     WorkerLostError,
 )
+from alpa_mlir.version import VERSION
 
 if TYPE_CHECKING:
     from alpa_mlir.ahead import CompiledAhead, compile_ahead
-    from alpa_mlir.api import (
-        ParallelFunction,
-        PlannedStep,
-        TracedStep,
-        compile,
-        parallelize,
-    )
-    from alpa_mlir.boundary import layer_boundary
+    from alpa_mlir.api import ParallelFunction, compile, parallelize
+    from alpa_mlir.boundary import layer_boundary, mark_pipeline_boundary
     from alpa_mlir.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.compiler import cluster_presets, solver_methods
-    from alpa_mlir.data_loader import DataLoader
+    from alpa_mlir.data_loader import DataLoader, MeshDriverDataLoader
     from alpa_mlir.explanation import explain
+    from alpa_mlir.host_copies import prefetch
     from alpa_mlir.hosts.ray_hosts import RayWorkers
     from alpa_mlir.hosts.subprocesses import ProcessWorkers
     from alpa_mlir.hosts.threads import ThreadWorkers
+    from alpa_mlir.known_methods import get_3d_parallel_method, plan_to_method
+    from alpa_mlir.method import Method
+    from alpa_mlir.options import (
+        AutoLayerOption,
+        AutoShardingOption,
+        AutoStageOption,
+        ManualLayerOption,
+        ManualShardingOption,
+        ManualStageOption,
+        UniformStageOption,
+    )
     from alpa_mlir.parallel_step import ParallelStep, load
+    from alpa_mlir.pipeshard import PipeshardParallel
+    from alpa_mlir.placement_spec import PlacementSpec
     from alpa_mlir.plan import Plan, PlanDiff
+    from alpa_mlir.planned_step import PlannedStep, TracedStep
     from alpa_mlir.problem import ProblemSolution, solve_problem
     from alpa_mlir.runtime import LoadedPlan, Placement, use_virtual_devices
     from alpa_mlir.schedule import Schedule, ScheduleProblem
-    from alpa_mlir.search import AutoParallel, Method, PipeshardParallel, ShardParallel
+    from alpa_mlir.search import (
+        AutoParallel,
+        DataParallel,
+        ShardParallel,
+        Zero2Parallel,
+        Zero3Parallel,
+    )
+    from alpa_mlir.session import (
+        clear_executable_cache,
+        get_global_cluster,
+        get_global_num_devices,
+        init,
+        shutdown,
+    )
     from alpa_mlir.simulator import Timeline, simulate
     from alpa_mlir.tagging import grad, value_and_grad
+
+__version__ = VERSION
 
 # Where the names come from that are imported on first use.
 _HOME = {
     name: module
     for module, names in {
         "ahead": ("CompiledAhead", "compile_ahead"),
-        "api": ("ParallelFunction", "PlannedStep", "TracedStep", "compile", "parallelize"),
-        "boundary": ("layer_boundary",),
+        "api": ("ParallelFunction", "compile", "parallelize"),
+        "boundary": ("layer_boundary", "mark_pipeline_boundary"),
         "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "cluster": ("Cluster",),
         "compiler": ("cluster_presets", "solver_methods"),
-        "data_loader": ("DataLoader",),
+        "data_loader": ("DataLoader", "MeshDriverDataLoader"),
         "explanation": ("explain",),
+        "host_copies": ("prefetch",),
         "hosts.ray_hosts": ("RayWorkers",),
         "hosts.subprocesses": ("ProcessWorkers",),
         "hosts.threads": ("ThreadWorkers",),
+        "known_methods": ("get_3d_parallel_method", "plan_to_method"),
+        "method": ("Method",),
+        "options": (
+            "AutoLayerOption",
+            "AutoShardingOption",
+            "AutoStageOption",
+            "ManualLayerOption",
+            "ManualShardingOption",
+            "ManualStageOption",
+            "UniformStageOption",
+        ),
         "parallel_step": ("ParallelStep", "load"),
+        "pipeshard": ("PipeshardParallel",),
+        "placement_spec": ("PlacementSpec",),
         "plan": ("Plan", "PlanDiff"),
+        "planned_step": ("PlannedStep", "TracedStep"),
         "problem": ("ProblemSolution", "solve_problem"),
         "runtime": ("LoadedPlan", "Placement", "use_virtual_devices"),
         "schedule": ("Schedule", "ScheduleProblem"),
-        "search": ("AutoParallel", "Method", "PipeshardParallel", "ShardParallel"),
+        "search": (
+            "AutoParallel",
+            "DataParallel",
+            "ShardParallel",
+            "Zero2Parallel",
+            "Zero3Parallel",
+        ),
+        "session": (
+            "clear_executable_cache",
+            "get_global_cluster",
+            "get_global_num_devices",
+            "init",
+            "shutdown",
+        ),
         "simulator": ("Timeline", "simulate"),
         "tagging": ("grad", "value_and_grad"),
     }.items()
@@ -97,17 +150,25 @@ _HOME = {
 __all__ = [
     "AlpaError",
     "ArgumentMismatchError",
+    "AutoLayerOption",
     "AutoParallel",
+    "AutoShardingOption",
+    "AutoStageOption",
     "BackendError",
     "CheckpointError",
     "Cluster",
     "ClusterFileError",
     "CompiledAhead",
     "DataLoader",
+    "DataParallel",
     "DeletedArrayError",
     "DevicesError",
     "InfeasiblePlanError",
     "LoadedPlan",
+    "ManualLayerOption",
+    "ManualShardingOption",
+    "ManualStageOption",
+    "MeshDriverDataLoader",
     "Method",
     "MethodError",
     "MicroBatchError",
@@ -118,6 +179,7 @@ __all__ = [
     "PipeshardParallel",
     "Placement",
     "PlacementError",
+    "PlacementSpec",
     "Plan",
     "PlanDiff",
     "PlanFormatError",
@@ -135,20 +197,32 @@ __all__ = [
     "Timeline",
     "TraceError",
     "TracedStep",
+    "UniformStageOption",
     "UnsupportedOpError",
     "WorkerError",
     "WorkerLostError",
+    "Zero2Parallel",
+    "Zero3Parallel",
+    "clear_executable_cache",
     "cluster_presets",
     "compile",
     "compile_ahead",
     "explain",
+    "get_3d_parallel_method",
+    "get_global_cluster",
+    "get_global_num_devices",
     "grad",
+    "init",
     "latest_checkpoint",
     "layer_boundary",
     "load",
+    "mark_pipeline_boundary",
     "parallelize",
+    "plan_to_method",
+    "prefetch",
     "restore_checkpoint",
     "save_checkpoint",
+    "shutdown",
     "simulate",
     "solve_problem",
     "solver_methods",
@@ -165,7 +239,10 @@ def __getattr__(name: str) -> Any:
         return value
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from alpa_mlir.alpa_names import INSTEAD
+
+    instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:

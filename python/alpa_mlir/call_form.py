@@ -65,7 +65,7 @@ class CallForm:
                     where=f"argument {position} of {self.name}",
                     fix="pass the same value, or compile the step again",
                 )
-        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+        dynamic = self.dynamic(args)
         leaves, tree = trees.flatten(dynamic)
         if tree != self.in_tree:
             raise self._tree_mismatch(dynamic)
@@ -94,9 +94,16 @@ class CallForm:
             flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
         return flat
 
+    def dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments that are not static."""
+        static = {item.position for item in self.static}
+        return tuple(a for i, a in enumerate(args) if i not in static)
+
     def unflatten_results(self, flat: Sequence[Any]) -> Any:
         """The step's result from the module's outputs; key data become keys again."""
-        values = [_typed(value, leaf) for value, leaf in zip(flat, self.out_leaves, strict=True)]
+        values = [
+            typed_value(value, leaf) for value, leaf in zip(flat, self.out_leaves, strict=True)
+        ]
         return trees.unflatten(self.out_tree, values)
 
     def _tree_mismatch(self, dynamic: Any) -> ArgumentMismatchError:
@@ -185,7 +192,8 @@ class CallForm:
         )
 
 
-def _typed(value: Any, leaf: Leaf) -> Any:
+def typed_value(value: Any, leaf: Leaf) -> Any:
+    """A value of the plan as the caller has it: key data become keys again."""
     if not leaf.key_impl:
         return value
     if in_workers(value):

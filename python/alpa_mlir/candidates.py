@@ -18,9 +18,9 @@ import numpy as np
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, RescaleError, TraceError
+from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_tried import Tried, candidate_text
-from alpa_mlir.search import Method
 from alpa_mlir.trace import Traced
 
 Progress = Callable[[int, int, str], None]

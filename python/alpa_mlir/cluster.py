@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,21 +66,43 @@ class Cluster:
         plans describe the cluster instead, or measure it with `alpa-mlir profile`.
         """
         devices = _jax.devices()
-        is_cpu = devices[0].platform == "cpu"
+        platform = str(devices[0].platform)
+        return cls.nominal(f"live-{platform}", platform, (len(devices),), device_memory_bytes())
+
+    @classmethod
+    def nominal(
+        cls, name: str, platform: str, devices_per_host: Sequence[int], memory_bytes: int
+    ) -> Cluster:
+        """Hosts of which no more is known than their devices; rates are nominal.
+
+        Args:
+            platform: `"cpu"`, or anything else for GPUs.
+            devices_per_host: of each host.
+            memory_bytes: of each device.
+
+        Example:
+            >>> Cluster.nominal("two", "cpu", (4, 4), 1 << 30).num_devices
+            8
+        """
+        is_cpu = platform == "cpu"
         flops = 2e10 if is_cpu else 5e13
+        counts = Counter(devices_per_host)
         return cls.from_dict(
             {
-                "name": f"live-{devices[0].platform}",
+                "name": name,
                 "device_types": {
                     "device": {
-                        "memory_bytes": device_memory_bytes(),
+                        "memory_bytes": memory_bytes,
                         "memory_bandwidth": 1e10 if is_cpu else 1e12,
                         "peak_flops": dict.fromkeys(
                             ("float64", "float32", "float16", "bfloat16"), flops
                         ),
                     }
                 },
-                "hosts": {"count": 1, "devices": len(devices), "device_type": "device"},
+                "hosts": [
+                    {"count": count, "devices": devices, "device_type": "device"}
+                    for devices, count in counts.items()
+                ],
                 "links": {
                     "intra_host": {"bandwidth": 4e9 if is_cpu else 1e11, "latency": 2e-5},
                     "inter_host": {"bandwidth": 1e9, "latency": 1e-4},

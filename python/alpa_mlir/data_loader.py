@@ -8,8 +8,9 @@ import logging
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 from alpa_mlir import trees
 from alpa_mlir.errors import ArgumentMismatchError
@@ -134,6 +135,56 @@ class DataLoader:
             for x, index in zip(leaves, form.inputs, strict=True)
         ]
         return trees.unflatten(form.tree, placed)
+
+
+@final
+@dataclass(frozen=True)
+class _Samples:
+    """A data set that gives itself in batches, from its beginning each time."""
+
+    batches: Callable[[int, int, int], Iterable[Any]]
+    batch_size: int
+    count: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches(0, self.count * self.batch_size, self.batch_size))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def MeshDriverDataLoader(  # noqa: N802
+    batch_size: int,
+    num_samples: int,
+    input_iter_func: Callable[[int, int, int], Iterable[Any]],
+    step: ParallelStep,
+    prefetch_size: int = 1,
+) -> DataLoader:
+    """A `DataLoader` of a data set that is read by the numbers of its samples.
+
+    Batches are read in this process, by the loader's thread, and every worker is sent the parts
+    that it needs. Samples that do not fill a batch are left out.
+
+    Args:
+        batch_size: of the whole batch.
+        num_samples: of the data set.
+        input_iter_func: `(start, end, batch_size)` gives the samples from start to end, batch by
+            batch.
+        step: what is going to take them.
+        prefetch_size: batches that may wait, placed; at least 1.
+
+    Raises:
+        ArgumentMismatchError: the numbers make no sense.
+
+    Example:
+        >>> loader = MeshDriverDataLoader(32, len(data), read, train_step)   # doctest: +SKIP
+    """
+    if batch_size < 1 or num_samples < 0:
+        raise ArgumentMismatchError(
+            f"batch_size={batch_size}, num_samples={num_samples}", where="MeshDriverDataLoader"
+        )
+    samples = _Samples(input_iter_func, batch_size, num_samples // batch_size)
+    return DataLoader(samples, step, prefetch=prefetch_size)
 
 
 def _is_iterable(batches: Any) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.method import Method
 from alpa_mlir.planning import Planner
-from alpa_mlir.search import Method, PipeshardParallel, ShardParallel
 
 # As many times the hosts are tried at most.
 _MOST_HOSTS = 64
@@ -30,7 +30,7 @@ def explained(planner: Planner, error: InfeasiblePlanError) -> InfeasiblePlanErr
     tried = ["bfloat16"]
     if planner.method.num_micro_batches is not None:
         tried.append("more micro-batches")
-    if not _has_fixed_meshes(planner.method):
+    if not planner.method.has_fixed_meshes:
         tried.append(f"{_MOST_HOSTS} times the hosts")
     return InfeasiblePlanError(
         f"{what}; it does not fit with {' or with '.join(tried)} either",
@@ -46,15 +46,10 @@ def _changes(planner: Planner) -> Iterator[str]:
         yield f"fits with {count} micro-batches"
     if method.remat not in ("auto", "all") and _fits(planner, replace(method, remat="all")):
         yield 'fits with remat="all"'
-    if not _has_fixed_meshes(method):
+    if not method.has_fixed_meshes:
         yield from _more_hosts(planner, method)
     if _fits(planner, method, dtype="bfloat16"):
         yield "fits in bfloat16"
-
-
-def _has_fixed_meshes(method: Method) -> bool:
-    given = isinstance(method, ShardParallel) and method.mesh_shape is not None
-    return given or isinstance(method, PipeshardParallel)
 
 
 def _likely_counts(planner: Planner) -> list[int]:

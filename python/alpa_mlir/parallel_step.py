@@ -13,6 +13,7 @@ from alpa_mlir.checkpoint.restore import StateTarget
 from alpa_mlir.errors import DevicesError
 from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.initial_state import initial_state
+from alpa_mlir.placement_spec import input_placement, output_placement, placed_arguments
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.runtime import load as load_plan
@@ -66,6 +67,29 @@ class ParallelStep:
         """
         state = step_state(self.form, self.plan)
         return initial_state(init_fn, args, state, self.plan, self.loaded)
+
+    def place(self, *args: Any) -> tuple[Any, ...]:
+        """The arguments, copied to where the step reads them first.
+
+        A step takes them without another copy. It uses up the state among them, as that of
+        earlier calls.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the step was made for.
+
+        Example:
+            >>> state, batch = train_step.place(state, batch)              # doctest: +SKIP
+        """
+        return placed_arguments(self.form, self.plan, self.loaded, args)
+
+    def get_input_placement_specs(self) -> tuple[Any, ...]:
+        """Where the step wants its arguments: a tree of `PlacementSpec`s for each; None for those
+        that are Python values."""
+        return input_placement(self.form, self.plan)
+
+    def get_output_placement_specs(self) -> Any:
+        """Where the step leaves its results: a tree of `PlacementSpec`s."""
+        return output_placement(self.form, self.plan)
 
     def state_target(self) -> StateTarget:
         """The state that the step takes: what `restore_checkpoint(folder, step)` asks for. Several

@@ -25,8 +25,8 @@ from typing import Any
 from alpa_mlir import compiler
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
-from alpa_mlir.search import Method
 from alpa_mlir.signature import Signature
 
 MOST_BYTES = 2 << 30

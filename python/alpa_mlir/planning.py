@@ -24,8 +24,8 @@ from alpa_mlir.errors import (
     MicroBatchError,
     TraceError,
 )
+from alpa_mlir.method import AUTO_SCHEDULES, Method
 from alpa_mlir.plan import Plan, Tried
-from alpa_mlir.search import AUTO_SCHEDULES, Method
 
 _jax: Any = jax
 

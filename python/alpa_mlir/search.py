@@ -1,306 +1,20 @@
-"""Methods: what the compiler may choose, and what the user has chosen already."""
+"""Methods that search: all of a plan, or the shardings on one mesh; and data parallelism."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import inf, prod
-from typing import Any, cast, final
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
+from math import prod
+from typing import ClassVar, final
 
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compiler import pipeline_methods, schedule_table, schedules, sharding_methods
+from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.plan import EXPORTS
-from alpa_mlir.schedule import Schedule, ScheduleProblem
-from alpa_mlir.submesh import SubmeshLike, submeshes_text
-
-LAYER_BALANCES = ("communication", "operators")
-REMAT = ("none", "all", "auto")
-# Estimates that only rank candidates may be this far from the best plan.
-_COARSE_GAP = 0.05
-_COARSE_SECONDS = 5.0
-_INTERLEAVED = "interleaved-1f1b"
-# What "auto" tries.
-AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method(ABC):
-    """Base of the methods.
-
-    Attributes:
-        num_micro_batches: parts of the batch that go through the stages one after another.
-        schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
-            more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
-            (gradients of weights fill what stages wait); or `"auto"` for the one of the
-            first three whose plan takes the fewest seconds; or a `Schedule` of one's own,
-            for which the search assumes the seconds and the memory of the one that it is like.
-        virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
-            two with `"interleaved-1f1b"` and one with others.
-        layers: how many layers stages are made from; 0 takes it from the model's repeated
-            blocks (`docs/layers.md`).
-        max_layers: most layers to take where `layers` is 0.
-        layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
-            gives each equally many ops.
-        remat: layers whose forward values are computed again for the gradients instead of
-            being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for those of the stages
-            with which a step that fits takes the fewest seconds.
-        memory_fraction: part of a device's memory that a plan may use.
-        time_limit_seconds: for the shardings of one stage; the best found by then counts.
-        method: what shardings may be chosen: `"auto"` for all, or a name of
-            `docs/methods.md` such as `"data-parallel"`, `"zero-3"` or `"manual"`.
-        in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
-            over the function's dynamic arguments, or its beginning; None pins nothing.
-        mesh_axes: names of the mesh's axes in `in_shardings`.
-        num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
-        export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
-            programs of one device that need no partitioner.
-        finalists: how many of the best plans to compile and measure on the devices of this
-            process, which have to be of the kind that the cluster describes, before the fastest
-            is chosen; 0 leaves the choice to the predictions.
-    """
-
-    num_micro_batches: int | Sequence[int] | None = 1
-    schedule: str | Schedule = "1f1b"
-    virtual_stages: int = 0
-    layers: int = 0
-    max_layers: int = 64
-    layer_balance: str = "communication"
-    remat: str | Sequence[int] = "none"
-    memory_fraction: float = 0.9
-    time_limit_seconds: float = 60.0
-    method: str = "auto"
-    in_shardings: Any = None
-    mesh_axes: Sequence[str] = ("x", "y", "z")
-    num_mesh_axes: int = 2
-    export: str = "shardy"
-    finalists: int = 0
-
-    def __post_init__(self) -> None:
-        where = type(self).__name__
-        if self.export not in EXPORTS:
-            raise MethodError(
-                f"export {self.export!r}", where=where, fix=f"use one of {', '.join(EXPORTS)}"
-            )
-        if self.method not in sharding_methods():
-            raise MethodError(
-                f"unknown method {self.method!r}",
-                where=where,
-                fix=f"use one of {', '.join(sharding_methods())}",
-            )
-        if self.in_shardings is not None and self.method != "manual":
-            raise MethodError(
-                f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
-            )
-        if self.schedule_name not in ("auto", *schedules()):
-            raise MethodError(
-                f"schedule {self.schedule!r}",
-                where=where,
-                fix=f"use one of {', '.join(('auto', *schedules()))}",
-            )
-        counts: Any = self.num_micro_batches
-        listed: Any = () if counts is None else (counts,) if _is_single(counts) else counts
-        for count in listed:
-            if not _is_whole(count, 1):
-                raise MethodError(
-                    f"{count!r} micro-batches", where=where, fix="use whole numbers of at least 1"
-                )
-        if not isinstance(counts, int) and not isinstance(self, AutoParallel):
-            raise MethodError(
-                f"num_micro_batches is {counts!r}", where=where, fix="give one number"
-            )
-        if self.num_mesh_axes not in (2, 3):
-            raise MethodError(f"{self.num_mesh_axes} mesh axes", where=where, fix="use 2 or 3")
-        for name, most, fix in (
-            ("memory_fraction", 1.0, "use (0, 1]"),
-            ("time_limit_seconds", inf, "use more than 0"),
-        ):
-            value: Any = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value <= most:
-                raise MethodError(f"{name} {value!r}", where=where, fix=fix)
-        for name, least in (
-            ("finalists", 0),
-            ("layers", 0),
-            ("max_layers", 1),
-            ("virtual_stages", 0),
-        ):
-            value = getattr(self, name)
-            if not _is_whole(value, least):
-                raise MethodError(
-                    f"{name} {value!r}", where=where, fix=f"use a whole number of at least {least}"
-                )
-        rounds = [name for name, row in schedule_table().items() if row.takes_several_stages]
-        if self.virtual_stages > 1 and self.schedule_name not in rounds:
-            raise MethodError(
-                f"{self.virtual_stages} virtual_stages with schedule {self.schedule!r}",
-                where=where,
-                fix=f"use one of {', '.join(rounds)}",
-            )
-        if self.layer_balance not in LAYER_BALANCES:
-            raise MethodError(
-                f"layer_balance {self.layer_balance!r}",
-                where=where,
-                fix=f"use one of {', '.join(LAYER_BALANCES)}",
-            )
-        again: Any = self.remat
-        if again not in REMAT and (_is_single(again) or not all(_is_whole(x, 0) for x in again)):
-            raise MethodError(
-                f"remat {self.remat!r}",
-                where=where,
-                fix=f"use one of {', '.join(REMAT)}, or numbers of layers",
-            )
-
-    @property
-    def schedule_name(self) -> str:
-        """What the search knows: `schedule`, or what that is like."""
-        return self.schedule if isinstance(self.schedule, str) else self.schedule.like
-
-    @property
-    def stages_per_mesh(self) -> int:
-        """How many stages lie on each mesh.
-
-        Example:
-            >>> AutoParallel(schedule="interleaved-1f1b").stages_per_mesh
-            2
-        """
-        return self.virtual_stages or (2 if self.schedule_name == _INTERLEAVED else 1)
-
-    @abstractmethod
-    def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        """Options of `alpa-search-stages` that fix what the user has chosen.
-
-        Raises:
-            MethodError: the choice does not fit the cluster.
-        """
-
-    def may_cut(self, cluster: Cluster) -> bool:
-        """Whether a plan may have several stages, so that scans over layers are unrolled."""
-        return sum(cluster.devices_per_host) > 1
-
-    def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
-        """The counts to choose from, rising; without any given, all that divide the batch.
-
-        Raises:
-            MethodError: none of the given numbers divides the batch.
-        """
-        counts = self.num_micro_batches
-        if isinstance(counts, int):
-            return (counts,)
-        given = range(1, batch_size + 1) if counts is None else sorted(set(counts))
-        fitting = tuple(n for n in given if batch_size % n == 0)
-        if not fitting:
-            raise MethodError(
-                f"none of {tuple(counts or ())} micro-batches divides a batch of {batch_size}",
-                where=type(self).__name__,
-                fix="give a number that divides it",
-            )
-        return fitting
-
-    def import_passes(self, cluster: Cluster) -> str:
-        """Passes that make a traced module ready for searches."""
-        layers = {
-            "layers": str(self.layers),
-            "max-layers": str(self.max_layers),
-            "balance": self.layer_balance,
-        }
-        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
-        return ",".join(
-            (
-                "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
-                *scans,
-                _with_options("alpa-cluster-layers", layers),
-            )
-        )
-
-    def search_passes(
-        self,
-        cluster: Cluster,
-        cluster_file: str,
-        count: int,
-        *,
-        coarse: bool = False,
-        why: bool = True,
-        solved: str = "",
-    ) -> str:
-        """The search, in full or, for an estimate, only as far as ranks candidates.
-
-        Args:
-            why: whether the error is to say what is closest to fitting, if nothing fits.
-            solved: a folder in which solved stages are kept; empty for none.
-        """
-        is_searched = self.remat == "auto"
-        again = ["none"] if is_searched else self.remat
-        again = [again] if isinstance(again, str) else [str(x) for x in again]
-        limit = self.time_limit_seconds
-        rounds, is_interleaved = self.stages_per_mesh, self.schedule_name == _INTERLEAVED
-        search = {
-            "cluster": cluster_file,
-            "num-micro-batches": str(count),
-            "schedule": self.schedule_name,
-            **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
-            "memory-fraction": str(self.memory_fraction),
-            "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
-            "method": self.method,
-            **({"remat": "auto"} if is_searched else {}),
-            "mesh-axes": str(self.num_mesh_axes),
-            **({"gap": str(_COARSE_GAP)} if coarse else {}),
-            **({} if why else {"explain-misfit": "false"}),
-            **({"cache-dir": solved} if solved else {}),
-            **self.stage_options(cluster),
-        }
-        return ",".join(
-            (
-                _with_options("alpa-rematerialize", {"layers": ",".join(again) or "none"}),
-                _with_options("alpa-search-stages", search),
-            )
-        )
-
-    def finish_passes(self, gradients: str, num_stages: int = 0, count: int = 1) -> str:
-        """Passes that make programs of the chosen stages.
-
-        Args:
-            num_stages: that were chosen, for `count` micro-batches; only a schedule of one's own
-                has to know.
-
-        Raises:
-            MethodError: such a schedule makes no steps for them.
-        """
-        build: dict[str, str] = {}
-        if not isinstance(self.schedule, str):
-            if not num_stages:
-                raise MethodError(
-                    f"schedule {self.schedule.name!r} needs the number of stages",
-                    where=type(self).__name__,
-                    fix="plan with this method; there are no passes for it before the search",
-                )
-            meshes = num_stages // self.stages_per_mesh
-            problem = ScheduleProblem.in_rounds(meshes, self.stages_per_mesh, count)
-            build = {"schedule": "custom", "steps": self.schedule.text(problem)}
-        return ",".join(
-            (
-                "alpa-defer-sums",
-                "alpa-gather-sums",
-                _with_options("alpa-slice-stages", {"gradients": gradients}),
-                "alpa-split-backward",
-                "alpa-insert-reshards",
-                "alpa-optimize-collectives",
-                "alpa-verify-sharding",
-                _with_options("alpa-build-schedule", build),
-                "alpa-plan-transfers",
-                "alpa-verify-program",
-                "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
-            )
-        )
-
-    def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
-        """The whole pass pipeline for one count of micro-batches."""
-        parts = (
-            self.import_passes(cluster),
-            self.search_passes(cluster, cluster_file, count),
-            self.finish_passes(gradients),
-        )
-        return ",".join(parts)
+from alpa_mlir.method import Method, is_mesh_shape
+from alpa_mlir.options import AutoShardingOption, ManualShardingOption, chosen_shardings
+from alpa_mlir.schedule import Schedule
+from alpa_mlir.submesh import submeshes_text
 
 
 @final
@@ -322,6 +36,8 @@ class AutoParallel(Method):
         'inter-only'
     """
 
+    searches_counts: ClassVar[bool] = True
+
     num_micro_batches: int | Sequence[int] | None = None
     schedule: str | Schedule = "auto"
     remat: str | Sequence[int] = "auto"
@@ -340,21 +56,14 @@ class AutoParallel(Method):
         return {"pipeline": self.pipeline}
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class ShardParallel(Method):
-    """One mesh and no pipeline; the shardings are searched, or follow a named method.
+class OneMesh(Method, ABC):
+    """Base of the methods with one mesh and no pipeline.
 
     Attributes:
         mesh_shape: sizes of the mesh's axes, such as `(2, 4)`; by default every view of the
             whole cluster is tried.
         device_type: take only hosts of this type, where a cluster has several.
-
-    Example:
-        >>> ShardParallel(mesh_shape=(2, 2)).mesh_shape
-        (2, 2)
-        >>> ShardParallel(method="zero-2").method
-        'zero-2'
     """
 
     mesh_shape: tuple[int, ...] | None = None
@@ -365,19 +74,23 @@ class ShardParallel(Method):
         if self.virtual_stages > 1:
             raise MethodError(
                 f"{self.virtual_stages} virtual_stages without a pipeline",
-                where="ShardParallel",
+                where=type(self).__name__,
                 fix="use AutoParallel or PipeshardParallel",
             )
-        if self.mesh_shape is not None and not _is_mesh_shape(self.mesh_shape):
+        if self.mesh_shape is not None and not is_mesh_shape(self.mesh_shape):
             raise MethodError(
                 f"mesh_shape {self.mesh_shape!r}",
-                where="ShardParallel",
+                where=type(self).__name__,
                 fix="give one to three sizes of at least 1, such as (2, 4)",
             )
 
     @property
     def stages_per_mesh(self) -> int:
         return 1
+
+    @property
+    def has_fixed_meshes(self) -> bool:
+        return self.mesh_shape is not None
 
     def may_cut(self, cluster: Cluster) -> bool:
         return False
@@ -388,7 +101,7 @@ class ShardParallel(Method):
             if len(set(hosts)) > 1:
                 raise MethodError(
                     f"hosts with {list(hosts)} devices do not make one mesh",
-                    where="ShardParallel",
+                    where=type(self).__name__,
                     fix="use AutoParallel, or give mesh_shape",
                 )
             return {"submeshes": self._submesh(len(hosts), hosts[0])}
@@ -397,7 +110,7 @@ class ShardParallel(Method):
         if prod(submesh) != size or submesh[0] > len(hosts):
             raise MethodError(
                 f"mesh_shape {self.mesh_shape} takes {size} devices of hosts with {list(hosts)}",
-                where="ShardParallel",
+                where=type(self).__name__,
                 fix="use devices of one host, or whole hosts",
             )
         return {
@@ -406,7 +119,7 @@ class ShardParallel(Method):
         }
 
     def _submesh(self, hosts: int, devices: int) -> str:
-        return submeshes_text([(hosts, devices, self.device_type)], "ShardParallel")
+        return submeshes_text([(hosts, devices, self.device_type)], type(self).__name__)
 
     def _hosts(self, cluster: Cluster) -> list[int]:
         """Devices of each host that may be taken."""
@@ -415,7 +128,7 @@ class ShardParallel(Method):
         if not fitting:
             raise MethodError(
                 f"cluster {cluster.name!r} has no hosts of device type {self.device_type!r}",
-                where="ShardParallel",
+                where=type(self).__name__,
                 fix=f"use one of {', '.join(sorted(set(cluster.host_device_types)))}",
             )
         return fitting
@@ -423,101 +136,71 @@ class ShardParallel(Method):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PipeshardParallel(Method):
-    """Stages by hand; the shardings inside each are searched.
+class ShardParallel(OneMesh):
+    """One mesh and no pipeline; the shardings are searched, or follow a named method.
 
-    Attributes:
-        submeshes: (hosts, devices of each host) of each stage's mesh; or (hosts, devices of each
-            host, device type) for hosts of that type, where a cluster has several. With
-            `virtual_stages` these are p equal meshes, and stage i lies on mesh i modulo p.
-        mesh_shapes: the logical shape of each mesh; searched by default.
-        layer_ranges: [first, end) of each stage's layers; searched by default.
+    Args:
+        auto_sharding_option, manual_sharding_option: other ways to write `method`,
+            `in_shardings` and `mesh_axes`.
 
     Example:
-        >>> method = PipeshardParallel(submeshes=[(1, 2), (1, 2)], num_micro_batches=4)
-        >>> mixed = PipeshardParallel(submeshes=[(1, 8, "a100"), (2, 4, "v100")])
+        >>> ShardParallel(mesh_shape=(2, 2)).mesh_shape
+        (2, 2)
+        >>> ShardParallel(method="zero-2").method
+        'zero-2'
     """
 
-    submeshes: Sequence[SubmeshLike] = ()
-    mesh_shapes: Sequence[tuple[int, ...]] | None = None
-    layer_ranges: Sequence[tuple[int, int]] | None = None
+    auto_sharding_option: InitVar[AutoShardingOption | None] = None
+    manual_sharding_option: InitVar[ManualShardingOption | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(
+        self,
+        auto_sharding_option: AutoShardingOption | None,
+        manual_sharding_option: ManualShardingOption | None,
+    ) -> None:
+        chosen_shardings(self, auto_sharding_option, manual_sharding_option)
         super().__post_init__()
-        if not self.submeshes:
-            raise MethodError(
-                "no submeshes", where="PipeshardParallel", fix="give (hosts, devices) a stage"
-            )
-        submeshes_text(self.submeshes, "PipeshardParallel")
-        meshes = len(self.submeshes)
-        stages = meshes * self.stages_per_mesh
-        for name, given, wanted in (
-            ("mesh_shapes", self.mesh_shapes, meshes),
-            ("layer_ranges", self.layer_ranges, stages),
-        ):
-            if given is not None and len(given) != wanted:
-                each = "" if wanted == meshes else f" with {self.stages_per_mesh} stages each"
-                raise MethodError(
-                    f"{len(given)} {name} for {meshes} submeshes{each}",
-                    where="PipeshardParallel",
-                    fix=f"give {wanted}, one for each {'mesh' if wanted == meshes else 'stage'}",
-                )
-        if self.stages_per_mesh > 1 and len({tuple(submesh) for submesh in self.submeshes}) > 1:
-            raise MethodError(
-                f"unequal submeshes with {self.stages_per_mesh} stages on each",
-                where="PipeshardParallel",
-                fix=f"give equal submeshes, or another schedule than {self.schedule!r}",
-            )
-        for submesh, shape in zip(self.submeshes, self.mesh_shapes or (), strict=False):
-            if not _is_mesh_shape(shape) or prod(shape) != prod(submesh[:2]):
-                raise MethodError(
-                    f"mesh shape {shape!r} for submesh {submesh!r}",
-                    where="PipeshardParallel",
-                    fix="give one to three sizes whose product is the submesh's devices",
-                )
-        for layers in self.layer_ranges or ():
-            if len(layers) != 2 or not all(_is_whole(x, 0) for x in layers):
-                raise MethodError(
-                    f"layer range {layers!r}",
-                    where="PipeshardParallel",
-                    fix="give [first, end) numbers of layers, such as (0, 2)",
-                )
-
-    def may_cut(self, cluster: Cluster) -> bool:
-        return len(self.submeshes) * self.stages_per_mesh > 1
-
-    def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        options = {"submeshes": submeshes_text(self.submeshes, "PipeshardParallel")}
-        if self.mesh_shapes is not None:
-            options["mesh-shapes"] = ",".join("x".join(map(str, s)) for s in self.mesh_shapes)
-        if self.layer_ranges is not None:
-            options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
-        return options
 
 
-def _is_single(value: Any) -> bool:
-    return isinstance(value, str) or not isinstance(value, Iterable)
+@final
+@dataclass(frozen=True, kw_only=True)
+class DataParallel(OneMesh):
+    """The batch is split over all devices; parameters, optimizer state and gradients are whole on
+    each, and gradients are all-reduced. The method `data-parallel` of docs/methods.md.
+
+    Example:
+        >>> DataParallel(num_micro_batches=2).method
+        'data-parallel'
+    """
+
+    method: str = field(default="data-parallel", init=False)
 
 
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+@final
+@dataclass(frozen=True, kw_only=True)
+class Zero2Parallel(OneMesh):
+    """Data parallelism with gradients and optimizer state split over all devices: gradients are
+    reduce-scattered, new parameters all-gathered. The method `zero-2` of docs/methods.md
+    (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+    2020).
+
+    Example:
+        >>> Zero2Parallel().method
+        'zero-2'
+    """
+
+    method: str = field(default="zero-2", init=False)
 
 
-def _is_mesh_shape(shape: Any) -> bool:
-    if not isinstance(shape, Sequence):
-        return False
-    sizes = cast("Sequence[Any]", shape)
-    return 1 <= len(sizes) <= 3 and all(_is_whole(size, 1) for size in sizes)
+@final
+@dataclass(frozen=True, kw_only=True)
+class Zero3Parallel(OneMesh):
+    """As `Zero2Parallel`, with parameters split too, and gathered wherever they are used. The
+    method `zero-3` of docs/methods.md.
 
+    Example:
+        >>> Zero3Parallel().method
+        'zero-3'
+    """
 
-def _with_options(name: str, options: dict[str, str]) -> str:
-    def quoted(value: str) -> str:
-        is_list = value.startswith("{") and value.endswith("}")
-        if is_list or not set(value) & set(" \t\"'{}"):
-            return value
-        mark = "'" if '"' in value else '"'
-        return f"{mark}{value}{mark}"
-
-    if not options:
-        return name
-    return f"{name}{{{' '.join(f'{key}={quoted(value)}' for key, value in options.items())}}}"
+    method: str = field(default="zero-3", init=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from alpa_mlir.call_form import CallForm
 from alpa_mlir.checkpoint.restore import StateTarget, Wanted
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.micro_batch import Leaf
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import InputInfo, OutputInfo, Plan
 
 
 @dataclass(frozen=True)
@@ -108,23 +108,23 @@ class StepBatch:
 def step_batch(form: CallForm, plan: Plan) -> StepBatch:
     """The batch that a step takes."""
     numbers, tree, count = _arguments(form, batches=True)
-    groups = _groups(plan)
+    members = groups(plan.inputs)
     leaves = tuple(form.in_leaves[number] for number in numbers)
     inputs = tuple(
-        None if leaf.key_impl else groups[number][0]
+        None if leaf.key_impl else members[number][0]
         for leaf, number in zip(leaves, numbers, strict=True)
     )
     return StepBatch(plan.name, tree, count != 1, leaves, inputs)
 
 
-def _groups(plan: Plan) -> list[list[int]]:
-    """The plan's inputs that each argument is made of."""
-    groups: list[list[int]] = []
-    for number, info in enumerate(plan.inputs):
+def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[list[int]]:
+    """Numbers of the plan's inputs, or outputs, that each argument, or result, is made of."""
+    found: list[list[int]] = []
+    for number, info in enumerate(infos):
         if info.piece is None or info.piece.offset == 0:
-            groups.append([])
-        groups[-1].append(number)
-    return groups
+            found.append([])
+        found[-1].append(number)
+    return found
 
 
 def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any, int]:
@@ -145,14 +145,14 @@ def step_state(form: CallForm, plan: Plan) -> StepState:
         >>> [leaf.name for leaf in step_state(step.form, step.plan).leaves]    # doctest: +SKIP
         ["['w']", "['b']"]
     """
-    groups = _groups(plan)
+    members = groups(plan.inputs)
     numbers, tree, _ = _arguments(form, batches=False)
     paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):
-        pieces = [plan.inputs[i].piece for i in groups[number]]
+        pieces = [plan.inputs[i].piece for i in members[number]]
         rows = tuple(0 if piece is None else piece.offset for piece in pieces)
         leaves.append(
-            StateLeaf(trees.text(path), form.in_leaves[number], tuple(groups[number]), rows)
+            StateLeaf(trees.text(path), form.in_leaves[number], tuple(members[number]), rows)
         )
     return StepState(tree, tuple(leaves))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import Cluster, compiler
+from alpa_mlir import AutoParallel, Cluster, PipeshardParallel, ShardParallel, compiler
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -18,7 +18,6 @@ from alpa_mlir.errors import (
     PassError,
     UnsupportedOpError,
 )
-from alpa_mlir.search import AutoParallel, PipeshardParallel, ShardParallel
 
 CLUSTER = Cluster.load("cpu-test")  # 2 hosts of 4 devices
 
@@ -77,7 +76,7 @@ def test_automatic_counts_divide_the_batch():
         (lambda: AutoParallel(num_micro_batches=0), "0 micro-batches; fix"),
         (lambda: AutoParallel(num_micro_batches=(2, -1)), "-1 micro-batches; fix"),
         (lambda: ShardParallel(num_micro_batches=(1, 2)), "ShardParallel: num_micro_batches is"),
-        (lambda: PipeshardParallel(), "no submeshes"),
+        (lambda: PipeshardParallel(mesh_shapes=[(1, 2)]), "no submeshes"),
         (
             lambda: PipeshardParallel(submeshes=[(1, 1)], layer_ranges=[(0, 1), (1, 2)]),
             "2 layer_ranges for 1 submeshes",

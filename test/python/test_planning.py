@@ -210,7 +210,7 @@ def test_whatever_changes_misses(kept, monkeypatch):
     for what, options in changed.items():
         assert not kept(**options)[1], what
         assert kept(**options)[1], what
-    monkeypatch.setattr("alpa_mlir.api.code_version", lambda: "another")
+    monkeypatch.setattr("alpa_mlir.planned_step.code_version", lambda: "another")
     assert not kept()[1]
 
 

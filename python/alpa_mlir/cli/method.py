@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import fields as all_fields
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from alpa_mlir.cli.common import count, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:
-    from alpa_mlir.search import Method
+    from alpa_mlir.method import Method
 
 METHODS = ("auto", "shard", "pipeshard")
 
@@ -162,7 +163,8 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
     Raises:
         MethodError: options that do not go together.
     """
-    from alpa_mlir.search import AutoParallel, PipeshardParallel, ShardParallel
+    from alpa_mlir.pipeshard import PipeshardParallel
+    from alpa_mlir.search import AutoParallel, OneMesh, ShardParallel
 
     kinds: dict[str, type[Method]] = {
         "auto": AutoParallel,
@@ -170,6 +172,8 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
         "pipeshard": PipeshardParallel,
     }
     base = AutoParallel() if default is None else default
+    if isinstance(base, OneMesh):  # DataParallel and the like, whose shardings may be replaced.
+        base = ShardParallel(**{item.name: getattr(base, item.name) for item in all_fields(base)})
     name = options.method or next(n for n, kind in kinds.items() if type(base) is kind)
     fields = {
         field: getattr(options, option)

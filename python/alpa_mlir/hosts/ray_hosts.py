@@ -151,7 +151,7 @@ class RayWorkers:
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
         options = LoadOptions(donate_state, backend, cache)
-        ray = self._connected()
+        ray = self.connect()
         platform, share = self._room(ray, plan, placement)
         group = self._group(ray, plan, placement, platform, share)
         group.start(plan, placement, platform, options, progress)
@@ -163,7 +163,7 @@ class RayWorkers:
         if ray.is_initialized() and _is_started_here(ray):
             ray.shutdown()
 
-    def _connected(self) -> Any:
+    def connect(self) -> Any:
         ray = import_ray()
         if ray.is_initialized():
             return ray

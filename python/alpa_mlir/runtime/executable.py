@@ -139,20 +139,26 @@ class LoadedPlan:
         return piece if target is None else _jax.device_put(piece, target)
 
     def put(self, index: int, x: Any) -> Any:
-        """Place a batch argument ahead of the step that takes it.
+        """Place an argument ahead of the step that takes it.
 
         Args:
             index: of the plan's input.
             x: an array of NumPy, which may change afterwards, or of JAX.
 
         Returns:
-            What steps take in its place, without a copy.
+            What steps take in its place, without a copy: of state an array of JAX, which the next
+            step may use up.
 
         Raises:
             ArgumentMismatchError: it has another shape or dtype than the plan's.
         """
         shape = input_shape(self.plan, index)
-        x = check_argument(x, self.plan.inputs[index], shape)
+        info = self.plan.inputs[index]
+        x = check_argument(x, info, shape)
+        if info.kind == "state":
+            target = self.sharding_of_input(index)
+            is_ours = isinstance(x, jax.Array) and x.sharding is target
+            return x if target is None or is_ours else _jax.device_put(np.array(x), target)
         batch = self._batch(index, x)
         parts: dict[int, jax.Array] = {}
         order: dict[int | None, int] = {}

@@ -1,0 +1,322 @@
+"""A step on its way to devices: traced, then planned, then loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from alpa_mlir import feasible, finalists, plan_cache, session, trees
+from alpa_mlir import trace as tracing
+from alpa_mlir.boundary import SCOPE as BOUNDARY_SCOPE
+from alpa_mlir.cache_folder import CacheLike, chosen_folder
+from alpa_mlir.candidates import Candidates
+from alpa_mlir.cluster import ClusterLike, as_cluster
+from alpa_mlir.compiler import Module, compiler_version
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.hosts.interface import Hosts
+from alpa_mlir.method import Method
+from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
+from alpa_mlir.pins import pinned_axes
+from alpa_mlir.plan import Plan, Tried
+from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
+from alpa_mlir.planning import Planner
+from alpa_mlir.search import AutoParallel
+from alpa_mlir.trace import Traced
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is to be read and run; see `parallelize`."""
+
+    batch_argnums: int | Sequence[int] | None = None
+    static_argnums: int | Sequence[int] | Literal["auto"] = ()
+    gradient_reduction: Literal["mean", "sum"] = "mean"
+    donate_state: bool = True
+    cache: CacheLike = True
+    workers: Hosts | None = None
+    donate_argnums: int | Sequence[int] | Literal["auto"] = "auto"
+
+    def for_arguments(self, args: Sequence[Any]) -> Options:
+        """The same, where what depends on the arguments is said as numbers.
+
+        Raises:
+            MethodError: `donate_argnums` names other arguments than those that are state.
+        """
+        result = self
+        if self.static_argnums == "auto":
+            static = tuple(i for i, arg in enumerate(args) if _is_static(arg))
+            result = replace(result, static_argnums=static)
+        if self.donate_argnums != "auto":
+            count = len(args)
+            given = set(positions(self.donate_argnums, count))
+            others = {*positions(result.static_argnums, count), *result.batches(count)}
+            state = set(range(count)) - others
+            if given and given != state:
+                raise MethodError(
+                    f"donate_argnums {self.donate_argnums!r}; arguments "
+                    f"{', '.join(map(str, sorted(state)))} are state",
+                    where="parallelize",
+                    fix="give all of them, or none, or donate_state",
+                )
+            result = replace(result, donate_state=bool(given), donate_argnums="auto")
+        return result
+
+    def batches(self, count: int) -> tuple[int, ...]:
+        """Positions of the batches among so many arguments, whose static ones are known."""
+        if self.batch_argnums is not None:
+            return positions(self.batch_argnums, count)
+        static = positions(self.static_argnums, count)
+        return tuple(i for i in range(count) if i not in static)[-1:]
+
+
+def positions(argnums: int | Sequence[int] | Literal["auto"], count: int) -> tuple[int, ...]:
+    """Numbers of arguments, counted from the beginning; none of what is not known yet."""
+    if argnums == "auto":
+        return ()
+    numbers: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return tuple(int(n) % count for n in numbers) if count else ()
+
+
+def _is_static(arg: Any) -> bool:
+    if isinstance(arg, bool | int | float | str):
+        return True
+    return not all(hasattr(x, "dtype") or isinstance(x, int | float) for x in trees.leaves(arg))
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as the compiler will read it; `plan` goes on.
+
+    Attributes:
+        traced: text, signature and trees, at the size of one micro-batch.
+        examples: the arguments' shapes, to trace again for another number of micro-batches.
+        cluster, method: what `plan` takes by default.
+    """
+
+    fn: Callable[..., Any] = field(repr=False)
+    examples: tuple[Any, ...] = field(repr=False)
+    options: Options
+    traced: Traced
+    cluster: ClusterLike = None
+    method: Method = field(default_factory=AutoParallel)
+
+    def as_text(self) -> str:
+        """The StableHLO module."""
+        return self.traced.as_text()
+
+    def plan(
+        self,
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        *,
+        cache: CacheLike | None = None,
+        progress: bool | Progress = False,
+    ) -> PlannedStep:
+        """Find the best plan for a cluster.
+
+        Args:
+            cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
+                the function, and without one the devices of this process.
+            method: by default that of the function, and without one `AutoParallel()`.
+            cache: whether plans are kept on disk and found again, or the folder to keep them
+                in; by default that of the function. docs/running.md says where they are.
+            progress: True for a bar that says what is being tried, or a function of
+                (candidates tried, candidates known of, what is tried).
+
+        Raises:
+            ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
+            InfeasiblePlanError: by the cause.
+            DevicesError: the method's finalists cannot be measured in this process.
+        """
+        described = as_cluster(self.cluster if cluster is None else cluster)
+        method = self.method if method is None else method
+        method = method.settled(described, lambda: _marked_layers(self.traced))
+        kept = _cache(self.options.cache if cache is None else cache)
+        if not isinstance(method.schedule, str):
+            kept = None  # A function does not say whether it is the one of another day.
+        annotated = _signature_json(self.traced, method)
+        name = ""
+        if kept is not None:
+            devices = finalists.devices_text() if method.finalists else ""
+            name = plan_cache.key(
+                self.traced.text, annotated, described, method, code_version(), devices
+            )
+            found = kept.get(name)
+            if found is not None:
+                traced = self.traced.resized(found.signature, found.text)
+                return PlannedStep(traced, found.plan, self.options).called()
+        candidates = Candidates(
+            lambda count: trace_step(self.fn, self.examples, self.options, count),
+            lambda traced: _signature_json(traced, method),
+            self.traced,
+            described,
+            method,
+            progress_bar("planning", "candidate") if progress is True else progress or None,
+            None if kept is None else kept.solved_folder(),
+        )
+        with candidates:
+            planner = Planner(candidates)
+            try:
+                chosen = planner.run()
+            except InfeasiblePlanError as error:
+                raise feasible.explained(planner, error) from None
+        traced = chosen.found.traced
+        plan = replace(chosen.found.plan, tried=chosen.tried)
+        result = PlannedStep(traced, plan, self.options).signed()
+        if kept is not None:
+            kept.put(name, CachedPlan(result.plan, traced.signature, traced.text))
+        return result
+
+    def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
+        """Take a plan that was made before, if it is for this step.
+
+        Args:
+            plan: a plan, or the folder where it was saved.
+            cluster: what it has to be made for; by default that of the function, and without one
+                the plan's own.
+
+        Raises:
+            PlanMismatchError: the plan is for another step or cluster, or made by another
+                compiler; names the first difference.
+        """
+        plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        traced = self.traced
+        if plan.num_micro_batches != traced.signature.num_micro_batches:
+            traced = trace_step(self.fn, self.examples, self.options, plan.num_micro_batches)
+        wanted = self.cluster if cluster is None else cluster
+        described = None if wanted is None else as_cluster(wanted)
+        plan.check(traced=traced, cluster=described, compiler=compiler_version())
+        return PlannedStep(traced, plan, self.options)
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A plan together with the trees of the function it was made from; `load` goes on.
+
+    Attributes:
+        traced, plan: the step, at the size of one micro-batch, and its plan.
+    """
+
+    traced: Traced = field(repr=False)
+    plan: Plan
+    options: Options
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The numbers of micro-batches that the search looked at, and other candidates; and what
+        finalists took when they were measured."""
+        return self.plan.tried
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds of one step on the described cluster, as the search foresaw them; where finalists
+        were measured, simulated with the seconds that the stages took."""
+        return self.plan.predicted.get("step_seconds", float("inf"))
+
+    def as_text(self) -> str:
+        """The plan as a table, and what else was tried."""
+        if len(self.tried) < 2:
+            return self.plan.as_text()
+        rows = sorted(self.tried, key=lambda t: (t.num_micro_batches, t.remat, t.schedule))
+        lines = [f"  {row.as_text()}" for row in rows]
+        return "\n".join([self.plan.as_text().rstrip(), "tried:", *lines]) + "\n"
+
+    def signed(self) -> PlannedStep:
+        """The same, where the plan says which step it is for and how it is called."""
+        plan = replace(self.plan, fingerprint=self.traced.fingerprint)
+        return replace(self, plan=plan).called()
+
+    def called(self) -> PlannedStep:
+        """The same, where the plan says how this step is called. A kept plan may have been made
+        for other containers, other static values that change nothing, or another `donate_state`."""
+        call = self.traced.form.to_info(self.options.donate_state)
+        return replace(self, plan=replace(self.plan, call=call))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
+        return self.plan.save(folder)
+
+    def load(
+        self,
+        *,
+        devices: Sequence[Any] | None = None,
+        workers: Hosts | None = None,
+        progress: bool | Progress = False,
+        backend: str = "auto",
+        cache: CacheLike | None = None,
+    ) -> ParallelStep:
+        """Compile every stage for its devices.
+
+        Args:
+            devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+            workers: where to start workers; by default as the function says, without that as
+                `init` said, and without that the plan runs in this process.
+            progress: True for a progress bar, or a function of (done, total, label).
+            backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see
+                docs/backends.md.
+            cache: whether compiled programs are kept on disk and found again, or the folder to
+                keep them in; by default that of the function.
+
+        Raises:
+            BackendError: the backend is not installed, or cannot compile a stage.
+            DevicesError: there are fewer devices than the plan needs.
+        """
+        donate = self.options.donate_state
+        kept = self.options.cache if cache is None else cache
+        hosts = self.options.workers if workers is None else workers
+        # Devices that are named are those of this process.
+        default = session.default_workers(hosts) if devices is None else hosts
+        loaded = load_on(self.plan, devices, default, donate, progress, backend, kept)
+        step = ParallelStep(self.traced.form, loaded)
+        if default is not hosts:
+            session.close_at_shutdown(loaded)
+        return step
+
+
+def _cache(choice: CacheLike) -> PlanCache | None:
+    folder = chosen_folder(choice)
+    return None if folder is None else PlanCache(folder)
+
+
+def _signature_json(traced: Traced, method: Method) -> str:
+    """The signature with the shardings that the method's user has decided."""
+    fields: dict[str, Any] = json.loads(traced.signature.to_json())
+    # An input of the compiler's own comes last, and has no pin.
+    pins = pinned_axes(method.in_shardings, method.mesh_axes, traced.in_tree)
+    for item, pin in zip(fields["inputs"], pins, strict=False):
+        if pin is None:
+            continue
+        rank = len(item["shape"])
+        if len(pin) > rank:
+            raise MethodError(
+                f"a sharding of {len(pin)} dimensions for {rank}",
+                where=item["name"],
+                fix="give at most one entry for each dimension",
+            )
+        item["sharding"] = pin + [[]] * (rank - len(pin))
+    return json.dumps(fields)
+
+
+def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options, count: int) -> Traced:
+    """A step as its options say, at the size of one of `count` micro-batches."""
+    return tracing.trace(
+        fn,
+        *args,
+        num_micro_batches=count,
+        batch_argnums=options.batch_argnums,
+        static_argnums=positions(options.static_argnums, len(args)),
+        gradient_reduction=options.gradient_reduction,
+    )
+
+
+def _marked_layers(traced: Traced) -> int:
+    """How many layers the step's own marks make; 0 if it has none."""
+    if BOUNDARY_SCOPE not in traced.text:
+        return 0
+    module = Module(traced.text).annotate(traced.signature.to_json())
+    module.run("alpa-import")
+    marks = module.as_text().count("alpa.boundary")
+    return marks + 1 if marks else 0
