@@ -15,7 +15,7 @@ from alpa_mlir.cache_folder import CacheLike, chosen_folder
 from alpa_mlir.candidates import Candidates
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
-from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.errors import InfeasiblePlanError, MethodError, MicroBatchError
 from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.method import Method
 from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
@@ -92,11 +92,12 @@ class TracedStep:
 
     Attributes:
         traced: text, signature and trees, at the size of one micro-batch.
+        fn: the function; None for a step that was read from a file.
         examples: the arguments' shapes, to trace again for another number of micro-batches.
         cluster, method: what `plan` takes by default.
     """
 
-    fn: Callable[..., Any] = field(repr=False)
+    fn: Callable[..., Any] | None = field(repr=False)
     examples: tuple[Any, ...] = field(repr=False)
     options: Options
     traced: Traced
@@ -149,7 +150,7 @@ class TracedStep:
                 traced = self.traced.resized(found.signature, found.text)
                 return PlannedStep(traced, found.plan, self.options).called()
         candidates = Candidates(
-            lambda count: trace_step(self.fn, self.examples, self.options, count),
+            self._again,
             lambda traced: _signature_json(traced, method),
             self.traced,
             described,
@@ -157,6 +158,8 @@ class TracedStep:
             progress_bar("planning", "candidate") if progress is True else progress or None,
             None if kept is None else kept.solved_folder(),
         )
+        if self.fn is None:  # Its micro-batches are what they are.
+            candidates.batch_size = self.traced.signature.num_micro_batches
         with candidates:
             planner = Planner(candidates)
             try:
@@ -169,6 +172,17 @@ class TracedStep:
         if kept is not None:
             kept.put(name, CachedPlan(result.plan, traced.signature, traced.text))
         return result
+
+    def _again(self, count: int) -> Traced:
+        if self.fn is None:
+            signature = self.traced.signature
+            raise MicroBatchError(
+                f"a file is read for one number of micro-batches, {signature.num_micro_batches}, "
+                f"not for {count}",
+                where=signature.name,
+                fix="read it again for that number",
+            )
+        return trace_step(self.fn, self.examples, self.options, count)
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
@@ -185,7 +199,7 @@ class TracedStep:
         plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         traced = self.traced
         if plan.num_micro_batches != traced.signature.num_micro_batches:
-            traced = trace_step(self.fn, self.examples, self.options, plan.num_micro_batches)
+            traced = self._again(plan.num_micro_batches)
         wanted = self.cluster if cluster is None else cluster
         described = None if wanted is None else as_cluster(wanted)
         plan.check(traced=traced, cluster=described, compiler=compiler_version())

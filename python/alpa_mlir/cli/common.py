@@ -85,3 +85,19 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
+
+
+def number(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers and ranges of them, such as `0,3-5`; a range has both its ends."""
+    result: list[int] = []
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        result += range(number(first), number(last) + 1) if dash else [number(first)]
+    return result

@@ -8,7 +8,7 @@ from dataclasses import fields as all_fields
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli.common import count, positive
+from alpa_mlir.cli.common import count, number, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _counts(text: str) -> Any:
 def _remat(text: str) -> Any:
     if text in ("none", "all", "auto"):
         return text
-    return tuple(_number(item) for item in text.split(","))
+    return tuple(number(item) for item in text.split(","))
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -236,11 +236,5 @@ def _ranges(text: str) -> list[tuple[int, int]]:
         first, dash, end = item.partition("-")
         if not dash:
             raise argparse.ArgumentTypeError(f"{item!r} is no range such as 0-2")
-        result.append((_number(first), _number(end)))
+        result.append((number(first), number(end)))
     return result
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(text)

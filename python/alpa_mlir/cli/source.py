@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli.common import add_virtual_devices, use_devices
+from alpa_mlir.cli.common import add_virtual_devices, numbers, use_devices
 from alpa_mlir.cli.method import OPTIONS, add_method, method_of
-from alpa_mlir.errors import ClusterFileError, EntryPointError
+from alpa_mlir.errors import ClusterFileError, EntryPointError, MethodError
 
 if TYPE_CHECKING:
-    from alpa_mlir.api import PlannedStep
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.entry import EntryPoint
     from alpa_mlir.plan import Plan
+    from alpa_mlir.planned_step import PlannedStep
 
-SOURCE = "a plan's folder, an entry point (module:function, file.py:function)"
+FILE_OPTIONS = ("batch_arguments", "carried", "reductions")
+SOURCE = "a plan's folder, an entry point (module:function, file.py:function), or a .mlir file"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,27 @@ def add_source(parser: argparse.ArgumentParser, what: str) -> None:
         "--no-cache", action="store_true", help="plan and compile anew, and keep neither"
     )
     add_method(parser)
+    group = parser.add_argument_group(
+        "StableHLO files", "where the file does not say it; the program is that of a micro-batch"
+    )
+    group.add_argument(
+        "--batch-arguments",
+        type=numbers,
+        metavar="N[,N..]",
+        help="arguments of @main that are batches (default: the last)",
+    )
+    group.add_argument(
+        "--carried",
+        type=_pairs,
+        metavar="A=R[,A=R..]",
+        help="arguments whose values for the next step are these results; ranges such as 0-5=0-5",
+    )
+    group.add_argument(
+        "--reductions",
+        type=_reductions,
+        metavar="R=HOW[,..]",
+        help="how a result's micro-batches become one: mean, sum, or concat along dimension 0",
+    )
 
 
 def plan_source(options: argparse.Namespace) -> Source:
@@ -72,7 +94,7 @@ def plan_source(options: argparse.Namespace) -> Source:
         AlpaError: by the cause.
     """
     name: str = options.source
-    if not is_entry(name):
+    if not is_code(name):
         if not Path(name).is_dir():
             raise EntryPointError(
                 "there is no such plan, nor is it code", where=name, fix=f"give {SOURCE}"
@@ -84,6 +106,9 @@ def plan_source(options: argparse.Namespace) -> Source:
         return Source(name, Plan.load(name))
     use_devices(options)
     cluster = None if options.cluster is None else cluster_of(options.cluster)
+    if name.endswith(".mlir"):
+        return _plan_file(options, cluster)
+    _refuse_file_options(options)
     from alpa_mlir.api import ParallelFunction
     from alpa_mlir.entry import load_entry
 
@@ -100,11 +125,44 @@ def plan_source(options: argparse.Namespace) -> Source:
     return Source(name, planned.plan, planned, entry)
 
 
-def is_entry(name: str) -> bool:
+def is_code(name: str) -> bool:
     """Whether this names code rather than a plan's folder."""
-    if Path(name).is_dir():
-        return False
-    return name.endswith(".py") or ":" in name
+    return not Path(name).is_dir() and (name.endswith((".py", ".mlir")) or ":" in name)
+
+
+def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
+    from alpa_mlir.planned_step import Options
+    from alpa_mlir.stablehlo_file import read_stablehlo
+
+    name: str = options.source
+    method = method_of(options, None)
+    count = method.num_micro_batches
+    if isinstance(count, tuple):
+        raise MethodError(
+            f"{count} micro-batches to choose from",
+            where=name,
+            fix="give one number: the file is the program of one micro-batch",
+        )
+    step = read_stablehlo(
+        name,
+        num_micro_batches=count if isinstance(count, int) else 1,
+        batches=options.batch_arguments,
+        carried=dict(options.carried or ()),
+        reductions=dict(options.reductions or ()),
+        method=method,
+        options=Options(cache=not options.no_cache),
+    )
+    planned = step.plan(cluster, progress=shown(options))
+    return Source(name, planned.plan, planned)
+
+
+def _refuse_file_options(options: argparse.Namespace) -> None:
+    for option in FILE_OPTIONS:
+        if getattr(options, option) is not None:
+            flag = "--" + option.replace("_", "-")
+            raise EntryPointError(
+                f"{flag} is for .mlir files", where=options.source, fix=f"leave {flag} out"
+            )
 
 
 def cluster_of(name: str) -> Cluster:
@@ -139,7 +197,7 @@ def shown(options: argparse.Namespace) -> bool:
 
 def _refuse_planning(options: argparse.Namespace) -> None:
     """A saved plan cannot be planned otherwise."""
-    given = [n for n in ("cluster", *OPTIONS) if getattr(options, n) is not None]
+    given = [n for n in ("cluster", *FILE_OPTIONS, *OPTIONS) if getattr(options, n) is not None]
     given += ["set"] if options.set else []
     if given:
         flag = "--" + given[0].replace("_", "-")
@@ -155,3 +213,24 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    pairs: list[tuple[int, int]] = []
+    for item in text.split(","):
+        left, _, right = item.partition("=")
+        first, second = numbers(left), numbers(right)
+        if len(first) != len(second):
+            raise argparse.ArgumentTypeError(f"{item!r} is no pair such as 0=0 or 0-5=0-5")
+        pairs += zip(first, second, strict=True)
+    return pairs
+
+
+def _reductions(text: str) -> list[tuple[int, str]]:
+    pairs: list[tuple[int, str]] = []
+    for item in text.split(","):
+        left, _, how = item.partition("=")
+        if how not in ("mean", "sum", "concat"):
+            raise argparse.ArgumentTypeError(f"{item!r} is not RESULT=mean, =sum or =concat")
+        pairs += [(result, how) for result in numbers(left)]
+    return pairs

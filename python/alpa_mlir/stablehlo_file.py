@@ -1,0 +1,285 @@
+"""Steps that come as StableHLO text: from other frameworks, or from files that passes wrote.
+
+`@main` is the program of one micro-batch. What its arguments and results are, either the file says
+with the attributes of docs/architecture.md, or its reader does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy
+from jaxlib.mlir import ir
+
+from alpa_mlir import trees
+from alpa_mlir.compiler import Module
+from alpa_mlir.errors import MicroBatchError, ModuleSyntaxError, TraceError
+from alpa_mlir.method import Method
+from alpa_mlir.micro_batch import Leaf
+from alpa_mlir.planned_step import Options, TracedStep
+from alpa_mlir.search import AutoParallel
+from alpa_mlir.signature import Input, Output, Reduction, Signature
+from alpa_mlir.trace import Traced
+
+_ir: Any = ir
+_jax: Any = jax
+_jnp: Any = jax.numpy
+_TYPES = {
+    "i1": "bool",
+    "bf16": "bfloat16",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
+_FLOATS = re.compile(r"f(\d+)(?:(E\w+))?$")
+_INTEGERS = re.compile(r"(u|s)?i(\d+)$")
+# How the tracer names gradients, see docs/architecture.md.
+_GRADIENT = "transpose(jvp(alpa_eqn"
+
+
+@dataclass(frozen=True)
+class _Port:
+    """An argument or a result of `@main`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    attributes: Mapping[str, Any]
+
+
+def read_stablehlo(
+    path: str | Path,
+    *,
+    num_micro_batches: int = 1,
+    batches: Sequence[int] | None = None,
+    carried: Mapping[int, int] | None = None,
+    reductions: Mapping[int, Reduction] | None = None,
+    method: Method | None = None,
+    options: Options | None = None,
+) -> TracedStep:
+    """Read a step from a file; `plan` goes on, as with a function.
+
+    Its arguments are those of `@main`, its results the tuple of `@main`'s results.
+
+    Args:
+        num_micro_batches: how often a step runs the program, each time with rows of its own: a
+            step's batches are so many times as large.
+        batches: numbers of the arguments that are split into micro-batches; by default what the
+            file says, else the last one.
+        carried: by number of a state argument the result that is its value for the next step.
+        method: how `plan` plans by default; its number of micro-batches does not count.
+        reductions: by number of a result how its micro-batches become one: `"mean"`, `"sum"`, or
+            `"concat"` along dimension 0, which is the default where that dimension is the batch's.
+            Needed for the others, if there are several micro-batches.
+
+    Raises:
+        ModuleSyntaxError: the file cannot be read, or is no module with `@main`.
+        UnsupportedOpError: it holds an op that the dialects do not define.
+        TraceError: an argument or result does not exist, or they do not go together.
+        MicroBatchError: a result needs a reduction.
+
+    Example:
+        >>> step = read_stablehlo("model.mlir", batches=[5])         # doctest: +SKIP
+        >>> step.plan("dgx-a100").save("my_plan")                    # doctest: +SKIP
+    """
+    path = Path(path)
+    text = _read(path)
+    where = str(path)
+    name, arguments, results = _main(text, where)
+    inputs = _inputs(arguments, len(results), batches, carried or {}, where)
+    rows = {x.shape[0] for x in inputs if x.kind == "batch" and not x.per_micro_batch}
+    outputs = _outputs(results, inputs, rows, num_micro_batches, reductions or {}, where)
+    reduction: Literal["mean", "sum"] = "mean" if _GRADIENT in text else "sum"
+    try:
+        signature = Signature(name, num_micro_batches, reduction, inputs, outputs)
+    except ValueError as error:
+        raise TraceError(str(error), where=where, fix="look at what is carried") from None
+    own = inputs[:-1] if inputs and inputs[-1].per_micro_batch else inputs
+    traced = Traced(
+        text,
+        signature,
+        trees.structure(tuple(range(len(own)))),
+        trees.structure(tuple(range(len(outputs)))),
+        tuple(_leaf(x) for x in own),
+        tuple(_leaf(x) for x in outputs),
+        (),
+        0,
+        "",
+        None,
+    )
+    examples = tuple(_jax.ShapeDtypeStruct(x.shape, _jnp.dtype(x.dtype)) for x in own)
+    count: Any = {"num_micro_batches": num_micro_batches}
+    wanted = AutoParallel(**count) if method is None else replace(method, **count)
+    return TracedStep(None, examples, options or Options(), traced, method=wanted)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModuleSyntaxError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise ModuleSyntaxError(
+            "is no text in UTF-8",
+            where=str(path),
+            fix="write MLIR's textual form, not bytecode or a portable artifact",
+        ) from None
+
+
+def _main(text: str, where: str) -> tuple[str, list[_Port], list[_Port]]:
+    """The step's name, and arguments and results of `@main`, read by JAX's MLIR from what our
+    parser understood."""
+    generic = Module(text, where).as_text(generic=True)
+    with _ir.Context() as context:
+        context.allow_unregistered_dialects = True
+        module = _ir.Module.parse(generic)
+        for op in module.body.operations:
+            operation = op.operation
+            if operation.name != "func.func":
+                continue
+            attributes = operation.attributes
+            if _ir.StringAttr(attributes["sym_name"]).value != "main":
+                continue
+            kind = _ir.FunctionType(_ir.TypeAttr(attributes["function_type"]).value)
+            own = module.operation.attributes
+            # As the exporter names the plan.
+            name = _plain(own["sym_name"]) if "sym_name" in own else "step"
+            return (
+                name.removeprefix("jit_"),
+                _described(kind.inputs, attributes, "arg_attrs", where),
+                _described(kind.results, attributes, "res_attrs", where),
+            )
+    raise ModuleSyntaxError(
+        "the module has no function @main", where=where, fix="name the step's function main"
+    )
+
+
+def _described(types: Any, attributes: Any, name: str, where: str) -> list[_Port]:
+    given: Any = attributes[name] if name in attributes else [None] * len(types)
+    ports: list[_Port] = []
+    for number, (kind, entry) in enumerate(zip(types, given, strict=True)):
+        tensor = kind
+        if not isinstance(kind, _ir.RankedTensorType) or not tensor.has_static_shape:
+            what = "argument" if name == "arg_attrs" else "result"
+            raise TraceError(
+                f"{what} {number} is {kind}, expected a tensor of static shape", where=where
+            )
+        shape = tuple(int(size) for size in tensor.shape)
+        dtype = dtype_of(str(tensor.element_type))
+        if dtype is None:
+            raise TraceError(f"elements of type {tensor.element_type} are not known", where=where)
+        named = [] if entry is None else list(_ir.DictAttr(entry))
+        found = {item.name: _plain(item.attr) for item in named}
+        ports.append(_Port(shape, dtype, found))
+    return ports
+
+
+def _plain(attribute: Any) -> Any:
+    if isinstance(attribute, _ir.StringAttr | _ir.IntegerAttr):
+        return attribute.value
+    return True
+
+
+def dtype_of(element: str) -> str | None:
+    """NumPy's name of an element type of MLIR, None if there is none.
+
+    Example:
+        >>> [dtype_of(name) for name in ("f32", "ui8", "f8E4M3FN", "tuple<>")]
+        ['float32', 'uint8', 'float8_e4m3fn', None]
+    """
+    name = _TYPES.get(element)
+    if name is None and (found := _FLOATS.match(element)):
+        name = f"float{found[1]}" + (f"_{found[2].lower()}" if found[2] else "")
+    if name is None and (found := _INTEGERS.match(element)):
+        name = ("uint" if found[1] == "u" else "int") + found[2]
+    try:
+        return None if name is None else str(_jnp.dtype(name))
+    except TypeError:
+        return None
+
+
+def _inputs(
+    arguments: Sequence[_Port],
+    num_results: int,
+    batches: Sequence[int] | None,
+    carried: Mapping[int, int],
+    where: str,
+) -> tuple[Input, ...]:
+    size = len(arguments)
+    if not size:
+        raise TraceError("@main has no arguments", where=where)
+    for number in (*(batches or ()), *carried):
+        if not 0 <= number < size:
+            raise TraceError(
+                f"there is no argument {number}", where=where, fix=f"use 0 to {size - 1}"
+            )
+    for number in carried.values():
+        if not 0 <= number < num_results:
+            raise TraceError(
+                f"there is no result {number}", where=where, fix=f"use 0 to {num_results - 1}"
+            )
+    says = any("alpa.kind" in port.attributes for port in arguments)
+    if batches is None and not says:
+        batches = [size - 1]
+    result: list[Input] = []
+    for number, port in enumerate(arguments):
+        told = port.attributes
+        if batches is not None:
+            kind = "batch" if number in batches else "state"
+        else:
+            kind = str(told.get("alpa.kind", "state"))
+        if kind == "batch" and (not port.shape or number in carried):
+            what = "has no dimension to split" if not port.shape else "is no state"
+            raise TraceError(
+                f"argument {number} is a batch, but {what}",
+                where=where,
+                fix="say which arguments are batches",
+            )
+        result.append(
+            Input(
+                str(told.get("alpa.name", f"arg{number}")),
+                port.shape,
+                port.dtype,
+                cast(Any, kind),
+                carried.get(number, told.get("alpa.carried_by")),
+                "alpa.per_micro_batch" in told,
+            )
+        )
+    return tuple(result)
+
+
+def _outputs(
+    results: Sequence[_Port],
+    inputs: Sequence[Input],
+    rows: set[int],
+    count: int,
+    reductions: Mapping[int, Reduction],
+    where: str,
+) -> tuple[Output, ...]:
+    carried = {x.carried_by for x in inputs}
+    for number in reductions:
+        if not 0 <= number < len(results) or number in carried:
+            what = "is carried state" if number in carried else "does not exist"
+            raise TraceError(f"result {number} {what}, and has no reduction", where=where)
+    made: list[Output] = []
+    for number, port in enumerate(results):
+        reduction: Any = reductions.get(number, port.attributes.get("alpa.reduction"))
+        if reduction is None and number not in carried:
+            is_batch = bool(port.shape) and port.shape[0] in rows
+            if count > 1 and not is_batch:
+                raise MicroBatchError(
+                    f"result {number} does not say how {count} micro-batches become one",
+                    where=where,
+                    fix="say whether it is a mean or a sum of theirs",
+                )
+            reduction = "concat" if is_batch else "sum"
+        name = str(port.attributes.get("alpa.name", f"result[{number}]"))
+        made.append(Output(name, port.shape, port.dtype, reduction))
+    return tuple(made)
+
+
+def _leaf(port: Input | Output) -> Leaf:
+    return Leaf(port.name, port.shape, _jnp.dtype(port.dtype), port.shape, port.dtype)

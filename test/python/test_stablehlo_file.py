@@ -1,0 +1,242 @@
+"""StableHLO files, of JAX and of others, become plans that give what the program gives."""
+
+from __future__ import annotations
+
+import json
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import cli, compiler
+from alpa_mlir.errors import (
+    MicroBatchError,
+    ModuleSyntaxError,
+    TraceError,
+    UnsupportedOpError,
+)
+from alpa_mlir.stablehlo_file import dtype_of, read_stablehlo
+
+WIDTH, ROWS = 8, 4
+
+
+def forward(weights, x):
+    for first, second in weights:
+        x = x + jax.nn.relu(x @ first) @ second
+    return x, x.mean()
+
+
+def train(w, n, x, y):
+    def loss(w):
+        h = x
+        for each in w:
+            h = h + jnp.tanh(h @ each)
+        return ((h - y) ** 2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(w)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), n + 1, value
+
+
+@pytest.fixture(scope="module")
+def weights():
+    random = np.random.default_rng(0)
+    return [tuple(random.normal(size=(2, WIDTH, WIDTH)).astype(np.float32) * 0.3) for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory, weights):
+    path = tmp_path_factory.mktemp("mlir") / "bare.mlir"
+    path.write_text(jax.jit(forward).lower(weights, jnp.ones((ROWS, WIDTH))).as_text())
+    assert "loc(" not in path.read_text()
+    return path
+
+
+def by_hand(stages, count=1):
+    submeshes = [(1, 2 // stages)] * stages
+    return alpa_mlir.PipeshardParallel(submeshes=submeshes, num_micro_batches=count)
+
+
+@pytest.mark.parametrize(("stages", "count"), [(1, 1), (2, 1), (2, 4)])
+def test_a_program_from_elsewhere(stages, count, bare, weights):
+    step = read_stablehlo(
+        bare, num_micro_batches=count, reductions={1: "mean"}, method=by_hand(stages)
+    )
+    planned = step.plan("cpu-test")
+    assert (len(planned.plan.stages), planned.plan.num_micro_batches) == (stages, count)
+    x = np.random.default_rng(1).normal(size=(ROWS * count, WIDTH)).astype(np.float32)
+    found = planned.load()(*jax.tree.leaves(weights), x)
+    expected = jax.jit(forward)(weights, x)
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=2e-5, atol=1e-6)
+
+
+def test_a_training_step_that_nobody_named(tmp_path):
+    w = [jnp.eye(WIDTH) * 0.1 * (i + 1) for i in range(4)]
+    random = np.random.default_rng(2)
+    x, y = random.normal(size=(2, ROWS, WIDTH)).astype(np.float32)
+    arguments = (w, jnp.int32(3), x, y)
+    (tmp_path / "train.mlir").write_text(jax.jit(train).lower(*arguments).as_text())
+    step = read_stablehlo(
+        tmp_path / "train.mlir",
+        batches=[5, 6],
+        carried={i: i for i in range(5)},
+        method=by_hand(2),
+    )
+    loaded = step.plan("cpu-test").load()
+    state, n = w, jnp.int32(3)
+    held = (*w, n)
+    for _ in range(3):
+        state, n, value = jax.jit(train)(state, n, x, y)
+        *held, found = loaded(*held, x, y)
+        np.testing.assert_allclose(found, value, rtol=1e-5)
+    for got, want in zip(held, (*state, n), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+def test_a_file_that_says_all_of_it(tmp_path):
+    def step(state, batch):
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch @ w) ** 2))(state)
+        return state - 0.1 * gradient, loss
+
+    w, x = jnp.eye(WIDTH), np.ones((ROWS, WIDTH), np.float32)
+    function = alpa_mlir.parallelize(step, cluster="cpu-test", method=by_hand(1, 2))
+    traced = function.trace(w, x).traced
+    module = compiler.Module(traced.text).annotate(traced.signature.to_json())
+    (tmp_path / "told.mlir").write_text(module.as_text(debug_info=True))
+    told = read_stablehlo(tmp_path / "told.mlir", num_micro_batches=2, method=by_hand(1))
+    ours, theirs = told.traced.signature, traced.signature
+    assert (ours.inputs, ours.outputs) == (theirs.inputs, theirs.outputs)
+    assert ours.gradient_reduction == "mean"
+    planned = told.plan("cpu-test")
+    assert set(planned.plan.stages[0].functions) == {"forward", "backward", "update_0"}
+    expected = function.compile(w, x)(w, x)
+    for got, want in zip(planned.load()(w, x), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_element_types():
+    names = {
+        "i1": "bool",
+        "i8": "int8",
+        "ui32": "uint32",
+        "si16": "int16",
+        "i4": "int4",
+        "f64": "float64",
+        "bf16": "bfloat16",
+        "f8E5M2": "float8_e5m2",
+        "complex<f64>": "complex128",
+        "index": None,
+        "f80": None,
+    }
+    assert {name: dtype_of(name) for name in names} == names
+
+
+MAIN = "func.func @main(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<f32>)"
+BODY = """ {
+  %c = stablehlo.add %a, %b : tensor<4x8xf32>
+  %d = stablehlo.constant dense<1.0> : tensor<f32>
+  return %c, %d : tensor<4x8xf32>, tensor<f32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"batches": [2]}, TraceError, "there is no argument 2; fix: use 0 to 1"),
+        ({"carried": {0: 2}}, TraceError, "there is no result 2; fix: use 0 to 1"),
+        ({"carried": {1: 0}}, TraceError, "argument 1 is a batch, but is no state"),
+        ({"carried": {0: 1}}, TraceError, "differ in shape or dtype"),
+        ({"reductions": {7: "sum"}}, TraceError, "result 7 does not exist"),
+        ({"carried": {0: 0}, "reductions": {0: "sum"}}, TraceError, "result 0 is carried state"),
+        ({"num_micro_batches": 2}, MicroBatchError, "result 1 does not say how 2 micro-batches"),
+    ],
+)
+def test_wrong_descriptions(given, error, message, tmp_path):
+    (tmp_path / "small.mlir").write_text(MAIN + BODY)
+    assert read_stablehlo(tmp_path / "small.mlir").traced.signature.batch_size == 4
+    with pytest.raises(error, match=message) as found:
+        read_stablehlo(tmp_path / "small.mlir", **given)
+    assert found.value.where == str(tmp_path / "small.mlir")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (b"func.func @main(", ModuleSyntaxError, "small.mlir:1:"),
+        (b"\x4d\x4c\xef\x52", ModuleSyntaxError, "is no text in UTF-8"),
+        (b"func.func @other() { return }", ModuleSyntaxError, "no function @main"),
+        (b"func.func @main() { return }", TraceError, "@main has no arguments"),
+        (b"func.func @main(%a: tensor<?xf32>) { return }", TraceError, "argument 0 is tensor<.xf"),
+        (b"func.func @main(%a: i32) { return }", TraceError, "argument 0 is i32, expected"),
+        (b"func.func @main(%a: tensor<f32>) { return }", TraceError, "has no dimension to split"),
+        (b'func.func @main(%a: tensor<1xf32>) { "x.y"() : () -> ()\nreturn }', UnsupportedOpError,
+         "unknown op 'x.y'"),
+    ],
+)  # fmt: skip
+def test_wrong_files(text, error, message, tmp_path):
+    (tmp_path / "small.mlir").write_bytes(text)
+    with pytest.raises(error, match=message):
+        read_stablehlo(tmp_path / "small.mlir")
+
+
+def test_a_file_has_its_own_micro_batches(bare, tmp_path):
+    step = read_stablehlo(bare)
+    plan = step.plan("cpu-test").plan
+    with pytest.raises(MicroBatchError, match="read for one number of micro-batches, 1, not for 2"):
+        step.plan("cpu-test", alpa_mlir.ShardParallel(num_micro_batches=2))
+    assert step.with_plan(plan).plan is plan
+    other = read_stablehlo(bare, num_micro_batches=2, reductions={1: "mean"})
+    with pytest.raises(MicroBatchError, match="read it again for that number"):
+        other.with_plan(plan)
+    tiny = json.loads(alpa_mlir.Cluster.load("cpu-test").text)
+    tiny["device_types"]["virtual"]["memory_bytes"] = 64
+    with pytest.raises(alpa_mlir.InfeasiblePlanError) as found:
+        step.plan(tiny)
+    assert "micro-batches" not in found.value.fix  # Its rows are what they are.
+
+
+def test_the_command_line_plans_and_runs_files(bare, tmp_path, capsys):
+    words = ["--cluster", "cpu-test", "--micro-batches", "4", "--reductions", "1=mean"]
+    words += ["--method", "pipeshard", "--submeshes", "1x1,1x1", "-q"]
+    assert cli.main(["plan", str(bare), *words, "-o", str(tmp_path / "plan")]) == 0
+    assert "2 stages on 2 devices, 4 micro-batches" in capsys.readouterr().out
+    results = []
+    for source in ([str(bare), *words], [str(tmp_path / "plan")]):
+        assert cli.main(["run", *source, "--steps", "2", "--json"]) == 0
+        results.append([row["results"] for row in json.loads(capsys.readouterr().out)["steps"]])
+    assert results[0] == results[1]
+    assert np.isfinite(results[0][0]["result[1]"])
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "what"),
+    [
+        (["--micro-batches", "2,4"], "MethodError", "(2, 4) micro-batches to choose from"),
+        (["--batch-arguments", "99"], "TraceError", "there is no argument 99"),
+        (["--micro-batches", "2"], "MicroBatchError", "result 1 does not say how 2"),
+    ],
+)
+def test_errors_of_the_command_line(words, kind, what, bare, capsys):
+    assert cli.main(["plan", str(bare), *words, "--json", "-q"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == kind
+    assert error["what"].startswith(what)
+
+
+def test_options_of_files(bare, capsys):
+    words = ["plan", "x.mlir", "--batch-arguments", "0,3-5", "--carried", "0-2=1-3,7=0"]
+    words += ["--reductions", "0-1=mean,4=concat"]
+    options = cli.parser(only="plan").parse_args(words)
+    assert options.batch_arguments == [0, 3, 4, 5]
+    assert options.carried == [(0, 1), (1, 2), (2, 3), (7, 0)]
+    assert options.reductions == [(0, "mean"), (1, "mean"), (4, "concat")]
+    for words, message in (
+        (["--carried", "0-2=1"], "'0-2=1' is no pair such as"),
+        (["--carried", "0"], "'' is no whole number"),
+        (["--reductions", "0=max"], "'0=max' is not RESULT=mean"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(["plan", str(bare), *words])
+        assert message in capsys.readouterr().err
