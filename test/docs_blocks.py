@@ -174,10 +174,14 @@ def check_command(command: str, place: str) -> None:
     )
     if done.returncode != 0:
         raise BlockError(f"{place}: {done.stderr.strip()}")
-    for part in re.split(r"\s(?:&&|\|\||\||;|>|>>|2>&1|&)(?=\s|$)", command.replace("\\\n", " ")):
+    for part in re.split(r"\s(?:&&|\|\||\||;|>|>>|2>&1|&)(?=\s|$)", _without_files(command)):
         words = words_of(part)
         if words:
             _check_words(words, f"{place}: `{part.strip()}`")
+
+
+def _without_files(command: str) -> str:
+    return re.sub(r"\s[<>]+\s*\S+", " ", command.replace("\\\n", " "))
 
 
 def _check_words(words: list[str], place: str) -> None:
@@ -214,6 +218,8 @@ def _check_alpa_mlir(words: list[str], place: str) -> None:
 
     from alpa_mlir import cli
 
+    if len(words) == 1 and words[0] in cli.COMMANDS:
+        return
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -76,11 +77,11 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 def set_up(folder: Path, text: str) -> dict[str, str]:
-    """Make what `text` names in `folder`; the environment of its commands."""
+    """Make in `folder` what `text` names and does not write itself; its commands' environment."""
     for name in FOLDERS:
         (folder / name).symlink_to(ROOT / name)
     for name, make in FILES.items():
-        if name in text:
+        if name in text and not re.search(rf"(-o|--output) {name}", text):
             make(folder / name)
     programs = folder / ".programs"
     programs.mkdir()

@@ -19,20 +19,24 @@ import docs_blocks
 import docs_scene
 import pytest
 import yaml
+from alpa_mlir import errors
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import AlpaError
 from docs_blocks import ROOT, Block, BlockError
 
 PAGES = docs_blocks.pages()
-IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 SECONDS, SLOW_SECONDS = 120, 900  # for one command, on a busy machine
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT)).removesuffix(".md")
 
 
 def _runs(block: Block) -> bool:
     return block.language in docs_blocks.RUN and "not run" not in block.marks
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_blocks_can_be_right(page):
     for block in docs_blocks.blocks(page):
         if block.language == "python":
@@ -55,13 +59,13 @@ WITH_CODE = [p for p in PAGES if re.search(r"^ *```(python|console|sh)\b", p.rea
 SLOW = [p for p in WITH_CODE if "<!-- docs: slow" in p.read_text()]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", WITH_CODE, ids=_name)
 def test_page_runs(page, tmp_path, monkeypatch):
     _run_page(page, tmp_path, monkeypatch, slow=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", SLOW, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", SLOW, ids=_name)
 def test_whole_page_runs(page, tmp_path, monkeypatch):
     _run_page(page, tmp_path, monkeypatch, slow=True)
 
@@ -69,8 +73,9 @@ def test_whole_page_runs(page, tmp_path, monkeypatch):
 def _run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "step", raising=False)  # each page has its own
     todo = [b for b in docs_blocks.blocks(page) if slow or "slow" not in b.marks]
-    environment = docs_scene.set_up(folder, "\n".join(b.text for b in todo))
+    environment = docs_scene.set_up(folder, "\n".join(b.text for b in todo if _runs(b)))
     names = docs_scene.names()
     for block in todo:
         if "file" in block.marks:
@@ -121,6 +126,30 @@ def _run_command(command: str, expected: list[str], block: Block, environment: d
         match = re.compile(rf"^\s*{pattern}\s*$", re.M).search(output, at)
         assert match, f"{block.place}: `{command}` does not say {line!r} there, but\n{output}"
         at = match.end()
+
+
+def _kinds(base: type[AlpaError]) -> set[str]:
+    return {base.__name__}.union(*map(_kinds, base.__subclasses__()))
+
+
+def test_every_error_has_a_section():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    kinds = {name for name in _kinds(AlpaError) if hasattr(errors, name)}
+    assert len(kinds) > 20
+    assert set(re.findall(r"^## (.*)$", text, re.M)) == kinds
+
+
+def test_messages_of_errors_are_those_of_the_code():
+    code = "\n".join(
+        path.read_text()
+        for folder, kind in (("python/alpa_mlir", "*.py"), ("compiler", "*.cpp"))
+        for path in (ROOT / folder).rglob(kind)
+    )
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # strings that go on in the next line
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    for row in re.findall(r"^\| (`.*?`)[^|]*\|", text, re.M):
+        for part in re.findall(r"`([^`]*)`", row)[0].split(".."):
+            assert part in code, f"troubleshooting.md: nothing says {part!r}"
 
 
 def test_links_of_readme():
