@@ -53,11 +53,12 @@ def difference(lines: list[str]) -> float:
 IMAGES = ("--image", "8", "--rows", "16", "--steps", "10")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "most"),
     [
         pytest.param(("--model", "vit", "--depth", "2"), 1e-3, id="vit"),
-        pytest.param((), 1e-4, id="wide-resnet", marks=pytest.mark.slow),
+        pytest.param((), 1e-4, id="wide-resnet"),
     ],
 )
 def test_classifies_images(example, tmp_path, options, most):
@@ -68,14 +69,39 @@ def test_classifies_images(example, tmp_path, options, most):
     assert alpa_mlir.Plan.load(tmp_path / "plan").num_micro_batches == 2
 
 
-@pytest.mark.parametrize("name", ["train_gpt", "train_images"])
+TINY = ("--hidden", "16", "--length", "16", "--rows", "8", "--first-steps", "5", "--steps", "5")
+
+
+def test_frozen_layers_stay_and_have_no_optimizer_state(example, tmp_path):
+    lines = example("finetune_gpt", *TINY, "--save-plan", str(tmp_path / "plan"))
+    assert difference(lines) < 1e-3
+    assert "as before: block_0, block_1, block_2, embed, place" in lines
+    plan = alpa_mlir.Plan.load(tmp_path / "plan")
+    optimized = {x.name for x in plan.inputs if "opt_state" in x.name and len(x.shape) == 2}
+    assert optimized
+    assert all("block_3" in name or "head" in name for name in optimized)
+
+
+@pytest.mark.slow
+def test_adapters_learn_beside_weights_that_stay(example, tmp_path):
+    lines = example("lora_gpt", *TINY, "--layers", "2", "--save-plan", str(tmp_path / "plan"))
+    assert difference(lines) < 1e-3
+    assert numbers(lines, "merged: ", r"max relative difference (\S+)")[0] < 1e-5
+    plan = alpa_mlir.Plan.load(tmp_path / "plan")
+    carried = {x.name.partition("[")[0] for x in plan.inputs if x.carried_by is not None}
+    assert carried == {"state"}
+    assert sum(x.name.startswith("base") for x in plan.inputs) > 10
+
+
+@pytest.mark.parametrize("name", ["finetune_gpt", "lora_gpt", "train_gpt", "train_images"])
 def test_entry_points_give_what_can_be_planned(monkeypatch, name):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    step, (state, batch), batches = importlib.import_module(name).entry(shapes_only=True)
+    step, arguments, batches = importlib.import_module(name).entry(shapes_only=True)
+    *_, state, batch = arguments
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(state))
     forms = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (batch, next(batches))]
     assert forms[0] == forms[1]
-    after, _ = jax.eval_shape(step, state, batch)
+    after, _ = jax.eval_shape(step, *arguments)
     assert jax.tree.leaves(after) == jax.tree.leaves(state)
 
 
