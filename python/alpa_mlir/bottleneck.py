@@ -102,16 +102,12 @@ class Bottlenecks:
                 f"stage {self.slowest} is the slowest: its {count} x {seconds_text(most)} are "
                 f"{part:.0%} of the predicted {seconds_text(step)}"
             )
-        if len(self.stages) > 1:
+        if len(self.stages) > 1 and most:
             least = min(s.micro_batch_seconds for s in self.stages)
-            lines.append(
-                f"the fastest stage takes {least / most:.0%} of that"
-                if most
-                else "no stage takes any time"
-            )
+            lines.append(f"the fastest stage takes {least / most:.0%} of that")
         lines.append(
-            f"{self.bubble_fraction:.1%} of all devices' time is spent on no function: waiting for "
-            "other stages, for transfers, and at both ends of the step"
+            f"{self.bubble_fraction:.1%} of all devices' time is spent on no function: on waiting "
+            "for other stages and for transfers, and at both ends of the step"
         )
         if self.link is not None:
             lines.append(f"the busiest link, {self.link}, is in use {self.link_utilization:.1%}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_mlir.plan_json import Node
@@ -79,6 +80,14 @@ class Tried:
         if self.measured_seconds is not None:
             text += f"; measured {seconds_text(self.measured_seconds)}"
         return f"{text}; {self.reason}" if self.reason else text
+
+
+def tried_text(tried: Sequence[Tried]) -> str:
+    """A line for each candidate; nothing if there was no choice."""
+    if len(tried) < 2:
+        return ""
+    rows = sorted(tried, key=lambda t: (t.num_micro_batches, t.remat, t.schedule))
+    return "\n".join(["tried:", *(f"  {row.as_text()}" for row in rows)])
 
 
 def candidate_text(count: int, remat: str) -> str:

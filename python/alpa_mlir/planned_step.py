@@ -22,6 +22,7 @@ from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_ba
 from alpa_mlir.pins import pinned_axes
 from alpa_mlir.plan import Plan, Tried
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
+from alpa_mlir.plan_tried import tried_text
 from alpa_mlir.planning import Planner
 from alpa_mlir.search import AutoParallel
 from alpa_mlir.trace import Traced
@@ -232,11 +233,8 @@ class PlannedStep:
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
-        if len(self.tried) < 2:
-            return self.plan.as_text()
-        rows = sorted(self.tried, key=lambda t: (t.num_micro_batches, t.remat, t.schedule))
-        lines = [f"  {row.as_text()}" for row in rows]
-        return "\n".join([self.plan.as_text().rstrip(), "tried:", *lines]) + "\n"
+        text, tried = self.plan.as_text(), tried_text(self.tried)
+        return f"{text.rstrip()}\n{tried}\n" if tried else text
 
     def signed(self) -> PlannedStep:
         """The same, where the plan says which step it is for and how it is called."""

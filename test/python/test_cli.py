@@ -113,7 +113,7 @@ def test_a_reader_that_stops_is_no_error():
     os.close(read)
     with os.fdopen(write, "w") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "alpa_mlir", "simulate", "/no/such/plan", "--json"],
+            [sys.executable, "-m", "alpa_mlir", "clusters", "show", "nothing", "--json"],
             env=os.environ | {"PYTHONPATH": str(SOURCE)},
             stdout=output,
             stderr=subprocess.PIPE,

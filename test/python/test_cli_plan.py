@@ -393,3 +393,77 @@ def test_diff(files, capsys):
     assert not fields["equal"]
     assert {"what": "stages", "before": "1", "after": "2"} in fields["decisions"]
     assert cli.main(["diff", names[0], "/no/such/plan"]) == 1
+
+
+def test_alternatives(files, capsys):
+    source = [f"{files}/model.py:entry", "--cluster", "cpu-test", "--set", "width=64", "-q"]
+    assert cli.main(["explain", *source, "--alternatives", "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    found = {row["name"]: row for row in fields["alternatives"]}
+    assert cli.main(["plan", *source, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["predicted"]["step_seconds"]
+    planned = {name: row for name, row in found.items() if row["seconds"] is not None}
+    assert {"data parallelism", "ZeRO, stage 3", "pipeline, equal layers"} <= set(planned)
+    # What was searched holds them all; the solver may stop within its gap.
+    assert all(row["seconds"] >= 0.99 * best for row in planned.values())
+    lost = found["pipeline, a device each stage"]
+    assert lost["seconds"] is None
+    assert "needs a layer for each of 8 devices" in lost["reason"]
+    assert cli.main(["explain", *source, "--alternatives"]) == 0
+    text = capsys.readouterr().out
+    assert "- no plan for pipeline, a device each stage: " in text
+    error = failure(["explain", files / "plan", "--alternatives"], capsys)
+    assert error["what"] == "alternatives cannot be planned from a saved plan"
+
+
+def test_alternatives_of_a_file(files, tmp_path, capsys):
+    text = "func.func @main(%w: tensor<8x8xf32>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {\n"
+    text += "%y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : "
+    text += "(tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>\nreturn %y : tensor<8x8xf32>\n}"
+    (tmp_path / "dot.mlir").write_text(text)
+    source = [str(tmp_path / "dot.mlir"), "--cluster", "cpu-test", "--micro-batches", "2", "-q"]
+    assert cli.main(["explain", *source, "--alternatives", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["alternatives"]
+    assert rows[0]["seconds"] is not None
+
+
+def test_report(files, tmp_path, capsys, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    output = tmp_path / "plan.html"
+    words = ["report", str(files / "pipeline"), "-o", str(output)]
+    assert cli.main([*words, "--open", "--compare", str(files / "plan")]) == 0
+    assert f"wrote {output}" in capsys.readouterr().out
+    assert opened == [output.as_uri()]
+    page = output.read_text()
+    assert "</html>" in page
+    assert str(files / "plan") in page
+    before = output.read_bytes()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words)
+    assert stopped.value.code == 2
+    assert "exists; name another with -o, or give --force" in capsys.readouterr().err
+    assert output.read_bytes() == before
+    assert cli.main([*words, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == output.stat().st_size
+    source = ["report", f"{files}/model.py:entry", "--cluster", "cpu-test", "--alternatives", "-q"]
+    assert cli.main([*source, "-o", str(tmp_path / "step.html")]) == 0
+    assert "ZeRO, stage 2" in (tmp_path / "step.html").read_text()
+
+
+def test_reports_that_cannot_be_written(files, tmp_path, capsys):
+    error = failure(
+        ["report", files / "plan", "-o", tmp_path / "x.html", "--compare", tmp_path], capsys
+    )
+    assert error["kind"] == "PlanFormatError"
+    (tmp_path / "no.json").write_text("{}")
+    error = failure(
+        ["report", files / "plan", "-o", tmp_path / "x.html", "--record", tmp_path / "no.json"],
+        capsys,
+    )
+    assert error["kind"] == "PlanFormatError"
+    assert not (tmp_path / "x.html").exists()
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(files / "plan"), "-o", "/no/such/folder/x.html"])
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(files / "plan"), "--record", "/no/such/file"])

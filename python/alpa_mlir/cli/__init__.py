@@ -32,6 +32,7 @@ __all__ = ["COMMANDS", "main", "parser"]
 COMMANDS = {
     "plan": "find the best plan for a step on a cluster",
     "explain": "say why a plan is as it is, what came second, and what limits it",
+    "report": "write a report of a plan as one HTML file",
     "run": "run an entry point, or a saved plan with random inputs",
     "diff": "list what two saved plans decide otherwise",
     "simulate": "execute a saved plan on a described cluster, without devices",

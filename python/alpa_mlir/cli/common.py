@@ -47,13 +47,21 @@ def progress(options: argparse.Namespace, title: str, unit: str = "program") -> 
     return progress_bar(title, unit)
 
 
-def new_file(text: str) -> Path:
-    """A file to write, in a folder that exists."""
+def file_in_folder(text: str) -> Path:
+    """A file whose folder exists."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def new_file(text: str) -> Path:
+    """A file to make."""
+    path = file_in_folder(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
     return path
 
 

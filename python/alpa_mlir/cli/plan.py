@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> Answer:
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
         )
     source = plan_source(options)
-    text = source.as_text().rstrip("\n")
+    text = source.as_text()
     fields = plan_fields(source)
     if options.output is not None:
         source.plan.save(options.output)
@@ -49,7 +50,6 @@ def run(options: argparse.Namespace) -> Answer:
 def plan_fields(source: Source) -> dict[str, Any]:
     """What a plan decides, for machines."""
     plan = source.plan
-    tried = () if source.planned is None else source.planned.tried
     return {
         "name": plan.name,
         "cluster": plan.cluster.get("name"),
@@ -72,17 +72,5 @@ def plan_fields(source: Source) -> dict[str, Any]:
             }
             for stage in plan.stages
         ],
-        "tried": [
-            {
-                "num_micro_batches": row.num_micro_batches,
-                "schedule": row.schedule,
-                "remat": row.remat,
-                "seconds": row.seconds,
-                "stages": row.stages,
-                "peak_bytes": row.peak_bytes,
-                "measured_seconds": row.measured_seconds,
-                "reason": row.reason,
-            }
-            for row in tried
-        ],
+        "tried": [asdict(row) for row in plan.tried],
     }

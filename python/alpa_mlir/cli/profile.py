@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from alpa_mlir.cli.common import (
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         type=new_file,
-        default=Path("profile.yaml"),
+        default="profile.yaml",
         metavar="FILE",
         help="the profile (default: profile.yaml)",
     )

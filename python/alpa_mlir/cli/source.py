@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli.common import add_virtual_devices, numbers, use_devices
+from alpa_mlir.cli.common import add_virtual_devices, numbers, progress, use_devices
 from alpa_mlir.cli.method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, MethodError
 
 if TYPE_CHECKING:
+    from alpa_mlir.alternatives import Alternative
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.entry import EntryPoint
     from alpa_mlir.plan import Plan
-    from alpa_mlir.planned_step import PlannedStep
+    from alpa_mlir.planned_step import PlannedStep, TracedStep
 
 FILE_OPTIONS = ("batch_arguments", "carried", "reductions")
 SOURCE = "a plan's folder, an entry point (module:function, file.py:function), or a .mlir file"
@@ -28,17 +29,38 @@ class Source:
 
     Attributes:
         name: as the user gave it.
-        planned: if it was planned now.
+        traced, planned: if it was planned now.
         entry: if it is that of an entry point.
     """
 
     name: str
     plan: Plan
+    traced: TracedStep | None = None
     planned: PlannedStep | None = None
     entry: EntryPoint | None = None
 
     def as_text(self) -> str:
-        return self.plan.as_text() if self.planned is None else self.planned.as_text()
+        """The plan as a table, and what else was tried."""
+        from alpa_mlir.plan_tried import tried_text
+
+        return f"{self.plan.as_text().rstrip()}\n{tried_text(self.plan.tried)}".rstrip()
+
+
+def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alternative, ...]:
+    """The step parallelized in the ways that have names.
+
+    Raises:
+        EntryPointError: it is a saved plan, from which nothing can be planned.
+    """
+    from alpa_mlir.alternatives import alternatives
+
+    if source.traced is None:
+        raise EntryPointError(
+            "alternatives cannot be planned from a saved plan",
+            where=source.name,
+            fix="give the entry point or the .mlir file",
+        )
+    return alternatives(source.traced, progress(options, "alternatives", "plan"))
 
 
 def add_source(parser: argparse.ArgumentParser, what: str) -> None:
@@ -121,8 +143,9 @@ def plan_source(options: argparse.Namespace) -> Source:
         replace(given.options, cache=False) if options.no_cache else given.options,
     )
     entry = replace(entry, function=function)
-    planned = function.plan(*entry.arguments, progress=shown(options))
-    return Source(name, planned.plan, planned, entry)
+    traced = function.trace(*entry.arguments)
+    planned = traced.plan(progress=shown(options))
+    return Source(name, planned.plan, traced, planned, entry)
 
 
 def is_code(name: str) -> bool:
@@ -152,8 +175,9 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
         method=method,
         options=Options(cache=not options.no_cache),
     )
-    planned = step.plan(cluster, progress=shown(options))
-    return Source(name, planned.plan, planned)
+    step = replace(step, cluster=cluster)
+    planned = step.plan(progress=shown(options))
+    return Source(name, planned.plan, step, planned)
 
 
 def _refuse_file_options(options: argparse.Namespace) -> None:
