@@ -43,13 +43,14 @@ from alpa_mlir.version import VERSION
 
 if TYPE_CHECKING:
     from alpa_mlir.ahead import CompiledAhead, compile_ahead
-    from alpa_mlir.api import ParallelFunction, compile, parallelize
+    from alpa_mlir.api import compile, parallelize
     from alpa_mlir.boundary import layer_boundary, mark_pipeline_boundary
     from alpa_mlir.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_mlir.cluster import Cluster
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.data_loader import DataLoader, MeshDriverDataLoader
     from alpa_mlir.explanation import explain
+    from alpa_mlir.follow import CreateStateParallel, FollowParallel, StateFunction
     from alpa_mlir.host_copies import prefetch
     from alpa_mlir.hosts.ray_hosts import RayWorkers
     from alpa_mlir.hosts.subprocesses import ProcessWorkers
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         ManualStageOption,
         UniformStageOption,
     )
+    from alpa_mlir.parallel_function import ParallelFunction
     from alpa_mlir.parallel_step import ParallelStep, load
     from alpa_mlir.pipeshard import PipeshardParallel
     from alpa_mlir.placement_spec import PlacementSpec
@@ -97,13 +99,14 @@ _HOME = {
     name: module
     for module, names in {
         "ahead": ("CompiledAhead", "compile_ahead"),
-        "api": ("ParallelFunction", "compile", "parallelize"),
+        "api": ("compile", "parallelize"),
         "boundary": ("layer_boundary", "mark_pipeline_boundary"),
         "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "cluster": ("Cluster",),
         "compiler": ("cluster_presets", "solver_methods"),
         "data_loader": ("DataLoader", "MeshDriverDataLoader"),
         "explanation": ("explain",),
+        "follow": ("CreateStateParallel", "FollowParallel", "StateFunction"),
         "host_copies": ("prefetch",),
         "hosts.ray_hosts": ("RayWorkers",),
         "hosts.subprocesses": ("ProcessWorkers",),
@@ -119,6 +122,7 @@ _HOME = {
             "ManualStageOption",
             "UniformStageOption",
         ),
+        "parallel_function": ("ParallelFunction",),
         "parallel_step": ("ParallelStep", "load"),
         "pipeshard": ("PipeshardParallel",),
         "placement_spec": ("PlacementSpec",),
@@ -159,10 +163,12 @@ __all__ = [
     "Cluster",
     "ClusterFileError",
     "CompiledAhead",
+    "CreateStateParallel",
     "DataLoader",
     "DataParallel",
     "DeletedArrayError",
     "DevicesError",
+    "FollowParallel",
     "InfeasiblePlanError",
     "LoadedPlan",
     "ManualLayerOption",
@@ -193,6 +199,7 @@ __all__ = [
     "ScheduleProblem",
     "ShardParallel",
     "SolverError",
+    "StateFunction",
     "ThreadWorkers",
     "Timeline",
     "TraceError",

@@ -36,6 +36,12 @@ def layer_boundary(x: _T) -> _T:
         return _jax.lax.optimization_barrier(x)
 
 
+def is_mark(eqn: Any) -> bool:
+    """Whether an equation of a jaxpr is such a mark."""
+    is_barrier = eqn.primitive.name == "optimization_barrier"
+    return is_barrier and SCOPE in str(eqn.source_info.name_stack)
+
+
 def mark_pipeline_boundary(x: _T) -> _T:
     """Begin a new layer here: `layer_boundary`, under Alpa's name.
 

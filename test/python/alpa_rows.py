@@ -15,6 +15,8 @@ LAYERS, WIDTH, DEVICES = 2, 8, 2
 OPTIMIZER = optax.adam(1e-2)
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (DEVICES,), 1 << 30)
 
+PIPELINE = alpa_mlir.PipeshardParallel(num_micro_batches=2, layer_option="manual")
+
 ROWS: dict[str, Callable[[], None]] = {}
 
 
@@ -88,8 +90,7 @@ def trained(method: alpa_mlir.Method) -> alpa_mlir.ParallelFunction:
 
 def pipeline() -> alpa_mlir.ParallelStep:
     """A step with two stages, each on a device, and two micro-batches."""
-    method = alpa_mlir.PipeshardParallel(num_micro_batches=2, layer_option="manual")
-    return trained(method).get_executable(*example())
+    return trained(PIPELINE).get_executable(*example())
 
 
 def sharded() -> alpa_mlir.ParallelStep:

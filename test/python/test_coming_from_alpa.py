@@ -30,8 +30,10 @@ from alpa_mlir.alpa_names import INSTEAD
 from alpa_rows import (
     CLUSTER,
     DEVICES,
+    PIPELINE,
     ROWS,
     check_same,
+    create_state,
     example,
     expected,
     loss_of,
@@ -81,6 +83,8 @@ EXPORTS = [
     "Zero2Parallel",
     "Zero3Parallel",
     "PipeshardParallel",
+    "CreateStateParallel",
+    "FollowParallel",
     "get_3d_parallel_method",
     "plan_to_method",
     "mark_pipeline_boundary",
@@ -367,6 +371,115 @@ def _():
     assert [mesh.devices for mesh in plan.meshes] == [(0,), (1,)]
     assert PipeshardParallel(pipeline_schedule="gpipe").schedule == "gpipe"
     assert PipeshardParallel(pipeline_schedule="inference").schedule == "1f1b"
+
+
+@row("CreateStateParallel")
+def _():
+    for step in (trained(PIPELINE), trained(alpa_mlir.Zero2Parallel())):
+        shapes = jax.eval_shape(make_batch)
+        for others in ((shapes,), shapes):
+            method = alpa_mlir.CreateStateParallel(step, others)
+            create = alpa_mlir.parallelize(create_state, method=method)
+            state = create(jax.random.key(0))
+        check_same(state, example()[0], rtol=0)
+        loaded = create.get_last_executable().loaded
+        for index, x in enumerate(jax.tree.leaves(state)):
+            assert x.sharding is loaded.sharding_of_input(index)
+        check_same(step(state, make_batch()), expected())
+
+
+@row("FollowParallel")
+@row("FollowLayerOption")
+def _():
+    with pytest.raises(MethodError, match="the function to follow has not been compiled"):
+        follow(alpa_mlir.parallelize(train_step))(*example())
+    batch = make_batch()
+    for step in (trained(PIPELINE), trained(alpa_mlir.Zero3Parallel())):
+        # Stages, meshes and devices other than a search for this function would take.
+        state, _loss = step(*example())
+        evaluate = follow(step)
+        loss = evaluate(state["params"], batch)
+        check_same(loss, jax.jit(loss_of)(expected()[0]["params"], batch))
+        found = evaluate.get_last_executable()
+        source = step.get_last_executable()
+        assert len(found.plan.stages) == len(source.plan.stages)
+        for index, x in enumerate(jax.tree.leaves(state["params"])):
+            # So it is not copied.
+            assert found.loaded.sharding_of_input(index).is_equivalent_to(x.sharding, x.ndim)
+    with pytest.raises(MethodError, match="argument 0 is neither the state of train_step, nor its"):
+        evaluate(state["opt"], batch)
+
+
+def follow(step, **options):
+    method = alpa_mlir.FollowParallel(step, **options)
+    return alpa_mlir.parallelize(loss_of, method=method)
+
+
+def test_followers_with_specs_and_marks_of_their_own():
+    step = trained(PIPELINE)
+    state, _loss = step(*example())
+    source = step.get_last_executable()
+    params = source.get_input_placement_specs()[0]["params"]
+    evaluate = follow(
+        step,
+        get_input_placement_specs=lambda: (params, None),
+        layer_option="manual",
+        num_micro_batches=2,
+    )
+    check_same(
+        evaluate(state["params"], make_batch()),
+        jax.jit(loss_of)(expected()[0]["params"], make_batch()),
+    )
+    assert evaluate.get_last_executable().plan.num_micro_batches == 2
+
+    def first(params, batch):  # Of one mesh's weights only.
+        return jnp.tanh(batch["x"] @ params["w1"])
+
+    method = alpa_mlir.FollowParallel(step)
+    half = alpa_mlir.parallelize(first, method=method)
+    check_same(half(state["params"], make_batch()), first(expected()[0]["params"], make_batch()))
+    (_mesh,) = half.get_last_executable().plan.meshes
+    assert half.get_last_executable().loaded.devices_of(0) == source.loaded.devices_of(1)
+    with pytest.raises(MethodError, match="layer_option 'auto'"):
+        alpa_mlir.FollowParallel(step, layer_option="auto")
+    with pytest.raises(MethodError, match="a cluster for a function that follows"):
+        alpa_mlir.parallelize(loss_of, cluster=CLUSTER, method=method)
+    with pytest.raises(MethodError, match="placement specs of argument 0: "):
+        follow(step, get_input_placement_specs=lambda: ({"w0": None}, None))(
+            state["params"], make_batch()
+        )
+
+
+@row("PipeshardParallel(stage_input_shardings)")
+def _():
+    cluster = alpa_mlir.Cluster.nominal("four", "cpu", (4,), 1 << 30)
+    pins = {"params": {"w0": P(None, "x"), "w1": P("x")}, "opt": None}
+    method = PipeshardParallel(
+        submeshes=[(1, 2), (1, 2)],
+        mesh_shapes=[(2, 1), (2, 1)],
+        method="manual",
+        in_shardings=(pins, None),
+    )
+    plan = alpa_mlir.parallelize(train_step, cluster=cluster, method=method).plan(*example()).plan
+    specs = {w.name: w.spec for stage in plan.stages for w in stage.weights}
+    assert specs["state['params']['w0']"] == ((), ("x",))
+    assert specs["state['params']['w1']"] == (("x",), ())
+
+
+@row("LocalPipelineParallel")
+def _():
+    method = alpa_mlir.Zero2Parallel()
+    step = alpa_mlir.parallelize(
+        train_step, cluster=CLUSTER, method=method, workers=alpa_mlir.ThreadWorkers()
+    )
+    state, _loss = step(*example())
+    evaluate = follow(step)
+    check_same(
+        evaluate(state["params"], make_batch()),
+        jax.jit(loss_of)(expected()[0]["params"], make_batch()),
+    )
+    for function in (step, evaluate):
+        function.get_last_executable().close()
 
 
 @row("get_3d_parallel_method")

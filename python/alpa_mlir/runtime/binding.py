@@ -164,6 +164,10 @@ class BoundStep:
         mesh = next(iter(self._meshes.values()))
         return lowering_platform(mesh_devices(mesh)[0])
 
+    def devices_of(self, mesh: int) -> tuple[Device, ...]:
+        """The devices of a mesh, in row-major order."""
+        return tuple(mesh_devices(self._meshes[mesh]))
+
     def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:
         """Compile and run programs beside the step's on its meshes; see `run_once`."""
         return run_once(jobs, arguments, self._meshes, self._backend)

@@ -175,6 +175,10 @@ class LoadedPlan:
         """Where input `index` of the plan is wanted first; None if the step does not read it."""
         return self._bound.first_places.get(index)
 
+    def devices_of(self, mesh: int) -> tuple[Any, ...]:
+        """The devices of a mesh, in row-major order."""
+        return self._bound.devices_of(mesh)
+
     @property
     def platform(self) -> str:
         """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""

@@ -1,0 +1,149 @@
+"""Functions that are planned, compiled and run when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+import jax
+
+from alpa_mlir import session
+from alpa_mlir.cluster import ClusterLike, as_cluster
+from alpa_mlir.count_search import sensible_count
+from alpa_mlir.errors import TraceError
+from alpa_mlir.method import Method
+from alpa_mlir.parallel_step import ParallelStep, Progress
+from alpa_mlir.planned_step import Options, PlannedStep, TracedStep, positions, trace_step
+from alpa_mlir.runtime.whole_array import WholeArray
+from alpa_mlir.search import AutoParallel
+from alpa_mlir.trace import Traced
+
+_jax: Any = jax
+
+
+class ParallelFunction:
+    """A function that is planned when it is first called, once for each form of arguments.
+
+    The steps can be taken one by one: `f.trace(*args).plan(cluster).load()`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.fn = fn
+        self.cluster = cluster
+        self.method = AutoParallel() if method is None else method
+        self.options = Options() if options is None else options
+        self._steps: dict[Any, ParallelStep] = {}
+        self._last: ParallelStep | None = None
+        update_wrapper(self, fn)
+        session.remember(self)
+
+    def trace(self, *args: Any, num_micro_batches: int | None = None) -> TracedStep:
+        """Trace at the size of one micro-batch (by default as many as the method says).
+
+        Raises:
+            TraceError, MicroBatchError: the function or its batch does not fit.
+        """
+        options = self.options.for_arguments(args)
+        static = positions(options.static_argnums, len(args))
+        examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
+        cluster = session.default_cluster(self.cluster)
+        counts = self.method.num_micro_batches
+        if num_micro_batches is not None:
+            traced = trace_step(self.fn, examples, options, num_micro_batches)
+        elif isinstance(counts, int):
+            traced = trace_step(self.fn, examples, options, counts)
+        else:
+            traced = self._trace_some(examples, options, counts, cluster)
+        return TracedStep(self.fn, examples, options, traced, cluster, self.method)
+
+    def _trace_some(
+        self,
+        examples: tuple[Any, ...],
+        options: Options,
+        counts: Sequence[int] | None,
+        cluster: ClusterLike,
+    ) -> Traced:
+        """Trace for a number of micro-batches that the search may well choose; for one if the
+        step cannot be traced for more, as where its state has a batch dimension."""
+        batches = options.batches(len(examples))
+        leaves = _jax.tree.leaves([examples[i] for i in batches])
+        sizes = [leaf.shape[0] for leaf in leaves if getattr(leaf, "shape", ())]
+        devices = max(as_cluster(cluster).devices_per_host)
+        count = sensible_count(sizes, counts, devices)
+        try:
+            return trace_step(self.fn, examples, options, count)
+        except TraceError:
+            if count == 1 or (counts is not None and 1 not in counts):
+                raise
+            return trace_step(self.fn, examples, options, 1)
+
+    def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:
+        """Trace and plan with this function's cluster and method."""
+        return self.trace(*args).plan(progress=progress)
+
+    def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
+        """Trace, plan and load for arguments of this form; remembered."""
+        key = self._key(args)
+        if key not in self._steps:
+            self._steps[key] = self._compile(args, progress)
+        self._last = self._steps[key]
+        return self._last
+
+    def _compile(self, args: Sequence[Any], progress: bool | Progress) -> ParallelStep:
+        return self.plan(*args, progress=progress).load(progress=progress)
+
+    def get_executable(self, *args: Any) -> ParallelStep:
+        """The step for arguments of this form, planned and compiled, but not run: `compile`.
+
+        Args:
+            args: arrays, or trees of `jax.ShapeDtypeStruct`s.
+        """
+        return self.compile(*args)
+
+    def get_last_executable(self) -> ParallelStep | None:
+        """The step that was compiled or called last; None before."""
+        return self._last
+
+    def preshard_dynamic_args(self, *args: Any) -> tuple[Any, ...]:
+        """The arguments, copied to where the step reads them first: `ParallelStep.place`."""
+        return self.compile(*args).place(*args)
+
+    def clear(self, session: int | None = None) -> None:
+        """Forget the steps, or those of one session (`init`); the next call plans anew, or finds
+        its plan on disk."""
+        kept = {k: v for k, v in self._steps.items() if session not in (None, k[0])}
+        self._steps = kept
+        if self._last is not None and not any(step is self._last for step in kept.values()):
+            self._last = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one step, planning it first if arguments of this form are new."""
+        return self.compile(*args)(*args)
+
+    def _key(self, args: Sequence[Any]) -> Any:
+        static = positions(self.options.for_arguments(args).static_argnums, len(args))
+        leaves, tree = _jax.tree.flatten([a for i, a in enumerate(args) if i not in static])
+        forms: Any = tuple(
+            (x.shape, x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in leaves
+        )
+        number = session.session_of(self.cluster, self.options.workers)
+        return number, tree, forms, tuple(args[i] for i in static)
+
+
+def shapes_of(tree: Any) -> Any:
+    """Shapes and dtypes in place of arrays, so that a plan keeps no data alive."""
+
+    def shape(x: Any) -> Any:
+        if not isinstance(x, jax.Array | WholeArray):
+            return x
+        weak = getattr(x, "weak_type", False)
+        return _jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)
+
+    return _jax.tree.map(shape, tree)
