@@ -79,7 +79,9 @@ def test_every_argument_is_listed_once_with_its_bytes(planned, data):
 def test_each_op_is_in_its_layer(planned, data):
     """Those of the forward pass, with shapes and the names of weights."""
     layers = [layer for group in data.layers for layer in group.layers]
-    found = sum(len(group.layers) * group.repeats * len(group.ops) for group in data.layers)
+    found = sum(
+        len(group.layers) * times * len(ops) for group in data.layers for times, ops in group.blocks
+    )
     decisions = [
         (number, row)
         for number in range(len(planned.plan.stages))
@@ -88,7 +90,8 @@ def test_each_op_is_in_its_layer(planned, data):
     ]
     assert found == len(decisions)
     assert sorted(layers) == sorted({(number, row["layer"]) for number, row in decisions})
-    dots = [op for group in data.layers for op in group.ops if op.op == "dot_general"]
+    every = [op for group in data.layers for _, ops in group.blocks for op in ops]
+    dots = [op for op in every if op.op == "dot_general"]
     assert any("kernel" in op.operands[1].name for op in dots)
     assert all(t.shape is not None for op in dots for t in (*op.operands, *op.results))
 
@@ -109,13 +112,14 @@ def test_layers_that_are_alike_stand_once(planned):
 
     other = "([S01, R], [R, R]) -> [S01, R]"
     first = [op(0, "q"), op(0, "k"), op(1, "q"), op(1, "k"), op(2, "q"), op(2, "k", other)]
-    blocks = [op(5, "q"), op(5, "k"), op(5, "q", seconds=3.0), op(5, "k", seconds=5.0)]
+    blocks = [op(5, "e", other), op(5, "q"), op(5, "k", other)]
+    blocks += [op(5, "q", seconds=3.0), op(5, "k", other, seconds=5.0), op(5, "q")]
     second = [op(3, "q"), op(3, "k"), *blocks]
     groups, missing = collect_layers(planned.plan, [{"decisions": first}, {"decisions": second}])
     assert missing == ()
     assert [group.layers for group in groups] == [((0, 0), (0, 1), (1, 3)), ((0, 2),), ((1, 5),)]
-    assert [group.repeats for group in groups] == [1, 1, 2]
-    assert [op.seconds for op in groups[2].ops] == [2.0, 3.0]
+    assert [[times for times, _ in group.blocks] for group in groups] == [[1], [1], [1, 2, 1]]
+    assert [op.seconds for op in groups[2].blocks[1][1]] == [2.0, 3.0]
 
 
 def test_costs_are_those_of_the_explanations(planned, data):
@@ -190,7 +194,7 @@ def test_plans_of_older_compilers_have_no_layers(planned):
     explanations = [old.explanation(n) for n in range(len(old.stages))]
     groups, missing = collect_layers(old, explanations)
     assert [group.layers for group in groups] == [((0, None),), ((1, None),)]
-    assert groups[0].ops[0].results[0].shape is None
+    assert groups[0].blocks[0][1][0].results[0].shape is None
     assert "did not note layers" in missing[0]
 
 

@@ -62,9 +62,10 @@ def simulated_activity(timeline: Timeline) -> Activity:
             table.append((_kind(s.what), s.start, s.end, batch, stage, 0))
         rows.append(_columns(table))
     transfers = tuple((t.source, t.target, t.start, t.end, t.bytes) for t in timeline.transfers)
-    labels = tuple(f"mesh {mesh}" for mesh in range(len(rows)))
+    meshes = tuple(range(len(rows)))
     step = ((0.0, timeline.step_seconds),)
-    return Activity(timeline.step_seconds, KINDS, labels, tuple(rows), transfers, step)
+    labels = ("",) * len(rows)
+    return Activity(timeline.step_seconds, KINDS, labels, meshes, tuple(rows), transfers, step)
 
 
 def real_activity(record: RecordLike) -> Activity:
@@ -123,7 +124,8 @@ def real_activity(record: RecordLike) -> Activity:
     return Activity(
         max([end for _, end in steps.values()] + [t[3] for t in transfers]),
         KINDS,
-        tuple(labels[meshes, tid].partition(" on devices")[0] for tid in numbers),
+        tuple("".join(labels[meshes, tid].partition(", worker ")[1:])[2:] for tid in numbers),
+        tuple(int(labels[meshes, tid].split()[1].rstrip(":")) for tid in numbers),
         tuple(_columns(sorted(rows[tid], key=lambda span: span[1])) for tid in numbers),
         tuple(transfers),
         tuple(span for _, span in sorted(steps.items())),

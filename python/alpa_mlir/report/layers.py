@@ -12,6 +12,8 @@ from alpa_mlir.report.specs import alike, read_operands, short_where
 
 Row = Mapping[str, Any]
 
+_LONGEST_BLOCK = 200  # Ops of a run that is looked for.
+
 
 def collect_layers(
     plan: Plan, explanations: Sequence[Row | None]
@@ -32,13 +34,14 @@ def collect_layers(
                 layers.setdefault(row.get("layer"), []).append(_op(row, mesh.axes))
         # What no layer has stands at the end.
         for layer, ops in sorted(layers.items(), key=lambda item: (item[0] is None, item[0] or 0)):
-            block, repeats = _block(ops)
-            key = (mesh.shape, repeats, tuple(map(_form, block)))
-            if key in found:
-                before = found[key]
-                found[key] = replace(before, layers=(*before.layers, (number, layer)))
-            else:
-                found[key] = LayerGroup(mesh.shape, ((number, layer),), repeats, tuple(block))
+            blocks = _blocks(ops)
+            forms = tuple((times, tuple(map(_form, block))) for times, block in blocks)
+            group = found.setdefault(
+                (mesh.shape, mesh.axes, forms), LayerGroup(mesh.shape, mesh.axes, (), blocks)
+            )
+            found[mesh.shape, mesh.axes, forms] = replace(
+                group, layers=(*group.layers, (number, layer))
+            )
     missing: list[str] = []
     if silent:
         stages = ", ".join(map(str, silent))
@@ -71,13 +74,42 @@ def _form(op: LayerOp) -> Any:
     return op.op, alike(op.where), operands, op.results
 
 
-def _block(ops: list[LayerOp]) -> tuple[list[LayerOp], int]:
-    """The shortest run of ops that, repeated, is the whole list; its seconds are the means."""
-    forms = [_form(op) for op in ops]
-    size = len(ops)
-    for period in range(1, size // 2 + 1):
-        if size % period == 0 and forms == forms[:period] * (size // period):
-            repeats = size // period
-            mean = [sum(op.seconds for op in ops[i::period]) / repeats for i in range(period)]
-            return [replace(ops[i], seconds=mean[i]) for i in range(period)], repeats
-    return ops, 1
+def _blocks(ops: list[LayerOp]) -> tuple[tuple[int, tuple[LayerOp, ...]], ...]:
+    """The ops as runs, each the shortest that is repeated over the longest stretch from there."""
+    numbers: dict[Any, int] = {}
+    forms = [numbers.setdefault(_form(op), len(numbers)) for op in ops]
+    blocks: list[tuple[int, tuple[LayerOp, ...]]] = []
+    single: list[LayerOp] = []
+    at = 0
+    while at < len(ops):
+        period, times = _repeats(forms, at)
+        if times == 1:
+            single.append(ops[at])
+            at += 1
+            continue
+        if single:
+            blocks.append((1, tuple(single)))
+            single = []
+        end = at + period * times
+        means = [
+            sum(op.seconds for op in ops[at + i : end : period]) / times for i in range(period)
+        ]
+        run = [replace(ops[at + i], seconds=means[i]) for i in range(period)]
+        blocks.append((times, tuple(run)))
+        at = end
+    if single:
+        blocks.append((1, tuple(single)))
+    return tuple(blocks)
+
+
+def _repeats(forms: list[int], at: int) -> tuple[int, int]:
+    """The length of the run at a place, and how many times it stands there, one after another."""
+    best = (1, 1)
+    for period in range(1, min((len(forms) - at) // 2, _LONGEST_BLOCK) + 1):
+        block = forms[at : at + period]
+        times = 1
+        while forms[at + period * times : at + period * (times + 1)] == block:
+            times += 1
+        if times > 1 and period * times > best[0] * best[1]:
+            best = (period, times)
+    return best

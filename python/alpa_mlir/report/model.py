@@ -140,13 +140,14 @@ class LayerGroup:
 
     Attributes:
         layers: (stage, layer) of each; the layer is None where the plan does not say.
-        ops: of one block of such a layer, in order; `repeats` blocks make the layer.
+        blocks: (times, ops): the ops of such a layer in order, runs that repeat as one; seconds
+            are means of the repeats.
     """
 
     mesh_shape: tuple[int, ...]
+    axes: tuple[str, ...]
     layers: tuple[tuple[int, int | None], ...]
-    repeats: int
-    ops: tuple[LayerOp, ...]
+    blocks: tuple[tuple[int, tuple[LayerOp, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ class Activity:
     Attributes:
         seconds: from the first to the last.
         kinds: names that `kind` counts.
-        rows: a label for each row.
+        rows: what tells the rows of one mesh apart, such as the worker.
+        meshes: the mesh of each row.
         spans: of each row: kinds, starts, ends, micro-batches (-1 for none), stages (-1), steps.
         transfers: (source mesh, target mesh, start, end, bytes).
         steps: (start, end) of each step.
@@ -165,6 +167,7 @@ class Activity:
     seconds: float
     kinds: tuple[str, ...]
     rows: tuple[str, ...]
+    meshes: tuple[int, ...]
     spans: tuple[tuple[tuple[int | float, ...], ...], ...]
     transfers: tuple[tuple[int, int, float, float, float], ...]
     steps: tuple[tuple[float, float], ...]

@@ -24,7 +24,7 @@ function drawAlternatives() {
   const others = data.compared.flatMap((other) => [
     el("h3", {}, `Beside ${other.name}`, el("span", { class: "quiet" }, ` ${plural(other.stages, "stage")} on ${plural(other.devices, "device")}, ${plural(other.num_micro_batches, "micro-batch", "micro-batches")}, ${other.schedule}: ${seconds(other.seconds)} a step, ${bytes(other.peak_bytes)} a device`)),
     other.changes.length ? table([
-      { name: "", of: (r) => r[0], class: "wide" },
+      { name: "What", of: (r) => r[0], class: "wide" },
       { name: "This plan", of: (r) => r[1], text: (r) => r[1] ?? "–" },
       { name: other.name, of: (r) => r[2], text: (r) => r[2] ?? "–" },
     ], other.changes, { caption: `Differences from ${other.name}`, most: 14 }) : el("p", {}, "The plans are equal."),
@@ -34,8 +34,8 @@ function drawAlternatives() {
     table([
       { name: "Op", of: (r) => r.op, node: (r) => [el("code", {}, r.op), el("div", { class: "quiet" }, r.where === r.op ? "" : r.where)] },
       { name: "Phase", of: (r) => r.phase },
-      { name: "Taken", of: (r) => r.chosen, node: (r) => el("code", { class: "specs" }, r.chosen) },
-      { name: "Runner-up", of: (r) => r.runner_up, node: (r) => el("code", { class: "specs" }, r.runner_up) },
+      { name: "Taken", of: (r) => r.chosen, node: (r) => specNode(r.chosen) },
+      { name: "Runner-up", of: (r) => r.runner_up, node: (r) => specNode(r.runner_up) },
       { name: "Alike", of: (r) => r.count, text: (r) => count(r.count), number: true },
       { name: "Choices", of: (r) => r.choices, text: (r) => count(r.choices), number: true },
       { name: "Costs", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
@@ -56,6 +56,6 @@ function drawCertificates() {
       { name: "Gap", of: (r) => r.gap, text: (r) => (r.gap === 0 ? "0" : percent(r.gap)), number: true },
       { name: "Decisions", of: (r) => r.nodes, text: (r) => count(r.nodes), number: true },
       { name: "Choices", of: (r) => r.choices, text: (r) => count(r.choices), number: true },
-      { name: "Time", of: (r) => r.seconds, text: (r) => (r.seconds === 0 ? "reused" : seconds(r.seconds)), number: true },
+      { name: "Time", of: (r) => r.seconds, text: (r) => (r.seconds ? seconds(r.seconds) : "not noted"), number: true },
     ], rows, { caption: "Certificates", most: 40 }) : "");
 }

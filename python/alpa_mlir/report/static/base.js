@@ -52,6 +52,15 @@ function bytes(value) {
   return `${figures(size)} TiB`;
 }
 
+/** Decimal units, as links and FLOPs have them. */
+function decimal(value, unit) {
+  if (value === null || value === undefined) return UNKNOWN;
+  for (const [prefix, scale] of [["Z", 1e21], ["E", 1e18], ["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (value >= scale) return `${figures(value / scale)} ${prefix}${unit}`;
+  }
+  return `${figures(value)} ${unit}`;
+}
+
 function count(value) {
   return value === null || value === undefined ? UNKNOWN : value.toLocaleString("en-US");
 }
@@ -109,7 +118,7 @@ function inkOn(colour) {
     const c = v / 255;
     return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   });
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.3 ? "#111111" : "#ffffff";
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#111111" : "#ffffff"; // Equal contrast.
 }
 
 const KIND_COLOURS = {
@@ -146,6 +155,21 @@ function meshName(mesh) {
   const stages = stagesOf[mesh];
   if (!stages || !stages.length) return `mesh ${mesh}`;
   return `stage${stages.length > 1 ? "s" : ""} ${ranges(stages)}`;
+}
+
+const AXES = ["x", "y", "z"];
+
+/** `[S0, R]` of explanations, with the names of mesh axes in their colours. */
+function specNode(text) {
+  return el("code", { class: "specs" }, text.split(/(S\d+|partial [\d ]+)/).map((part) => {
+    if (/^S\d+$/.test(part)) return axisMarks([...part.slice(1)]);
+    if (part.startsWith("partial")) return ["sum over ", axisMarks([...part.slice(8)].filter((c) => c.trim()))];
+    return part.replaceAll("->", "→");
+  }));
+}
+
+function axisMarks(numbers) {
+  return numbers.map((n) => el("b", { style: { color: `var(--axis-${AXES[n]}, var(--ink))` } }, AXES[n] || n));
 }
 
 // --- What stands under the pointer ------------------------------------------------------------------

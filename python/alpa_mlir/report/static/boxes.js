@@ -1,5 +1,7 @@
 // Tensors as boxes cut by mesh axes, in the manner of figure 12 of the Alpa paper.
 
+const MOST_PIECES = 8;
+
 /** How many pieces the axes of one dimension make. */
 function pieces(axes, mesh) {
   return axes.reduce((n, axis) => n * (mesh.sizes[axis] || 1), 1);
@@ -32,7 +34,8 @@ function drawnDims(tensor, mesh) {
 /** The box of a tensor: dark what the mesh's first device holds, lines where axes cut it. */
 function tensorBox(tensor, mesh) {
   const [row, column, depth] = drawnDims(tensor, mesh);
-  const number = (dim) => (dim === null ? 1 : pieces(tensor.spec[dim], mesh));
+  // Of more than eight pieces eight are drawn; the text says which axes cut.
+  const number = (dim) => (dim === null ? 1 : Math.min(pieces(tensor.spec[dim], mesh), MOST_PIECES));
   const colourOf = (dim) => (dim === null || !tensor.spec[dim].length ? "var(--ink-2)" : `var(--axis-${tensor.spec[dim][0]}, var(--ink-2))`);
   const [rows, columns, layers] = [number(row), number(column), number(depth)];
   const width = 66;
@@ -46,9 +49,8 @@ function tensorBox(tensor, mesh) {
   parts.push(svg("rect", { x, y, width, height, class: "whole" }));
   parts.push(svg("rect", { x, y, width: width / columns, height: height / rows, class: "mine" }));
   const lines = (total, dim, vertical) => {
-    const drawn = Math.min(total, 16);
-    for (let i = 1; i < drawn; i++) {
-      const at = (i / drawn) * (vertical ? width : height);
+    for (let i = 1; i < total; i++) {
+      const at = (i / total) * (vertical ? width : height);
       parts.push(svg("line", vertical
         ? { x1: x + at, x2: x + at, y1: y, y2: y + height, style: `stroke: ${colourOf(dim)}` }
         : { x1: x, x2: x + width, y1: y + at, y2: y + at, style: `stroke: ${colourOf(dim)}` }));
@@ -71,9 +73,7 @@ function tensorBox(tensor, mesh) {
   ]);
 }
 
-function meshOf(shape) {
-  const axes = ["x", "y", "z"];
-  const found = data.meshes.find((mesh) => mesh.shape.join() === shape.join());
-  const names = found ? found.axes : axes;
-  return { sizes: Object.fromEntries(shape.map((size, i) => [names[i], size])), size: shape.reduce((a, b) => a * b, 1), names };
+function meshOf(group) {
+  const sizes = Object.fromEntries(group.mesh_shape.map((size, i) => [group.axes[i], size]));
+  return { sizes, size: group.mesh_shape.reduce((a, b) => a * b, 1) };
 }

@@ -45,7 +45,15 @@ function clusterMap() {
   const label = 34;
   const gap = 18;
   const hostWidth = label + perLine * size + gap;
-  const columns = Math.max(1, Math.min(hosts.length, Math.floor(1180 / hostWidth)));
+  // As many columns as there is room for, or some fewer that divide the hosts evenly.
+  const room = Math.max(1, Math.min(hosts.length, Math.floor(1196 / hostWidth)));
+  let columns = room;
+  for (let c = room; c >= room * 0.6; c--) {
+    if (hosts.length % c === 0) {
+      columns = c;
+      break;
+    }
+  }
   const lines = (host) => Math.ceil(host.devices / perLine);
   const perColumn = Math.ceil(hosts.length / columns);
   const used = Math.ceil(hosts.length / perColumn);

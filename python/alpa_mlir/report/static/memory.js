@@ -51,12 +51,5 @@ function drawMemory() {
   const button = rows.length > first ? el("button", { type: "button", class: "more", onclick: (e) => { add(first, rows.length); e.target.remove(); } }, `Show all ${rows.length}`) : "";
   section("memory", "Memory over time",
     "Bytes on each device of a stage while the step runs, as simulated. The red line is what the device has; the search foresaw at most the peak beside it, before a margin for what compilers add.",
-    grid, button,
-    table([
-      { name: "Stage", of: (r) => r.mesh, node: (r) => stageChips(stagesOf[r.mesh]) },
-      { name: "Peak", of: (r) => r.m.peak_bytes, text: (r) => bytes(r.m.peak_bytes), number: true },
-      { name: "Foreseen", of: (r) => r.m.predicted_bytes, text: (r) => bytes(r.m.predicted_bytes), number: true },
-      { name: "Device has", of: (r) => r.m.capacity_bytes, text: (r) => bytes(r.m.capacity_bytes), number: true },
-      { name: "Used", of: (r) => (r.m.capacity_bytes ? r.m.peak_bytes / r.m.capacity_bytes : null), text: (r) => (r.m.capacity_bytes ? percent(r.m.peak_bytes / r.m.capacity_bytes) : UNKNOWN), number: true },
-    ], rows.map((m, mesh) => ({ m, mesh })), { caption: "Peaks", most: 16 }));
+    grid, button);
 }

@@ -1,12 +1,13 @@
 function card(title, value, ...details) {
-  return el("div", { class: "card" }, el("h3", {}, title), el("p", { class: "value" }, value),
+  return el("div", { class: "card" }, el("p", { class: "label" }, title), el("p", { class: "value" }, value),
     details.filter(Boolean).map((text) => el("p", { class: "detail" }, text)));
 }
 
-function bar(part, label) {
+/** A bar that is full at 1; with a label it stands for itself, else for a text beside it. */
+function bar(part, label = null) {
   const width = Math.max(0, Math.min(1, part)) * 100;
-  return el("div", { class: "meter", role: "img", "aria-label": label },
-    el("div", { style: { width: `${width}%` }, class: part > 1 ? "over" : part > 0.9 ? "near" : null }));
+  return el("div", { class: "meter", role: label ? "img" : null, "aria-label": label, "aria-hidden": label ? null : "true" },
+    el("div", { style: { width: `${width}%` }, class: !label ? null : part > 1 ? "over" : part > 0.95 ? "near" : null }));
 }
 
 function drawSummary() {
@@ -34,8 +35,8 @@ function drawSummary() {
         h.predicted_seconds !== null ? "predicted by the search" : "simulated",
         h.simulated_seconds !== null && h.predicted_seconds !== null ? `${seconds(h.simulated_seconds)} simulated` : "",
         mean !== null ? `${seconds(mean)} real, mean of ${plural(real.length, "step")}` : ""),
-      card("Throughput", h.examples && timed ? `${figures(h.examples / timed)} examples/s` : UNKNOWN,
-        h.examples ? `${count(h.examples)} examples a step` : "The plan's batch arguments do not agree on a number of examples."),
+      card("Throughput", h.examples && timed ? `${figures(h.examples / timed)}/s` : UNKNOWN,
+        h.examples ? `examples; ${count(h.examples)} a step` : "The plan's batch arguments do not agree on a number of examples."),
       card("Computation", h.tflops_per_device === null ? UNKNOWN : `${figures(h.tflops_per_device)} TFLOP/s`,
         "of each device on average, recomputation included",
         utilization !== null ? el("span", {}, `${percent(utilization)} of ${figures(h.peak_tflops)} (${h.dtype} peak)`, bar(utilization, `${percent(utilization)} of the peak`)) : ""),
@@ -43,13 +44,13 @@ function drawSummary() {
         h.capacity_bytes && h.peak_bytes !== null ? el("span", {}, `${percent(h.peak_bytes / h.capacity_bytes)} of ${bytes(h.capacity_bytes)}`, bar(h.peak_bytes / h.capacity_bytes, "part of the device's memory")) : ""),
       card("Pipeline", h.schedule || UNKNOWN, plural(h.num_micro_batches, "micro-batch", "micro-batches"),
         h.bubble_fraction !== null ? `${percent(h.bubble_fraction)} of all devices' time is idle` : ""),
-      card("Model", `${roughly(h.weights)} weights`, `${bytes(h.state_bytes)} of state, optimizer included`,
-        h.model_flops !== null ? `${figures(h.model_flops)} FLOPs a step`.replace(/,/g, " ") : ""),
+      card("Model", roughly(h.weights), "weights that the forward pass reads", `${bytes(h.state_bytes)} of state, optimizer included`,
+        h.model_flops !== null ? `${decimal(h.model_flops, "FLOP")} a step` : ""),
       card("Solver", h.solver || UNKNOWN,
         h.gap !== null ? (h.gap === 0 ? "no gap to the lower bound" : `largest gap ${percent(h.gap)}`) : "",
-        h.search_seconds !== null ? `search took ${seconds(h.search_seconds)}` : "")),
-    el("p", { class: "fine" }, `Compiler ${h.compiler || "unknown"}, report by alpa_mlir ${h.version}, plan format ${h.plan_version}`,
-      h.fingerprint ? el("span", {}, ", step ", el("code", {}, h.fingerprint.slice(0, 19)), "…") : ", made for no traced step"),
+        h.search_seconds !== null ? `the search took ${seconds(h.search_seconds)}` : ""),
+      card("Made by", h.compiler ? `alpa_mlir ${h.compiler}` : UNKNOWN, `report by ${h.version}, plan format ${h.plan_version}`,
+        h.fingerprint ? el("span", { title: h.fingerprint }, "step ", el("code", {}, `${h.fingerprint.slice(0, 19)}…`)) : "for no traced step")),
   );
   sections.push(["summary", "Summary"]);
 }

@@ -4,6 +4,7 @@ const ROW = 22;
 const BAR = 17;
 const LEFT = 112;
 const AXIS = 24;
+const WAITING = 0.32; // How opaque waiting is drawn.
 
 /** First index whose value is more than `time`, in a rising list. */
 function after(list, time) {
@@ -16,6 +17,10 @@ function after(list, time) {
   return low;
 }
 
+function rowName(activity, row) {
+  return [meshName(activity.meshes[row]), activity.rows[row]].filter(Boolean).join(", ");
+}
+
 class TimelineView {
   constructor(activity, label) {
     this.activity = activity;
@@ -24,11 +29,14 @@ class TimelineView {
     this.to = activity.seconds || 1;
     this.canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": this.describe(), class: "timeline" });
     this.note = el("span", { class: "quiet view", "aria-live": "polite" });
-    this.node = el("div", { class: "view-box" }, this.toolbar(), el("div", { class: "rows", tabindex: "-1" }, this.canvas));
+    this.frame = el("div", { class: "rows" }, this.canvas);
+    this.node = el("div", { class: "view-box" }, this.toolbar(), this.frame);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.node);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-    addEventListener("beforeprint", () => this.draw());
+    this.frame.addEventListener("scroll", () => this.draw());
+    addEventListener("beforeprint", () => this.draw(true));
+    addEventListener("afterprint", () => this.draw());
   }
 
   describe() {
@@ -99,7 +107,7 @@ class TimelineView {
   /** The span under a point: its row and number, or null. */
   hit(x, y) {
     const row = Math.floor((y - AXIS) / ROW);
-    if (x < LEFT || row < 0 || row >= this.activity.rows.length) return null;
+    if (x < LEFT || y < this.frame.scrollTop + AXIS || row >= this.activity.rows.length) return null;
     const [, starts, ends] = this.activity.spans[row];
     const time = this.timeAt(x);
     for (let i = after(starts, time) - 1, tries = 0; i >= 0 && tries < 8; i--, tries++) if (ends[i] >= time) return [row, i];
@@ -114,27 +122,37 @@ class TimelineView {
     const kind = this.activity.kinds[kinds[i]].replace("_", " ");
     showTip(e.clientX, e.clientY, [
       batches[i] >= 0 ? `${kind} of micro-batch ${batches[i]}` : kind,
-      [this.activity.rows[row], stages[i] >= 0 ? `stage ${stages[i]}` : ""].filter(Boolean).join(", "),
+      [rowName(this.activity, row), stages[i] >= 0 && stagesOf[this.activity.meshes[row]].length > 1 ? `for stage ${stages[i]}` : ""].filter(Boolean).join(", "),
       `${seconds(ends[i] - starts[i])}, from ${seconds(starts[i])} to ${seconds(ends[i])}`,
     ]);
   }
 
-  draw() {
+  /** Draws the rows that can be seen, or all of them; the axis stays at the top. */
+  draw(all = false) {
     const total = this.node.clientWidth;
     if (!total) return;
-    const height = AXIS + this.activity.rows.length * ROW + 6;
+    const rows = this.activity.rows.length;
+    const height = AXIS + rows * ROW + 6;
     const ratio = Math.min(devicePixelRatio || 1, 2);
     this.width = total - LEFT - 2;
-    Object.assign(this.canvas, { width: Math.round(total * ratio), height: Math.round(height * ratio) });
-    Object.assign(this.canvas.style, { width: `${total}px`, height: `${height}px` });
+    const size = [Math.round(total * ratio), Math.round(height * ratio)];
+    if (this.canvas.width !== size[0] || this.canvas.height !== size[1]) {
+      [this.canvas.width, this.canvas.height] = size;
+      Object.assign(this.canvas.style, { width: `${total}px`, height: `${height}px` });
+    }
+    const top = all ? 0 : this.frame.scrollTop;
+    const bottom = all ? height : Math.min(height, top + (this.frame.clientHeight || height));
     const c = this.canvas.getContext("2d");
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.clearRect(0, top, total, bottom - top);
     c.font = "12px system-ui, sans-serif";
     c.textBaseline = "middle";
-    this.drawAxis(c, height);
-    const top = Math.max(0, 0);
-    for (let row = top; row < this.activity.rows.length; row++) this.drawRow(c, row);
-    this.drawTransfers(c);
+    const colours = { ink: themed("--ink"), quiet: themed("--ink-2"), line: themed("--line"), paper: themed("--paper") };
+    this.drawGrid(c, colours, top, bottom);
+    const first = Math.max(0, Math.floor((top - AXIS) / ROW));
+    for (let row = first; row < rows && AXIS + row * ROW < bottom; row++) this.drawRow(c, colours, row);
+    this.drawTransfers(c, colours);
+    this.drawAxis(c, colours, top, total);
     this.note.textContent = `${seconds(this.from)} to ${seconds(this.to)} of ${seconds(this.activity.seconds)}`;
   }
 
@@ -142,104 +160,119 @@ class TimelineView {
     return LEFT + ((time - this.from) / (this.to - this.from)) * this.width;
   }
 
-  drawAxis(c, height) {
+  marks() {
     const span = this.to - this.from;
     const step = ticks(span, Math.max(2, this.width / 130))[1] || span;
-    c.fillStyle = themed("--ink-2");
-    c.strokeStyle = themed("--line");
-    c.lineWidth = 1;
-    c.textAlign = "center";
-    for (let i = Math.ceil(this.from / step); i * step <= this.to; i++) {
-      const x = Math.round(this.x(i * step)) + 0.5;
+    const found = [];
+    for (let i = Math.ceil(this.from / step); i * step <= this.to; i++) found.push(i * step);
+    return found;
+  }
+
+  drawGrid(c, colours, top, bottom) {
+    const line = (time) => {
+      const x = Math.round(this.x(time)) + 0.5;
       c.beginPath();
-      c.moveTo(x, AXIS - 6);
-      c.lineTo(x, height);
+      c.moveTo(x, top);
+      c.lineTo(x, bottom);
       c.stroke();
-      c.fillText(seconds(i * step), Math.max(x, LEFT + 12), 9);
-    }
-    c.strokeStyle = themed("--ink-2");
+    };
+    c.lineWidth = 1;
+    c.strokeStyle = colours.line;
+    this.marks().forEach(line);
+    c.strokeStyle = colours.quiet;
     c.setLineDash([4, 3]);
-    for (const [start, end] of this.activity.steps) {
-      for (const time of this.activity.steps.length > 1 ? [start] : [end]) {
-        if (time < this.from || time > this.to) continue;
-        c.beginPath();
-        c.moveTo(this.x(time), AXIS - 4);
-        c.lineTo(this.x(time), height);
-        c.stroke();
-      }
-    }
+    const steps = this.activity.steps;
+    steps.map(([start, end]) => (steps.length > 1 ? start : end)).filter((time) => time >= this.from && time <= this.to).forEach(line);
     c.setLineDash([]);
   }
 
-  drawRow(c, row) {
+  drawAxis(c, colours, top, total) {
+    c.fillStyle = colours.paper;
+    c.fillRect(0, top, total, AXIS - 4);
+    c.fillStyle = colours.quiet;
+    for (const time of this.marks()) {
+      const x = this.x(time);
+      c.textAlign = x > total - 24 ? "right" : "center";
+      c.fillText(seconds(time), Math.min(Math.max(x, LEFT + 12), total - 2), top + 9);
+    }
+  }
+
+  drawRow(c, colours, row) {
     const y = AXIS + row * ROW;
     const [kinds, starts, ends, batches, stages] = this.activity.spans[row];
-    c.fillStyle = themed("--ink");
+    const mesh = this.activity.meshes[row];
+    c.fillStyle = meshColour(mesh);
+    c.fillRect(2, y + 3, 8, BAR - 6);
+    c.fillStyle = colours.ink;
     c.textAlign = "left";
-    c.fillText(this.activity.rows[row], 4, y + BAR / 2 + 1, LEFT - 10);
+    c.fillText(rowName(this.activity, row), 16, y + BAR / 2 + 1, LEFT - 22);
     const names = this.activity.kinds;
-    // Runs that are narrower than a pixel share it by their time.
+    const scale = this.width / (this.to - this.from);
+    const right = LEFT + this.width;
+    const shares = new Float64Array(names.length);
     let pixel = -1;
-    let shares = new Array(names.length).fill(0);
+    let sum = 0;
+    // Runs that are narrower than a pixel share it by their time.
     const flush = () => {
-      const sum = shares.reduce((a, b) => a + b, 0);
-      if (pixel < 0 || sum <= 0) return;
       let at = y;
-      shares.forEach((part, kind) => {
-        if (part <= 0) return;
-        const size = (part / Math.max(sum, 1)) * BAR;
+      for (let kind = 0; sum > 0 && kind < shares.length; kind++) {
+        if (!shares[kind]) continue;
+        const size = (shares[kind] / Math.max(sum, 1)) * BAR;
+        c.globalAlpha = names[kind] === "wait" ? WAITING : 1;
         c.fillStyle = KIND_COLOURS[names[kind]];
-        c.globalAlpha = names[kind] === "wait" ? 0.35 : 1;
         c.fillRect(pixel, at, 1, size);
         at += size;
-      });
-      c.globalAlpha = 1;
-      shares = new Array(names.length).fill(0);
+        shares[kind] = 0;
+      }
+      sum = 0;
     };
     let first = after(starts, this.from);
     while (first > 0 && ends[first - 1] > this.from) first--;
     for (let i = first; i < starts.length && starts[i] < this.to; i++) {
-      const begin = Math.max(LEFT, this.x(starts[i]));
-      const end = Math.min(LEFT + this.width, this.x(ends[i]));
-      if (end - begin < 1) {
-        const p = Math.floor(begin);
-        if (p !== pixel) {
+      const begin = Math.max(LEFT, LEFT + (starts[i] - this.from) * scale);
+      const end = Math.min(right, LEFT + (ends[i] - this.from) * scale);
+      const width = end - begin;
+      if (width < 1) {
+        const here = Math.floor(begin);
+        if (here !== pixel) {
           flush();
-          pixel = p;
+          pixel = here;
         }
-        shares[kinds[i]] += Math.max(end - begin, 0.02);
+        const part = Math.max(width, 0.02);
+        shares[kinds[i]] += part;
+        sum += part;
         continue;
       }
       flush();
-      pixel = -1;
       const name = names[kinds[i]];
+      c.globalAlpha = name === "wait" ? WAITING : 1;
       c.fillStyle = KIND_COLOURS[name];
-      c.globalAlpha = name === "wait" ? 0.3 : 1;
-      c.fillRect(begin, y, Math.max(end - begin - (end - begin > 4 ? 0.6 : 0), 0.6), BAR);
-      c.globalAlpha = 1;
-      if (batches[i] >= 0 && end - begin > 16) {
+      c.fillRect(begin, y, width > 4 ? width - 0.6 : width, BAR);
+      if (batches[i] >= 0 && width > 16) {
         c.fillStyle = inkOn(KIND_COLOURS[name]);
         c.textAlign = "center";
-        const several = (stagesOf[row] || []).length > 1 && stages[i] >= 0 && end - begin > 52;
+        const several = stagesOf[mesh].length > 1 && stages[i] >= 0 && width > 52;
         c.fillText(several ? `${batches[i]} · s${stages[i]}` : batches[i], (begin + end) / 2, y + BAR / 2 + 1);
       }
     }
     flush();
+    c.globalAlpha = 1;
   }
 
   /** Transfers as lines from sender to receiver, where there are few enough to tell them apart. */
-  drawTransfers(c) {
-    if (this.activity.rows.length !== data.meshes.length) return;
+  drawTransfers(c, colours) {
+    const rowOf = new Map(this.activity.meshes.map((mesh, row) => [mesh, row]));
     const seen = this.activity.transfers.filter(([, , start, end]) => end >= this.from && start <= this.to);
     if (seen.length > 260) return;
-    c.strokeStyle = themed("--ink");
+    c.strokeStyle = colours.ink;
     c.globalAlpha = 0.55;
     c.lineWidth = 1;
     c.save();
     c.beginPath();
     c.rect(LEFT, AXIS, this.width, this.activity.rows.length * ROW);
     c.clip();
-    for (const [source, target, start, end] of seen) {
+    for (const [from, to, start, end] of seen) {
+      const [source, target] = [rowOf.get(from), rowOf.get(to)];
       c.beginPath();
       c.moveTo(this.x(start), AXIS + source * ROW + (target > source ? BAR : 0));
       c.lineTo(this.x(end), AXIS + target * ROW + (target > source ? 0 : BAR));
@@ -253,7 +286,7 @@ class TimelineView {
 const views = {};
 
 function uses(activity) {
-  return activity.rows.map((name, row) => {
+  return activity.rows.map((_, row) => {
     const [kinds, starts, ends] = activity.spans[row];
     const sums = {};
     kinds.forEach((kind, i) => {
@@ -261,14 +294,14 @@ function uses(activity) {
       sums[what] = (sums[what] || 0) + ends[i] - starts[i];
     });
     const busy = Object.entries(sums).reduce((sum, [what, time]) => sum + (what === "wait" ? 0 : time), 0);
-    return { name, sums, busy, idle: Math.max(0, activity.seconds - busy) };
+    return { name: rowName(activity, row), mesh: activity.meshes[row], sums, busy, idle: Math.max(0, activity.seconds - busy) };
   });
 }
 
 function useTable(activity, label) {
   const kinds = activity.kinds.filter((kind) => kind !== "wait" && activity.spans.some((row) => row[0].includes(activity.kinds.indexOf(kind))));
   return table([
-    { name: "Row", of: (r) => r.name },
+    { name: "Mesh", of: (r) => r.mesh, text: (r) => r.name },
     ...kinds.map((kind) => ({ name: kind.replace("_", " "), of: (r) => r.sums[kind] || 0, text: (r) => seconds(r.sums[kind] || 0), number: true })),
     { name: "busy", of: (r) => r.busy, text: (r) => percent(r.busy / activity.seconds), number: true },
     { name: "idle or waiting", of: (r) => r.idle, text: (r) => seconds(r.idle), number: true },
@@ -280,7 +313,7 @@ function drawTimeline() {
   const used = new Set(shown.flatMap(([, a]) => a.spans.flatMap((row) => [...new Set(row[0])].map((k) => a.kinds[k]))));
   section("timeline", "Pipeline timeline",
     shown.length ? "A row for each mesh, with the micro-batch of each run. Drag to move, double-click or use the buttons to zoom; after a click the wheel zooms. Lines between rows are transfers." : null,
-    shown.length ? legend([...used].map((kind) => [kind.replace("_", " "), kind === "wait" ? mix(KIND_COLOURS.wait, "#ffffff", 0.4) : KIND_COLOURS[kind]])) : "",
+    shown.length ? legend([...used].map((kind) => [kind.replace("_", " "), kind === "wait" ? `color-mix(in srgb, ${KIND_COLOURS.wait} ${WAITING * 100}%, transparent)` : KIND_COLOURS[kind]])) : "",
     ...shown.flatMap(([name, activity]) => {
       views[name] = new TimelineView(activity, name);
       const rows = uses(activity);

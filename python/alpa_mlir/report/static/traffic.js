@@ -36,13 +36,13 @@ function drawCommunication() {
       { name: "Transfers", of: (r) => r.count, text: (r) => count(r.count), number: true },
       { name: "Bytes", of: (r) => r.bytes, text: (r) => bytes(r.bytes), number: true },
       { name: "Time", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
-    ], data.crossings, { caption: "Transfers in a step", most: 12 })] : [];
+    ], data.crossings, { caption: "Transfers in a step", most: 12, sort: [5, -1] })] : [];
   const links = data.links.length ? [
     el("h3", {}, "Links", el("span", { class: "quiet" }, " that transfers between meshes use, in the simulated step")),
     table([
       { name: "Links", of: (r) => r.kind.replaceAll("*", "n") },
       { name: "In use", of: (r) => r.count, text: (r) => count(r.count), number: true },
-      { name: "Bandwidth", of: (r) => r.bandwidth, text: (r) => `${bytes(r.bandwidth)}/s`, number: true },
+      { name: "Bandwidth", of: (r) => r.bandwidth, text: (r) => decimal(r.bandwidth, "B/s"), number: true },
       { name: "Bytes, all", of: (r) => r.bytes, text: (r) => bytes(r.bytes), number: true },
       { name: "Busiest", of: (r) => r.busiest },
       { name: "Its bytes", of: (r) => r.busiest_bytes, text: (r) => bytes(r.busiest_bytes), number: true },
@@ -53,7 +53,7 @@ function drawCommunication() {
     table([
       { name: "Op", of: (r) => r.op, node: (r) => [el("code", {}, r.op), el("div", { class: "quiet" }, r.where === r.op ? "" : r.where)] },
       { name: "Phase", of: (r) => r.phase },
-      { name: "Split", of: (r) => r.specs, node: (r) => el("code", { class: "specs" }, r.specs) },
+      { name: "Split", of: (r) => r.specs, node: (r) => specNode(r.specs) },
       { name: "Stages", of: (r) => r.stages[0], text: (r) => ranges(r.stages) },
       { name: "Ops", of: (r) => r.count, text: (r) => count(r.count), number: true },
       { name: "Computing", of: (r) => r.compute_seconds, text: (r) => seconds(r.compute_seconds), number: true },
