@@ -120,6 +120,13 @@ def test_trains_and_checks_itself(tmp_path):
     assert plan.as_text() in result.stdout
 
 
+def test_runs_a_file_that_is_not_from_jax(example, tmp_path):
+    options = ("--stages", "2", "--micro-batches", "2", "--save-plan", str(tmp_path / "plan"))
+    assert difference(example("run_stablehlo", *options)) < 1e-5
+    plan = alpa_mlir.Plan.load(tmp_path / "plan")
+    assert (len(plan.stages), plan.num_micro_batches) == (2, 2)
+
+
 SMALL = ("--layers", "2", "--hidden", "32", "--length", "24", "--prompt", "10", "--new", "12")
 
 
