@@ -22,11 +22,12 @@ EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster cluster.yaml --micro-batches 4,8 --schedule 1f1b
   alpa-mlir plan train.py:entry --cluster dgx-a100 --method shard --shardings zero-2 --json
   alpa-mlir plan train.py:entry --cluster cluster.yaml --method pipeshard --submeshes 1x4,1x4
+  alpa-mlir plan model.mlir --cluster dgx-a100 --batch-arguments 5 -o my_plan
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_source(parser, "an entry point: module:function or path/file.py:function")
+    add_source(parser, "an entry point (module:function, path/file.py:function), or a .mlir file")
     parser.add_argument(
         "-o", "--output", type=new_folder, metavar="FOLDER", help="where to write the plan"
     )

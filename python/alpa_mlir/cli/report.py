@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         metavar="FILE",
-        help="real steps to show beside the simulated one: what `alpa-mlir run --trace` wrote",
+        help="real steps to show beside the simulated one: what `run` with --trace wrote",
     )
     parser.add_argument(
         "--compare",
