@@ -5,19 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from math import prod
 from types import MappingProxyType
+from xml.etree import ElementTree
 
 import alpa_mlir
+import handmade
 import numpy as np
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
-from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.errors import BackendError, PlanFormatError
 from alpa_mlir.plan import Plan, Tried
-from alpa_mlir.report import collect, write_report
+from alpa_mlir.report import collect, write_plots, write_report
 from alpa_mlir.report.layers import collect_layers
 from alpa_mlir.report.specs import read_operands
+from alpa_mlir.runtime import load as load_plan
+from alpa_mlir.runtime.step_trace import Recording
 from alpa_mlir.simulator import simulate
 from pipelines import pipeline
 from test_equality import CLUSTER
@@ -236,6 +241,53 @@ def test_a_record_without_steps_is_refused(planned, tmp_path):
         collect(planned.plan, record=path)
     with pytest.raises(PlanFormatError, match="no trace"):
         collect(planned.plan, record=tmp_path / "nothing.json")
+
+
+def test_pictures(planned, data, tmp_path):
+    """Each in each format, with the numbers of the data; the same plan gives the same files."""
+    files = write_plots(planned.plan, tmp_path / "a")
+    names = ["cluster", "timeline", "memory", "communication"]
+    assert [f.name for f in files] == [f"{n}.{form}" for n in names for form in ("svg", "png")]
+    for path in files:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    again = write_plots(planned.plan, tmp_path / "b", formats=["svg"])
+    assert [f.read_bytes() for f in again] == [f.read_bytes() for f in files[::2]]
+    with pytest.raises(PlanFormatError, match="unknown picture format 'exe'"):
+        write_plots(planned.plan, tmp_path / "c", formats=["exe"])
+    few = write_plots(pipeline([(1, 2, 1)] * 2, 3), tmp_path / "d", formats=["svg"])
+    assert [f.name for f in few] == ["cluster.svg"]
+
+
+def test_pictures_need_matplotlib(planned, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(BackendError, match=r"alpa-mlir\[plots\]"):
+        write_plots(planned.plan, tmp_path)
+
+
+def test_recorded_steps(tmp_path):
+    """Runs of real steps by mesh, micro-batch and step, from memory and from the trace's file."""
+    plan = handmade.as_plan(*handmade.two_stages(2))
+    loaded = load_plan(plan)
+    state, batch = handmade.arguments(2)
+    with Recording(loaded, tmp_path / "trace.json") as recording:
+        for _ in range(2):
+            results = loaded(handmade.flat(state, batch))
+            state = {"w0": results[0], "w1": results[1]}
+    real = collect(plan, record=recording).real
+    assert real.meshes == (0, 1)
+    assert len(real.steps) == 2
+    for row in real.spans:
+        kinds = [real.kinds[kind] for kind in row[0]]
+        assert kinds.count("forward") == kinds.count("backward") == 2 * 2
+        assert kinds.count("update") == 2
+        assert set(row[5]) == {0, 1}
+    assert {(source, target) for source, target, *_ in real.transfers} == {(0, 1), (1, 0)}
+    assert collect(plan, record=tmp_path / "trace.json").real == real
+    held = page_data(write_report(plan, tmp_path / "plan.html", record=recording))
+    assert held["header"]["real_seconds"] == pytest.approx([b - a for a, b in real.steps])
 
 
 def test_plans_on_disk_give_the_same_report(planned, data, tmp_path):

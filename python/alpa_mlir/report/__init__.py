@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,12 @@ from alpa_mlir.report.activity import RecordLike
 from alpa_mlir.report.data import Others, collect
 from alpa_mlir.report.html import to_html
 from alpa_mlir.report.model import ReportData
+from alpa_mlir.report.plots import draw
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import Timeline
 
-__all__ = ["ReportData", "collect", "write_report"]
+__all__ = ["ReportData", "collect", "write_plots", "write_report"]
 
 
 def write_report(
@@ -60,3 +62,35 @@ def write_report(
     data = collect(plan, timeline=timeline, record=record, compare=compare)
     path.write_text(to_html(data), encoding="utf-8")
     return path
+
+
+def write_plots(
+    plan: Plan,
+    folder: str | Path,
+    formats: Sequence[str] = ("svg", "png"),
+    *,
+    timeline: Timeline | None = None,
+    record: RecordLike | None = None,
+) -> tuple[Path, ...]:
+    """Write pictures of a plan: `cluster`, `timeline`, `memory`, `communication`, and
+    `timeline_real` if something was recorded, each in every format.
+
+    A picture of which the plan says nothing is left out. Needs matplotlib (`alpa-mlir[plots]`).
+
+    Args:
+        plan, timeline, record: as of `write_report`.
+        folder: is made if needed.
+        formats: any that matplotlib writes: `svg`, `png`, `pdf`, ..
+
+    Returns:
+        The files.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+        PlanFormatError: an unknown format, a malformed plan, or a record without steps.
+
+    Example:
+        >>> write_plots(Plan.load("my_plan"), "pictures", formats=["pdf"])   # doctest: +SKIP
+    """
+    data = collect(plan, timeline=timeline, record=record)
+    return draw(data, Path(folder), formats)

@@ -31,7 +31,7 @@ function drawnDims(tensor, mesh) {
   return chosen.length === 1 ? [null, chosen[0], depth] : [chosen[0] ?? null, chosen[1] ?? null, depth];
 }
 
-/** The box of a tensor: dark what the mesh's first device holds, lines where axes cut it. */
+/** The box of a tensor: filled what the mesh's first device holds, lines where axes cut it. */
 function tensorBox(tensor, mesh) {
   const [row, column, depth] = drawnDims(tensor, mesh);
   // Of more than eight pieces eight are drawn; the text says which axes cut.

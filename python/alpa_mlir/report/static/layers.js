@@ -43,7 +43,7 @@ function layerGroup(group, open) {
 function drawSharding() {
   const axes = [...new Set(data.meshes.flatMap((mesh) => mesh.axes))];
   section("sharding", "How tensors are split",
-    "Boxes are tensors of one micro-batch. Lines in an axis' colour are where that mesh axis cuts them, and the dark part is what the first device holds: a box that is dark all over is whole on every device. Layers that do the same in the same way stand once. Costs are seconds of a step, for what a decision entails.",
+    "Boxes are tensors of one micro-batch. Lines in an axis' colour are where that mesh axis cuts them, and the filled part is what the first device holds: a box that is filled all over is whole on every device. Layers that do the same in the same way stand once. Costs are seconds of a step, for what a decision entails.",
     legend(axes.map((axis) => [`mesh axis ${axis}`, `var(--axis-${axis}, var(--ink-2))`])),
     data.layers.length ? el("div", { class: "layers" }, data.layers.map((group, i) => layerGroup(group, i === Math.min(1, data.layers.length - 1)))) : "",
     tensorTable());
