@@ -14,7 +14,7 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_f
 export ALPA_BUILD := $(abspath $(BUILD))
 export ALPA_PYTHON := $(abspath $(PY))
 
-.PHONY: help setup build demo test test-full lint docs lit pytest bench format lock clean
+.PHONY: help setup build demo test test-full lint docs lit pytest bench wheel format lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -65,6 +65,13 @@ pytest: build ## Run the Python tests
 bench: build ## Measure planning and step time of GPT models
 	@$(PY) benchmark/gpt_planning.py
 
+wheel: setup ## Build a wheel that needs no LLVM, and a source archive, into dist/
+	@echo "== building the wheel"
+	@$(PY) -m pip wheel -q --no-build-isolation --no-deps -w build-wheel/dist .
+	@PATH=$(abspath $(VENV))/bin:$$PATH $(PY) -m auditwheel -q repair -w dist build-wheel/dist/*.whl && rm -r build-wheel/dist
+	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" > /dev/null
+	@ls -1 dist/*
+
 format: setup ## Rewrite sources in the project's format
 	@$(VENV)/bin/clang-format -i $(CXX_FILES)
 	@$(VENV)/bin/ruff check -q --fix . ; $(VENV)/bin/ruff format -q .
@@ -75,4 +82,4 @@ lock: ## Pin the newest versions that requirements.in allows
 	  build/lock/bin/pip freeze) > python/requirements.lock
 
 clean: ## Remove what was built (not the Python environment)
-	@rm -rf $(BUILD) dist python/alpa_mlir/_native*.so
+	@rm -rf $(BUILD) build-wheel dist docs/generated python/alpa_mlir/_native*.so

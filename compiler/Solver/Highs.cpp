@@ -53,7 +53,7 @@ struct Library {
 
 /// Never unloaded: its threads may outlive a call.
 static llvm::Expected<Library> loadLibrary(const std::string &path) {
-  std::vector<std::string> places = {ALPA_HIGHS_LIBRARY, "libhighs.so.1"};
+  std::vector<std::string> places = {ALPA_HIGHS_PLACES, "libhighs.so.1"};
   if (!path.empty())
     places = {path};
   Library library;
@@ -66,8 +66,9 @@ static llvm::Expected<Library> loadLibrary(const std::string &path) {
       why = reason;
   }
   if (!library.handle)
-    return llvm::createStringError("method 'highs' cannot load HiGHS (" + why +
-                                   "); pip install highspy, or name its libhighs.so.1 (--library)");
+    return llvm::createStringError(
+        "method 'highs' cannot load HiGHS (" + why +
+        "); pip install 'alpa-mlir[highs]', or name highspy's libhighs.so.1 (--library)");
 #define ALPA_LOAD(name)                                                                            \
   library.name = reinterpret_cast<decltype(library.name)>(dlsym(library.handle, "Highs_" #name));  \
   if (!library.name)                                                                               \

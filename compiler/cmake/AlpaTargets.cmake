@@ -18,6 +18,10 @@ separate_arguments(ALPA_LLVM_DEFINITIONS UNIX_COMMAND "${LLVM_DEFINITIONS}")
 target_compile_definitions(alpa_flags INTERFACE ${ALPA_LLVM_DEFINITIONS})
 target_compile_options(alpa_flags INTERFACE -Wall -Wextra -Werror -Wno-unused-parameter -ffunction-sections -fdata-sections)
 target_link_options(alpa_flags INTERFACE -fuse-ld=lld -Wl,--as-needed -Wl,--gc-sections -Wl,--exclude-libs,ALL)
+if(SKBUILD)
+  # Wheels run beside other versions of the C++ library than the one that they were built with.
+  target_link_options(alpa_flags INTERFACE -static-libstdc++)
+endif()
 
 # alpa_add_library(NAME a.cpp b.cpp DEPENDS gen_target... LINK_LIBS lib...)
 function(alpa_add_library name)
@@ -36,6 +40,13 @@ function(alpa_add_tool name)
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE alpa_flags ${ARG_LINK_LIBS})
   target_compile_options(${name} PRIVATE -fno-exceptions)
+endfunction()
+
+# alpa_add_test_tool(NAME a.cpp LINK_LIBS lib...): the same, if tests are built.
+function(alpa_add_test_tool)
+  if(ALPA_BUILD_TESTS)
+    alpa_add_tool(${ARGN})
+  endif()
 endfunction()
 
 # alpa_add_dialect_tablegen(TARGET PREFIX DIALECT ops.td [ATTRDEFS] [TYPEDEFS] [ENUMS] [SHARDS n])

@@ -1,5 +1,6 @@
 //===- alpa-opt.cpp - run passes on a StableHLO file ----------------------===//
 
+#include "compiler/BuildInfo.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
 
@@ -15,6 +16,7 @@ static int fail(const llvm::Twine &message) {
 }
 
 int main(int argc, char **argv) {
+  alpa::printBuildInfoAsVersion();
   mlir::DialectRegistry registry;
   alpa::registerDialects(registry);
   alpa::registerPasses();

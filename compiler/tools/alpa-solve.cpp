@@ -1,5 +1,6 @@
 //===- alpa-solve.cpp - solves a problem file -----------------------------===//
 
+#include "compiler/BuildInfo.h"
 #include "compiler/Solver/Backends.h"
 
 #include "llvm/Support/CommandLine.h"
@@ -137,6 +138,7 @@ int main(int argc, char **argv) {
   cl::opt<std::string> method("method", cl::init(backends().front().name.str()),
                               cl::value_desc("NAME"), cl::desc(methods), cl::cat(category));
   cl::HideUnrelatedOptions(category);
+  printBuildInfoAsVersion();
   cl::ParseCommandLineOptions(argc, argv, kOverview);
   if (!(timeLimit > 0) || !std::isfinite(timeLimit))
     return fail("--time-limit: expected a positive number of seconds");

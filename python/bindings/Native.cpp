@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
+#include "compiler/BuildInfo.h"
 #include "compiler/Export/PlanJson.h"
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
@@ -228,6 +229,6 @@ NB_MODULE(_native, m) {
   bindReshard(m);
   bindSchedules(m);
   bindSolver(m);
-  m.attr("LLVM_VERSION") = LLVM_VERSION_STRING;
+  m.attr("BUILD") = alpa::kBuildInfo;
   m.attr("VERSION") = ALPA_VERSION;
 }
