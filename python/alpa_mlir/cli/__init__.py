@@ -40,6 +40,8 @@ COMMANDS = {
     "compile": "compile the stages of a saved plan ahead of time, without its devices",
     "profile": "measure dots, memory and collectives of the devices of this host",
     "clusters": "list, show and check descriptions of clusters",
+    "doctor": "check the installation, devices, solvers and their licences, Ray",
+    "completion": "print a script that completes this command in bash, zsh or fish",
 }
 
 EXIT_CODES = """\
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             answer: Answer = options.run(options)
         _print(json.dumps(answer.fields, indent=1) if as_json else answer.text, output)
-        return 0
+        return answer.status
     except KeyboardInterrupt:
         print("alpa-mlir: interrupted", file=sys.stderr)
         return 130

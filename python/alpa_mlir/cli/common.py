@@ -18,10 +18,12 @@ class Answer:
     Attributes:
         text: for people.
         fields: the same for machines; JSON.
+        status: the exit status.
     """
 
     text: str
     fields: Mapping[str, Any]
+    status: int = 0
 
 
 def add_virtual_devices(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,139 @@
+"""What is tried out, each in a process of its own: python -m alpa_mlir.doctor.probes NAME ARGS.
+
+Every function returns facts as JSON, or raises; whatever else it prints does not count.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from alpa_mlir.doctor.child import ANSWER
+
+# A problem of two nodes: choices 1 and 0 cost 10 + 2 + 9, the least that fits into 8 bytes.
+_PROBLEM: dict[str, Any] = {
+    "problem": {
+        "nodes": {
+            "intervals": [[0, 2], [1, 3]],
+            "costs": [[1, 10], [2, 12]],
+            "usages": [[5, 2], [4, 4]],
+        },
+        "edges": {"nodes": [[0, 1]], "costs": [[0, 0, 9, 0]]},
+        "usage_limit": 8,
+    }
+}
+_LARGER_THAN_FREE = 2001
+
+
+def native() -> dict[str, Any]:
+    """The native module loads, and compiles something."""
+    module: Any = importlib.import_module("alpa_mlir._native")
+    text = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }"
+    parsed = module.parse_module(text)
+    parsed.run_pipeline("canonicalize")
+    if "tensor<2xf32>" not in parsed.to_text():
+        raise RuntimeError("a module does not come back as it was")
+    return {"build": str(module.BUILD), "version": str(module.VERSION)}
+
+
+def devices(platform: str) -> dict[str, Any]:
+    """JAX computes on all devices of a platform."""
+    jax: Any = importlib.import_module("jax")
+    found = jax.devices(platform)
+    for device in found:
+        ones = jax.device_put(jax.numpy.ones((4, 4)), device)
+        result = jax.jit(jax.numpy.matmul)(ones, ones)
+        if float(result[0, 0]) != 4.0:
+            raise RuntimeError(f"{device} computes ones(4, 4) @ ones(4, 4) = {float(result[0, 0])}")
+    memory: list[Any] = [device.memory_stats() for device in found]
+    return {
+        "kinds": [str(device.device_kind) for device in found],
+        "memory_bytes": [stats["bytes_limit"] if stats else None for stats in memory],
+    }
+
+
+def solver(method: str) -> dict[str, Any]:
+    """A method solves a small problem right."""
+    from alpa_mlir.problem import solve_problem
+
+    found = solve_problem(_PROBLEM, method=method, time_limit_seconds=10)
+    if (found.status, found.cost) != ("optimal", 21):
+        raise RuntimeError(f"a cost of {found.cost} ({found.status}) where 21 is the least")
+    return {}
+
+
+def gurobi() -> dict[str, Any]:
+    """Gurobi has a licence; whether it takes problems of any size."""
+    gurobipy: Any = importlib.import_module("gurobipy")
+    with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as model:
+        expires = int(model.LicenseExpiration)
+        model.addVars(_LARGER_THAN_FREE)
+        try:
+            model.optimize()
+        except gurobipy.GurobiError as error:
+            if error.errno != gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED:
+                raise
+            return {"expires": expires, "any_size": False}
+    return {"expires": expires, "any_size": True}
+
+
+def ray(address: str) -> dict[str, Any]:
+    """Ray can be imported, and the cluster of an address answers."""
+    ray_: Any = importlib.import_module("ray")
+    if not address:
+        return {}
+    ray_.init(address=address, logging_level="ERROR", log_to_driver=False)
+    nodes = [node for node in ray_.nodes() if node["Alive"]]
+    return {
+        "nodes": len(nodes),
+        "cpus": ray_.cluster_resources().get("CPU", 0),
+        "gpus": ray_.cluster_resources().get("GPU", 0),
+    }
+
+
+def iree() -> dict[str, Any]:
+    """IREE compiles a module, and its runtime runs it."""
+    compiler: Any = importlib.import_module("iree.compiler")
+    runtime: Any = importlib.import_module("iree.runtime")
+    numpy: Any = importlib.import_module("numpy")
+    text = """module @probe { func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = stablehlo.add %a, %a : tensor<2xf32>
+      return %0 : tensor<2xf32> } }"""
+    binary = compiler.compile_str(text, target_backends=["llvm-cpu"], input_type="stablehlo")
+    config = runtime.Config("local-task")
+    module = runtime.load_vm_module(
+        runtime.VmModule.copy_buffer(config.vm_instance, binary), config
+    )
+    result = module.main(numpy.ones(2, numpy.float32)).to_host().tolist()
+    if result != [2.0, 2.0]:
+        raise RuntimeError(f"1 + 1 = {result}")
+    return {}
+
+
+def imports(*names: str) -> dict[str, Any]:
+    """Modules can be imported."""
+    for name in names:
+        importlib.import_module(name)
+    return {}
+
+
+_PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+    probe.__name__: probe for probe in (native, devices, solver, gurobi, ray, iree, imports)
+}
+
+
+def _main() -> None:
+    name, *arguments = sys.argv[1:]
+    try:
+        answer = _PROBES[name](*arguments)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        answer = {"error": f"{type(error).__name__}{': ' + lines[0] if lines else ''}"}
+    print(ANSWER + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
