@@ -22,7 +22,8 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise SolverError(
-            f"method 'gurobi' needs the package {name} ({error})", fix=f"pip install {name}"
+            f"method 'gurobi' needs the package {name} ({error})",
+            fix="pip install 'alpa-mlir[gurobi]'",
         ) from None
 
 

@@ -197,7 +197,7 @@ def test_missing_plugin(saved, monkeypatch):
     monkeypatch.setattr(xla_described, "version", version)
     with pytest.raises(errors.BackendError) as error:
         ahead.compile_ahead(saved(device_type="h100"))
-    assert str(error.value).endswith("is not installed; fix: pip install 'alpa-mlir[cuda]'")
+    assert str(error.value).endswith("is not installed; fix: pip install 'alpa-mlir[cuda12]'")
 
 
 def test_unknown_targets(saved, capsys):

@@ -171,5 +171,6 @@ def test_missing_packages(monkeypatch):
         return real(name, *args)
 
     monkeypatch.setattr(gurobi.importlib, "import_module", fake)
-    with pytest.raises(SolverError, match=r"needs the package gurobipy.*fix: pip install gurobipy"):
+    named = r"needs the package gurobipy.*fix: pip install 'alpa-mlir\[gurobi\]'"
+    with pytest.raises(SolverError, match=named):
         solve_problem(small(), method="gurobi")

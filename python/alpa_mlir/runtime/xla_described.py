@@ -34,7 +34,7 @@ def plugin_version() -> str:
         raise BackendError(
             f"the package {_PACKAGE} is not installed",
             where="XLA for GPUs",
-            fix="pip install 'alpa-mlir[cuda]'",
+            fix="pip install 'alpa-mlir[cuda12]'",
         ) from None
 
 
@@ -63,7 +63,7 @@ def _devices(gpu: Gpu, hosts: int, per_host: int) -> list[Any]:
         raise BackendError(
             f"there is no module {_PLUGIN}",
             where="XLA for GPUs",
-            fix="pip install 'alpa-mlir[cuda]'",
+            fix="pip install 'alpa-mlir[cuda12]'",
         )
     try:
         if not client.pjrt_plugin_loaded("cuda"):
