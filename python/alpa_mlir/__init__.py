@@ -38,6 +38,7 @@ from alpa_mlir.errors import (
     UnsupportedOpError,
     WorkerError,
     WorkerLostError,
+    WorkerMemoryError,
 )
 from alpa_mlir.version import VERSION
 
@@ -208,6 +209,7 @@ __all__ = [
     "UnsupportedOpError",
     "WorkerError",
     "WorkerLostError",
+    "WorkerMemoryError",
     "Zero2Parallel",
     "Zero3Parallel",
     "clear_executable_cache",

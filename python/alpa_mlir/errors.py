@@ -104,6 +104,30 @@ class WorkerLostError(WorkerError):
         super().__init__(what, where=where, fix=fix)
 
 
+class WorkerMemoryError(WorkerError):
+    """A worker found no memory, on its device or its host, for what it was asked to do."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, of XLA, of Python, or of a worker that had one, is about memory.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 64 bytes"))
+        True
+    """
+    if isinstance(error, MemoryError | WorkerMemoryError):
+        return True
+    return any(m in str(error) for m in ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory: "))
+
+
+def worker_error(error: BaseException, where: str) -> WorkerError:
+    """An error that is not one of ours, as what a worker says of it in one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    if is_out_of_memory(error):
+        return WorkerMemoryError(f"out of memory: {text}", where=where)
+    return WorkerError(text, where=where)
+
+
 class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
 

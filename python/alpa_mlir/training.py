@@ -33,6 +33,7 @@ from alpa_mlir.errors import (
     DevicesError,
     TransportError,
     WorkerError,
+    WorkerMemoryError,
 )
 from alpa_mlir.parallel_step import ParallelStep
 
@@ -61,7 +62,8 @@ class Resume:
         folder: of its checkpoints; a run that was ended goes on from the last one in it.
         every: steps from one checkpoint to the next.
         keep: how many checkpoints to keep.
-        attempts: failures without a new checkpoint in between, after which the error is raised.
+        attempts: failures without a new checkpoint in between, after which the error is raised; two
+            are enough where they are a WorkerMemoryError.
     """
 
     folder: str | Path
@@ -146,7 +148,7 @@ class _Run:
         self.unsaved = 0  # Checkpoints in a row that could not be written.
 
     def go(self) -> Any:
-        failures, saved = 0, latest_checkpoint(self.resume.folder)
+        failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder)
         while True:
             step: Step | None = None
             try:
@@ -155,10 +157,13 @@ class _Run:
             except _FAILURES as error:
                 self.give_up(step)
                 last = latest_checkpoint(self.resume.folder)
-                failures = 1 if last != saved else failures + 1
-                saved = last
-                _log.warning("step %d: %s", self.number, error)
-                if failures >= self.resume.attempts:
+                if last != saved:
+                    failures, without_memory, saved = 0, 0, last
+                failures += 1
+                without_memory += isinstance(error, WorkerMemoryError)
+                _log.warning("step %d: %s", self.number, " ".join(str(error).split()))
+                # The plan's programs need the same again with fresh workers.
+                if failures >= self.resume.attempts or without_memory > 1:
                     raise
             except BaseException:
                 self.give_up(step)

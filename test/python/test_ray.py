@@ -10,6 +10,7 @@ import pytest
 import steps
 from alpa_mlir import errors
 from alpa_mlir.hosts.process_group import Limits
+from alpa_mlir.hosts.ray_actors import cause
 from alpa_mlir.hosts.ray_hosts import RayWorkers
 from test_hosts import SPANNING, TWO, check_equals_jit, gone, running
 
@@ -63,3 +64,17 @@ def test_a_killed_actor_is_noticed():
         group.call(0, "free", ()).result(60)
     step.close()
     assert gone(processes)
+
+
+def test_why_an_actor_is_gone():
+    killed = (
+        "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
+        "192.0.2.2, ID: 7340) was 7.46GB used / 23.54GB limit (0.316890)"
+    )
+    assert cause(RuntimeError(killed)) == (
+        "killed by Ray, whose node was out of memory (7.46GB used / 23.54GB limit)"
+    )
+    assert "out of memory, killed or crashed" in cause(
+        RuntimeError("The actor is dead. Worker exit type: SYSTEM_ERROR Worker exit detail: ...")
+    )
+    assert cause(RuntimeError("its\n  creation failed")) == "the actor is gone: its creation failed"

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from alpa_mlir.errors import AlpaError, DevicesError, WorkerError
+from alpa_mlir.errors import AlpaError, DevicesError, WorkerError, worker_error
 
 if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment is set.
     from alpa_mlir.cache_folder import CacheLike
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment i
 PROTOCOL = 2  # Of the calls between driver and workers; changes with their form.
 Platform = Literal["cpu", "gpu"]
 
-OUT_OF_MEMORY_KILL = "out of memory: the kernel killed it"
+OUT_OF_MEMORY_KILL = "killed by the kernel, which was out of memory"
 
 CONTROL = frozenset({"ping", "describe"})  # Answered at once, whatever the worker is doing.
 
@@ -179,7 +179,10 @@ class HostProcess:
 
     def ping(self) -> dict[str, Any]:
         """A sign of life, with what the Worker says of itself once it is there."""
-        said: dict[str, Any] = {} if self._worker is None else dict(self._worker.ping())
+        said: dict[str, Any] = {}
+        if self._worker is not None:
+            self._worker.notice_failed_values()
+            said = dict(self._worker.ping())
         return {**said, "pid": os.getpid(), "compiled": self._compiled}
 
     def warm_up(self) -> None:
@@ -303,10 +306,7 @@ def portable_error(error: Exception) -> Exception:
     """An error that another process can read: our own as they are, others as text."""
     if isinstance(error, AlpaError):
         return error
-    text = WorkerError(
-        f"{type(error).__name__}: {error}",
-        where=f"process {os.getpid()} on {socket.gethostname()}",
-    )
+    text = worker_error(error, f"process {os.getpid()} on {socket.gethostname()}")
     text.add_note("".join(traceback.format_exception(error)))
     return text
 

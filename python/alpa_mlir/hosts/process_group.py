@@ -68,6 +68,7 @@ class ProcessGroup(ABC):
         self.limits = limits
         self._lost: tuple[int, str] | None = None
         self.lost_at = math.inf
+        self._failed_at: dict[int, float] = {}
         self.closed = threading.Event()
         self._losing = threading.Lock()
 
@@ -173,11 +174,19 @@ class ProcessGroup(ABC):
         now, limit = time.monotonic(), self.limits.frozen_seconds
         for rank in range(self.size):
             if rank in sent and sent[rank][1].done():
-                Call(self, rank, "ping", sent.pop(rank)[1]).result()
+                self._heard(rank, Call(self, rank, "ping", sent.pop(rank)[1]).result())
             if rank not in sent:
                 sent[rank] = now, self.call(rank, "ping").future
             elif now - sent[rank][0] > limit:
                 raise self.lose(rank, f"no answer for {limit:g} s: frozen or unreachable; killed")
+
+    def _heard(self, rank: int, said: Mapping[str, Any]) -> None:
+        """A worker that failed tells so in its answers, unless it waits for what never comes."""
+        if said.get("error") is None or said["lost_another"]:
+            return
+        now = time.monotonic()
+        if now - self._failed_at.setdefault(rank, now) > _GRACE_SECONDS:
+            raise self.lose(rank, f"failed: {said['error']}")
 
     # How a group starts.
 

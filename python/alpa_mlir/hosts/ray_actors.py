@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -24,6 +25,7 @@ from alpa_mlir.hosts.process import (
     start_ticks,
 )
 
+OUT_OF_MEMORY_RAY = "killed by Ray, whose node was out of memory"
 _SECONDS_TO_SAY = 3.0  # For Ray, why an actor is gone.
 _SECONDS_TO_BE_ENDED = 2.0  # For Ray, to end an actor whose driver is gone; what ends by itself
 # is an accident that Ray reports to the user.
@@ -109,6 +111,9 @@ def check_up(ray: Any) -> None:
 def cause(error: Exception) -> str:
     """Why an actor is gone, of the many lines that Ray says."""
     text = " ".join(str(error).split())
+    if "running low on memory" in text:
+        found = re.search(r"\S+ used / \S+ limit", text)
+        return OUT_OF_MEMORY_RAY + (f" ({found[0]})" if found else "")
     if "Worker exit type: SYSTEM_ERROR" in text:
         return "the actor's process died: out of memory, killed or crashed"
     return f"the actor is gone: {text[:300]}"

@@ -14,7 +14,13 @@ import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_mlir.errors import ArgumentMismatchError, TransportError, WorkerError
+from alpa_mlir.errors import (
+    ArgumentMismatchError,
+    TransportError,
+    WorkerError,
+    WorkerMemoryError,
+    is_out_of_memory,
+)
 from alpa_mlir.hosts.interface import Reply, WorkerGroup
 from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.plan_reshard import Box
@@ -35,6 +41,9 @@ Array = NDArray[Any]
 
 # Steps that may be asked for before the workers have started the first of them.
 MAX_AHEAD = 3
+_MEMORY_FIX = (
+    "use more micro-batches, rematerialization or more devices, or end what else runs there"
+)
 _SECONDS_TO_ANSWER = 5.0  # To hear from the others what happened when one fails.
 
 
@@ -245,7 +254,8 @@ class DistributedPlan:
         except Exception as error:
             with self._lock:
                 self._hear(0)  # What failed is the cause, if something did.
-            raise WorkerError(f"cannot be read: {error}", where=array.name) from error
+            kind = WorkerMemoryError if is_out_of_memory(error) else WorkerError
+            raise kind(f"cannot be read: {error}", where=array.name) from error
 
     def _checked(self, index: int, x: Any) -> Any:
         if isinstance(x, DistributedArray) and x.is_deleted():
@@ -387,11 +397,10 @@ class DistributedPlan:
 
     def _fail(self, rank: int, cause: BaseException, number: int | None = None) -> WorkerError:
         when = "" if number is None else f" in step {number}"
-        self._failure = WorkerError(
-            f"failed{when}: {cause}",
-            where=f"worker {rank}",
-            fix="load the plan again, and go on from the last checkpoint",
-        )
+        kind, fix = WorkerError, "load the plan again, and go on from the last checkpoint"
+        if is_out_of_memory(cause):
+            kind, fix = WorkerMemoryError, _MEMORY_FIX
+        self._failure = kind(f"failed{when}: {cause}", where=f"worker {rank}", fix=fix)
         return self._failure
 
     def _check_open(self) -> None:

@@ -16,7 +16,7 @@ import jax.numpy
 from jax.sharding import NamedSharding
 
 from alpa_mlir.cache_folder import CacheLike
-from alpa_mlir.errors import AlpaError, TransportError, WorkerError
+from alpa_mlir.errors import AlpaError, TransportError, WorkerError, worker_error
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.actions import Place
@@ -24,6 +24,7 @@ from alpa_mlir.runtime.array_store import ArrayStore, Form
 from alpa_mlir.runtime.backends.choice import make_backend
 from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
 from alpa_mlir.runtime.devices import mesh_on
+from alpa_mlir.runtime.failed_values import FailedValues
 from alpa_mlir.runtime.host_parts import parts_of, shifted
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
@@ -129,6 +130,9 @@ class Worker:
         self._small: deque[tuple[int, jax.Array]] = deque()
         self._copies: dict[str, Copies] = {}
         self._next = 0
+        self._begun = 0  # Steps and other work that starts programs.
+        self._stepping = False
+        self._failed = FailedValues()
 
     def put(self, uid: int, index: int, shards: Parts) -> None:
         """Keep parts of input `index` of the plan on this worker's devices, under a number.
@@ -196,6 +200,8 @@ class Worker:
             WorkerError, TransportError: the step could not be started.
         """
         self._store.check_open()
+        self._begun += 1
+        self._stepping = True
         try:
             self.free(request.free)
             return self._step(request)
@@ -204,10 +210,9 @@ class Worker:
             cause = self._store.error or error  # A thread that sends may have failed before.
             if isinstance(cause, AlpaError) or not isinstance(cause, Exception):
                 raise cause from None
-            raise WorkerError(
-                f"{type(cause).__name__}: {cause}",
-                where=f"worker {self.rank}, step {request.number}",
-            ) from cause
+            raise worker_error(cause, f"worker {self.rank}, step {request.number}") from cause
+        finally:
+            self._stepping = False
 
     def run_once(
         self, jobs: Sequence[Job], arguments: Sequence[Any], uids: Sequence[Sequence[int]]
@@ -219,6 +224,7 @@ class Worker:
             uids: for each program those of its results.
         """
         self._store.check_open()
+        self._begun += 1
         results = self._bound.run_once(jobs, arguments)
         self._store.keep(
             {
@@ -270,9 +276,19 @@ class Worker:
             "platform": self._bound.platform,
             "step": self._next,
             "arrays": len(self._store),
-            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "error": None if error is None else worker_error(error, "").what,
             "lost_another": isinstance(error, TransportError),
         }
+
+    def notice_failed_values(self) -> None:
+        """Fail if a program did while who waits for it does not learn of that: see `FailedValues`.
+
+        Only for a process of its own: it looks at all that JAX has there.
+        """
+        if not self._store.is_over:
+            error = self._failed.look(None if self._stepping else self._begun)
+            if error is not None:
+                self._fail(error)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
