@@ -92,7 +92,8 @@ class DataLoader:
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
 
     def __iter__(self) -> LoaderIterator:
-        iterator = LoaderIterator(self._source, self._place, self.prefetch)
+        name = type(self.batches).__name__
+        iterator = LoaderIterator(self._source, self._place, self.prefetch, name)
         self._open.add(iterator)
         return iterator
 
@@ -110,16 +111,17 @@ class DataLoader:
         for iterator in list(self._open):
             iterator.close()
 
-    def _source(self) -> Iterator[Any]:
+    def _source(self) -> _Source:
         batches: Any = self.batches
         if _is_indexed(batches):
-            return (as_any(batches[i]) for i in range(self.start, len(batches)))
+            return _Source(as_any(batches[i]) for i in range(self.start, len(batches)))
         if _is_iterable(batches):
-            return self._iterated(batches)
-        return map(batches, itertools.count(self.start))
+            iterator: Any = iter(batches)
+            return _Source(self._iterated(iterator), getattr(iterator, "get_state", None))
+        return _Source(map(batches, itertools.count(self.start)))
 
-    def _iterated(self, batches: Any) -> Iterator[Any]:
-        iterator: Any = iter(batches)
+    def _iterated(self, iterator: Any) -> Iterator[Any]:
+        batches: Any = self.batches
         try:
             yield from itertools.islice(iterator, self.start, None)
         finally:
@@ -187,6 +189,14 @@ def MeshDriverDataLoader(  # noqa: N802
     return DataLoader(samples, step, prefetch=prefetch_size)
 
 
+class _Source:
+    """Batches to come, and what says where they stand if anything does."""
+
+    def __init__(self, batches: Iterator[Any], get_state: Callable[[], Any] | None = None) -> None:
+        self.batches = batches
+        self.get_state = get_state
+
+
 def _is_iterable(batches: Any) -> bool:
     return hasattr(batches, "__iter__")
 
@@ -199,14 +209,22 @@ class LoaderIterator:
     """One pass over the batches of a `DataLoader`; ends with its last one, or by `close`.
 
     Args:
-        source: gives an iterator of batches; called in the thread.
+        source: gives the batches; called in the thread.
         place: makes of a batch what is handed out; called in the thread.
         prefetch: how many may wait.
+        name: of the source, for messages.
     """
 
     def __init__(
-        self, source: Callable[[], Iterator[Any]], place: Callable[[Any], Any], prefetch: int
+        self,
+        source: Callable[[], _Source],
+        place: Callable[[Any], Any],
+        prefetch: int,
+        name: str = "the source",
     ) -> None:
+        self._name = name
+        self._state: Any = None
+        self._has_state = False
         self._ready: queue.Queue[tuple[str, Any]] = queue.Queue(prefetch)
         self._stop = threading.Event()
         self._ended = False
@@ -232,12 +250,28 @@ class LoaderIterator:
             raise StopIteration
         kind, value = self._ready.get()
         if kind == "batch":
-            return value
+            batch, self._state, self._has_state = value
+            return batch
         self._ended = True
         self._end()
         if kind == "error":
             raise value
         raise StopIteration
+
+    def get_state(self) -> Any:
+        """Where the source stood after the batch that was handed out last, as its own `get_state`
+        said it: batches that wait do not count. Give it to `set_state` of such a source to go on.
+
+        Raises:
+            ArgumentMismatchError: the source has no `get_state`, or no batch was handed out.
+        """
+        if not self._has_state:
+            raise ArgumentMismatchError(
+                f"{self._name} has no get_state, or nothing was taken of it",
+                where="DataLoader",
+                fix="count the batches, and go on with start=",
+            )
+        return self._state
 
     def close(self) -> None:
         """End it; its thread is gone afterwards. May be called twice."""
@@ -245,7 +279,7 @@ class LoaderIterator:
 
 
 def _fill(
-    source: Callable[[], Iterator[Any]],
+    source: Callable[[], _Source],
     place: Callable[[Any], Any],
     ready: queue.Queue[tuple[str, Any]],
     stop: threading.Event,
@@ -253,9 +287,12 @@ def _fill(
     last: tuple[str, Any] = ("end", None)
     batches: Any = None
     try:
-        batches = source()
+        found = source()
+        batches, get_state = found.batches, found.get_state
         for batch in batches:
-            if not _hand_over(("batch", place(batch)), ready, stop):
+            state = None if get_state is None else get_state()
+            handed = place(batch), state, get_state is not None
+            if not _hand_over(("batch", handed), ready, stop):
                 break
     except BaseException as error:
         last = ("error", error)
