@@ -127,6 +127,38 @@ def test_runs_a_file_that_is_not_from_jax(example, tmp_path):
     assert (len(plan.stages), plan.num_micro_batches) == (2, 2)
 
 
+def test_plans_opt_without_memory(example, tmp_path):
+    sizes = "--layers 4 --hidden 64 --heads 4 --length 32 --vocab 128 --rows 32 --stage-layers 4"
+    before = len(jax.live_arrays())
+    lines = example(
+        "plan_opt_175b",
+        *sizes.split(),
+        *("--micro-batches", "4", "--cluster", "p3.16xlarge:2", "--output", str(tmp_path / "plan")),
+        *("--report", str(tmp_path / "report.html")),
+    )
+    assert len(jax.live_arrays()) <= before
+    assert lines[0] == "0.0 billion parameters on 16 devices"
+    numbers(lines, "planned in ", r"(\d+) s with at most (\S+) GiB of memory")
+    rate, each = numbers(lines, "predicted: ", r"(\S+) TFLOP/s, (\S+) on each device")
+    assert 0 <= each <= rate
+    assert alpa_mlir.Plan.load(tmp_path / "plan").num_micro_batches == 4
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_opt_has_its_size_and_its_step_works(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module("plan_opt_175b")
+    _, (state, _) = module.entry()
+    hidden, layers = 12288, 96  # Weights, biases and norms of a layer; embeddings; the last norm.
+    expected = layers * (12 * hidden**2 + 13 * hidden) + (50272 + 2048) * hidden + 2 * hidden
+    assert sum(x.size for x in jax.tree.leaves(state["params"])) == expected
+    step, (state, batch) = module.entry(layers=2, hidden=16, heads=2, length=8, vocab=32, rows=4)
+    assert jax.tree.leaves(jax.eval_shape(step, state, batch)[0]) == jax.tree.leaves(state)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (state, batch))
+    _, loss = jax.jit(step)(*zeros)  # All logits are alike.
+    assert float(loss) == pytest.approx(np.log(32), rel=1e-3)
+
+
 SMALL = ("--layers", "2", "--hidden", "32", "--length", "24", "--prompt", "10", "--new", "12")
 
 
