@@ -230,14 +230,14 @@ def _check_alpa_mlir(words: list[str], place: str) -> None:
 
 
 @functools.cache
-def _help(program: str) -> str:
+def program_help(program: str) -> str:
     path = ROOT / "build" / "bin" / program
     done = subprocess.run([path, "--help"], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def _check_options(program: str, words: list[str], place: str) -> None:
-    text = _help(program)
+    text = program_help(program)
     for word in words:
         if not re.match(r"--?[a-z]", word):
             continue

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -56,8 +59,19 @@ def setup(app: Any) -> None:
     api_pages.write(generated / "api")
     tablegen_pages.write(generated, ROOT)
     mathml.setup(app)
+    app.connect("doctree-resolved", _say_titles)
     app.connect("autodoc-process-docstring", _separate)
     app.add_lexer("mlir", mlir_lexer.MlirLexer)
+
+
+def _say_titles(app: Any, doctree: Any, page: str) -> None:
+    """Let links that say a file's name, as is usual in Markdown, say the page's title."""
+    for link in doctree.findall(nodes.reference):
+        name = link.astext()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), name[:-3]))
+        if name.endswith(".md") and target in app.env.titles:
+            link.clear()
+            link += nodes.inline(text=app.env.titles[target].astext())
 
 
 def _separate(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

@@ -15,6 +15,11 @@ DIALECTS = {
     "chlo": ("dialects/Chlo/ChloOps.td", "CHLO"),
     "sdy": ("dialects/Sdy/SdyOps.td", "Shardy"),
 }
+SPECIFICATIONS = {
+    "stablehlo": "https://openxla.org/stablehlo/spec",
+    "chlo": "https://openxla.org/stablehlo/generated/chlo",
+    "sdy": "https://openxla.org/shardy/sdy_dialect",
+}
 NAMES = ("mlir-tblgen-22", "mlir-tblgen")
 
 
@@ -31,6 +36,8 @@ def write(folder: Path, root: Path) -> None:
     for name, (path, title) in DIALECTS.items():
         text = _tblgen(root, path, "-gen-dialect-doc", f"-dialect={name}")
         text = re.sub(r"^# .*$", f"# {title}", text, count=1, flags=re.M)
+        if name in SPECIFICATIONS:
+            text += f"\n\nThe public specification: <{SPECIFICATIONS[name]}>."
         _write(folder / f"ops-{name}.md", text)
 
 

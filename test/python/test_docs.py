@@ -5,6 +5,7 @@ What marks mean stands in docs/extending.md, "Write a page".
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import alpa_mlir
 import docs_blocks
 import docs_scene
 import pytest
@@ -150,6 +152,34 @@ def test_messages_of_errors_are_those_of_the_code():
     for row in re.findall(r"^\| (`.*?`)[^|]*\|", text, re.M):
         for part in re.findall(r"`([^`]*)`", row)[0].split(".."):
             assert part in code, f"troubleshooting.md: nothing says {part!r}"
+
+
+def test_pages_on_passes_and_names_are_whole(tmp_path, monkeypatch):
+    """What the site makes of TableGen and of docstrings leaves nothing out."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    api_pages = importlib.import_module("api_pages")
+    tablegen_pages = importlib.import_module("tablegen_pages")
+    api_pages.write(tmp_path / "api")
+    tablegen_pages.write(tmp_path, ROOT)
+    reference = "".join(path.read_text() for path in (tmp_path / "api").iterdir())
+    found = re.findall(r"^\.\. auto(?!module)\w+:: alpa_mlir\.(\w+)$", reference, re.M)
+    assert sorted(found) == sorted(alpa_mlir.__all__)
+    passes = re.findall(r"^ *--(alpa-[\w-]+) +- ", docs_blocks.program_help("alpa-opt"), re.M)
+    sections = re.findall(r"^### `(.*)`$", (tmp_path / "passes.md").read_text(), re.M)
+    assert len(sections) > 20
+    assert set(sections) == set(passes)
+    for name in tablegen_pages.DIALECTS:
+        assert re.search(rf"^### `{name}\.\w+`$", (tmp_path / f"ops-{name}.md").read_text(), re.M)
+
+
+def test_pictures_are_as_drawn(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    pictures = importlib.import_module("pictures")
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    for draw in pictures.PICTURES:
+        path = pictures.FOLDER / f"{draw.__name__}.svg"
+        assert path.read_text() == draw().as_svg(), "run `python docs/site/pictures.py`"
+        assert f"(pictures/{path.name})" in text
 
 
 def test_links_of_readme():
