@@ -6,7 +6,6 @@ import os
 import posixpath
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
 
 project = "alpa_mlir"
-release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+_version = (ROOT / "python" / "alpa_mlir" / "version.py").read_text()
+release = re.findall(r'^VERSION = "(.*)"', _version, re.M)[0]
 copyright = "the authors of alpa_mlir"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["site"]
