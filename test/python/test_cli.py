@@ -105,7 +105,9 @@ def test_interrupted(capsys, monkeypatch):
 
     monkeypatch.setattr(simulate, "run", interrupt)
     assert cli.main(["simulate", "x"]) == 130
-    assert capsys.readouterr().err == "alpa-mlir: interrupted\n"
+    assert capsys.readouterr() == ("", "alpa-mlir: interrupted\n")
+    assert cli.main(["simulate", "x", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "Interrupted"
 
 
 def test_a_reader_that_stops_is_no_error():

@@ -304,6 +304,54 @@ def test_errors_of_the_users_code_show_its_frames(source, what, function, files,
     assert not any("site-packages" in line or "alpa_mlir/" in line for line in lines)
 
 
+def test_an_error_in_words_shows_the_frames_behind_it(tmp_path, capsys):
+    (tmp_path / "sizes.py").write_text(
+        textwrap.dedent(
+            """
+            import jax.numpy as jnp
+
+            def step(w, batch):
+                if batch.shape[0] == 8:
+                    raise ValueError("eight rows")
+                return (batch @ w).sum()
+
+            def entry():
+                return step, (jnp.ones((3, 3)), jnp.ones((8, 3)))
+            """
+        )
+    )
+    words = ["plan", f"{tmp_path}/sizes.py", "--cluster", "cpu-test", "--micro-batches", "2"]
+    error = failure(words, capsys)
+    assert error["kind"] == "TraceError"
+    assert "eight rows" in error["what"]
+    assert [frame["function"] for frame in error["frames"]] == ["step"]
+    assert cli.main([*words, "-q"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("in step")
+    assert lines[-1].startswith("alpa-mlir: error: step: the step works on one of 2 micro-batches")
+
+
+@pytest.mark.parametrize("command", ["plan", "report", "simulate"])
+def test_what_cannot_be_written_is_one_line(command, files, capsys):
+    words = {
+        "plan": [f"{files}/model.py", "--cluster", "cpu-test", "-o", "/proc/alpa/plan"],
+        "report": [str(files / "plan"), "-o", "/proc/alpa.html"],
+        "simulate": [str(files / "plan"), "--trace", "/proc/alpa.json"],
+    }[command]
+    error = failure([command, *words], capsys)
+    assert error["kind"] == "OSError"
+    assert error["where"].startswith("/proc/alpa")
+    assert cli.main([command, *words, "-q"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_failed_plan_leaves_no_folder(files, tmp_path, capsys):
+    output = tmp_path / "one" / "two"
+    words = ["plan", f"{files}/model.py:fails", "-o", str(output)]
+    assert cli.main([*words, "-q"]) == 1
+    assert not output.exists()
+
+
 def test_what_a_step_prints_stays_out_of_the_document(files, tmp_path, capsys):
     (tmp_path / "loud.py").write_text("print('hello')\nfrom model import shapes as entry\n")
     shutil.copy(files / "model.py", tmp_path)
@@ -444,8 +492,11 @@ def test_report(files, tmp_path, capsys, monkeypatch):
     assert stopped.value.code == 2
     assert "exists; name another with -o, or give --force" in capsys.readouterr().err
     assert output.read_bytes() == before
-    assert cli.main([*words, "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bytes"] == output.stat().st_size
+    assert cli.main([*words, "--force", "--json", "--plots", str(tmp_path / "pictures")]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["bytes"] == output.stat().st_size
+    assert str(tmp_path / "pictures" / "timeline.svg") in fields["plots"]
+    assert sorted(map(str, (tmp_path / "pictures").iterdir())) == sorted(fields["plots"])
     source = ["report", f"{files}/model.py:entry", "--cluster", "cpu-test", "--alternatives", "-q"]
     assert cli.main([*source, "-o", str(tmp_path / "step.html")]) == 0
     assert "ZeRO, stage 2" in (tmp_path / "step.html").read_text()

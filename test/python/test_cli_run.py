@@ -49,6 +49,13 @@ def breaks():
     return step, entry()[1], batches()
 
 
+def diverges():
+    def step(w, batch):
+        return w, {"loss": (batch @ w).sum() / 0.0, "count": jnp.int32(3)}
+
+    return step, (np.ones((16, 16), np.float32), np.ones((8, 16), np.float32))
+
+
 def predict():
     def step(w, batch):
         return {"sum": (batch @ w).sum(), "all": batch @ w}
@@ -139,6 +146,14 @@ def test_a_checkpointed_run_goes_on(folder, tmp_path, capsys):
 def test_a_step_without_gradients(folder, capsys):
     fields = run(capsys, f"{folder}/model.py:predict", "--cluster", "cpu-test", "--steps", 2)
     assert [row["results"] for row in fields["steps"]] == [{"sum": 8 * 16 * 16}] * 2
+
+
+def test_losses_that_are_no_numbers(folder, capsys):
+    source = f"{folder}/model.py:diverges"
+    fields = run(capsys, source, "--cluster", "cpu-test", "--steps", 1, "--micro-batches", 1)
+    assert fields["steps"][0]["results"] == {"loss": None, "count": 3}
+    assert cli.main(["run", source, "--cluster", "cpu-test", "--steps", "1", "-q"]) == 0
+    assert "loss inf" in capsys.readouterr().out
 
 
 def test_shapes_get_random_values(folder, capsys):

@@ -17,13 +17,14 @@ import argparse
 import contextlib
 import importlib
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TextIO, cast
 
 from alpa_mlir.cli.common import Answer
-from alpa_mlir.cli.failures import failure_of
+from alpa_mlir.cli.failures import failure_of, interrupted
 from alpa_mlir.version import VERSION
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -63,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
             super().error(message)
         fix = f"see `{self.prog} --help`"
         fields = {"kind": "UsageError", "what": message, "where": self.prog, "fix": fix}
-        print(json.dumps({"error": fields}, indent=1))
+        print(_document({"error": fields}))
         self.exit(2)
 
 
@@ -121,18 +122,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What user code prints must not end up in the document.
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             answer: Answer = options.run(options)
-        _print(json.dumps(answer.fields, indent=1) if as_json else answer.text, output)
+        _print(_document(answer.fields) if as_json else answer.text, output)
         return answer.status
     except KeyboardInterrupt:
-        print("alpa-mlir: interrupted", file=sys.stderr)
-        return 130
+        failure, status = interrupted(), 130
     except Exception as error:
-        failure = failure_of(error)
-        if as_json:
-            _print(json.dumps({"error": failure.fields}, indent=1), output)
-        else:
-            print(failure.text, file=sys.stderr)
-        return 1
+        failure, status = failure_of(error), 1
+    if as_json:
+        _print(_document({"error": failure.fields}), output)
+    else:
+        print(failure.text, file=sys.stderr)
+    return status
+
+
+def _document(fields: Any) -> str:
+    """JSON, which has no name for what is no finite number: null stands there."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(k): finite(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+        if isinstance(value, list | tuple):
+            return [finite(item) for item in cast("list[Any]", value)]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(fields), indent=1, allow_nan=False)
 
 
 def _print(text: str, output: TextIO) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,21 @@ def progress(options: argparse.Namespace, title: str, unit: str = "program") -> 
     from alpa_mlir.parallel_step import progress_bar
 
     return progress_bar(title, unit)
+
+
+@contextmanager
+def reserved(folder: Path | None) -> Generator[None, None, None]:
+    """Make a folder before the long work whose result it is for; none stays if that fails."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # Only if it is empty.
+        raise
 
 
 def file_in_folder(text: str) -> Path:

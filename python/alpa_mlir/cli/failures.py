@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,42 +28,51 @@ class Failure:
 def failure_of(error: Exception) -> Failure:
     """What to say about an error.
 
-    An error on purpose is one line. Any other that went through code of the user's is that code's:
-    its frames are shown, without those of libraries. What is left is a fault of alpa_mlir, with
-    the whole traceback.
+    An error on purpose is one line, and so is a file that cannot be read or written. Any other
+    that went through code of the user's is that code's: its frames are shown, without those of
+    libraries. What is left is a fault of alpa_mlir, with the whole traceback.
     """
     frames = _user_frames(error)
     if isinstance(error, AlpaError):
-        fields: dict[str, Any] = {
-            "kind": type(error).__name__,
-            "what": error.what,
-            "where": error.where,
-            "fix": error.fix,
-        }
-        return Failure(f"alpa-mlir: error: {error}", fields)
+        # What the user's code raised on the way, where we put it into words.
+        frames = _user_frames(error.__cause__)
+        fields = _fields(type(error).__name__, error.what, error.where, error.fix)
+        return _failure(str(error), fields, frames)
     what = f"{type(error).__name__}: {error}".strip()
-    if not frames:
-        fix = "report this with the traceback"
-        text = "".join(traceback.format_exception(error))
-        fields = {"kind": "InternalError", "what": what, "where": "alpa_mlir", "fix": fix}
-        return Failure(f"{text}alpa-mlir: error: {what}; fix: {fix}", fields | {"traceback": text})
-    last = frames[-1]
-    where = f"{last.filename}:{last.lineno}"
-    shown = "".join(traceback.format_list(frames))
-    fields = {
-        "kind": "UserCodeError",
-        "what": what,
-        "where": where,
-        "fix": "",
-        "frames": [
+    if frames:
+        where = f"{frames[-1].filename}:{frames[-1].lineno}"
+        return _failure(f"{where}: {what}", _fields("UserCodeError", what, where), frames)
+    if isinstance(error, OSError) and error.filename is not None:
+        what, where = str(error.strerror).lower(), str(error.filename)
+        return _failure(f"{where}: {what}", _fields("OSError", what, where), [])
+    fix = "report this with the traceback"
+    shown = "".join(traceback.format_exception(error))
+    fields = _fields("InternalError", what, "alpa_mlir", fix) | {"traceback": shown}
+    return Failure(f"{shown}alpa-mlir: error: {what}; fix: {fix}", fields)
+
+
+def _fields(kind: str, what: str, where: str, fix: str = "") -> dict[str, Any]:
+    return {"kind": kind, "what": what, "where": where, "fix": fix}
+
+
+def _failure(
+    line: str, fields: dict[str, Any], frames: Sequence[traceback.FrameSummary]
+) -> Failure:
+    shown = "".join(traceback.format_list(list(frames)))
+    if frames:
+        fields["frames"] = [
             {"file": f.filename, "line": f.lineno, "function": f.name, "code": f.line}
             for f in frames
-        ],
-    }
-    return Failure(f"{shown}alpa-mlir: error: {where}: {what}", fields)
+        ]
+    return Failure(f"{shown}alpa-mlir: error: {line}", fields)
 
 
-def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def interrupted() -> Failure:
+    """What to say about Ctrl-C."""
+    return Failure("alpa-mlir: interrupted", _fields("Interrupted", "interrupted", "alpa-mlir"))
+
+
+def _user_frames(error: BaseException | None) -> list[traceback.FrameSummary]:
     """The frames that are in no library."""
 
     def is_user(name: str) -> bool:
@@ -72,6 +81,8 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
         path = Path(name).resolve()
         return not any(path.is_relative_to(folder) for folder in (_OURS, *_LIBRARIES))
 
+    if error is None:
+        return []
     found = traceback.extract_tb(error.__traceback__)
     # What comes before the first frame of the package started the command.
     begin = next((i for i, f in enumerate(found) if _OURS in Path(f.filename).parents), 0)

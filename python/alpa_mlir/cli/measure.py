@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from alpa_mlir.cli.common import Answer, add_virtual_devices, new_folder, use_devices
+from alpa_mlir.cli.common import Answer, add_virtual_devices, new_folder, reserved, use_devices
 from alpa_mlir.errors import DevicesError
 
 DESCRIPTION = (
@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    with reserved(options.output):
+        return _measured(options)
+
+
+def _measured(options: argparse.Namespace) -> Answer:
     use_devices(options)
     from alpa_mlir.finalists import MeasuredPlan, fastest
     from alpa_mlir.parallel_step import progress_bar

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli.common import Answer, new_folder
+from alpa_mlir.cli.common import Answer, new_folder, reserved
 from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_source
 from alpa_mlir.errors import EntryPointError
 
@@ -38,13 +38,14 @@ def run(options: argparse.Namespace) -> Answer:
         raise EntryPointError(
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
         )
-    source = plan_source(options)
-    text = source.as_text()
-    fields = plan_fields(source)
-    if options.output is not None:
-        source.plan.save(options.output)
-        text += f"\nwrote {options.output}"
-        fields["output"] = str(options.output)
+    with reserved(options.output):
+        source = plan_source(options)
+        text = source.as_text()
+        fields = plan_fields(source)
+        if options.output is not None:
+            source.plan.save(options.output)
+            text += f"\nwrote {options.output}"
+            fields["output"] = str(options.output)
     return Answer(text, fields)
 
 

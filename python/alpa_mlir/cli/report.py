@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli.common import Answer, file_in_folder
+from alpa_mlir.cli.common import Answer, file_in_folder, new_folder, reserved
 from alpa_mlir.cli.source import SOURCE, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
@@ -16,6 +16,7 @@ DESCRIPTION = (
 EXAMPLES = """\
   alpa-mlir report my_plan --open
   alpa-mlir report train.py:entry --cluster p4d.24xlarge:128 -o step.html
+  alpa-mlir report my_plan -o plan.html --plots pictures
   alpa-mlir report my_plan --record step.json --compare other_plan -o both.html
 """
 
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another plan's folder to show beside this one; may be given several times",
     )
     parser.add_argument(
+        "--plots",
+        type=new_folder,
+        metavar="FOLDER",
+        help="also write pictures there, as SVG and PNG",
+    )
+    parser.add_argument(
         "--alternatives",
         action="store_true",
         help="also plan the step with data parallelism, ZeRO, and simple pipelines, and show those",
@@ -66,7 +73,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.error(f"there is no file {options.record}")
     source = plan_source(options)
     from alpa_mlir.plan_text import bytes_text, plan_summary
-    from alpa_mlir.report import write_report
+    from alpa_mlir.report import write_plots, write_report
 
     if options.alternatives:
         planned = plan_alternatives(options, source)
@@ -74,9 +81,15 @@ def run(options: argparse.Namespace) -> Answer:
     path = write_report(source.plan, output, record=options.record, compare=others)
     size = path.stat().st_size
     lines = [plan_summary(source.plan), f"wrote {path} ({bytes_text(size)})"]
+    pictures: tuple[Path, ...] = ()
+    if options.plots is not None:
+        with reserved(options.plots):
+            pictures = write_plots(source.plan, options.plots, record=options.record)
+        lines.append(f"wrote {len(pictures)} pictures to {options.plots}")
     if options.open:
         import webbrowser
 
         if not webbrowser.open(path.absolute().as_uri()):
             lines.append("no browser was found; open the file in one")
-    return Answer("\n".join(lines), {"report": str(path), "bytes": size, "name": source.plan.name})
+    fields = {"report": str(path), "bytes": size, "name": source.plan.name}
+    return Answer("\n".join(lines), fields | {"plots": [str(picture) for picture in pictures]})
