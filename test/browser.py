@@ -17,6 +17,7 @@ _ARGUMENTS = (
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
+    "--disable-breakpad",
     "--no-first-run",
 )
 

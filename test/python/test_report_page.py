@@ -82,6 +82,7 @@ def test_every_section_is_there(page, plan):
     assert len(texts(page, "#certificates tbody tr")) == 2
     assert texts(page, "#certificates .badge") == [stage.solver["status"] for stage in plan.stages]
     assert "taken" in text(page, "#alternatives .table")
+    assert "1 difference from other" in text(page, "#alternatives")
     assert "gpipe" in text(page, "#alternatives")
     assert texts(page, ".note") == []
 
@@ -278,6 +279,33 @@ def test_names_are_text(browser, plan, tmp_path):
     assert text(browser, "h1").replace("\u2028", "") == EVIL.replace("\u2028", "")
     assert browser.run("return window.hacked === undefined && !document.querySelector('img')")
     assert browser.run("return document.title").startswith("</script><img")
+
+
+def test_stages_that_share_a_mesh(browser, tmp_path):
+    """They have one row of the timeline, and one colour."""
+    model = zoo.make_gpt(zoo.GPTConfig(layers=1))
+    method = PipeshardParallel(
+        submeshes=[(1, 4), (1, 4)],
+        schedule="interleaved-1f1b",
+        virtual_stages=2,
+        num_micro_batches=2,
+        layer_ranges=[(0, 1), (1, 2), (2, 3), (3, 4)],
+        layers=4,
+    )
+    planned = alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method)
+    browser.errors.clear()
+    browser.open(write_report(planned.plan(*model.init()).plan, tmp_path / "plan.html"))
+    assert browser.errors == []
+    colours = browser.run(
+        "return [...document.querySelectorAll('#cluster tbody .chip')]"
+        ".map((chip) => chip.style.background)"
+    )
+    assert colours[0] == colours[2] != colours[1] == colours[3]
+    script = "return document.querySelector(`[data-device='${arguments[0]}']`).getAttribute('fill')"
+    fills = [browser.run(script, device) for device in range(8)]
+    assert len(set(fills[:4])) == len(set(fills[4:])) == 1
+    assert fills[0] != fills[4]
+    assert len(texts(browser, "#timeline details tbody tr")) == 2
 
 
 def test_a_plan_that_says_little(browser, tmp_path):

@@ -233,7 +233,8 @@ class Decision:
 
     Attributes:
         seconds: of a step, all of them together.
-        more_seconds: by which the step grows at least if one of them falls as the runner-up says.
+        more_seconds: at most so much longer takes the step if one of them falls as the runner-up
+            says; of the one where that is least.
     """
 
     op: str

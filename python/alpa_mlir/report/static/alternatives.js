@@ -1,34 +1,54 @@
 // What else could have been, and what the solver proved.
 
+function against(value, best) {
+  if (value === null || best === null || !best) return "";
+  return `${value >= best ? "+" : "−"}${percent(Math.abs(value / best - 1))}`;
+}
+
 function drawAlternatives() {
   const h = data.header;
   const best = h.predicted_seconds;
   const tried = data.candidates.length ? [
     el("h3", {}, "Candidates of the search"),
     table([
-      { name: "Micro-batches", of: (r) => r.num_micro_batches, node: (r) => [count(r.num_micro_batches), r.chosen ? el("span", { class: "badge good" }, "taken") : ""], number: true },
+      { name: "Micro-batches", of: (r) => r.num_micro_batches, node: (r) => [r.chosen ? el("span", { class: "badge good" }, "taken") : "", ` ${count(r.num_micro_batches)}`], number: true },
       { name: "Rematerialized", of: (r) => r.remat },
       { name: "Schedule", of: (r) => r.schedule },
       { name: "Stages", of: (r) => r.stages || null, text: (r) => r.stages || "", number: true },
       { name: "Step", of: (r) => r.seconds, text: (r) => (r.seconds === null ? "no plan" : `${r.exact ? "" : "about "}${seconds(r.seconds)}`), number: true },
-      { name: "Against the best", of: (r) => r.seconds, text: (r) => (r.seconds === null || best === null ? "" : `${r.seconds >= best ? "+" : "−"}${percent(Math.abs(r.seconds / best - 1))}`), number: true },
-      { name: "Measured", of: (r) => r.measured_seconds, text: (r) => (r.measured_seconds === null ? "" : seconds(r.measured_seconds)), number: true },
+      { name: "Against this plan", of: (r) => r.seconds, text: (r) => (r.chosen ? "" : against(r.seconds, best)), number: true },
+      { name: "Measured", of: (r) => r.measured_seconds, text: (r) => (r.measured_seconds === null ? "" : seconds(r.measured_seconds)), number: true, optional: true },
       { name: "Memory a device", of: (r) => r.peak_bytes || null, text: (r) => (r.peak_bytes ? bytes(r.peak_bytes) : ""), number: true },
-      { name: "Remark", of: (r) => r.reason },
-    ], data.candidates, { caption: "Candidates", most: 20 })] : [];
+      { name: "Remark", of: (r) => r.reason, optional: true },
+    ].filter((column) => !column.optional || data.candidates.some((row) => column.of(row))), data.candidates, { caption: "Candidates", most: 20 })] : [];
   const numbers = Object.fromEntries(data.search);
   const facts = [["possible_stages", "possible stages"], ["solved_stages", "stages solved"], ["reused_stages", "stages taken from others that are alike"], ["dp_seconds", "in the dynamic program"], ["search_seconds", "in all"]]
     .filter(([name]) => numbers[name] !== undefined)
     .map(([name, text]) => el("li", {}, el("strong", {}, name.endsWith("seconds") ? seconds(numbers[name]) : count(Math.round(numbers[name]))), ` ${text}`));
   const search = facts.length ? [el("h3", {}, "The search"), el("ul", { class: "facts" }, facts)] : [];
-  const others = data.compared.flatMap((other) => [
-    el("h3", {}, `Beside ${other.name}`, el("span", { class: "quiet" }, ` ${plural(other.stages, "stage")} on ${plural(other.devices, "device")}, ${plural(other.num_micro_batches, "micro-batch", "micro-batches")}, ${other.schedule}: ${seconds(other.seconds)} a step, ${bytes(other.peak_bytes)} a device`)),
-    other.changes.length ? table([
-      { name: "What", of: (r) => r[0], class: "wide" },
-      { name: "This plan", of: (r) => r[1], text: (r) => r[1] ?? "–" },
-      { name: other.name, of: (r) => r[2], text: (r) => r[2] ?? "–" },
-    ], other.changes, { caption: `Differences from ${other.name}`, most: 14 }) : el("p", {}, "The plans are equal."),
-    other.more_changes ? el("p", { class: "note" }, `and ${plural(other.more_changes, "more difference")}`) : ""]);
+  const peaks = data.stages.map((stage) => stage.predicted_bytes).filter((size) => size !== null);
+  const here = { name: "this plan", seconds: best, peak_bytes: peaks.length ? Math.max(...peaks) : null, stages: h.stages, num_micro_batches: h.num_micro_batches, schedule: h.schedule, devices: h.used_devices, changes: [] };
+  const others = data.compared.length ? [
+    el("h3", {}, "Other plans"),
+    table([
+      { name: "Plan", of: (r) => r.name, class: "wide" },
+      { name: "Step", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
+      { name: "Against this plan", of: (r) => r.seconds, text: (r) => (r === here ? "" : against(r.seconds, best)), number: true },
+      { name: "Memory a device", of: (r) => r.peak_bytes, text: (r) => bytes(r.peak_bytes), number: true },
+      { name: "Stages", of: (r) => r.stages, number: true },
+      { name: "Devices", of: (r) => r.devices, text: (r) => count(r.devices), number: true },
+      { name: "Micro-batches", of: (r) => r.num_micro_batches, text: (r) => count(r.num_micro_batches), number: true },
+      { name: "Schedule", of: (r) => r.schedule },
+    ], [here, ...data.compared], { caption: "Plans" }),
+    ...data.compared.map((other) => el("details", { class: "more-table" },
+      el("summary", {}, other.changes.length ? `${plural(other.changes.length + other.more_changes, "difference")} from ${other.name}` : `${other.name} decides the same`),
+      table([
+        { name: "What", of: (r) => r[0], class: "wide" },
+        { name: "This plan", of: (r) => r[1], text: (r) => r[1] ?? "–" },
+        { name: other.name, of: (r) => r[2], text: (r) => r[2] ?? "–" },
+      ], other.changes, { caption: `Differences from ${other.name}`, most: 30 }),
+      other.more_changes ? el("p", { class: "note" }, `and ${plural(other.more_changes, "more difference")}`) : "")),
+  ] : [];
   const decisions = data.decisions.length ? [
     el("h3", {}, "Decisions and their runners-up", el("span", { class: "quiet" }, " by how much the step grows, at most, if one of them falls otherwise, memory left out")),
     table([
@@ -38,8 +58,8 @@ function drawAlternatives() {
       { name: "Runner-up", of: (r) => r.runner_up, node: (r) => specNode(r.runner_up) },
       { name: "Alike", of: (r) => r.count, text: (r) => count(r.count), number: true },
       { name: "Choices", of: (r) => r.choices, text: (r) => count(r.choices), number: true },
-      { name: "Costs", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
-      { name: "Otherwise", of: (r) => r.more_seconds, text: (r) => `+${seconds(r.more_seconds)}`, number: true },
+      { name: "Taken costs", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
+      { name: "Runner-up costs", of: (r) => r.more_seconds, text: (r) => `+${seconds(r.more_seconds)}`, number: true },
     ], data.decisions, { caption: "Decisions", most: 12 })] : [];
   section("alternatives", "Alternatives", null, ...tried, ...search, ...others, ...decisions);
 }

@@ -96,7 +96,7 @@ function ranges(numbers) {
 // same again, lighter or darker. Neighbouring stages always differ; numbers say which one it is.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#8c8c8c"];
 
-function stageColour(number) {
+function hueOf(number) {
   const hue = HUES[number % HUES.length];
   const round = Math.floor(number / HUES.length) % 3;
   return round === 0 ? hue : mix(hue, round === 1 ? "#ffffff" : "#000000", 0.38);
@@ -146,9 +146,13 @@ const stagesOf = data.meshes.map((_, mesh) =>
   data.stages.flatMap((stage, number) => (stage.mesh === mesh ? [number] : [])),
 );
 
-/** A mesh has the colour of its first stage, also if it has several. */
+/** A mesh, and all stages that run on it, have the colour of the first of them. */
 function meshColour(mesh) {
-  return stagesOf[mesh].length ? stageColour(Math.min(...stagesOf[mesh])) : "#8c8c8c";
+  return stagesOf[mesh].length ? hueOf(stagesOf[mesh][0]) : "#8c8c8c";
+}
+
+function stageColour(stage) {
+  return meshColour(data.stages[stage].mesh);
 }
 
 function meshName(mesh) {

@@ -36,29 +36,35 @@ function listHosts() {
   return hosts.length ? hosts : [{ first: 0, devices: all, type: null, memory: null }];
 }
 
+/** The largest cells with which the map is not too high; better in columns of as many hosts each. */
+function arrange(hosts, sizeOf) {
+  let uneven = null;
+  let last = null;
+  for (const size of [30, 26, 22, 19, 16, 13]) {
+    const [width, height] = sizeOf(size);
+    const room = Math.max(1, Math.min(hosts, Math.floor(1206 / width)));
+    const even = Array.from({ length: room }, (_, i) => room - i).find((c) => c >= room * 0.6 && hosts % c === 0);
+    last = { size, columns: even || room };
+    if (Math.ceil(hosts / last.columns) * height > 420) continue;
+    if (even) return last;
+    uneven = uneven || last;
+  }
+  return uneven || last;
+}
+
 function clusterMap() {
   const placed = placeDevices();
   const hosts = listHosts();
   const widest = Math.max(...hosts.map((host) => host.devices));
   const perLine = Math.min(widest, 32);
-  const size = hosts.length * perLine > 512 ? 15 : hosts.length * perLine > 96 ? 20 : 30;
   const label = 34;
-  const gap = 18;
-  const hostWidth = label + perLine * size + gap;
-  // As many columns as there is room for, or some fewer that divide the hosts evenly.
-  const room = Math.max(1, Math.min(hosts.length, Math.floor(1196 / hostWidth)));
-  let columns = room;
-  for (let c = room; c >= room * 0.6; c--) {
-    if (hosts.length % c === 0) {
-      columns = c;
-      break;
-    }
-  }
-  const lines = (host) => Math.ceil(host.devices / perLine);
+  const deepest = Math.ceil(widest / perLine);
+  const { size, columns } = arrange(hosts.length, (cell) => [label + perLine * cell + 10, deepest * cell + 4]);
+  const hostWidth = label + perLine * size + 10;
   const perColumn = Math.ceil(hosts.length / columns);
   const used = Math.ceil(hosts.length / perColumn);
-  const rowHeight = Math.max(...hosts.map(lines)) * size + 4;
-  const width = used * hostWidth - gap;
+  const rowHeight = deepest * size + 4;
+  const width = used * hostWidth - 10;
   const drawing = svg("svg", {
     viewBox: `0 0 ${width} ${perColumn * rowHeight}`, width, height: perColumn * rowHeight, role: "img",
     "aria-label": `${plural(hosts.length, "host")}; the table below says which devices each stage has`, class: "map",
@@ -67,7 +73,7 @@ function clusterMap() {
     const x = Math.floor(index / perColumn) * hostWidth;
     const y = (index % perColumn) * rowHeight;
     const group = svg("g", { transform: `translate(${x} ${y})` });
-    group.append(svg("text", { x: label - 6, y: size / 2 + 4, class: "host" }, `h${index}`));
+    group.append(svg("text", { x: label - 6, y: size / 2 + 4, class: "host" }, host.type === null ? "" : `h${index}`));
     for (let i = 0; i < host.devices; i++) {
       const device = host.first + i;
       const place = placed.get(device);
@@ -138,7 +144,7 @@ function drawCluster() {
       }
       return node;
     } },
-    { name: "Layers", of: (r) => r.stage.layers[0], text: (r) => `${r.stage.layers[0]}–${r.stage.layers[1] - 1}${r.stage.rematerialized_layers ? `, ${r.stage.rematerialized_layers} rematerialized` : ""}` },
+    { name: "Layers", of: (r) => r.stage.layers[0], text: (r) => `${ranges([...Array(r.stage.layers[1] - r.stage.layers[0]).keys()].map((i) => i + r.stage.layers[0]))}${r.stage.rematerialized_layers ? `, ${r.stage.rematerialized_layers} rematerialized` : ""}` },
     { name: "Mesh", of: (r) => r.stage.mesh, node: (r) => axesText(r.mesh) },
     { name: "Devices", of: (r) => r.mesh.devices[0][0], text: (r) => deviceText(r.mesh) },
     { name: "Hosts", of: (r) => hostsOf(r.mesh)[0], text: (r) => ranges(hostsOf(r.mesh)) || UNKNOWN },
@@ -148,7 +154,7 @@ function drawCluster() {
     { name: "Memory a device", of: (r) => r.stage.predicted_bytes, text: (r) => bytes(r.stage.predicted_bytes), number: true },
   ];
   section("cluster", "Stages on the cluster",
-    "Each square is a device, each row a host. Devices of one colour run one stage; forward and backward times are those of one micro-batch.",
+    "Each square is a device, each row a host. Devices of one colour run the same stage, or stages; forward and backward times are those of one micro-batch.",
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Map of the cluster" }, map),
     table(columns, rows, { caption: "Stages", most: 40 }));
 }

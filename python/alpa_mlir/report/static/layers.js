@@ -7,6 +7,11 @@ function layersText(group) {
   return `Layer${known.length > 1 ? "s" : ""} ${ranges(known.sort((a, b) => a - b))}`;
 }
 
+/** A name that may be broken after its slashes. */
+function breakable(name) {
+  return name.split(/(?<=\/)/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+}
+
 function opRow(op, mesh, most, several) {
   const shown = (name) => (several ? name.replace(/\d+/g, "*") : name);
   const names = op.operands.filter((tensor) => tensor.name).map((tensor) => el("div", {}, shown(tensor.name)));
@@ -14,7 +19,7 @@ function opRow(op, mesh, most, several) {
     ? withTip(el("span", { class: "quiet", tabindex: "0" }, `next best +${seconds(op.more_seconds)}`), () => [`the best of ${op.choices - 1} other choices`, op.runner_up])
     : el("span", { class: "quiet" }, op.choices > 1 ? plural(op.choices, "choice") : "the only choice");
   return el("li", {},
-    el("div", { class: "op" }, el("code", {}, op.op), op.where === op.op ? "" : el("span", { class: "quiet where" }, op.where), el("span", { class: "names" }, names)),
+    el("div", { class: "op" }, el("code", {}, op.op), op.where === op.op ? "" : el("span", { class: "quiet where" }, breakable(op.where)), el("span", { class: "names" }, names)),
     el("div", { class: "flow" }, op.operands.map((tensor) => tensorBox(tensor, mesh)),
       el("span", { class: "arrow", role: "img", "aria-label": "gives" }, "→"), op.results.map((tensor) => tensorBox(tensor, mesh))),
     el("div", { class: "cost" }, el("span", {}, seconds(op.seconds)), bar(op.seconds / most), next));
