@@ -51,7 +51,7 @@ lint: setup ## Check formatting, types and spelling
 
 docs: build ## Build the documentation into build/site; a warning is an error
 	@echo "== documentation"
-	@PYTHONPATH=python $(PY) -m sphinx -q -W --keep-going -j $(JOBS) -c docs/site -d $(BUILD)/docs docs $(BUILD)/site
+	@PYTHONPATH=python $(PY) -m sphinx -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d $(BUILD)/docs docs $(BUILD)/site
 	@echo "   $(BUILD)/site/index.html"
 
 lit: build ## Run the compiler's tests

@@ -11,9 +11,19 @@ import alpa_mlir
 
 # Pages, and the modules whose names of `alpa_mlir.__all__` they hold; other names go to "Further".
 PAGES = {
-    "planning": ("Planning", ("api", "search", "cluster", "compiler", "boundary", "tagging")),
+    "planning": (
+        "Planning",
+        ("api", "parallel_function", "planned_step", "cluster", "compiler", "boundary", "tagging"),
+    ),
+    "methods": (
+        "Methods",
+        ("search", "method", "pipeshard", "options", "follow", "known_methods"),
+    ),
     "steps": ("Steps and plans", ("parallel_step", "plan", "plan_diff", "ahead")),
-    "running": ("Where and how steps run", ("runtime", "hosts", "data_loader")),
+    "running": (
+        "Where and how steps run",
+        ("runtime", "hosts", "data_loader", "session", "host_copies", "placement_spec"),
+    ),
     "checkpoints": ("Checkpoints", ("checkpoint",)),
     "insight": ("Looking inside", ("explanation", "simulator", "problem", "schedule", "report")),
     "errors": ("Errors", ("errors",)),
@@ -26,6 +36,8 @@ MODULES = (
     "transport.interface",
     "profiling",
     "finalists",
+    "report",
+    "doctor",
     "reshard",
     "compiler",
 )

@@ -60,6 +60,7 @@ def setup(app: Any) -> None:
     tablegen_pages.write(generated, ROOT)
     mathml.setup(app)
     app.connect("doctree-resolved", _say_titles)
+    app.connect("autodoc-process-signature", _readable)
     app.connect("autodoc-process-docstring", _separate)
     app.add_lexer("mlir", mlir_lexer.MlirLexer)
 
@@ -72,6 +73,13 @@ def _say_titles(app: Any, doctree: Any, page: str) -> None:
         if name.endswith(".md") and target in app.env.titles:
             link.clear()
             link += nodes.inline(text=app.env.titles[target].astext())
+
+
+def _readable(
+    app: Any, what: str, name: str, value: Any, options: Any, signature: str | None, result: str
+) -> tuple[str | None, str]:
+    """Without what Python shows for a default that is made by a function: it is no expression."""
+    return signature and re.sub(r"<[^<>]*>", "...", signature), result
 
 
 def _separate(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
