@@ -83,6 +83,20 @@ def test_frozen_layers_stay_and_have_no_optimizer_state(example, tmp_path):
 
 
 @pytest.mark.slow
+def test_experts_are_split_as_asked(example, tmp_path):
+    sizes = "--layers 2 --hidden 32 --experts 4 --length 16 --rows 8 --steps 10"
+    options = ("--shardings", "expert-parallel", "--save-plan", str(tmp_path / "plan"))
+    lines = example("train_moe", *sizes.split(), *options)
+    assert difference(lines) < 1e-3
+    first, last = numbers(lines, "loss: ", r"(\S+) -> (\S+)")
+    assert last < first
+    plan = alpa_mlir.Plan.load(tmp_path / "plan")
+    experts = [w for stage in plan.stages for w in stage.weights if "experts_1']['up" in w.name]
+    assert experts
+    assert all(w.shape[0] == 4 and w.spec[0] and not any(w.spec[1:]) for w in experts)
+
+
+@pytest.mark.slow
 def test_adapters_learn_beside_weights_that_stay(example, tmp_path):
     lines = example("lora_gpt", *TINY, "--layers", "2", "--save-plan", str(tmp_path / "plan"))
     assert difference(lines) < 1e-3
@@ -93,7 +107,9 @@ def test_adapters_learn_beside_weights_that_stay(example, tmp_path):
     assert sum(x.name.startswith("base") for x in plan.inputs) > 10
 
 
-@pytest.mark.parametrize("name", ["finetune_gpt", "lora_gpt", "train_gpt", "train_images"])
+@pytest.mark.parametrize(
+    "name", ["finetune_gpt", "lora_gpt", "train_gpt", "train_images", "train_moe"]
+)
 def test_entry_points_give_what_can_be_planned(monkeypatch, name):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     step, arguments, batches = importlib.import_module(name).entry(shapes_only=True)
