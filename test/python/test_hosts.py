@@ -216,10 +216,10 @@ def test_missing_devices_are_refused(plan, monkeypatch):
 )
 def test_room_in_a_ray_cluster(plan, gpus, platform, share, message):
     if message is None:
-        check_room(plan, TWO, gpus, platform, share)
+        check_room(plan, TWO, gpus, platform=platform, share=share)
         return
     with pytest.raises(errors.DevicesError, match=message):
-        check_room(plan, TWO, gpus, platform, share)
+        check_room(plan, TWO, gpus, platform=platform, share=share)
 
 
 def test_ray_is_an_extra(plan, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import alpa_mlir
@@ -91,6 +92,150 @@ def test_a_run_goes_on_with_fewer_hosts(cluster, tmp_path, caplog):
         np.testing.assert_allclose(losses[number], loss, rtol=1e-5)
     for name, x in expected.items():
         np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)
+
+
+def two_host_step(hosts):
+    """The same step planned for so many hosts of one device, a stage each."""
+    cluster = alpa_mlir.Cluster.from_dict(
+        {
+            "name": f"{hosts}-hosts",
+            "device_types": {
+                "cpu": {
+                    "memory_bytes": "4GiB",
+                    "memory_bandwidth": 1e10,
+                    "peak_flops": {"float32": 2e10},
+                }
+            },
+            "hosts": {"count": hosts, "devices": 1, "device_type": "cpu"},
+            "links": {
+                "intra_host": {"bandwidth": 4e9, "latency": 2e-5},
+                "inter_host": {"bandwidth": 1e9, "latency": 1e-4},
+            },
+        }
+    )
+    method = alpa_mlir.PipeshardParallel(submeshes=[(1, 1)] * hosts, num_micro_batches=2)
+    step = alpa_mlir.parallelize(handmade.reference_step, cluster=cluster, method=method)
+    return step.plan(*handmade.arguments(2))
+
+
+def lines_of(caplog):
+    """What was logged of a run, line by line."""
+    names = {"alpa_mlir.training", "alpa_mlir.hosts"}
+    lines = [record.getMessage() for record in caplog.records if record.name in names]
+    assert not any("\n" in line for line in lines)
+    return lines
+
+
+class Losing:
+    """A run of ten steps of two hosts, one of which goes away in the middle."""
+
+    def __init__(self, cluster, folder, **options):
+        self.cluster, self.folder = cluster, folder
+        for node in list(cluster.worker_nodes)[1:]:
+            cluster.remove_node(node)
+        (self.node,) = cluster.worker_nodes
+        limits = Limits(start_seconds=60, frozen_seconds=10)
+        self.workers = RayWorkers(cluster.address, platform="cpu", limits=limits, **options)
+        self.plan = two_host_step(2)
+        self.sizes, self.losses = [], {}
+
+    def load(self):
+        return self.started(self.plan)
+
+    def replan(self, _):
+        return self.started(two_host_step(len(self.workers.nodes())))
+
+    def started(self, planned):
+        step = planned.load(workers=self.workers)
+        self.sizes.append(step.loaded.group.size)
+        return step
+
+    def heard(self, number, result):
+        self.losses[number] = float(result[0])
+        if number == 4:
+            self.lose()
+
+    def lose(self):
+        self.cluster.remove_node(self.node, allow_graceful=False)
+
+    def check(self, replan=None):
+        state, batch = handmade.arguments(2)
+        state = training.run(
+            self.load,
+            state,
+            lambda _: batch,
+            10,
+            training.Resume(self.folder, every=2),
+            replan=replan,
+            on_result=self.heard,
+        )
+        expected, _ = handmade.arguments(2)
+        for number in range(10):
+            expected, loss, _ = jax.jit(handmade.reference_step)(expected, batch)
+            np.testing.assert_allclose(self.losses[number], loss, rtol=1e-5)
+        for name, x in expected.items():
+            np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)
+
+
+def test_a_lost_node_is_planned_without(cluster, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    run = Losing(cluster, tmp_path)
+    run.check(run.replan)
+    assert run.sizes == [2, 1]
+    lines = lines_of(caplog)
+    (again,) = [line for line in lines if "planning again" in line]
+    assert "the plan needs 2 hosts, the Ray cluster has 1" in again
+
+
+def test_a_node_that_comes_is_used(cluster, tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+
+    class Coming(logging.Handler):
+        """Starts a node once somebody waits for it."""
+
+        def emit(self, record):
+            if "waiting for nodes" in record.getMessage():
+                cluster.add_node(num_cpus=1)
+
+    monkeypatch.setattr(logging.getLogger("alpa_mlir.hosts"), "handlers", [Coming()])
+    run = Losing(cluster, tmp_path, nodes_seconds=120)
+    run.check()
+    assert run.sizes == [2, 2]
+    lines = lines_of(caplog)
+    (waits,) = [line for line in lines if "waiting for nodes" in line]
+    assert "up to 120 s" in waits
+    assert "the plan needs 2 hosts, the Ray cluster has 1" in waits
+    assert sum("the nodes are there after" in line for line in lines) == 1
+
+
+def test_the_address_of_the_environment(cluster, monkeypatch):
+    """And what does not fit there is refused before anything is started."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    workers = RayWorkers(placement=TWO)
+    assert workers.nodes() == (0, 0, 0, 0)
+    plan = steps.two_stage_plan(2)
+    with pytest.raises(errors.DevicesError, match="hosts of 2, 2 GPUs, the Ray cluster has nodes"):
+        alpa_mlir.load(plan, workers=RayWorkers(placement=TWO, platform="gpu"))
+    assert not ray.util.placement_group_table()
+    step = alpa_mlir.load(plan, workers=workers)
+    assert ray.get_runtime_context().gcs_address == cluster.address
+    check_equals_jit(step)
+    step.close()
+
+
+def test_another_version_on_a_node(cluster, tmp_path):
+    """A node whose package is another one is named, and nothing of it is used."""
+    package = Path(alpa_mlir.__file__).parent
+    shutil.copytree(package, tmp_path / "alpa_mlir", ignore=shutil.ignore_patterns("*.so"))
+    (tmp_path / "alpa_mlir" / "version.py").write_text('VERSION = "0.0.7"\n')
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node)
+    cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
+    cluster.wait_for_nodes()
+    with pytest.raises(
+        errors.WorkerError, match=r"worker \d on .*: has alpa_mlir 0\.0\.7, the driver has"
+    ):
+        alpa_mlir.load(steps.two_stage_plan(2), workers=RayWorkers(cluster.address, placement=TWO))
 
 
 def test_nobody_answers():

@@ -48,6 +48,9 @@ def import_ray() -> Any:
     return ray
 
 
+BEFORE_CONNECTION = ("describe", "listen")  # What Ray calls.
+
+
 class RayHost:
     """The actor. It says who it is, and then takes calls of the driver over sockets of our own: a
     call of Ray's takes a good part of a step."""
@@ -116,6 +119,8 @@ def cause(error: Exception) -> str:
         return OUT_OF_MEMORY_RAY + (f" ({found[0]})" if found else "")
     if "Worker exit type: SYSTEM_ERROR" in text:
         return "the actor's process died: out of memory, killed or crashed"
+    if "is temporarily unavailable" in text:
+        return "its connection ended: it or its node is gone"
     return f"the actor is gone: {text[:300]}"
 
 

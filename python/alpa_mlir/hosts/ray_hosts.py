@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from alpa_mlir.hosts.interface import Progress
 from alpa_mlir.hosts.process import LoadOptions, Platform, ProcessFacts
 from alpa_mlir.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_mlir.hosts.ray_actors import (
+    BEFORE_CONNECTION,
     RayHost,
     RayReply,
     cause,
@@ -34,6 +36,8 @@ from alpa_mlir.hosts.ray_actors import (
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
 
+_log = logging.getLogger("alpa_mlir.hosts")
+_LOOK_SECONDS = 0.5  # How often it is looked whether there is room.
 # The namespace of a Ray that was started here tells it from all others.
 _STARTED_HERE = "alpa_mlir-local"
 # A share of a node's processors; workers take what they need, and none keeps others away.
@@ -64,6 +68,8 @@ class RayGroup(ProcessGroup):
     def _ask(self, rank: int, method: str, args: tuple[Any, ...]) -> RayReply:
         """A call of Ray's, before there is a connection."""
         check_up(self._ray)
+        if method not in BEFORE_CONNECTION:
+            raise WorkerError(f"{method}: not connected yet", where=f"worker {rank}")
         try:
             return RayReply(self._ray, getattr(self._actors[rank], method).remote(*args))
         except self._ray.exceptions.RayError as error:
@@ -111,7 +117,7 @@ class RayWorkers:
             started here, on this machine.
         environment: variables of the workers, set before JAX is imported.
         nodes_seconds: how long to wait for nodes that are missing, such as those that an
-            autoscaler is about to replace.
+            autoscaler is about to replace; then `platform` should be given, too.
         limits: how long things may take.
 
     Example:
@@ -152,8 +158,7 @@ class RayWorkers:
         placement.check(plan)
         options = LoadOptions(donate_state, backend, cache)
         ray = self.connect()
-        platform, share = self._room(ray, plan, placement)
-        group = self._group(ray, plan, placement, platform, share)
+        platform, group = self._group(ray, plan, placement)
         group.start(plan, placement, platform, options, progress)
         return placement, group
 
@@ -164,6 +169,11 @@ class RayWorkers:
             ray.shutdown()
 
     def connect(self) -> Any:
+        """Join the cluster, or start Ray on this machine; gives Ray.
+
+        Raises:
+            WorkerError: Ray is not installed, or no cluster answers.
+        """
         ray = import_ray()
         if ray.is_initialized():
             return ray
@@ -187,46 +197,19 @@ class RayWorkers:
             ) from None
         return ray
 
-    def _room(self, ray: Any, plan: Plan, placement: Placement) -> tuple[Platform, bool]:
-        """What to run on, and whether workers share nodes; once the cluster is large enough."""
-        share = _is_started_here(ray) if self.share_nodes is None else self.share_nodes
-        deadline = time.monotonic() + self.nodes_seconds
-        while True:
-            gpus = _gpus(ray)
-            platform: Platform = self.platform or _platform(gpus)
-            try:
-                check_room(plan, placement, gpus, platform, share)
-            except DevicesError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-            else:
-                return platform, share
+    def nodes(self) -> tuple[int, ...]:
+        """The GPUs of each node that is up: what is there to plan for."""
+        return tuple(_gpus(self.connect()))
 
-    def _group(
-        self, ray: Any, plan: Plan, placement: Placement, platform: Platform, share: bool
-    ) -> RayGroup:
-        from ray.util import placement_group, remove_placement_group
+    def _group(self, ray: Any, plan: Plan, placement: Placement) -> tuple[Platform, RayGroup]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        share = _is_started_here(ray) if self.share_nodes is None else self.share_nodes
+        platform: Platform = self.platform or _platform(_gpus(ray))
         gpus = [len(own) if platform == "gpu" else 0 for own in placement.workers]
-        bundles = [{"CPU": _PROCESSORS} | ({"GPU": n} if n else {}) for n in gpus]
-        places = placement_group(bundles, strategy="SPREAD" if share else "STRICT_SPREAD")
-        deadline = time.monotonic() + self.limits.start_seconds
-        try:
-            while not places.wait(1.0):
-                # Ray hears late of nodes that are gone.
-                check_room(plan, placement, _gpus(ray), platform, share)
-                if time.monotonic() > deadline:
-                    raise DevicesError(
-                        f"no room for {placement.size} workers within "
-                        f"{self.limits.start_seconds:g} s; free are {ray.available_resources()}",
-                        where="Ray",
-                        fix="end what else runs there, or wait",
-                    )
-        except BaseException:
-            remove_placement_group(places)
-            raise
+        bundles = [{"CPU": _PROCESSORS} | ({"GPU": float(n)} if n else {}) for n in gpus]
+        check = partial(check_room, plan, placement, platform=platform, share=share)
+        places = self._places(ray, bundles, "SPREAD" if share else "STRICT_SPREAD", check)
         kind = ray.remote(RayHost)
         actors = [
             kind.options(
@@ -239,7 +222,55 @@ class RayWorkers:
             ).remote(self._environment)
             for rank, n in enumerate(gpus)
         ]
-        return RayGroup(ray, actors, places, self.limits)
+        return platform, RayGroup(ray, actors, places, self.limits)
+
+    def _places(
+        self,
+        ray: Any,
+        bundles: list[dict[str, float]],
+        strategy: str,
+        check: Callable[[Sequence[int]], None],
+    ) -> Any:
+        """A placement group with room for all workers.
+
+        Args:
+            check: raises a DevicesError if nodes with so many GPUs are too few.
+        """
+        from ray.util import placement_group, remove_placement_group
+
+        missing = _missing(ray, check)
+        if missing is not None and not self.nodes_seconds:
+            raise missing
+        # An autoscaler provides only what somebody has asked for.
+        places = placement_group(bundles, strategy=strategy)
+        asked = complete = time.monotonic()
+        told = False
+        try:
+            while not places.wait(_LOOK_SECONDS):
+                now = time.monotonic()
+                missing = _missing(ray, check)  # Ray hears late of nodes that are gone.
+                if missing is None:
+                    if now - complete > self.limits.start_seconds:
+                        raise DevicesError(
+                            f"no room for {len(bundles)} workers within "
+                            f"{self.limits.start_seconds:g} s; free are "
+                            f"{ray.available_resources()}",
+                            where="Ray",
+                            fix="end what else runs there, or wait",
+                        )
+                    continue
+                complete = now
+                if now - asked > self.nodes_seconds:
+                    raise missing
+                if not told:
+                    told = True
+                    _log.warning("waiting for nodes, up to %g s: %s", self.nodes_seconds, missing)
+        except BaseException:
+            remove_placement_group(places)
+            raise
+        if told:
+            _log.info("the nodes are there after %.1f s", time.monotonic() - asked)
+        return places
 
 
 def _check_listening(address: str) -> None:
@@ -247,6 +278,14 @@ def _check_listening(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+
+
+def _missing(ray: Any, check: Callable[[Sequence[int]], None]) -> DevicesError | None:
+    try:
+        check(_gpus(ray))
+    except DevicesError as error:
+        return error
+    return None
 
 
 def _gpus(ray: Any) -> list[int]:
@@ -263,7 +302,7 @@ def _is_started_here(ray: Any) -> bool:
 
 
 def check_room(
-    plan: Plan, placement: Placement, gpus: Sequence[int], platform: Platform, share: bool
+    plan: Plan, placement: Placement, gpus: Sequence[int], *, platform: Platform, share: bool
 ) -> None:
     """Whether a cluster has the hosts and GPUs of a plan.
 
