@@ -11,6 +11,7 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 RUN = """
 import sys
@@ -27,6 +28,40 @@ import alpa_mlir.runtime.messages
 wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.search", "alpa_mlir.trace"}
 wrong |= {"highspy", "gurobipy", "ray", "iree", "tensorstore", "orbax", "optax", "flax"}
 print(sorted(wrong & set(sys.modules)))
+"""
+
+
+# Notes what is opened for writing and started while code runs, and compares the process before.
+SIDE_EFFECTS = """
+import os, sys, threading
+import jax  # What it does itself does not count.
+from jax._src import xla_bridge
+writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+done = []
+def note(event, args):
+    if event == "open" and args[2] & writes and not str(args[0]).startswith("/dev/"):
+        done.append((event, args))
+    does = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.putenv", "os.mkdir", "os.rename")
+    if event in does or event.startswith("socket.") and event != "socket.gethostname":
+        done.append((event, args))
+sys.dont_write_bytecode = True  # Python's own habit.
+sys.addaudithook(note)
+before = dict(os.environ), threading.active_count(), os.getcwd(), sys.flags, list(sys.path)
+import alpa_mlir
+if sys.argv[1] == "names":
+    for name in alpa_mlir.__all__:
+        getattr(alpa_mlir, name)
+if sys.argv[1] == "command line":
+    from alpa_mlir import cli
+    cli.parser()
+    try:
+        cli.main(["--help"])
+    except SystemExit:
+        pass
+after = dict(os.environ), threading.active_count(), os.getcwd(), sys.flags, list(sys.path)
+assert before == after, (before, after)
+assert not done, done
+assert not xla_bridge.backends_are_initialized()
 """
 
 
@@ -53,6 +88,20 @@ def test_running_a_plan_needs_no_compiler(tmp_path):
     assert wrong == "[]"
     expected = jax.jit(step)(jax.jit(step)(w, x)[0], x)[1]
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["package", "names", "command line"])
+def test_importing_has_no_side_effects(what):
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", SIDE_EFFECTS, what],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_names_come_from_their_modules():
