@@ -47,6 +47,8 @@ lint: setup ## Check formatting, types and spelling
 	@$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
 	@$(VENV)/bin/pyright
+	@types=$$(PYTHONPATH=python $(VENV)/bin/pyright --pythonpath $(PY) --verifytypes alpa_mlir --ignoreexternal) \
+	  || { echo "$$types" | grep -B1 -A3 'error:'; exit 1; }
 	@$(VENV)/bin/typos
 
 docs: build ## Build the documentation into build/site; a warning is an error

@@ -89,7 +89,7 @@ class Step:
             self._value(_input_flow(a.aval, b.aval, count))
             for a, b in zip(micro.jaxpr.invars, full.jaxpr.invars, strict=True)
         ]
-        self.outputs = self._inline(
+        self.outputs: list[int] = self._inline(
             (micro.jaxpr, micro.consts), (full.jaxpr, full.consts), inputs, None
         )
 

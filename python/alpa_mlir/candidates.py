@@ -81,13 +81,13 @@ class Candidates:
         self._done = 0
         self.cluster = cluster
         self.method = method
-        self.batch_size = first.signature.batch_size
-        self.state_bytes = sum(
+        self.batch_size: int = first.signature.batch_size
+        self.state_bytes: int = sum(
             prod(x.shape) * np.dtype(x.dtype).itemsize
             for x in first.signature.inputs
             if x.kind == "state"
         )
-        self.whole_only = first.whole_only
+        self.whole_only: str = first.whole_only
         self._misfits: list[tuple[int, Method]] = []
 
     def __enter__(self) -> Candidates:

@@ -84,10 +84,10 @@ class DataLoader:
                 "that batch already, and start=0",
             )
         self._batch = step_batch(step.form, step.plan)
-        self.batches = as_any(batches)
+        self.batches: Any = as_any(batches)
         self.start = start
         self.prefetch = prefetch
-        self.several = self._batch.several
+        self.several: bool = self._batch.several
         self._placer: Placer = as_any(step.loaded)
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
 

@@ -56,7 +56,7 @@ class StateFunction:
     def __init__(self, fn: Callable[..., Any], method: CreateStateParallel) -> None:
         others: Any = method.other_args
         self.fn = fn
-        self.train_step = method.train_step
+        self.train_step: ParallelFunction = method.train_step
         is_several = isinstance(others, tuple | list)
         self._others: Sequence[Any] = cast("Sequence[Any]", others) if is_several else (others,)
         update_wrapper(self, fn)

@@ -46,7 +46,7 @@ class ForwardStep:
     def __init__(self, micro: Any, full: Any | None, count: int, name: str) -> None:
         self._count = count
         self._debug = micro.jaxpr.debug_info.with_unknown_names()
-        self.why_whole = ""
+        self.why_whole: str = ""
         try:
             if full is None:
                 raise NoFlowError("the step works for no other batch size")

@@ -37,8 +37,8 @@ class ParallelFunction:
     ) -> None:
         self.fn = fn
         self.cluster = cluster
-        self.method = AutoParallel() if method is None else method
-        self.options = Options() if options is None else options
+        self.method: AutoParallel | Method = AutoParallel() if method is None else method
+        self.options: Options = Options() if options is None else options
         self._steps: dict[Any, ParallelStep] = {}
         self._last: ParallelStep | None = None
         update_wrapper(self, fn)

@@ -22,8 +22,8 @@ class Node:
     def __init__(
         self, value: Any, where: str, parent: Node | None = None, key: str | int | None = None
     ) -> None:
-        self.value = value
-        self.where = where
+        self.value: Any = value
+        self.where: str = where
         self._parent = parent
         self._key = key
 

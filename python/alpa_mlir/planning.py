@@ -55,8 +55,8 @@ class Planner:
 
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = candidates
-        self.method = candidates.method
-        self.counts = self.method.micro_batch_counts(candidates.batch_size)
+        self.method: Method = candidates.method
+        self.counts: tuple[int, ...] = self.method.micro_batch_counts(candidates.batch_size)
         if candidates.whole_only and 1 in self.counts:
             self.counts = (1,)
 

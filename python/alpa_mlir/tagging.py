@@ -51,7 +51,7 @@ class TagSession:
 
     def __init__(self, level: int = 0) -> None:
         self.level = level
-        self.equations = 0
+        self.equations: int = 0
         self.functions = 0
         self.hooked = False
         self.keys = 0

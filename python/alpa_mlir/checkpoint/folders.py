@@ -72,7 +72,7 @@ class Writing:
         check_root(root)
         self.root = root
         self.manifest = manifest
-        self.final = root / str(manifest.step)
+        self.final: Path = root / str(manifest.step)
         if self.final.exists():
             raise CheckpointError(
                 f"there is a checkpoint of step {manifest.step}",
@@ -84,7 +84,7 @@ class Writing:
             root.mkdir(parents=True, exist_ok=True)
             _delete_leftovers(root)
             _check_room(root, manifest)
-            self.folder = self._make()
+            self.folder: Path = self._make()
             self._describe()
         except OSError as error:
             if self._lock >= 0:

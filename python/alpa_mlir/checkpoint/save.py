@@ -40,8 +40,8 @@ class Saving:
         keep: int | None,
         waits_for_workers: bool,
     ) -> None:
-        self.folder = writing.final
-        self.step = writing.manifest.step
+        self.folder: Path = writing.final
+        self.step: int = writing.manifest.step
         self._error: CheckpointError | None = None
         # A program that ends waits for its last checkpoint, but not for workers: they may hang.
         self._thread = threading.Thread(

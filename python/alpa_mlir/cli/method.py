@@ -151,7 +151,11 @@ _OWN = {
     "shard": ("mesh_shape", "device_type"),
     "pipeshard": ("submeshes", "mesh_shapes", "layer_ranges"),
 }
-OPTIONS = ("method", *_FIELDS, *(name for names in _OWN.values() for name in names))
+OPTIONS: tuple[str, ...] = (
+    "method",
+    *_FIELDS,
+    *(name for names in _OWN.values() for name in names),
+)
 
 
 def method_of(options: argparse.Namespace, default: Method | None) -> Method:

@@ -55,7 +55,7 @@ class Entrance:
             for rank, text in ((_WORK, driver.work), (_BESIDE, driver.beside))
         }
         own, self._listeners = listen(_WORKER, ip, local=True, tcp=True)
-        self.address = own.to_text()
+        self.address: str = own.to_text()
         self._reception = Reception(own, self._listeners, ends)
 
     def wait(self, seconds: float) -> Streams:

@@ -67,9 +67,9 @@ class ProcessGroup(ABC):
         self.size = size
         self.limits = limits
         self._lost: tuple[int, str] | None = None
-        self.lost_at = math.inf
+        self.lost_at: float = math.inf
         self._failed_at: dict[int, float] = {}
-        self.closed = threading.Event()
+        self.closed: threading.Event = threading.Event()
         self._losing = threading.Lock()
 
     @abstractmethod

@@ -139,7 +139,7 @@ class RayWorkers:
         self.platform: Platform | None = platform
         self.share_nodes = share_nodes
         self.nodes_seconds = nodes_seconds
-        self.limits = limits or Limits()
+        self.limits: Limits = limits or Limits()
         self._placement = placement
         self._environment = dict(environment or {})
 

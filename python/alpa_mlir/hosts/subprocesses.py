@@ -159,7 +159,7 @@ class ProcessWorkers:
         program: Sequence[str] = ("-m", "alpa_mlir.hosts.plain_process"),
     ) -> None:
         self.platform: Platform = platform or ("gpu" if local_gpus() else "cpu")
-        self.limits = limits or Limits()
+        self.limits: Limits = limits or Limits()
         self._placement = placement
         self._environment = dict(environment or {})
         self._program = tuple(program)

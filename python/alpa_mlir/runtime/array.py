@@ -86,7 +86,7 @@ class DistributedArray(WholeArray):
         self.name = name
         self.shape: tuple[int, ...] = tensor.shape
         self.dtype: Any = dtype
-        self.sharding = ArraySharding(info, tensor.spec)
+        self.sharding: ArraySharding = ArraySharding(info, tensor.spec)
         self.mesh = info
         self.workers = workers
         self.uid = uid

@@ -95,8 +95,8 @@ class BoundStep:
         self.plan = plan
         self.step = step
         self.stages = stages
-        self.flight = Flight(max_in_flight)
-        self.shardings = [
+        self.flight: Flight = Flight(max_in_flight)
+        self.shardings: list[Any | None] = [
             named_sharding(meshes[v.mesh], v.tensor) if v.mesh in meshes else None
             for v in step.values
         ]
@@ -109,10 +109,10 @@ class BoundStep:
         self.first_places: dict[int, NamedSharding] = {}
         for place in places:
             self.first_places.setdefault(place.arg, self._target(place.value))
-        self.cutters = {place.value: self._cutter(place) for place in places}
-        self.state_places = [a for a in places if plan.inputs[a.arg].kind == "state"]
-        self.batch_places = [a for a in places if plan.inputs[a.arg].kind != "state"]
-        self.given = {
+        self.cutters: dict[int, Cutter] = {place.value: self._cutter(place) for place in places}
+        self.state_places: list[Place] = [a for a in places if plan.inputs[a.arg].kind == "state"]
+        self.batch_places: list[Place] = [a for a in places if plan.inputs[a.arg].kind != "state"]
+        self.given: set[int] = {
             a.value for a in self.state_places if plan.inputs[a.arg].carried_by is not None
         }
         self._sent = {a.source for a in step.actions if isinstance(a, Send)}
@@ -366,7 +366,7 @@ class Flight:
     """Keeps the number of started programs bounded: XLA's thread pool is finite."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = max(1, limit)
+        self.limit: int = max(1, limit)
         self.started: deque[jax.Array] = deque()
 
     def add(self, array: jax.Array) -> None:

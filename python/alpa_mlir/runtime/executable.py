@@ -91,7 +91,8 @@ class LoadedPlan:
     """A plan on its devices. Calls return before the work is done, as JAX does."""
 
     def __init__(self, bound: BoundStep, boundary: Boundary, donate_state: bool) -> None:
-        self.plan = plan = bound.plan
+        self.plan: Plan = bound.plan
+        plan = self.plan
         self._bound = bound
         self._linear = bound.step
         self._boundary = boundary

@@ -72,7 +72,7 @@ class Cutter:
             if device.process_index == process
         ]
         self._devices = [device for device, _ in own]
-        self.boxes = [box for _, box in own]
+        self.boxes: list[Box] = [box for _, box in own]
         # For boxes of parts that came before: part and place of each shard.
         self._cuts: dict[tuple[Box, ...], list[tuple[int, tuple[slice, ...]]]] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import jax
 from jax.sharding import Mesh
@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from alpa_mlir.plan import TensorSpec
 
 Progress = Callable[[int, int, str], None]
-# By number; a worker has some of the plan's only.
-Meshes = Sequence[Mesh] | Mapping[int, Mesh]
+# By number; a worker has some of the plan's only. Unquoted, pyright loses the type of a mesh.
+Meshes: TypeAlias = "Sequence[Mesh] | Mapping[int, Mesh]"
 
 
 @dataclass(frozen=True)

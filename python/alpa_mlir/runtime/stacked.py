@@ -31,7 +31,7 @@ class StackedArray(WholeArray):
     """
 
     def __init__(self, pieces: Sequence[jax.Array]) -> None:
-        self.pieces = tuple(pieces)
+        self.pieces: tuple[Any, ...] = tuple(pieces)
         rows = sum(piece.shape[0] for piece in self.pieces)
         self.shape: tuple[int, ...] = (rows, *self.pieces[0].shape[1:])
         self.dtype: Any = self.pieces[0].dtype

@@ -69,7 +69,7 @@ class FairShares:
         for number, loads in enumerate(self.loads):
             for link in loads:
                 on_link.setdefault(link, []).append(number)
-        self.meets = [
+        self.meets: list[list[int]] = [
             sorted({other for link in loads for other in on_link[link]} - {number})
             for number, loads in enumerate(self.loads)
         ]

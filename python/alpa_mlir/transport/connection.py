@@ -58,7 +58,7 @@ class Connection:
     ) -> None:
         self.peer = peer
         self.stream = stream
-        self.mailbox = Mailbox(peer, self._read)
+        self.mailbox: Mailbox = Mailbox(peer, self._read)
         self._rank = rank
         self._pool = pool
         self._blocks = blocks

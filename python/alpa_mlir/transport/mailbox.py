@@ -50,7 +50,7 @@ class Mailbox:
         self.source = source
         self.failure: TransportError | None = None
         self._read = read
-        self.reading = Lock()  # Held by, or for, the thread that reads.
+        self.reading: Lock = Lock()  # Held by, or for, the thread that reads.
         self._lock = Lock()
         self._queues: dict[int, deque[Message]] = {}
         self._waiting: dict[int, deque[_Waiter]] = {}

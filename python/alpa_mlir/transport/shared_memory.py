@@ -80,8 +80,8 @@ class Budget:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.left = limit_bytes
-        self.lock = Lock()  # Of all that the end lends.
+        self.left: int = limit_bytes
+        self.lock: Lock = Lock()  # Of all that the end lends.
         self.lenders: list[SharedBlocks] = []
 
     def take(self, size: int) -> bool:
