@@ -46,6 +46,12 @@ def shapes(*, layers: int = 2):
     return step, (state, {"x": a((8, 16), jnp.float32), "y": a((8, 16), jnp.float32)})
 
 
+def huge():
+    state = {"w": [jax.ShapeDtypeStruct((2**22, 2**22), jnp.float32)]}
+    rows = jax.ShapeDtypeStruct((8, 2**22), jnp.float32)
+    return step, (state, {"x": rows, "y": rows})
+
+
 def parallel():
     method = alpa_mlir.PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2)
     return alpa_mlir.parallelize(step, cluster="cpu-test", method=method), entry()[1]
@@ -122,6 +128,19 @@ def test_shapes_are_enough_to_plan(files, capsys):
     fields = json.loads(capsys.readouterr().out)
     assert fields["cluster"] == "dgx-a100"
     assert {row["num_micro_batches"] for row in fields["tried"]} == {1, 2}
+
+
+def test_without_a_cluster_the_plan_is_for_this_process(files, capsys):
+    command = ["plan", f"{files}/model.py", "--method", "shard", "--json"]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["cluster"] == "live-cpu"
+    assert "planning for the devices of this process; --cluster names others" in shown.err
+    assert cli.main(["plan", f"{files}/model.py:parallel"]) == 0
+    assert "--cluster names" not in capsys.readouterr().err
+    error = failure(["plan", f"{files}/model.py:huge", "--method", "shard"], capsys)
+    assert error["kind"] == "InfeasiblePlanError"
+    assert error["fix"].startswith("name a cluster with --cluster, or ")
 
 
 def test_options_of_the_step_are_the_defaults(files, capsys):

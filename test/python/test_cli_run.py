@@ -326,3 +326,31 @@ def test_an_interrupted_run_leaves_no_process(number, folder):
     while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [worker for worker in workers if worker.is_running()]
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_ends_it(folder, monkeypatch):
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setenv("ALPA_TEST_MARK", mark)  # Every process that it starts has it.
+
+    def marked() -> list[str]:
+        names = []
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if each.environ().get("ALPA_TEST_MARK") == mark:
+                    names.append(" ".join(each.cmdline()))
+        return names
+
+    words = ["run", f"{folder}/model.py", *PIPELINE, "--steps", 3, "--workers", "ray", "--json"]
+    command = start(*words, "-q")
+    seen = False
+    while command.poll() is None and not seen:
+        seen = any("raylet" in name for name in marked())
+    assert seen
+    out, err = command.communicate(timeout=300)
+    assert command.returncode == 0, err
+    np.testing.assert_allclose(losses(json.loads(out)), expected(folder, 3), rtol=1e-5)
+    deadline = time.monotonic() + 20
+    while marked() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not marked()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import sys
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpa_mlir.cli.common import add_virtual_devices, numbers, progress, use_devices
 from alpa_mlir.cli.method import OPTIONS, add_method, method_of
-from alpa_mlir.errors import ClusterFileError, EntryPointError, MethodError
+from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError, MethodError
 
 if TYPE_CHECKING:
     from alpa_mlir.alternatives import Alternative
-    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.cluster import Cluster, ClusterLike
     from alpa_mlir.entry import EntryPoint
     from alpa_mlir.plan import Plan
     from alpa_mlir.planned_step import PlannedStep, TracedStep
@@ -143,9 +146,25 @@ def plan_source(options: argparse.Namespace) -> Source:
         replace(given.options, cache=False) if options.no_cache else given.options,
     )
     entry = replace(entry, function=function)
-    traced = function.trace(*entry.arguments)
-    planned = traced.plan(progress=shown(options))
+    with _here(options, function.cluster):
+        traced = function.trace(*entry.arguments)
+        planned = traced.plan(progress=shown(options))
     return Source(name, planned.plan, traced, planned, entry)
+
+
+@contextlib.contextmanager
+def _here(options: argparse.Namespace, cluster: ClusterLike) -> Generator[None, None, None]:
+    """Say that planning without a cluster is for this process, which few want."""
+    if cluster is not None:
+        yield
+        return
+    if not options.quiet:
+        print("planning for the devices of this process; --cluster names others", file=sys.stderr)
+    try:
+        yield
+    except InfeasiblePlanError as error:
+        fix = f"name a cluster with --cluster, or {error.fix or 'use more devices'}"
+        raise InfeasiblePlanError(error.what, where=error.where, fix=fix) from None
 
 
 def is_code(name: str) -> bool:
@@ -176,7 +195,8 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
         options=Options(cache=not options.no_cache),
     )
     step = replace(step, cluster=cluster)
-    planned = step.plan(progress=shown(options))
+    with _here(options, cluster):
+        planned = step.plan(progress=shown(options))
     return Source(name, planned.plan, step, planned)
 
 
