@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from alpa_mlir.hosts.subprocesses import ProcessWorkers
     from alpa_mlir.hosts.threads import ThreadWorkers
     from alpa_mlir.known_methods import get_3d_parallel_method, plan_to_method
+    from alpa_mlir.layer_remat import automatic_remat, manual_remat
     from alpa_mlir.method import Method
     from alpa_mlir.options import (
         AutoLayerOption,
@@ -113,6 +114,7 @@ _HOME = {
         "hosts.subprocesses": ("ProcessWorkers",),
         "hosts.threads": ("ThreadWorkers",),
         "known_methods": ("get_3d_parallel_method", "plan_to_method"),
+        "layer_remat": ("automatic_remat", "manual_remat"),
         "method": ("Method",),
         "options": (
             "AutoLayerOption",
@@ -212,6 +214,7 @@ __all__ = [
     "WorkerMemoryError",
     "Zero2Parallel",
     "Zero3Parallel",
+    "automatic_remat",
     "clear_executable_cache",
     "cluster_presets",
     "compile",
@@ -225,6 +228,7 @@ __all__ = [
     "latest_checkpoint",
     "layer_boundary",
     "load",
+    "manual_remat",
     "mark_pipeline_boundary",
     "parallelize",
     "plan_to_method",

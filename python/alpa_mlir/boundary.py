@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
+import numpy as np
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -42,13 +43,22 @@ def is_mark(eqn: Any) -> bool:
     return is_barrier and SCOPE in str(eqn.source_info.name_stack)
 
 
-def mark_pipeline_boundary(x: _T) -> _T:
+@overload
+def mark_pipeline_boundary() -> None: ...
+@overload
+def mark_pipeline_boundary(x: _T) -> _T: ...
+def mark_pipeline_boundary(x: Any = None) -> Any:
     """Begin a new layer here: `layer_boundary`, under Alpa's name.
 
-    A mark without a value cannot be told from dead code: give what the new layer works on, and go
-    on with what comes back.
+    Without a value the mark stands on what was computed last. That works in functions whose
+    gradients are taken and in steps without gradients, also through `jit`, but not under `vmap`.
 
     Example:
-        >>> h = alpa_mlir.mark_pipeline_boundary(h)     # doctest: +SKIP
+        >>> h = first_half(params, x)                   # doctest: +SKIP
+        >>> alpa_mlir.mark_pipeline_boundary()          # doctest: +SKIP
+        >>> return second_half(params, h)               # doctest: +SKIP
     """
-    return layer_boundary(x)
+    if x is not None:
+        return layer_boundary(x)
+    layer_boundary(np.float32(0))
+    return None

@@ -23,6 +23,7 @@ import jax
 from jax.extend import core, source_info_util
 
 from . import jax_internals, random_keys, trees
+from .bare_marks import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -143,7 +144,7 @@ def _call_tagged(session: TagSession, fun: Callable[..., Any], args: Any, kwargs
         return [result[i] for i in found["arrays"]]
 
     inputs = [leaves[i] for i in arrays]
-    closed = _jax.make_jaxpr(flat)(*inputs)
+    closed = filled(_jax.make_jaxpr(flat)(*inputs), call_body)
     outputs = _evaluate_folded(session, closed.jaxpr, closed.consts, inputs)
     session.functions += 1
     result = list(found["leaves"])

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from . import carry, jaxpr_facts, micro_batch, random_keys, tagging, trees
+from .bare_marks import filled
 from .call_form import CallForm, static_arguments
 from .compiler import Module
 from .errors import TraceError
@@ -326,7 +327,9 @@ def _forward_step(
                 where=name,
                 fix="take sizes from the batch's shape, or use one micro-batch",
             ) from error
-    return ForwardStep(traced.jaxpr, whole, count, name)
+    if whole is not None:
+        whole = filled(whole, tagging.call_body)
+    return ForwardStep(filled(traced.jaxpr, tagging.call_body), whole, count, name)
 
 
 def _run_and_lower(

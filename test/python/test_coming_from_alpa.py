@@ -88,6 +88,8 @@ EXPORTS = [
     "get_3d_parallel_method",
     "plan_to_method",
     "mark_pipeline_boundary",
+    "manual_remat",
+    "automatic_remat",
     "ManualLayerOption",
     "AutoLayerOption",
     "ManualStageOption",
@@ -516,6 +518,32 @@ def _():
     method = PipeshardParallel(num_micro_batches=2, layer_option="manual")
     traced = alpa_mlir.parallelize(train_step, method=method).trace(*example())
     assert len(traced.plan(CLUSTER).plan.stages) == 2
+
+    def bare(state, batch):
+        def loss_of(params):
+            h = jnp.tanh(batch["x"] @ params["w0"])
+            alpa_mlir.mark_pipeline_boundary()
+            return jnp.mean((jnp.tanh(h @ params["w1"]) - batch["y"]) ** 2)
+
+        gradients = jax.grad(loss_of)(state)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, gradients)
+
+    state, batch = example()
+    traced = alpa_mlir.parallelize(bare, method=method).trace(state["params"], batch)
+    assert len(traced.plan(CLUSTER).plan.stages) == 2
+
+
+@row("manual_remat")
+@row("automatic_remat")
+def _():
+    state, batch = example()
+    for fun in (
+        alpa_mlir.manual_remat(loss_of),
+        alpa_mlir.automatic_remat(loss_of, layer_num=2),
+    ):
+        kept = jax.make_jaxpr(fun)(state["params"], batch).jaxpr.eqns
+        assert sum(eqn.primitive.name in ("checkpoint", "remat2") for eqn in kept) == 2
+        check_same(jax.grad(fun)(state["params"], batch), jax.grad(loss_of)(state["params"], batch))
 
 
 @row("ManualLayerOption")

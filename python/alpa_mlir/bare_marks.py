@@ -1,0 +1,87 @@
+"""Marks of layers that name no value: put on what was computed last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy
+from jax.extend import core
+
+from alpa_mlir import random_keys
+from alpa_mlir.boundary import is_mark, layer_boundary
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+_core: Any = core
+
+# Body and constants of a plain call; None for equations to be kept whole.
+CallBody = Callable[[Any], tuple[Any, Sequence[Any]] | None]
+
+
+def filled(closed: Any, call_body: CallBody) -> Any:
+    """A closed jaxpr in which every mark stands on a value.
+
+    A mark without a value is dead code to JAX. It is put on the floating-point value that was
+    computed last of those that are still needed.
+    """
+    if not _has_bare(closed.jaxpr, call_body):
+        return closed
+
+    def evaluate(*args: Any) -> list[Any]:
+        return _evaluate(closed.jaxpr, closed.consts, args, call_body)
+
+    avals = [
+        _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals
+    ]
+    return _jax.make_jaxpr(evaluate)(*avals)
+
+
+def _is_bare(eqn: Any) -> bool:
+    return is_mark(eqn) and all(isinstance(atom, _core.Literal) for atom in eqn.invars)
+
+
+def _has_bare(jaxpr: Any, call_body: CallBody) -> bool:
+    for eqn in jaxpr.eqns:
+        body = call_body(eqn)
+        if _is_bare(eqn) or (body is not None and _has_bare(body[0], call_body)):
+            return True
+    return False
+
+
+def _evaluate(
+    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], call_body: CallBody
+) -> list[Any]:
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, _core.Literal) else env[atom]
+
+    debug = jaxpr.debug_info.with_unknown_names()
+    for place, eqn in enumerate(jaxpr.eqns):
+        values = [read(atom) for atom in eqn.invars]
+        body = call_body(eqn)
+        if _is_bare(eqn):
+            var = _latest(jaxpr, place)
+            if var is not None:
+                env[var] = layer_boundary(env[var])
+            results = values
+        elif body is not None and _has_bare(body[0], call_body):
+            results = _evaluate(*body, values, call_body)
+        else:
+            results = random_keys.bind(eqn, values, debug)
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _latest(jaxpr: Any, place: int) -> Any | None:
+    """What the equations before one made last that those after it need."""
+    later = [atom for eqn in jaxpr.eqns[place + 1 :] for atom in eqn.invars]
+    needed = {a for a in [*later, *jaxpr.outvars] if not isinstance(a, _core.Literal)}
+    made = [var for eqn in jaxpr.eqns[:place] for var in eqn.outvars]
+    for var in reversed([*jaxpr.invars, *made]):
+        if var in needed and _jnp.issubdtype(var.aval.dtype, _jnp.inexact):
+            return var
+    return None

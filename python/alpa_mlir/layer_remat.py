@@ -1,0 +1,239 @@
+"""Parts of a function that are computed again for its gradients, cut as layers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeVar, cast, overload
+
+import jax
+from jax.extend import core
+
+from alpa_mlir import random_keys, trees
+from alpa_mlir.bare_marks import filled
+from alpa_mlir.boundary import is_mark
+from alpa_mlir.errors import MethodError
+from alpa_mlir.planned_step import positions
+from alpa_mlir.tagging import call_body
+
+_jax: Any = jax
+_core: Any = core
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+# Numbers of the equations at which parts begin, of a jaxpr without plain calls.
+Cut = Callable[[Any], list[int]]
+
+
+@overload
+def manual_remat(fun: _F, *, static_argnums: int | Sequence[int] = ()) -> _F: ...
+@overload
+def manual_remat(*, static_argnums: int | Sequence[int] = ()) -> Callable[[_F], _F]: ...
+def manual_remat(fun: Any = None, *, static_argnums: int | Sequence[int] = ()) -> Any:
+    """A function whose parts between marks are computed again for its gradients.
+
+    Each part is a `jax.checkpoint`, and the marks stay. Where parts are the layers of a pipeline,
+    `remat="all"` of a method does the same in the compiler.
+
+    Args:
+        fun: with `mark_pipeline_boundary` or `layer_boundary` between its parts.
+        static_argnums: arguments that are Python values.
+
+    Example:
+        >>> loss, gradients = jax.value_and_grad(alpa_mlir.manual_remat(loss_fn))(params)
+    """
+    return _decorated(fun, static_argnums, _at_marks)
+
+
+@overload
+def automatic_remat(
+    fun: _F, *, layer_num: int, eps: float = 0.6, static_argnums: int | Sequence[int] = ()
+) -> _F: ...
+@overload
+def automatic_remat(
+    *, layer_num: int, eps: float = 0.6, static_argnums: int | Sequence[int] = ()
+) -> Callable[[_F], _F]: ...
+def automatic_remat(
+    fun: Any = None,
+    *,
+    layer_num: int,
+    eps: float = 0.6,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """A function in so many parts of like FLOPs that are computed again for its gradients.
+
+    Parts may be finer than the layers of a pipeline, which are found as if there were none. They
+    are cut where the fewest bytes are kept.
+
+    Args:
+        layer_num: how many parts.
+        eps: by what share of their mean FLOPs a cut may be off its place.
+        static_argnums: arguments that are Python values.
+
+    Raises:
+        MethodError: the numbers make no sense.
+
+    Example:
+        >>> gradients = jax.grad(alpa_mlir.automatic_remat(loss_fn, layer_num=4))(params)
+    """
+    if layer_num < 1 or not eps >= 0:
+        raise MethodError(
+            f"layer_num={layer_num}, eps={eps}",
+            where="automatic_remat",
+            fix="use at least 1, and 0 or more",
+        )
+    return _decorated(fun, static_argnums, lambda jaxpr: _balanced(jaxpr, layer_num, eps))
+
+
+def _decorated(fun: Any, static_argnums: int | Sequence[int], cut: Cut) -> Any:
+    if fun is None:
+        return partial(_decorated, static_argnums=static_argnums, cut=cut)
+
+    @wraps(fun)
+    def in_parts(*args: Any) -> Any:
+        static = positions(static_argnums, len(args))
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
+        leaves, tree = trees.flatten(dynamic)
+        found: list[Any] = []
+
+        def flat(*values: Any) -> list[Any]:
+            rest = iter(trees.unflatten(tree, values))
+            full = [arg if i in static else next(rest) for i, arg in enumerate(args)]
+            results, structure = trees.flatten(fun(*full))
+            found.append(structure)
+            return results
+
+        closed = filled(_jax.make_jaxpr(flat)(*leaves), call_body)
+        closed = _jax.make_jaxpr(partial(_inlined, closed.jaxpr, closed.consts))(*leaves)
+        return trees.unflatten(found[0], _run_in_parts(closed, leaves, cut(closed.jaxpr)))
+
+    return in_parts
+
+
+def _inlined(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """Evaluate, with plain calls in place."""
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    debug = jaxpr.debug_info.with_unknown_names()
+    for eqn in jaxpr.eqns:
+        values = [_read(env, atom) for atom in eqn.invars]
+        body = call_body(eqn)
+        results = random_keys.bind(eqn, values, debug) if body is None else _inlined(*body, *values)
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [_read(env, atom) for atom in jaxpr.outvars]
+
+
+def _read(env: dict[Any, Any], atom: Any) -> Any:
+    return atom.val if isinstance(atom, _core.Literal) else env[atom]
+
+
+def _run_in_parts(closed: Any, args: Sequence[Any], starts: Sequence[int]) -> list[Any]:
+    """Evaluate with a checkpoint around the equations from each start to the next."""
+    jaxpr = closed.jaxpr
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    debug = jaxpr.debug_info.with_unknown_names()
+    bounds = sorted({0, *starts, len(jaxpr.eqns)})
+    needed = _needed_after(jaxpr, bounds)
+    for first, end in pairwise(bounds):
+        eqns = jaxpr.eqns[first:end]
+        while eqns and is_mark(eqns[0]):  # Marks stand between the parts.
+            values = [_read(env, atom) for atom in eqns[0].invars]
+            env.update(zip(eqns[0].outvars, random_keys.bind(eqns[0], values, debug), strict=True))
+            eqns = eqns[1:]
+        made = {var for eqn in eqns for var in eqn.outvars}
+        read = {a for eqn in eqns for a in eqn.invars if not isinstance(a, _core.Literal)} - made
+        inputs = [var for var in env if var in read]
+        outputs = [var for eqn in eqns for var in eqn.outvars if var in needed[end]]
+
+        def part(
+            *values: Any,
+            eqns: Any = eqns,
+            inputs: Sequence[Any] = inputs,
+            outputs: Sequence[Any] = outputs,
+        ) -> list[Any]:
+            inner = dict(zip(inputs, values, strict=True))
+            for eqn in eqns:
+                given = [_read(inner, atom) for atom in eqn.invars]
+                inner.update(zip(eqn.outvars, random_keys.bind(eqn, given, debug), strict=True))
+            return [inner[var] for var in outputs]
+
+        results = _jax.checkpoint(part)(*[env[var] for var in inputs])
+        env.update(zip(outputs, results, strict=True))
+    return [_read(env, atom) for atom in jaxpr.outvars]
+
+
+def _needed_after(jaxpr: Any, bounds: Sequence[int]) -> dict[int, set[Any]]:
+    """What is still read from each bound on."""
+    result: dict[int, set[Any]] = {}
+    needed = {a for a in jaxpr.outvars if not isinstance(a, _core.Literal)}
+    for place in range(len(jaxpr.eqns), -1, -1):
+        if place < len(jaxpr.eqns):
+            invars = jaxpr.eqns[place].invars
+            needed |= {a for a in invars if not isinstance(a, _core.Literal)}
+        if place in bounds:
+            result[place] = set(needed)
+    return result
+
+
+def _at_marks(jaxpr: Any) -> list[int]:
+    return [place for place, eqn in enumerate(jaxpr.eqns) if is_mark(eqn)]
+
+
+def _balanced(jaxpr: Any, parts: int, eps: float) -> list[int]:
+    """Cuts near equal shares of the FLOPs, where the fewest bytes of values cross."""
+    costs = [_flops(eqn) for eqn in jaxpr.eqns]
+    total = sum(costs)
+    last = {a: i for i, eqn in enumerate(jaxpr.eqns) for a in eqn.invars if _is_var(a)}
+    last.update({a: len(jaxpr.eqns) for a in jaxpr.outvars if _is_var(a)})
+    crossing, done = [0] * (len(jaxpr.eqns) + 1), [0.0]
+    for place, eqn in enumerate(jaxpr.eqns):
+        done.append(done[-1] + costs[place])
+        for var in eqn.outvars:
+            for later in range(place + 1, last.get(var, place) + 1):
+                crossing[later] += var.aval.size * _itemsize(var.aval)
+    cuts: list[int] = []
+    for number in range(1, parts):
+        begin = cuts[-1] + 1 if cuts else 1
+        places = range(begin, len(jaxpr.eqns))
+        wanted, slack = total * number / parts, eps * total / parts / 2
+        near = [place for place in places if abs(done[place] - wanted) <= slack]
+        near = near or sorted(places, key=lambda place: abs(done[place] - wanted))[:1]
+        if near:
+            cuts.append(min(near, key=lambda place: (crossing[place], abs(done[place] - wanted))))
+    return cuts
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, _core.Literal)
+
+
+def _itemsize(aval: Any) -> int:
+    return int(getattr(aval.dtype, "itemsize", 4))
+
+
+def _flops(eqn: Any) -> float:
+    """Of an equation: multiplications and additions of dots and convolutions, else its results'
+    elements."""
+    size = float(sum(var.aval.size for var in eqn.outvars))
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return 2 * size * prod(eqn.invars[0].aval.shape[i] for i in contracted)
+    if eqn.primitive.name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        features = eqn.params["dimension_numbers"].rhs_spec[0]
+        return 2 * size * kernel.size / kernel.shape[features]
+    inner = [body for value in eqn.params.values() for body in _bodies(value)]
+    times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+    return size + times * sum(_flops(each) for body in inner for each in body.eqns)
+
+
+def _bodies(value: Any) -> list[Any]:
+    if isinstance(value, _core.ClosedJaxpr):
+        return [value.jaxpr]
+    if isinstance(value, _core.Jaxpr):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [body for item in cast("Sequence[Any]", value) for body in _bodies(item)]
+    return []
