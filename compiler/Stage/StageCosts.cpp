@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/StageCosts.h"
 
+#include "compiler/Solver/Clock.h"
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
 
@@ -12,6 +13,20 @@ static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 /// Of one stage. What is left of the gap is in the bound.
 static constexpr double kStageSeconds = 1;
+
+namespace {
+/// Adds up the seconds of a scope.
+class Timer {
+public:
+  explicit Timer(double &sum) : sum(sum), clock(kInfinity) {}
+  Timer(const Timer &) = delete;
+  ~Timer() { sum += clock.seconds(); }
+
+private:
+  double &sum;
+  Clock clock;
+};
+} // namespace
 
 StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
                        std::vector<LogicalMesh> meshes,
@@ -197,6 +212,7 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     for (int64_t inFlight : llvm::reverse(*jobs[i].inFlight)) {
       if (run.answers.count(inFlight))
         continue;
+      Timer timer(run.solveSeconds);
       if (llvm::Error error = state(run, runClass, way))
         return error;
       if (llvm::Error error = answer(run, runClass, way, inFlight))
@@ -229,6 +245,7 @@ bool StageCosts::canImprove(const Run &run, unsigned way, int64_t inFlight) cons
 /// Solves with the limit in the problem itself.
 llvm::Expected<bool> StageCosts::improve(Run &run, unsigned runClass, unsigned way,
                                          int64_t inFlight) const {
+  Timer timer(run.solveSeconds);
   Answer &answer = run.answers[inFlight];
   answer.isImproved = true;
   run.isNew = true;
@@ -368,6 +385,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   BackwardParts parts = (*problem)->backwardParts(*mine);
   result->backwardWeightSeconds = parts.weightSeconds;
   result->waitingBytes = parts.waitingBytes;
+  result->solution.seconds = run->solveSeconds;
   return result;
 }
 

@@ -130,6 +130,7 @@ private:
     std::map<int64_t, Answer> answers;     // By micro-batches in flight.
     std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
     unsigned usedAt = 0;
+    double solveSeconds = 0;                 // Spent by this process; none where the store knew it.
     std::map<unsigned, BackwardParts> parts; // Of chosen points, where they were asked for.
     bool isRestored = false;                 // What the store knows is here.
     bool isNew = false;                      // There is more than the store knows.
