@@ -39,7 +39,7 @@ def test_this_installation_is_well(found):
     assert ", LLVM 22." in build
     for name in installation.PROGRAMS:
         assert found[name].facts["build"] == build, found[name].what
-    for name in ("built-in", "highs", "gurobi", "ray", "iree", "checkpoints"):
+    for name in ("built-in", "highs", "gurobi", "ray", "iree", "checkpoints", "plots"):
         assert found[name].state == "ok", found[name].what
     assert found["gurobi"].facts["any_size"] in (True, False)
     assert found["cpu"].facts["cores"] == len(os.sched_getaffinity(0))
@@ -79,10 +79,12 @@ def test_what_the_package_needs_is_what_it_declares():
     declared = dict(text.partition(">=")[::2] for text in project["dependencies"])
     assert declared == installation.NEEDED
     assert project["requires-python"] == f">={'.'.join(map(str, installation.PYTHON))}"
-    source = "".join(p.read_text() for p in (ROOT / "python/alpa_mlir").rglob("*.py"))
+    source = "".join(p.read_text() for p in (ROOT / "python/alpa_mlir/doctor").glob("*.py"))
     for extra in project["optional-dependencies"]:
-        named = f"_extra('{extra}')" in source or f'_extra("{extra}")' in source
-        assert named or extra in ("all", "docs"), f"the doctor does not look at [{extra}]"
+        named = any(f"{quote}{extra}{quote}" in source for quote in "'\"")
+        assert named or extra in ("all", "docs", "examples"), (
+            f"the doctor does not look at [{extra}]"
+        )
 
 
 def test_a_check_that_fails_is_a_finding(monkeypatch):
@@ -154,6 +156,7 @@ def versions(monkeypatch):
         ("ray", options.ray, "ray"),
         ("iree-base-runtime", options.iree, "iree"),
         ("tensorstore", options.checkpoints, "checkpoint"),
+        ("matplotlib", options.plots, "plots"),
     ],
 )
 def test_missing_options_name_their_extra(versions, package, check, extra):

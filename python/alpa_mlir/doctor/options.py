@@ -166,18 +166,24 @@ def iree(seconds: float) -> Iterator[Finding]:
         yield Finding("iree", "ok", f"IREE {compiler}", facts=facts)
 
 
+def _library(name: str, title: str, package: str, extra: str, seconds: float) -> Finding:
+    """A library that only has to be importable."""
+    version = version_of(package)
+    facts = {package: version}
+    if version is None:
+        return Finding(name, "missing", f"{title}: no {package}", _extra(extra), facts=facts)
+    outcome = run_probe("imports", package, seconds=seconds)
+    if outcome.facts is None:
+        text = f"{title}: {package} {version} cannot be imported: {outcome.error}"
+        return Finding(name, "problem", text, _extra(extra), facts=facts)
+    return Finding(name, "ok", f"{title}: {package} {version}", facts=facts)
+
+
 def checkpoints(seconds: float) -> Iterator[Finding]:
     """What checkpoints are written with."""
-    tensorstore, orbax = version_of("tensorstore"), version_of("orbax-checkpoint")
-    facts = {"tensorstore": tensorstore, "orbax": orbax}
-    if tensorstore is None:
-        text = "checkpoints: tensorstore is not installed"
-        yield Finding("checkpoints", "missing", text, _extra("checkpoint"), facts=facts)
-        return
-    outcome = run_probe("imports", "tensorstore", seconds=seconds)
-    if outcome.facts is None:
-        text = f"tensorstore {tensorstore} cannot be imported: {outcome.error}"
-        yield Finding("checkpoints", "problem", text, _extra("checkpoint"), facts=facts)
-        return
-    also = f", orbax {orbax}" if orbax else ""
-    yield Finding("checkpoints", "ok", f"checkpoints: tensorstore {tensorstore}{also}", facts=facts)
+    yield _library("checkpoints", "checkpoints", "tensorstore", "checkpoint", seconds)
+
+
+def plots(seconds: float) -> Iterator[Finding]:
+    """What reports draw pictures with."""
+    yield _library("plots", "pictures of plans", "matplotlib", "plots", seconds)
