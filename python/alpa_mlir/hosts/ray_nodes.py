@@ -50,8 +50,9 @@ def ray_nodes(ray: Any, devices_per_node: int | None, num_nodes: int | None) -> 
             fix="give devices_per_node, for virtual devices",
         )
     wanted = len(found) if num_nodes is None else num_nodes
-    least = devices_per_node if any(gpus) and devices_per_node else 0
-    if not 1 <= wanted <= len(found) or (devices_per_node or 1) < 1 or found[wanted - 1] < least:
+    each = 1 if devices_per_node is None else devices_per_node
+    least = each if any(gpus) else 0
+    if not 1 <= wanted <= len(found) or each < 1 or found[wanted - 1] < least:
         raise DevicesError(
             f"num_nodes={num_nodes}, devices_per_node={devices_per_node}; the Ray cluster has "
             f"nodes of {', '.join(map(str, found))} GPUs",
