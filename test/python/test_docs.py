@@ -172,6 +172,16 @@ def test_pages_on_passes_and_names_are_whole(tmp_path, monkeypatch):
         assert re.search(rf"^### `{name}\.\w+`$", (tmp_path / f"ops-{name}.md").read_text(), re.M)
 
 
+def test_figures_of_the_performance_page_are_those_of_the_others():
+    number = r"\d[\d,.]*\d|\d"
+    page = ROOT / "docs" / "performance.md"
+    others = "\n".join(p.read_text() for p in docs_blocks.pages() if p != page)
+    known = set(re.findall(number, others))
+    for row in re.findall(r"^\|.*\|$", page.read_text(), re.M):
+        for figure in re.findall(number, row):
+            assert figure in known, f"performance.md: no other page says {figure}: {row}"
+
+
 def test_pictures_are_as_drawn(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     pictures = importlib.import_module("pictures")
