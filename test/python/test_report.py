@@ -303,5 +303,13 @@ def test_recorded_steps(tmp_path):
     assert held["header"]["real_seconds"] == pytest.approx([b - a for a, b in real.steps])
 
 
+@pytest.mark.slow
+def test_large_plans_are_small_files(tmp_path):
+    """128 stages of 128 micro-batches; benchmark/report.py has OPT-175B."""
+    plan = pipeline([(1, 2, 1)] * 128, 128)
+    timeline = simulate(plan, cluster(hosts=16))
+    assert write_report(plan, tmp_path / "plan.html", timeline=timeline).stat().st_size < 10e6
+
+
 def test_plans_on_disk_give_the_same_report(planned, data, tmp_path):
     assert collect(Plan.load(planned.save(tmp_path / "plan"))) == data

@@ -62,7 +62,7 @@ function tensorBox(tensor, mesh) {
   const total = tensor.spec.reduce((n, axes) => n * pieces(axes, mesh), 1);
   const copies = mesh.size / total;
   const size = { width: width + 2 + back, height: height + 2 + back };
-  return withTip(el("span", { class: "tensor", role: "img", tabindex: "0",
+  return withTip(el("span", { class: "tensor", role: "img",
     "aria-label": `${tensor.name || "tensor"} ${tensor.shape ? tensor.shape.join(" by ") : ""} split ${specText(tensor) || "not at all"}, ${total} parts` },
   svg("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, parts),
   dimsText(tensor)), () => [

@@ -50,6 +50,6 @@ function drawMemory() {
   add(0, first);
   const button = rows.length > first ? el("button", { type: "button", class: "more", onclick: (e) => { add(first, rows.length); e.target.remove(); } }, `Show all ${rows.length}`) : "";
   section("memory", "Memory over time",
-    "Bytes on each device of a stage while the step runs, as simulated. The red line is what the device has; the search foresaw at most the peak beside it, before a margin for what compilers add.",
+    "Bytes on each device of a stage while the step runs, as simulated. The red line is what the device has; beside each peak stands the one that the search foresaw, which is an upper bound.",
     grid, button);
 }
