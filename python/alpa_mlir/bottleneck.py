@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from alpa_mlir.errors import AlpaError
 from alpa_mlir.plan import Plan, StageInfo
 from alpa_mlir.plan_text import bytes_text, seconds_text, table
 from alpa_mlir.simulator import simulate
@@ -44,7 +45,9 @@ class Bottlenecks:
 
     Attributes:
         slowest: the stage whose micro-batches take longest; the others wait for it.
-        bubble_fraction: the part of all devices' time in which nothing is computed.
+        bubble_fraction: the part of all devices' time in which nothing is computed; None if the
+            step cannot be simulated.
+        not_simulated: why not; empty if it can.
         link, link_utilization: the busiest link, and the part of the step in which it is busy;
             None and 0 if nothing goes from mesh to mesh.
         tight: stages that need most of a device's memory.
@@ -53,9 +56,10 @@ class Bottlenecks:
     plan: Plan
     stages: tuple[StageLimits, ...]
     slowest: int
-    bubble_fraction: float
+    bubble_fraction: float | None
     link: str | None
     link_utilization: float
+    not_simulated: str = ""
 
     @property
     def tight(self) -> tuple[int, ...]:
@@ -105,16 +109,19 @@ class Bottlenecks:
         if len(self.stages) > 1 and most:
             least = min(s.micro_batch_seconds for s in self.stages)
             lines.append(f"the fastest stage takes {least / most:.0%} of that")
-        lines.append(
-            f"{self.bubble_fraction:.1%} of all devices' time is spent on no function: on waiting "
-            "for other stages and for transfers, and at both ends of the step"
-        )
+        if self.bubble_fraction is None:
+            lines.append(f"the step cannot be simulated: {self.not_simulated}")
+        else:
+            lines.append(
+                f"{self.bubble_fraction:.1%} of all devices' time is spent on no function: on "
+                "waiting for other stages and for transfers, and at both ends of the step"
+            )
         if self.link is not None:
             lines.append(f"the busiest link, {self.link}, is in use {self.link_utilization:.1%}")
         for stage in self.tight:
             found = self.stages[stage]
             lines.append(f"stage {stage} is limited by memory: {_memory(found)}")
-        if not self.tight:
+        if not self.tight and all(s.capacity_bytes for s in self.stages):
             lines.append("memory limits no stage")
         return lines
 
@@ -123,25 +130,30 @@ def bottlenecks(plan: Plan) -> Bottlenecks:
     """What limits a plan's step, from what the search foresaw and a simulation.
 
     Raises:
-        PlanMismatchError, ClusterFileError: the plan cannot be simulated.
+        PlanFormatError: an explanation of the plan is malformed.
 
     Example:
         >>> print(bottlenecks(Plan.load("my_plan")).as_text())      # doctest: +SKIP
     """
-    timeline = simulate(plan)
-    memory = timeline.memory
+    timeline, reason = None, ""
+    try:
+        timeline = simulate(plan)
+    except AlpaError as error:
+        reason = str(error)
+    memory = None if timeline is None else timeline.memory
     stages = tuple(
-        _limits(plan, i, stage, memory[stage.mesh].capacity_bytes)
+        _limits(plan, i, stage, None if memory is None else memory[stage.mesh].capacity_bytes)
         for i, stage in enumerate(plan.stages)
     )
-    busiest = timeline.links[0] if timeline.links else None
+    busiest = timeline.links[0] if timeline is not None and timeline.links else None
     return Bottlenecks(
         plan,
         stages,
         max(range(len(stages)), key=lambda i: stages[i].micro_batch_seconds),
-        timeline.bubble_fraction,
+        None if timeline is None else timeline.bubble_fraction,
         None if busiest is None else busiest.link,
         0.0 if busiest is None else busiest.utilization,
+        reason,
     )
 
 

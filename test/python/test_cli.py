@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,43 @@ def test_interrupted(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "alpa-mlir: interrupted\n")
     assert cli.main(["simulate", "x", "--json"]) == 130
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "Interrupted"
+
+
+BUSY = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
+from alpa_mlir import cli
+from alpa_mlir.cli import common, simulate
+
+def search():
+    print("searching", flush=True)
+    time.sleep(600)
+
+simulate.run = lambda _: common.interruptible(search)
+sys.exit(cli.main(["simulate", "x"]))
+"""
+
+
+def test_the_compiler_is_interrupted_at_its_work():
+    busy = subprocess.Popen(
+        [sys.executable, "-c", BUSY],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert busy.stdout.readline() == "searching\n"
+    busy.send_signal(signal.SIGINT)
+    assert busy.communicate(timeout=120) == ("", "alpa-mlir: interrupted\n")
+    assert busy.returncode == 130
+
+
+def test_interruptible_work_gives_what_it_gives():
+    from alpa_mlir.cli.common import interruptible
+
+    assert interruptible(lambda: 3) == 3
+    with pytest.raises(KeyError, match="no"):
+        interruptible(lambda: {}["no"])
 
 
 def test_a_reader_that_stops_is_no_error():

@@ -438,6 +438,33 @@ def test_explain(files, capsys):
     assert [row["num_micro_batches"] for row in json.loads(capsys.readouterr().out)["tried"]] == [2]
 
 
+def test_explain_says_what_limits_a_step(files, tmp_path, capsys):
+    from dataclasses import replace
+
+    from alpa_mlir.bottleneck import bottlenecks
+
+    plan = alpa_mlir.Plan.load(files / "pipeline")
+    found = bottlenecks(plan)
+    assert found.tight == ()
+    timeline = alpa_mlir.simulate(plan)
+    assert found.bubble_fraction == timeline.bubble_fraction
+    assert found.link == timeline.links[0].link
+    types = plan.cluster["device_types"] | {
+        "virtual": plan.cluster["device_types"]["virtual"]
+        | {"memory_bytes": int(1.1 * plan.stages[1].predicted["peak_bytes"])}
+    }
+    small = bottlenecks(replace(plan, cluster={**plan.cluster, "device_types": types}))
+    assert 1 in small.tight
+    assert "stage 1 is limited by memory: " in small.as_text()
+    # Plans from elsewhere say less.
+    replace(plan, cluster={}, explanations={}).save(tmp_path / "bare")
+    assert cli.main(["explain", str(tmp_path / "bare")]) == 0
+    text = capsys.readouterr().out
+    assert "the step cannot be simulated: <cluster>" in text
+    assert "memory limits no stage" not in text
+    assert "the plan says nothing about it" in text
+
+
 def test_a_saved_plan_is_not_planned_otherwise(files, capsys):
     error = failure(["explain", files / "plan", "--schedule", "gpipe"], capsys)
     assert error["what"] == "--schedule for a plan that is made already"

@@ -281,10 +281,15 @@ def test_wrong_options(words, message, folder, capsys):
     assert message in capsys.readouterr().err
 
 
+# Jobs in the background ignore SIGINT, and so do the tests that they run.
+MAIN = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+MAIN += "from alpa_mlir.cli import main; sys.exit(main())"
+
+
 def start(*words, **more):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     return subprocess.Popen(
-        [sys.executable, "-m", "alpa_mlir", *map(str, words)],
+        [sys.executable, "-c", MAIN, *map(str, words)],
         env=environment | {"PYTHONPATH": str(SOURCE), "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
+import sys
+import threading
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 Progress = Callable[[int, int, str], None]
 
 
@@ -48,6 +54,39 @@ def progress(options: argparse.Namespace, title: str, unit: str = "program") -> 
     from alpa_mlir.parallel_step import progress_bar
 
     return progress_bar(title, unit)
+
+
+def interruptible(work: Callable[[], Result]) -> Result:
+    """Do long work of the compiler so that Ctrl-C ends it at once.
+
+    Python looks at signals between its own instructions only, and the compiler may search for
+    minutes. So it searches in a thread, which is left behind where the command is interrupted.
+    """
+    done: Future[Result] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = threading.Thread(target=do, name="alpa-mlir planning", daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    except BaseException:
+        if not done.done():
+            # The end of the process must neither wait for the thread nor take the ground from it.
+            atexit.register(_exit_now)
+        raise
+
+
+def _exit_now() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 @contextmanager

@@ -345,14 +345,17 @@ def _simulated(source: Source) -> Any:
 
 
 def _scalars(results: dict[str, Any]) -> dict[str, float]:
-    """The results that are one real number, named by what tells them apart."""
+    """The results that are one real number, by what tells them apart."""
     import numpy as np
 
-    return {
-        _short(name): float(value)
+    found = {
+        name: float(value)
         for name, value in results.items()
         if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"
     }
+    short = {name: _short(name) for name in found}
+    is_clear = len(set(short.values())) == len(short)
+    return {short[name] if is_clear else name: value for name, value in found.items()}
 
 
 def _short(name: str) -> str:

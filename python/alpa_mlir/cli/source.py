@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli.common import add_virtual_devices, numbers, progress, use_devices
+from alpa_mlir.cli.common import add_virtual_devices, interruptible, numbers, progress, use_devices
 from alpa_mlir.cli.method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError, MethodError
 
@@ -57,13 +57,15 @@ def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alte
     """
     from alpa_mlir.alternatives import alternatives
 
-    if source.traced is None:
+    traced = source.traced
+    if traced is None:
         raise EntryPointError(
             "alternatives cannot be planned from a saved plan",
             where=source.name,
             fix="give the entry point or the .mlir file",
         )
-    return alternatives(source.traced, progress(options, "alternatives", "plan"))
+    bar = progress(options, "alternatives", "plan")
+    return interruptible(lambda: alternatives(traced, bar))
 
 
 def add_source(parser: argparse.ArgumentParser, what: str) -> None:
@@ -148,7 +150,7 @@ def plan_source(options: argparse.Namespace) -> Source:
     entry = replace(entry, function=function)
     with _here(options, function.cluster):
         traced = function.trace(*entry.arguments)
-        planned = traced.plan(progress=shown(options))
+        planned = interruptible(lambda: traced.plan(progress=shown(options)))
     return Source(name, planned.plan, traced, planned, entry)
 
 
@@ -196,7 +198,7 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
     )
     step = replace(step, cluster=cluster)
     with _here(options, cluster):
-        planned = step.plan(progress=shown(options))
+        planned = interruptible(lambda: step.plan(progress=shown(options)))
     return Source(name, planned.plan, step, planned)
 
 
