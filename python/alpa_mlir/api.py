@@ -106,6 +106,12 @@ def parallelize(
 
     def make(function: Callable[..., Any]) -> ParallelFunction | StateFunction:
         if isinstance(method, CreateStateParallel):
+            if cluster is not None or workers is not None:
+                raise MethodError(
+                    "a cluster or workers for a function that makes another one's state",
+                    where="CreateStateParallel",
+                    fix="leave them out",
+                )
             return StateFunction(function, method)
         return _function(function, cluster, method, options)
 

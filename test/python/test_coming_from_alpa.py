@@ -38,6 +38,7 @@ from alpa_rows import (
     expected,
     loss_of,
     make_batch,
+    model,
     pipeline,
     row,
     sharded,
@@ -388,6 +389,8 @@ def _():
         for index, x in enumerate(jax.tree.leaves(state)):
             assert x.sharding is loaded.sharding_of_input(index)
         check_same(step(state, make_batch()), expected())
+    with pytest.raises(MethodError, match="a cluster or workers for a function that makes"):
+        alpa_mlir.parallelize(create_state, cluster=CLUSTER, method=method)
 
 
 @row("FollowParallel")
@@ -663,6 +666,29 @@ def _():
 @row("collective")
 def _():
     assert pipeline().plan.reshards
+
+
+@row("alpa.model")
+@row("llm_serving")
+def _():
+    # Run by test_examples.py and its like.
+    root = PAGE.parents[1] / "examples"
+    for name in ("train_gpt", "train_moe", "train_images", "lora_gpt", "serve_gpt"):
+        assert "def entry(" in (root / f"{name}.py").read_text()
+
+
+@row("alpa.torch")
+def _():
+    import tempfile
+
+    params, batch = example()[0]["params"], make_batch()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.mlir"
+        file.write_text(jax.jit(model).lower(params, batch["x"]).as_text())
+        step = alpa_mlir.stablehlo_file.read_stablehlo(file, method=alpa_mlir.Zero3Parallel())
+    planned = step.plan(CLUSTER)
+    (found,) = planned.load()(*jax.tree.leaves(params), batch["x"])
+    check_same(found, jax.jit(model)(params, batch["x"]))
 
 
 @row("ParallelizedFunc")
