@@ -189,12 +189,15 @@ def test_a_lost_node_is_planned_without(cluster, tmp_path, caplog):
 
 def test_a_node_that_comes_is_used(cluster, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
+    asked = []
 
     class Coming(logging.Handler):
         """Starts a node once somebody waits for it."""
 
         def emit(self, record):
             if "waiting for nodes" in record.getMessage():
+                # Which is what an autoscaler looks at.
+                asked.extend(g["state"] for g in ray.util.placement_group_table().values())
                 cluster.add_node(num_cpus=1)
 
     monkeypatch.setattr(logging.getLogger("alpa_mlir.hosts"), "handlers", [Coming()])
@@ -202,6 +205,7 @@ def test_a_node_that_comes_is_used(cluster, tmp_path, caplog, monkeypatch):
     run.check()
     assert run.sizes == [2, 2]
     lines = lines_of(caplog)
+    assert "PENDING" in asked
     (waits,) = [line for line in lines if "waiting for nodes" in line]
     assert "up to 120 s" in waits
     assert "the plan needs 2 hosts, the Ray cluster has 1" in waits

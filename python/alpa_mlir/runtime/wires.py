@@ -23,6 +23,9 @@ from alpa_mlir.transport.memory import aligned, shaped
 Array = NDArray[Any]
 # Messages of one copy: its number in the step is the rest of the tag.
 _TAG_BITS = 24
+_SMALL = 1 << 14  # Bytes of what is sent by the thread that starts programs.
+_STARTED = threading.Event()
+_STARTED.set()
 
 
 @dataclass(eq=False)
@@ -51,11 +54,17 @@ def tag_of(copy: int, message: int) -> int:
     return copy << _TAG_BITS | message
 
 
+def _is_there(value: Any) -> bool:
+    """Whether a value can be sent as quickly as it can be handed to a thread."""
+    return value.nbytes <= _SMALL and (isinstance(value, np.ndarray) or value.is_ready())
+
+
 class _Sender(threading.Thread):
     """Sends values in the order in which they are asked for, each when it is there."""
 
     def __init__(self, transport: Transport, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="alpa-mlir sends", daemon=True)
+        self.asked = self.done = 0  # Each is changed by one thread only.
         self.queue: SimpleQueue[tuple[Any, Outgoing, int, Ticket] | None] = SimpleQueue()
         self._transport = transport
         self._failed = failed
@@ -70,6 +79,7 @@ class _Sender(threading.Thread):
                 ticket.error = error
                 self._failed(error)
             del value
+            self.done += 1
             ticket.started.set()
 
 
@@ -104,9 +114,20 @@ class Wires:
         if sender is None:
             sender = self._senders[mesh] = _Sender(self._transport, self._failed)
             sender.start()
+        if sender.asked == sender.done and _is_there(value):
+            return self._send_now(value, outgoing, copy)
         ticket = Ticket()
+        sender.asked += 1
         sender.queue.put((value, outgoing, copy, ticket))
         return ticket
+
+    def _send_now(self, value: Any, outgoing: Outgoing, copy: int) -> Ticket:
+        try:
+            sendings = _send_pieces(self._transport, np.asarray(value), outgoing, copy)
+        except BaseException as error:
+            self._failed(error)
+            return Ticket(_STARTED, error=error)
+        return Ticket(_STARTED, sendings)
 
     def receive(
         self, incoming: Incoming, copy: int, shape: tuple[int, ...], dtype: np.dtype[Any]
