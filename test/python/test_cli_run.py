@@ -56,6 +56,14 @@ def diverges():
     return step, (np.ones((16, 16), np.float32), np.ones((8, 16), np.float32))
 
 
+def on_threads():
+    """Workers of its own, in place of devices of this process."""
+    method = alpa_mlir.PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2)
+    workers = alpa_mlir.ThreadWorkers()
+    function = alpa_mlir.parallelize(step, cluster="cpu-test", method=method, workers=workers)
+    return function, *entry()[1:]
+
+
 def predict():
     def step(w, batch):
         return {"sum": (batch @ w).sum(), "all": batch @ w}
@@ -112,6 +120,14 @@ def test_losses_are_those_of_jax(workers, folder, capsys):
     assert [row["step"] for row in fields["steps"]] == list(range(8))
     assert fields["num_devices"] == 2
     assert fields["step_seconds"] > 0
+
+
+def test_a_step_brings_its_own_workers(folder, capsys, monkeypatch):
+    from alpa_mlir.cli import run as module
+
+    monkeypatch.setattr(module, "_check_devices", lambda _: pytest.fail("not of this process"))
+    fields = run(capsys, f"{folder}/model.py:on_threads", "--steps", 2)
+    np.testing.assert_allclose(losses(fields), expected(folder, 2), rtol=1e-5)
 
 
 def test_text_for_people(folder, capsys):

@@ -214,6 +214,7 @@ def test_the_command_line_plans_and_runs_files(bare, tmp_path, capsys):
     ("words", "kind", "what"),
     [
         (["--micro-batches", "2,4"], "MethodError", "(2, 4) micro-batches to choose from"),
+        (["--set", "layers=3"], "EntryPointError", "--set for a file"),
         (["--batch-arguments", "99"], "TraceError", "there is no argument 99"),
         (["--micro-batches", "2"], "MicroBatchError", "result 1 does not say how 2"),
     ],

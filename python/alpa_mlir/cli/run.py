@@ -6,13 +6,12 @@ import argparse
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cli.common import Answer, count, new_file
 from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_source, shown
+from alpa_mlir.cli.step_report import StepReport
 from alpa_mlir.errors import DevicesError, EntryPointError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ EXAMPLES = """\
 """
 #: Steps that a trace has at most: the last ones.
 TRACED = 20
-_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,57 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of random state and batches (default: 0)"
     )
-
-
-@dataclass
-class _Report:
-    """Seconds and results of the steps, with a bar."""
-
-    first: int
-    steps: int
-    quiet: bool
-    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    begin: float = field(default_factory=time.perf_counter)
-
-    def __post_init__(self) -> None:
-        self.bar: Any = None
-        if not self.quiet:
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=self.steps, initial=self.first, desc="running", unit="step")
-
-    def add(self, number: int, results: dict[str, Any]) -> None:
-        """A step whose results are on the host."""
-        now = time.perf_counter()
-        found = _scalars(results)
-        self.rows.append({"step": number, "seconds": now - self.begin, "results": found})
-        self.begin = now
-        if self.bar is not None:
-            self.bar.set_postfix_str(_results_text(found), refresh=False)
-            self.bar.update(number + 1 - self.bar.n)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Of a step; the first one does what is done once."""
-        later = sorted(row["seconds"] for row in self.rows[1:])
-        return later[len(later) // 2] if later else None
-
-    def as_text(self) -> str:
-        from alpa_mlir.plan_text import seconds_text
-
-        size = len(self.rows)
-        chosen = sorted({round(i * (size - 1) / max(1, _SHOWN - 1)) for i in range(_SHOWN)})
-        lines = [
-            f"step {row['step']}: {_results_text(row['results'])}, {seconds_text(row['seconds'])}"
-            for row in (self.rows[i] for i in chosen if i < size)
-        ]
-        if self.step_seconds is not None:
-            lines.append(f"a step takes {seconds_text(self.step_seconds)} (median)")
-        return "\n".join(lines)
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -182,7 +129,8 @@ def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> C
     from alpa_mlir.carried_step import CarriedStep
     from alpa_mlir.random_inputs import callable_plan
 
-    if hosts is None:
+    own = None if source.entry is None else source.entry.function.options.workers
+    if hosts is None and own is None:
         _check_devices(source)
     given: Any = {"workers": hosts, "progress": shown(options), "backend": options.backend}
     static: dict[int, Any] = {}
@@ -212,7 +160,7 @@ def _check_devices(source: Source) -> None:
 
 def _plainly(
     options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
-) -> _Report:
+) -> StepReport:
     import jax
 
     jax_: Any = jax
@@ -221,7 +169,7 @@ def _plainly(
     try:
         state, batches = _first(options, source, step)
         steps: int = options.steps
-        report = _Report(0, steps, options.quiet)
+        report = StepReport(0, steps, options.quiet)
         with contextlib.closing(report), contextlib.ExitStack() as recording:
             pending: dict[str, Any] | None = None
             for number in range(steps):
@@ -242,12 +190,12 @@ def _plainly(
 
 def _with_checkpoints(
     options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
-) -> _Report:
+) -> StepReport:
     from alpa_mlir import training
     from alpa_mlir.checkpoint import latest_checkpoint
 
     first = latest_checkpoint(options.checkpoint) or 0
-    report = _Report(first, options.steps, options.quiet)
+    report = StepReport(first, options.steps, options.quiet)
     steps: list[CarriedStep] = []
 
     def loaded() -> CarriedStep:
@@ -342,30 +290,6 @@ def _simulated(source: Source) -> Any:
         return simulate(source.plan)
     except PassError:
         return None
-
-
-def _scalars(results: dict[str, Any]) -> dict[str, float]:
-    """The results that are one real number, by what tells them apart."""
-    import numpy as np
-
-    found = {
-        name: float(value)
-        for name, value in results.items()
-        if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"
-    }
-    short = {name: _short(name) for name in found}
-    is_clear = len(set(short.values())) == len(short)
-    return {short[name] if is_clear else name: value for name, value in found.items()}
-
-
-def _short(name: str) -> str:
-    """`loss` of `result[1]['loss']`, if the name ends so."""
-    last = name.rpartition("[")[2].strip("]'\"")
-    return last if last.isidentifier() else name.rpartition(".")[2]
-
-
-def _results_text(results: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.6g}" for name, value in results.items()) or "done"
 
 
 @contextlib.contextmanager

@@ -179,6 +179,10 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
     from alpa_mlir.stablehlo_file import read_stablehlo
 
     name: str = options.source
+    if options.set:
+        raise EntryPointError(
+            "--set for a file, which has no parameters", where=name, fix="leave --set out"
+        )
     method = method_of(options, None)
     count = method.num_micro_batches
     if isinstance(count, tuple):
