@@ -7,11 +7,15 @@ import re
 from itertools import pairwise
 
 import alpa_mlir
+import handmade
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
 from alpa_mlir.plan import Tried
 from alpa_mlir.report import collect, write_report
+from alpa_mlir.runtime import load as load_plan
+from alpa_mlir.runtime.step_trace import Recording
+from alpa_mlir.simulator import simulate
 from browser import chromium
 from pipelines import pipeline
 from test_equality import CLUSTER
@@ -279,6 +283,30 @@ def test_names_are_text(browser, plan, tmp_path):
     assert text(browser, "h1").replace("\u2028", "") == EVIL.replace("\u2028", "")
     assert browser.run("return window.hacked === undefined && !document.querySelector('img')")
     assert browser.run("return document.title").startswith("</script><img")
+
+
+def test_recorded_steps_stand_beside_the_simulated_one(browser, tmp_path):
+    plan = handmade.as_plan(*handmade.two_stages(2))
+    seconds = {f"{name}_seconds": 1e-3 for name in ("forward", "backward", "update")}
+    stages = tuple(dataclasses.replace(s, predicted=seconds) for s in plan.stages)
+    plan = dataclasses.replace(plan, stages=stages, cluster={})
+    loaded = load_plan(plan)
+    args = handmade.flat(*handmade.arguments(2))
+    with Recording(loaded) as recording:
+        for _ in range(2):
+            args[:2] = loaded(args)[:2]
+    timeline = simulate(plan, "cpu-test")
+    path = write_report(plan, tmp_path / "plan.html", timeline=timeline, record=recording)
+    browser.errors.clear()
+    browser.open(path)
+    assert browser.errors == []
+    heads = texts(browser, "#timeline h3")
+    assert [head.split(" ")[0].strip(",") for head in heads] == ["Simulated", "Real"]
+    assert "2 steps" in heads[1]
+    assert "real, mean of 2 steps" in text(browser, "#summary")
+    whole = texts(browser, VIEW)[1]
+    browser.run("document.querySelector(`button[aria-label='show step 1']`).click()")
+    assert texts(browser, VIEW)[1] != whole
 
 
 def test_stages_that_share_a_mesh(browser, tmp_path):
