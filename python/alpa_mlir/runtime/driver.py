@@ -14,13 +14,7 @@ import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_mlir.errors import (
-    ArgumentMismatchError,
-    TransportError,
-    WorkerError,
-    WorkerMemoryError,
-    is_out_of_memory,
-)
+from alpa_mlir.errors import ArgumentMismatchError, TransportError, WorkerError
 from alpa_mlir.hosts.interface import Reply, WorkerGroup
 from alpa_mlir.plan import Plan, TensorSpec
 from alpa_mlir.plan_reshard import Box
@@ -32,19 +26,16 @@ from alpa_mlir.runtime.host_parts import assembled, slices
 from alpa_mlir.runtime.in_workers import CallToWorkers, inputs_in_workers, outputs_in_workers
 from alpa_mlir.runtime.linear import linearize
 from alpa_mlir.runtime.messages import Held, Parts, StepRequest
-from alpa_mlir.runtime.pending_steps import Failure, PendingSteps
+from alpa_mlir.runtime.pending_steps import PendingSteps
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Job
+from alpa_mlir.runtime.worker_failures import cause_behind, failed_worker, unreadable
 
 _jnp: Any = jax.numpy
 Array = NDArray[Any]
 
 # Steps that may be asked for before the workers have started the first of them.
 MAX_AHEAD = 3
-_MEMORY_FIX = (
-    "use more micro-batches, rematerialization or more devices, or end what else runs there"
-)
-_SECONDS_TO_ANSWER = 5.0  # To hear from the others what happened when one fails.
 
 
 class DistributedPlan:
@@ -254,8 +245,7 @@ class DistributedPlan:
         except Exception as error:
             with self._lock:
                 self._hear(0)  # What failed is the cause, if something did.
-            kind = WorkerMemoryError if is_out_of_memory(error) else WorkerError
-            raise kind(f"cannot be read: {error}", where=array.name) from error
+            raise unreadable(array.name, error) from error
 
     def _checked(self, index: int, x: Any) -> Any:
         if isinstance(x, DistributedArray) and x.is_deleted():
@@ -372,19 +362,8 @@ class DistributedPlan:
         failure = self._pending.hear(left, self._arrive)
         if failure is not None:
             if isinstance(failure.cause, TransportError):
-                failure = self._behind(failure)
+                failure = cause_behind(self.group, failure)
             raise self._fail(failure.rank, failure.cause, failure.number) from failure.cause
-
-    def _behind(self, failure: Failure) -> Failure:
-        """What a worker says that failed after it had answered, or that does not answer."""
-        for rank in range(self.placement.size):
-            try:
-                said = self.group.ping(rank, _SECONDS_TO_ANSWER)
-            except WorkerError as error:
-                return Failure(rank, failure.number, error)
-            if said["error"] is not None and not said["lost_another"]:
-                return Failure(rank, failure.number, WorkerError(said["error"]))
-        return failure
 
     def _arrive(self, uid: int, parts: Parts) -> None:
         array = self._small.get(uid)
@@ -396,11 +375,7 @@ class DistributedPlan:
             array.arrived(assembled(self._came.pop(uid), array.shape, array.dtype))
 
     def _fail(self, rank: int, cause: BaseException, number: int | None = None) -> WorkerError:
-        when = "" if number is None else f" in step {number}"
-        kind, fix = WorkerError, "load the plan again, and go on from the last checkpoint"
-        if is_out_of_memory(cause):
-            kind, fix = WorkerMemoryError, _MEMORY_FIX
-        self._failure = kind(f"failed{when}: {cause}", where=f"worker {rank}", fix=fix)
+        self._failure = failed_worker(rank, cause, number)
         return self._failure
 
     def _check_open(self) -> None:
