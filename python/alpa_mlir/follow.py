@@ -221,11 +221,15 @@ class FollowingFunction(ParallelFunction):
         numbers = tuple(plan.stages[stage].mesh for stage in stages[: len(stages) // rounds])
         meshes = [plan.meshes[number] for number in numbers]
         named = follow.pipeline_schedule
+        if named == "inference" or rounds > 1:
+            named = plan.schedule
+        if named == "inference":  # Of a step without gradients; 1f1b becomes it where none are.
+            named = "1f1b"
         method = PipeshardParallel(
             submeshes=[submesh_of(plan, mesh) for mesh in meshes],
             mesh_shapes=[mesh.shape for mesh in meshes],
             layer_ranges=[(i, i + 1) for i in range(len(stages))],
-            schedule=plan.schedule if named == "inference" or rounds > 1 else named,
+            schedule=named,
             virtual_stages=rounds,
             **common,
         )

@@ -778,3 +778,25 @@ def _():
     state, loss = jax.block_until_ready(sharded()(*example()))
     assert loss.is_ready()
     del state
+
+
+def test_follows_a_function_without_gradients():
+    def apply(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return x
+
+    weights = [0.3 * jax.random.normal(jax.random.key(i), (16, 16)) for i in range(4)]
+    x = np.ones((8, 16), np.float32)
+    method = PipeshardParallel(submeshes=[(1, 2), (1, 2)])
+    step = alpa_mlir.parallelize(apply, cluster="cpu-test", method=method)
+    np.testing.assert_allclose(step(weights, x), apply(weights, x), rtol=1e-5)
+
+    def summed(weights, x):
+        return apply(weights, x).sum(-1)
+
+    follower = alpa_mlir.parallelize(summed, method=alpa_mlir.FollowParallel(step))
+    np.testing.assert_allclose(follower(weights, x), summed(weights, x), rtol=1e-5)
+    mine, theirs = follower.get_last_executable(), step.get_last_executable()
+    assert mine.get_input_placement_specs()[0] == theirs.get_input_placement_specs()[0]
+    assert mine.plan.predicted["step_seconds"] < float("inf")
