@@ -1,15 +1,16 @@
 """Generate text with a GPT whose weights and caches of keys and values lie in pipeline stages.
 
 The model is trained for a moment in plain JAX, then served: `prefill` reads the prompts, `decode`
-makes one more character for each row. Both are ordinary functions without gradients, planned for
-the same stages, so that the keys and values stay on the devices that made them; a call of `decode`
-takes them over and writes into them. While one group of rows is in a later stage, the next group
-is in an earlier one. Every character is compared with greedy decoding in plain JAX without a cache.
+makes one more character for each row. Both are ordinary functions without gradients; `prefill`
+follows the plan of `decode`, so that they share the weights, and the keys and values stay on the
+devices that made them: a call of `decode` takes them over and writes into them. While one group of
+rows is in a later stage, the next group is in an earlier one. Every character is compared with
+greedy decoding in plain JAX without a cache.
 
     python examples/serve_gpt.py
     python examples/serve_gpt.py --stages 2 --groups 3 --new 64
     python examples/serve_gpt.py --layers 48 --hidden 7168 --heads 56 --length 2048 \\
-        --prompt 512 --stages 8 --rows 64 --cluster dgx-a100:2 --plan-only
+        --stages 8 --rows 64 --cluster dgx-a100:2 --plan-only
 """
 
 # pyright: basic
@@ -23,7 +24,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,6 @@ class GPT(nn.Module):
         x = nn.Embed(self.characters, self.hidden, name="embed")(tokens) + place[at]
         layers = []
         for i, own in enumerate(cache["layers"]):
-            if i:
-                x = alpa_mlir.layer_boundary(x)  # so that all functions have the same layers
             x, own = Block(self.heads, name=f"block_{i}")(x, own, at)
             layers.append(own)
         x = nn.LayerNorm(name="norm")(x)
@@ -109,14 +107,13 @@ class GPT(nn.Module):
 
 
 def make_functions(net: GPT) -> tuple[Any, Any, Any]:
-    """`create(key)`, `prefill(params, prompts)` and `decode(params, cache, tokens)`."""
+    """`create(key)`, `prefill(params, cache, prompts)` and `decode(params, cache, tokens)`."""
 
     def create(key: jax.Array) -> Any:
         return net.init(key, jnp.zeros((1, 1), jnp.int32), net.empty_cache(1))["params"]
 
-    def prefill(params: Any, prompts: Any) -> tuple[Any, jax.Array]:
+    def prefill(params: Any, cache: Any, prompts: Any) -> tuple[Any, jax.Array]:
         """Prompts, filled up to one length on the right, to the cache and each row's next token."""
-        cache = net.empty_cache(prompts["tokens"].shape[0])
         logits, cache = net.apply({"params": params}, prompts["tokens"], cache)
         best = logits.argmax(-1).astype(jnp.int32)
         last = jnp.take_along_axis(best, prompts["length"][:, None] - 1, axis=1)[:, 0]
@@ -187,12 +184,6 @@ def some_prompts(text: np.ndarray, rows: int, longest: int, seed: int) -> Any:
     return {"tokens": tokens, "length": rng.integers(longest // 2, longest + 1, rows, np.int32)}
 
 
-def prompt_shapes(rows: int, longest: int) -> Any:
-    """The form of such prompts, without memory."""
-    tokens = jax.ShapeDtypeStruct((rows, longest), jnp.int32)
-    return {"tokens": tokens, "length": jax.ShapeDtypeStruct((rows,), jnp.int32)}
-
-
 def entry(
     *,
     layers: int = 4,
@@ -246,19 +237,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
 
 
-def stage_method(
-    cluster: alpa_mlir.Cluster, stages: int, layers: int
-) -> alpa_mlir.PipeshardParallel:
-    """Stages with as many devices and layers each; prefill and decode have the same."""
-    each = cluster.num_devices // stages
-    hosts = -(-each // min(cluster.devices_per_host))
-    cuts = [layers * i // stages for i in range(stages + 1)]
-    return alpa_mlir.PipeshardParallel(
-        submeshes=[(hosts, each // hosts)] * stages,
-        layer_ranges=list(pairwise(cuts)),
-    )
-
-
 def run(options: argparse.Namespace) -> None:
     cluster = alpa_mlir.Cluster.load(options.cluster)
     if options.devices == "virtual" and not options.plan_only:
@@ -267,17 +245,19 @@ def run(options: argparse.Namespace) -> None:
     net = GPT(len(characters), options.layers, options.hidden, options.heads, options.length)
     create, prefill, decode = make_functions(net)
     shapes = jax.eval_shape(create, jax.random.key(0))
-    prompt_form = prompt_shapes(options.rows, options.prompt)
-    cache_form, token_form = jax.eval_shape(prefill, shapes, prompt_form)
+    empty = jax.eval_shape(partial(net.empty_cache, options.rows))
+    tokens = jax.ShapeDtypeStruct((options.rows,), jnp.int32)
 
-    method = stage_method(cluster, options.stages, options.layers)
-    parallel = partial(alpa_mlir.parallelize, cluster=cluster, method=method)
-    decode_plan = parallel(decode).plan(shapes, cache_form, token_form)
-    print(decode_plan.as_text())
-    prefill_plan = parallel(prefill).plan(shapes, prompt_form)
-    print(prefill_plan.as_text())
+    each = cluster.num_devices // options.stages
+    hosts = -(-each // min(cluster.devices_per_host))
+    method = alpa_mlir.PipeshardParallel(
+        submeshes=[(hosts, each // hosts)] * options.stages, layers=options.stages
+    )
+    parallel_decode = alpa_mlir.parallelize(decode, cluster=cluster, method=method)
+    planned = parallel_decode.plan(shapes, empty, tokens)
+    print(planned.as_text())
     if options.save_plan:
-        print(f"plan written to {decode_plan.save(options.save_plan)}")
+        print(f"plan written to {planned.save(options.save_plan)}")
     if options.plan_only:
         return
 
@@ -285,16 +265,28 @@ def run(options: argparse.Namespace) -> None:
     params, loss = train(net, params, text, options.train_steps, options.length - 1)
     print(f"loss after {options.train_steps} steps: {loss:.3f}")
     bar = sys.stderr.isatty()
-    read, write = prefill_plan.load(progress=bar), decode_plan.load(progress=bar)
     groups = [
         some_prompts(text, options.rows, options.prompt, seed) for seed in range(options.groups)
     ]
+    cache = jax.jit(partial(net.empty_cache, options.rows))()
+    step = parallel_decode.compile(shapes, empty, tokens, progress=bar)
+
+    def places() -> Any:
+        """Weights and caches lie as in decode; lengths, which all stages read, where it suits."""
+        params, cache, _ = step.get_input_placement_specs()
+        return params, {**cache, "length": None}, None
+
+    follow = alpa_mlir.FollowParallel(parallel_decode, get_input_placement_specs=places)
+    start = alpa_mlir.parallelize(prefill, method=follow).compile(
+        shapes, empty, groups[0], progress=bar
+    )
+    weights, *_ = step.place(params, cache, np.zeros(options.rows, np.int32))
 
     def generate(count: int) -> np.ndarray:
-        served = [read(params, prompts) for prompts in groups]
+        served = [start(weights, cache, prompts) for prompts in groups]
         found = [[tokens] for _, tokens in served]
         for _ in range(count - 1):  # Calls return at once: groups follow each other.
-            served = [write(params, cache, tokens) for cache, tokens in served]
+            served = [step(weights, cache, tokens) for cache, tokens in served]
             for own, (_, tokens) in zip(found, served, strict=True):
                 own.append(tokens)
         return np.concatenate([np.stack(jax.device_get(own), axis=1) for own in found])
