@@ -136,6 +136,10 @@ PipelineOrder alpa::orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<S
     problem.seconds.push_back({time.forwardSeconds,
                                time.backwardSeconds - time.backwardWeightSeconds,
                                time.backwardWeightSeconds, time.forthSeconds, time.backSeconds});
+  // A schedule of forwards asks whether that is all there is.
+  if (schedule.isForwardOnly)
+    for (const StageTimes &time : stages)
+      problem.hasBackward.push_back(time.backwardSeconds > 0);
   problem.limit = limit;
   problem.keptPart = keptPart;
   llvm::Expected<std::vector<StepList>> lists = scheduleSteps(schedule, problem);

@@ -1,6 +1,7 @@
 // RUN: alpa-opt %s -alpa-import -alpa-cluster-layers=layers=2 | FileCheck %s --check-prefix=LAYERS
 // RUN: alpa-opt %s -alpa-import -alpa-cluster-layers=layers=2 -alpa-search-stages="cluster=p3.16xlarge:1 submeshes=1x1,1x1" \
 // RUN:   -alpa-slice-stages -alpa-insert-reshards -alpa-verify-sharding -alpa-build-schedule -alpa-verify-program | FileCheck %s --check-prefix=STAGES
+// RUN: alpa-opt %s -alpa-import -alpa-cluster-layers=layers=2 -alpa-search-stages="cluster=p3.16xlarge:1 submeshes=1x1,1x1 schedule=inference" | FileCheck %s --check-prefix=TIME
 
 // StableHLO from elsewhere: no names in locations, no attributes, a private function. All of it
 // is forward, and every op is an equation.
@@ -9,6 +10,9 @@
 // LAYERS: dot_general {{.*}}alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"
 // LAYERS: maximum {{.*}}alpa.layer = 0 :
 // LAYERS: dot_general {{.*}}alpa.layer = 1 :
+
+// The schedule of forwards may be asked for by name.
+// TIME: step_seconds = {{[0-9.eE-]+}} : f64
 
 // STAGES: module @stage_0
 // STAGES: func.func @forward
