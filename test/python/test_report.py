@@ -247,6 +247,25 @@ def test_specs_and_types_are_read():
     assert read_operands("[]", "f32", (), ("x",))[1][0].shape == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"decisions": [{}]}', '{"ops": 1}', '{"communication": [{"axis": "x"}]}', '{"ops": [1]}'],
+)
+def test_malformed_explanations_are_one_error(planned, text):
+    plan = planned.plan
+    damaged = {**plan.explanations, plan.stages[0].explanation: text}
+    with pytest.raises(PlanFormatError, match="malformed entry"):
+        collect(dataclasses.replace(plan, explanations=damaged))
+
+
+def test_malformed_traces_are_one_error(planned, tmp_path):
+    path = tmp_path / "trace.json"
+    for events in ([1], [{"ph": "M"}], [{"ph": "M", "name": "process_name", "pid": 2, "args": 3}]):
+        path.write_text(json.dumps({"traceEvents": events}))
+        with pytest.raises(PlanFormatError):
+            collect(planned.plan, record=path)
+
+
 def test_a_record_without_steps_is_refused(planned, tmp_path):
     path = tmp_path / "trace.json"
     simulate(planned.plan).to_chrome_trace(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.errors import AlpaError
+from alpa_mlir.errors import AlpaError, PlanFormatError
 from alpa_mlir.plan import VERSION, MeshInfo, Plan
 from alpa_mlir.plan_check import host_groups
 from alpa_mlir.report import alternatives, traffic
@@ -79,7 +80,11 @@ def collect(
     if not hosts:
         missing["cluster"] = ("The plan does not say of which hosts its cluster is made.",)
     explanations = [plan.explanation(number) for number in range(len(plan.stages))]
-    layers, unsaid = collect_layers(plan, explanations)
+    with _readable("stage_*.explain.json", "plan the step again, or remove these files"):
+        layers, unsaid = collect_layers(plan, explanations)
+        decisions, all_decisions = alternatives.decisions(explanations)
+        ops, all_ops = alternatives.dear_ops(explanations)
+        collectives = traffic.collectives(plan, explanations, host_of)
     if unsaid:
         missing["sharding"] = unsaid
     silent = [str(number) for number, found in enumerate(explanations) if not found]
@@ -96,8 +101,6 @@ def collect(
             f"No solver says anything of stage {', '.join(unproven)}: the plan was written by "
             "hand, or by a tool that does not note it.",
         )
-    decisions, all_decisions = alternatives.decisions(explanations)
-    ops, all_ops = alternatives.dear_ops(explanations)
     for section, shown, count, what in (
         ("alternatives", decisions, all_decisions, "decisions"),
         ("communication", ops, all_ops, "ops"),
@@ -105,7 +108,8 @@ def collect(
         if count > len(shown):
             note = f"Of {count} kinds of {what} the {len(shown)} dearest are listed."
             missing[section] = (*missing.get(section, ()), note)
-    real = None if record is None else real_activity(record)
+    with _readable("record", "give what `step.record` or its file holds"):
+        real = None if record is None else real_activity(record)
     tensors = collect_tensors(plan)
     others = compare if isinstance(compare, Mapping) else _named(compare)
     return ReportData(
@@ -118,7 +122,7 @@ def collect(
         None if timeline is None else simulated_activity(timeline),
         real,
         () if timeline is None else tuple(map(memory_curve, timeline.memory)),
-        traffic.collectives(plan, explanations, host_of),
+        collectives,
         traffic.crossings(plan),
         () if timeline is None else traffic.link_kinds(timeline),
         ops,
@@ -129,6 +133,16 @@ def collect(
         tuple(sorted(plan.predicted.items())),
         missing,
     )
+
+
+@contextmanager
+def _readable(where: str, fix: str) -> Generator[None]:
+    """What is not of the form that others have written is one error."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        what = f"a malformed entry: {type(error).__name__} {error}"
+        raise PlanFormatError(what, where=where, fix=fix) from error
 
 
 def _simulated(plan: Plan) -> tuple[Timeline | None, str]:

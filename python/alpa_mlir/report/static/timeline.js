@@ -4,6 +4,7 @@ const ROW = 22;
 const BAR = 17;
 const LEFT = 112;
 const AXIS = 24;
+const MOST_TRANSFERS = 260; // More than so many lines cannot be told apart.
 const WAITING = 0.32; // How opaque waiting is drawn.
 
 /** First index whose value is more than `time`, in a rising list. */
@@ -262,8 +263,12 @@ class TimelineView {
   /** Transfers as lines from sender to receiver, where there are few enough to tell them apart. */
   drawTransfers(c, colours) {
     const rowOf = new Map(this.activity.meshes.map((mesh, row) => [mesh, row]));
-    const seen = this.activity.transfers.filter(([, , start, end]) => end >= this.from && start <= this.to);
-    if (seen.length > 260) return;
+    const seen = [];
+    for (const transfer of this.activity.transfers) {
+      if (transfer[3] < this.from || transfer[2] > this.to) continue;
+      seen.push(transfer);
+      if (seen.length > MOST_TRANSFERS) return;
+    }
     c.strokeStyle = colours.ink;
     c.globalAlpha = 0.55;
     c.lineWidth = 1;
