@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     }
     if options.trace is not None:
         text += f"\nwrote {options.trace}, for https://ui.perfetto.dev"
-    if options.checkpoint is not None:
+    if options.checkpoint is not None and report.rows:
         text += f"\nthe state of step {options.steps} is in {options.checkpoint}"
     return Answer(text, fields)
 
