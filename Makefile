@@ -70,7 +70,9 @@ bench: build ## Measure planning and step time of GPT models
 wheel: setup ## Build a wheel that needs no LLVM, and a source archive, into dist/
 	@echo "== building the wheel"
 	@$(PY) -m pip wheel -q --no-build-isolation --no-deps -w build-wheel/dist .
-	@PATH=$(abspath $(VENV))/bin:$$PATH $(PY) -m auditwheel -q repair -w dist build-wheel/dist/*.whl && rm -r build-wheel/dist
+	@PATH=$(abspath $(VENV))/bin:$$PATH $(PY) -m auditwheel repair -w dist build-wheel/dist/*.whl > build-wheel/repair.log 2>&1 \
+	  || { cat build-wheel/repair.log; exit 1; }
+	@rm -r build-wheel/dist
 	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" > /dev/null
 	@ls -1 dist/*
 
