@@ -266,7 +266,7 @@ def _pin(spec: PlacementSpec | None) -> PartitionSpec | None:
 def _owners(
     specs: Sequence[Any], dynamic: Sequence[Any], batches: Sequence[bool]
 ) -> list[int | None]:
-    """For each flat argument the mesh that has it; None for batches."""
+    """For each flat argument the mesh that has it as a weight; None for batches."""
     owners: list[int | None] = []
     for position, (spec, arg, is_batch) in enumerate(zip(specs, dynamic, batches, strict=True)):
         structure = trees.structure(arg)
@@ -281,8 +281,10 @@ def _owners(
                 where=f"placement specs of argument {position}",
                 fix="follow the argument's tree",
             ) from None
-        for leaf in flat:
-            meshes = () if leaf is None else leaf.mesh_ids
+        for leaf, form in zip(flat, trees.leaves(arg), strict=True):
+            # A counter or position is no weight: it may be used wherever its mesh comes.
+            is_weight = len(form.shape) > 1 or _jax.numpy.issubdtype(form.dtype, _jax.numpy.inexact)
+            meshes = () if leaf is None or not is_weight else leaf.mesh_ids
             if len(meshes) > 1:
                 raise MethodError(
                     f"a stack of layers that lies on meshes {', '.join(map(str, meshes))}",
