@@ -270,13 +270,7 @@ def run(options: argparse.Namespace) -> None:
     ]
     cache = jax.jit(partial(net.empty_cache, options.rows))()
     step = parallel_decode.compile(shapes, empty, tokens, progress=bar)
-
-    def places() -> Any:
-        """Weights and caches lie as in decode; lengths, which all stages read, where it suits."""
-        params, cache, _ = step.get_input_placement_specs()
-        return params, {**cache, "length": None}, None
-
-    follow = alpa_mlir.FollowParallel(parallel_decode, get_input_placement_specs=places)
+    follow = alpa_mlir.FollowParallel(parallel_decode)
     start = alpa_mlir.parallelize(prefill, method=follow).compile(
         shapes, empty, groups[0], progress=bar
     )
