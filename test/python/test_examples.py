@@ -73,13 +73,13 @@ TINY = ("--hidden", "16", "--length", "16", "--rows", "8", "--first-steps", "5",
 
 
 def test_frozen_layers_stay_and_have_no_optimizer_state(example, tmp_path):
-    lines = example("finetune_gpt", *TINY, "--save-plan", str(tmp_path / "plan"))
+    lines = example("finetune_gpt", *TINY, "--layers", "2", "--save-plan", str(tmp_path / "plan"))
     assert difference(lines) < 1e-3
-    assert "as before: block_0, block_1, block_2, embed, place" in lines
+    assert "as before: block_0, embed, place" in lines
     plan = alpa_mlir.Plan.load(tmp_path / "plan")
     optimized = {x.name for x in plan.inputs if "opt_state" in x.name and len(x.shape) == 2}
     assert optimized
-    assert all("block_3" in name or "head" in name for name in optimized)
+    assert all("block_1" in name or "head" in name for name in optimized)
 
 
 @pytest.mark.slow
