@@ -4,6 +4,7 @@
 #include "compiler/Import/Passes.h"
 #include "compiler/Import/Phases.h"
 #include "compiler/Import/Subset.h"
+#include "compiler/Import/TransposedDots.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -40,6 +41,7 @@ public:
     if (failed(removeOtherFunctions(module, main)) || failed(alpa::verifySubset(main)) ||
         failed(alpa::verifySignature(main)))
       return signalPassFailure();
+    foldedTransposes += alpa::foldTransposedDots(main);
 
     // Before phases are known, because folding shares constants; it merges no other ops.
     OpPassManager canonicalize("builtin.module");

@@ -29,7 +29,8 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     Constants, iotas and broadcasts of them are repeated for each equation that
     uses them, so that no later cut has to carry them. Equal ops are merged
     within a phase and an equation only; a value that the backward pass computes
-    again (`jax.checkpoint`) stays computed again.
+    again (`jax.checkpoint`) stays computed again. A product that is only read
+    transposed, as JAX writes the gradient of a weight, is made in that order.
 
     Before:
     ```mlir
@@ -67,6 +68,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
                         "Keep the shardings that the program asks for">];
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
+    Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
     Statistic<"updateOps", "update ops", "Ops of the update phase">
