@@ -27,6 +27,7 @@ void MinCut::addArc(unsigned from, unsigned to, int64_t capacity) {
 
 void MinCut::addEdge(unsigned from, unsigned to) { addArc(exitOf(from), entryOf(to), unlimited); }
 void MinCut::addSource(unsigned node) { addArc(source, entryOf(node), unlimited); }
+void MinCut::addRepeat(unsigned node, int64_t cost) { addArc(source, entryOf(node), cost); }
 void MinCut::addSink(unsigned node) { addArc(exitOf(node), sink, unlimited); }
 
 /// Distances from the source along arcs that may still carry something.

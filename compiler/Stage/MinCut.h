@@ -10,13 +10,16 @@
 namespace alpa {
 
 /// Nodes with costs, edges without: which nodes separate the sources from the sinks
-/// for the smallest sum of costs? By Dinic's algorithm for maximum flows.
+/// for the smallest sum of costs? By Dinic's algorithm for maximum flows. Nodes between
+/// the cut and the sinks may have a cost of their own (`addRepeat`).
 class MinCut {
 public:
   /// Returns the node's number; numbers count from 0.
   unsigned addNode(int64_t cost);
   void addEdge(unsigned from, unsigned to);
   void addSource(unsigned node);
+  /// What it costs that the node lies behind the cut, not on it.
+  void addRepeat(unsigned node, int64_t cost);
   void addSink(unsigned node);
 
   /// The nodes of the cheapest cut, rising; of equally cheap ones those closest to

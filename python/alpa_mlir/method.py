@@ -228,6 +228,7 @@ class Method(ABC):
                 "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
                 *scans,
                 _with_options("alpa-cluster-layers", layers),
+                "alpa-trim-activations",
             )
         )
 

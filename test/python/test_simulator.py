@@ -591,4 +591,4 @@ def test_programs_hold_no_more_than_foreseen(name, stages, schedule):
             if schedule == "1f1b" and stages == 1:
                 assert use.predicted_bytes <= 1.03 * use.peak_bytes
             if schedule == "1f1b" and name == "gpt" and count == 6:
-                assert use.predicted_bytes <= 1.1 * use.peak_bytes
+                assert use.predicted_bytes <= 1.15 * use.peak_bytes
