@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import threading
 from dataclasses import replace
@@ -17,7 +15,7 @@ from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.stream import MessageStream
 from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.transport.address import Address, own_ip
-from test_hosts import TWO, gone, running
+from test_hosts import TWO, freeze, gone, running
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_a_full_stream_hides_no_frozen_worker():
     limits = Limits(start_seconds=120, frozen_seconds=2)
     _, group = ProcessWorkers(platform="cpu", limits=limits).start(steps.two_stage_plan(2), TWO)
     processes = running(group.pids)
-    os.kill(group.pids[1], signal.SIGSTOP)
+    freeze(group.pids[1])
     batch = (((0, 1 << 24),), np.zeros(1 << 24, np.float32))
     call = group.call(1, "put", 0, 0, (batch,))
     with pytest.raises(errors.WorkerLostError, match="worker 1: no answer for 2 s"):

@@ -78,6 +78,18 @@ def gone(processes, seconds=5.0):
         time.sleep(0.01)
 
 
+def freeze(pid, seconds=10.0):
+    """Stop a process, and wait until none of its threads runs: `os.kill` returns before."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        if all(stat[stat.rindex(")") + 2] == "T" for stat in stats):
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"process {pid} does not stop")
+
+
 @pytest.mark.parametrize(
     ("placement", "how", "said"),
     [

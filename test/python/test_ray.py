@@ -12,7 +12,7 @@ from alpa_mlir import errors
 from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_actors import cause
 from alpa_mlir.hosts.ray_hosts import RayWorkers
-from test_hosts import SPANNING, TWO, check_equals_jit, gone, running
+from test_hosts import SPANNING, TWO, check_equals_jit, freeze, gone, running
 
 ray = pytest.importorskip("ray")
 QUICK = Limits(start_seconds=120, frozen_seconds=5)
@@ -38,7 +38,7 @@ def test_two_actors_equal_one_device():
     group = step.loaded.group
     assert group.ping(1, 10)["rank"] == 1
     processes = running(group.pids)
-    os.kill(group.pids[1], signal.SIGSTOP)  # Which Ray cannot end.
+    freeze(group.pids[1])  # Which Ray cannot end.
     with pytest.raises(errors.WorkerLostError, match="worker 1: no answer for 5 s"):
         group.call(1, "free", ()).result(60)
     step.close()
