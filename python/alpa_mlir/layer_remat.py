@@ -93,20 +93,10 @@ def _decorated(fun: Any, static_argnums: int | Sequence[int], cut: Cut) -> Any:
     @wraps(fun)
     def in_parts(*args: Any) -> Any:
         static = positions(static_argnums, len(args))
-        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
-        leaves, tree = trees.flatten(dynamic)
-        found: list[Any] = []
-
-        def flat(*values: Any) -> list[Any]:
-            rest = iter(trees.unflatten(tree, values))
-            full = [arg if i in static else next(rest) for i, arg in enumerate(args)]
-            results, structure = trees.flatten(fun(*full))
-            found.append(structure)
-            return results
-
-        closed = filled(_jax.make_jaxpr(flat)(*leaves), call_body)
+        closed, leaves, tree = trees.flat_jaxpr(fun, args, static)
+        closed = filled(closed, call_body)
         closed = _jax.make_jaxpr(partial(_inlined, closed.jaxpr, closed.consts))(*leaves)
-        return trees.unflatten(found[0], _run_in_parts(closed, leaves, cut(closed.jaxpr)))
+        return trees.unflatten(tree, _run_in_parts(closed, leaves, cut(closed.jaxpr)))
 
     return in_parts
 

@@ -47,21 +47,10 @@ class StageCuts:
 
         def cut(*args: Any) -> Any:
             self.stages = []
-            dynamic = [arg for i, arg in enumerate(args) if i not in static]
-            leaves, tree = trees.flatten(tuple(dynamic))
-            result: list[Any] = []
-
-            def flat(*values: Any) -> list[Any]:
-                rest = iter(trees.unflatten(tree, values))
-                full = [arg if i in static else next(rest) for i, arg in enumerate(args)]
-                found, structure = trees.flatten(fn(*full))
-                result.append(structure)
-                return found
-
-            closed = _jax.make_jaxpr(flat)(*leaves)
+            closed, leaves, tree = trees.flat_jaxpr(fn, args, static)
             origins = [None if mesh is None else frozenset((mesh,)) for mesh in self._owners]
             values, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
-            return trees.unflatten(result[0], values)
+            return trees.unflatten(tree, values)
 
         update_wrapper(cut, fn)
         return cut

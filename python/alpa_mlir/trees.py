@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +49,31 @@ def map_leaves(fun: Callable[[Any], Any], tree: Any) -> Any:
 def map_with_path(fun: Callable[[Path, Any], Any], tree: Any) -> Any:
     """The tree with `fun` applied to each key path and leaf."""
     return _util.tree_map_with_path(fun, tree)
+
+
+def flat_jaxpr(
+    fun: Callable[..., Any], args: Sequence[Any], static: Collection[int]
+) -> tuple[Any, list[Any], Any]:
+    """A function of trees as a closed jaxpr of their leaves.
+
+    Args:
+        static: positions of arguments that are Python values.
+
+    Returns:
+        The jaxpr, the leaves of the other arguments, and the structure of the results.
+    """
+    dynamic, tree = flatten(tuple(arg for i, arg in enumerate(args) if i not in static))
+    found: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        rest = iter(unflatten(tree, values))
+        full = [arg if i in static else next(rest) for i, arg in enumerate(args)]
+        results, result_tree = flatten(fun(*full))
+        found.append(result_tree)
+        return results
+
+    closed = _jax.make_jaxpr(flat)(*dynamic)
+    return closed, dynamic, found[0]
 
 
 def broadcast(prefix: Any, structure: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
