@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from alpa_mlir.parallel_step import ParallelStep, load
     from alpa_mlir.pipeshard import PipeshardParallel
     from alpa_mlir.placement_spec import PlacementSpec
-    from alpa_mlir.plan import Plan, PlanDiff
+    from alpa_mlir.plan import Plan
+    from alpa_mlir.plan_diff import PlanDiff
     from alpa_mlir.planned_step import PlannedStep, TracedStep
     from alpa_mlir.problem import ProblemSolution, solve_problem
     from alpa_mlir.runtime import LoadedPlan, Placement, use_virtual_devices
@@ -129,7 +130,8 @@ _HOME = {
         "parallel_step": ("ParallelStep", "load"),
         "pipeshard": ("PipeshardParallel",),
         "placement_spec": ("PlacementSpec",),
-        "plan": ("Plan", "PlanDiff"),
+        "plan": ("Plan",),
+        "plan_diff": ("PlanDiff",),
         "planned_step": ("PlannedStep", "TracedStep"),
         "problem": ("ProblemSolution", "solve_problem"),
         "runtime": ("LoadedPlan", "Placement", "use_virtual_devices"),

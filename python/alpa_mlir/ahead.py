@@ -12,9 +12,10 @@ from typing import Any
 from alpa_mlir.errors import BackendError
 from alpa_mlir.gpus import GPUS
 from alpa_mlir.parallel_step import Progress, progress_bar
-from alpa_mlir.plan import MeshInfo, Plan
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_binaries import Binary, key_of, write_binaries
 from alpa_mlir.plan_check import device_types, host_groups
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_text import bytes_text
 from alpa_mlir.runtime.action_jobs import action_jobs
 from alpa_mlir.runtime.compile_stages import part_of, stage_jobs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.plan import Plan, StageInfo
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_stage import StageInfo
 from alpa_mlir.plan_text import bytes_text, seconds_text, table
 from alpa_mlir.simulator import simulate
 

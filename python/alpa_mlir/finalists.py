@@ -24,7 +24,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.xla import named_sharding

@@ -14,7 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 from alpa_mlir import trees
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
-from alpa_mlir.plan import InputOp, MeshInfo, Plan, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import InputOp
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.random_keys import is_typed_key, only
 from alpa_mlir.runtime.distributed_keys import in_workers, keys_in_workers
 from alpa_mlir.runtime.program import Job

@@ -10,7 +10,8 @@ from alpa_mlir.errors import MethodError
 from alpa_mlir.method import Method
 from alpa_mlir.options import ManualShardingOption, UniformStageOption
 from alpa_mlir.pipeshard import PipeshardParallel
-from alpa_mlir.plan import MeshInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.search import ShardParallel
 from alpa_mlir.session import default_cluster
 

@@ -10,7 +10,8 @@ from jax.sharding import PartitionSpec
 
 from alpa_mlir import trees
 from alpa_mlir.call_form import CallForm, typed_value
-from alpa_mlir.plan import InputInfo, OutputInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import InputInfo, OutputInfo
 from alpa_mlir.plan_program import (
     AccumulateOp,
     AllReduceOp,

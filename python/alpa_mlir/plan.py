@@ -11,355 +11,28 @@ Example:
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from alpa_mlir.errors import PlanFormatError, PlanMismatchError
 from alpa_mlir.plan_binaries import Binary, read_binaries, write_binaries
 from alpa_mlir.plan_check import check_references, cluster_difference, signature_difference
 from alpa_mlir.plan_diff import PlanDiff, diff_plans
+from alpa_mlir.plan_interface import CallInfo, InputInfo, OutputInfo, join_pieces, owner_numbers
 from alpa_mlir.plan_json import Node, pretty
-from alpa_mlir.plan_program import (
-    AccumulateOp,
-    AllReduceOp,
-    FreeOp,
-    InputOp,
-    Instruction,
-    OutputOp,
-    ProgramInfo,
-    RecvOp,
-    ReshardOp,
-    RunOp,
-    SendOp,
-    ZeroOp,
-)
+from alpa_mlir.plan_program import ProgramInfo
 from alpa_mlir.plan_reshard import ReshardInfo
-from alpa_mlir.plan_tensor import Spec, TensorReader, TensorSpec
-from alpa_mlir.plan_text import plan_table, ranges_text
+from alpa_mlir.plan_stage import MeshInfo, StageInfo
+from alpa_mlir.plan_tensor import TensorReader
+from alpa_mlir.plan_text import plan_table
 from alpa_mlir.plan_tried import Tried
-
-__all__ = [
-    "AccumulateOp",
-    "AllReduceOp",
-    "CallInfo",
-    "FreeOp",
-    "FunctionInfo",
-    "InputInfo",
-    "InputOp",
-    "Instruction",
-    "MeshInfo",
-    "OutputInfo",
-    "OutputOp",
-    "Plan",
-    "PlanDiff",
-    "ProgramInfo",
-    "RecvOp",
-    "ReshardInfo",
-    "ReshardOp",
-    "RunOp",
-    "SendOp",
-    "Spec",
-    "StageInfo",
-    "StaticArgument",
-    "TensorSpec",
-    "Tried",
-    "WeightInfo",
-    "ZeroOp",
-]
 
 FORMAT = "alpa_mlir.plan"
 VERSION = 3
-
-
-@dataclass(frozen=True)
-class PieceInfo:
-    """Rows [offset, offset + size) of dimension 0 of the caller's argument or result `of`."""
-
-    of: int
-    offset: int
-    size: int
-
-    @classmethod
-    def read(cls, node: Node) -> PieceInfo | None:
-        if not node.mapping():
-            return None
-        return cls(
-            node.get("of").integer(), node.get("offset").integer(), node.get("size").integer(1)
-        )
-
-
-@dataclass(frozen=True)
-class InputInfo:
-    """An argument of the step; `shape` of a batch argument is that of one micro-batch.
-
-    A stack of layers may be several inputs, one behind the other, each a `piece` of it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
-    carried_by: int | None
-    piece: PieceInfo | None = None
-
-    @classmethod
-    def read(cls, node: Node) -> InputInfo:
-        return cls(
-            node.get("name").string(),
-            node.get("shape").dims(),
-            node.get("dtype").string(),
-            node.get("kind").choice("state", "batch"),
-            node.get("carried_by").optional_integer(),
-            PieceInfo.read(node.optional("piece")),
-        )
-
-
-@dataclass(frozen=True)
-class OutputInfo:
-    """A result of the step; `reduction` says how micro-batches become one value.
-
-    A stack of layers may be several outputs, one behind the other, each a `piece` of it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    reduction: str | None
-    piece: PieceInfo | None = None
-
-    @classmethod
-    def read(cls, node: Node) -> OutputInfo:
-        reduction = node.get("reduction")
-        return cls(
-            node.get("name").string(),
-            node.get("shape").dims(),
-            node.get("dtype").string(),
-            None if reduction.value is None else reduction.choice("mean", "sum", "concat"),
-            PieceInfo.read(node.optional("piece")),
-        )
-
-
-_Info = TypeVar("_Info", InputInfo, OutputInfo)
-
-
-def _owners(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[int]:
-    """For each input or output the number of the argument or result that it belongs to."""
-    owners: list[int] = []
-    for info in infos:
-        begins = info.piece is None or info.piece.offset == 0
-        owners.append((owners[-1] if owners else -1) + begins)
-    return owners
-
-
-def _whole(infos: Sequence[_Info]) -> list[_Info]:
-    whole: list[_Info] = []
-    for info in infos:
-        if info.piece is None:
-            whole.append(info)
-        elif info.piece.offset == 0:
-            whole.append(replace(info, name=info.name.removesuffix("[0]"), piece=None))
-        else:
-            rows, *rest = whole[-1].shape
-            whole[-1] = replace(whole[-1], shape=(rows + info.piece.size, *rest))
-    return whole
-
-
-@dataclass(frozen=True)
-class MeshInfo:
-    """A logical mesh: sizes and names of its axes, and device numbers in row-major order."""
-
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    devices: tuple[int, ...]
-
-    @classmethod
-    def read(cls, node: Node) -> MeshInfo:
-        mesh = cls(
-            node.get("shape").dims(),
-            tuple(axis.string() for axis in node.get("axes").items()),
-            node.get("devices").dims(),
-        )
-        size = 1
-        for extent in mesh.shape:
-            size *= extent
-        if len(mesh.axes) != len(mesh.shape):
-            raise node.get("axes").error(
-                f"{len(mesh.axes)} names for {len(mesh.shape)} axes", "one name per axis"
-            )
-        if size != len(mesh.devices) or len(set(mesh.devices)) != size:
-            raise node.get("devices").error(
-                f"got {list(mesh.devices)}", f"{size} different device numbers"
-            )
-        return mesh
-
-    def as_text(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        return f"{shape} on devices {ranges_text(self.devices)}"
-
-
-@dataclass(frozen=True)
-class FunctionInfo:
-    """Arguments and results of one function of a stage module."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    @classmethod
-    def read(cls, node: Node, tensors: TensorReader) -> FunctionInfo:
-        return cls(
-            tuple(map(tensors.read, node.get("inputs").items())),
-            tuple(map(tensors.read, node.get("outputs").items())),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        ports = {"inputs": self.inputs, "outputs": self.outputs}
-        return {name: [tensor.to_text() for tensor in port] for name, port in ports.items()}
-
-
-@dataclass(frozen=True)
-class WeightInfo:
-    """A state argument that a stage owns, for people to read."""
-
-    name: str
-    shape: tuple[int, ...]
-    spec: Spec
-
-    @classmethod
-    def read(cls, node: Node) -> WeightInfo:
-        spec = tuple(
-            tuple(axis.string() for axis in dim.items()) for dim in node.get("spec").items()
-        )
-        return cls(node.get("name").string(), node.get("shape").dims(), spec)
-
-
-EXPORTS = ("shardy", "collectives")
-
-
-@dataclass(frozen=True)
-class StageInfo:
-    """One stage: its mesh, layer range [lo, hi), module and what the search foresaw.
-
-    `explanation` names the file that says where the stage's time goes (`Plan.explanation`).
-
-    `export` says what the module is: the whole program with Shardy annotations (`"shardy"`), or
-    the program of one device with explicit collectives (`"collectives"`).
-    """
-
-    mesh: int
-    layers: tuple[int, int]
-    module: str
-    export: str
-    functions: Mapping[str, FunctionInfo]
-    predicted: Mapping[str, float]
-    solver: Mapping[str, Any]
-    weights: tuple[WeightInfo, ...]
-    explanation: str | None = None
-
-    @classmethod
-    def read(cls, node: Node, tensors: TensorReader) -> StageInfo:
-        layers = node.get("layers").dims()
-        if len(layers) != 2:
-            raise node.get("layers").error(f"got {list(layers)}", "the range [first, end)")
-        return cls(
-            node.get("mesh").integer(),
-            (layers[0], layers[1]),
-            node.get("module").string(),
-            node.get("export").choice(*EXPORTS) if "export" in node.mapping() else EXPORTS[0],
-            MappingProxyType(
-                {
-                    name: FunctionInfo.read(item, tensors)
-                    for name, item in node.get("functions").fields()
-                }
-            ),
-            node.optional("predicted").numbers(),
-            MappingProxyType(dict(node.optional("solver").mapping())),
-            tuple(WeightInfo.read(item) for item in node.optional("weights").items()),
-            node.optional("explanation").optional_string(),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "mesh": self.mesh,
-            "layers": self.layers,
-            "module": self.module,
-            "export": self.export,
-            "functions": {name: item.to_json() for name, item in self.functions.items()},
-            "predicted": dict(self.predicted),
-            "solver": dict(self.solver),
-            "explanation": self.explanation,
-            "weights": [asdict(weight) for weight in self.weights],
-        }
-
-
-@dataclass(frozen=True)
-class StaticArgument:
-    """An argument that is a Python value; `value` is its `repr` if that tells it apart."""
-
-    position: int
-    value: str | None
-
-
-@dataclass(frozen=True)
-class CallInfo:
-    """How the step is called: trees (as `alpa_mlir.tree_json` writes them) and typed keys.
-
-    Attributes:
-        arguments: tree of the tuple of arguments that are not static.
-        result: tree of the result.
-        static: the arguments that are Python values.
-        donate_state: whether a call uses up the state that it is given.
-        input_keys, output_keys: generators of typed PRNG keys, by number of argument or result.
-    """
-
-    arguments: Any
-    result: Any
-    static: tuple[StaticArgument, ...]
-    donate_state: bool
-    input_keys: Mapping[int, str]
-    output_keys: Mapping[int, str]
-
-    @classmethod
-    def read(cls, node: Node) -> CallInfo:
-        def keys(field: Node) -> Mapping[int, str]:
-            found: dict[int, str] = {}
-            for item in field.items():
-                found[item.get("leaf").integer()] = item.get("generator").string()
-            return found
-
-        static: list[StaticArgument] = []
-        for item in node.get("static").items():
-            value = item.get("value")
-            try:
-                ast.literal_eval(value.optional_string() or "None")
-            except (ValueError, SyntaxError):
-                raise value.error(f"got {value.value!r}", "a Python name or number") from None
-            static.append(StaticArgument(item.get("position").integer(), value.optional_string()))
-        return cls(
-            node.get("arguments").value,
-            node.get("result").value,
-            tuple(static),
-            node.get("donate_state").boolean(),
-            keys(node.get("input_keys")),
-            keys(node.get("output_keys")),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        def keys(found: Mapping[int, str]) -> list[dict[str, Any]]:
-            return [{"leaf": leaf, "generator": name} for leaf, name in found.items()]
-
-        return {
-            "arguments": self.arguments,
-            "result": self.result,
-            "static": [asdict(item) for item in self.static],
-            "donate_state": self.donate_state,
-            "input_keys": keys(self.input_keys),
-            "output_keys": keys(self.output_keys),
-        }
 
 
 @dataclass(frozen=True)
@@ -579,16 +252,16 @@ class Plan:
     @property
     def arguments(self) -> tuple[InputInfo, ...]:
         """The function's arguments, stacks of layers whole; `carried_by` counts `results`."""
-        result_of = _owners(self.outputs)
+        result_of = owner_numbers(self.outputs)
         return tuple(
             replace(info, carried_by=None if (r := info.carried_by) is None else result_of[r])
-            for info in _whole(self.inputs)
+            for info in join_pieces(self.inputs)
         )
 
     @property
     def results(self) -> tuple[OutputInfo, ...]:
         """The function's results, stacks of layers whole."""
-        return tuple(_whole(self.outputs))
+        return tuple(join_pieces(self.outputs))
 
     @property
     def num_devices(self) -> int:

@@ -7,7 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from alpa_mlir.plan import Plan, ReshardInfo, StageInfo
+    from alpa_mlir.plan import Plan
+    from alpa_mlir.plan_reshard import ReshardInfo
+    from alpa_mlir.plan_stage import StageInfo
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:

@@ -20,9 +20,9 @@ from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.method import Method
 from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
-from alpa_mlir.plan import Plan, Tried
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
-from alpa_mlir.plan_tried import tried_text
+from alpa_mlir.plan_tried import Tried, tried_text
 from alpa_mlir.planning import Planner
 from alpa_mlir.search import AutoParallel
 from alpa_mlir.trace import Traced

@@ -25,7 +25,8 @@ from alpa_mlir.errors import (
     TraceError,
 )
 from alpa_mlir.method import AUTO_SCHEDULES, Method
-from alpa_mlir.plan import Plan, Tried
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_tried import Tried
 
 _jax: Any = jax
 

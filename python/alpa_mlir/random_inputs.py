@@ -14,7 +14,8 @@ from alpa_mlir.call_form import CallForm
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
 from alpa_mlir.parallel_step import ParallelStep
-from alpa_mlir.plan import CallInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import CallInfo
 from alpa_mlir.step_state import step_batch, step_state
 
 _jax: Any = jax

@@ -11,7 +11,8 @@ from alpa_mlir.call_form import CallForm
 from alpa_mlir.checkpoint.restore import StateTarget, Wanted
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.micro_batch import Leaf
-from alpa_mlir.plan import InputInfo, OutputInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import InputInfo, OutputInfo
 
 
 @dataclass(frozen=True)

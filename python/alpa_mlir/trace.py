@@ -24,8 +24,8 @@ from .compiler import Module
 from .errors import TraceError
 from .forward_only import ForwardStep
 from .micro_batch import MICRO_BATCH, Leaf
-from .plan import StaticArgument
 from .plan_check import without_locations
+from .plan_interface import StaticArgument
 from .signature import Input, Output, Signature
 
 __all__ = ["Input", "Leaf", "Output", "Signature", "Traced", "trace"]

@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from alpa_mlir.plan import (
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import InputInfo, OutputInfo
+from alpa_mlir.plan_program import (
     AccumulateOp,
     FreeOp,
-    FunctionInfo,
-    InputInfo,
     InputOp,
-    MeshInfo,
-    OutputInfo,
     OutputOp,
-    Plan,
     ProgramInfo,
     RecvOp,
     RunOp,
     SendOp,
-    StageInfo,
-    TensorSpec,
 )
+from alpa_mlir.plan_stage import FunctionInfo, MeshInfo, StageInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from reshard_plans import reshard
 
 ACTIVATION = TensorSpec((250_000,), "float32", ((),))  # 1 MB

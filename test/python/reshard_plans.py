@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from alpa_mlir.plan import MeshInfo, ReshardInfo, TensorSpec
 from alpa_mlir.plan_reshard import (
     AllGather,
     Box,
     Broadcast,
+    ReshardInfo,
     ReshardStep,
     SendTile,
     Tile,
     box_elements,
     intersect,
 )
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.reshard_checks import held_boxes
 
 STRATEGIES = ("send", "broadcast", "all_gather")

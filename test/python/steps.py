@@ -8,7 +8,8 @@ import alpa_mlir
 import handmade
 import jax
 from alpa_mlir import tree_json
-from alpa_mlir.plan import CallInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import CallInfo
 
 
 def two_stage_plan(micro_batches: int = 2, **options) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -222,7 +223,7 @@ def test_every_form_of_input_gets_values(tmp_path):
     }
     planned = alpa_mlir.parallelize(step, cluster="cpu-test").plan(state, batch)
     planned.save(tmp_path / "plan")
-    for plan in (planned.plan, alpa_mlir.plan.replace(planned.plan, call=None)):
+    for plan in (planned.plan, dataclasses.replace(planned.plan, call=None)):
         loaded = alpa_mlir.load(callable_plan(plan))
         if plan.call is None:
             carried = CarriedStep(loaded)

@@ -12,7 +12,8 @@ import handmade
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan import MeshInfo, TensorSpec
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime import host, load, xla
 from alpa_mlir.runtime.backends import compiled_cache
 from alpa_mlir.runtime.backends import xla as backend_module

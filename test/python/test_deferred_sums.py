@@ -14,7 +14,9 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, ShardParallel
-from alpa_mlir.plan import AccumulateOp, Plan, RunOp, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import AccumulateOp, RunOp
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.xla import compile_text, split_functions
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import test_schedule_equality as equality
 from alpa_mlir import PipeshardParallel, errors
-from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime import load
 from alpa_mlir.runtime.backends import iree, iree_compiler
 from alpa_mlir.runtime.backends.choice import make_backend

@@ -8,7 +8,7 @@ import pickle
 import handmade
 import pytest
 from alpa_mlir.errors import PlacementError
-from alpa_mlir.plan import MeshInfo
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.runtime.placement import Placement, part_of_plan
 
 

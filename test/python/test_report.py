@@ -17,7 +17,8 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
-from alpa_mlir.plan import Plan, Tried
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_plots, write_report
 from alpa_mlir.report.layers import collect_layers
 from alpa_mlir.report.specs import read_operands

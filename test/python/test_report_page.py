@@ -11,7 +11,7 @@ import handmade
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
-from alpa_mlir.plan import Tried
+from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_report
 from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.runtime.step_trace import Recording

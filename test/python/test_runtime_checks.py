@@ -222,7 +222,8 @@ SPECS_3D = [
 def test_shardings_of_three_axes(spec, shape):
     """XLA's shardings of arguments and results are read back as what was written."""
     import jax
-    from alpa_mlir.plan import MeshInfo, TensorSpec
+    from alpa_mlir.plan_stage import MeshInfo
+    from alpa_mlir.plan_tensor import TensorSpec
     from alpa_mlir.runtime.compile_stages import Job, compile_jobs
     from alpa_mlir.runtime.xla import mesh_text, named_sharding, sharding_text
 

@@ -7,8 +7,9 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan import MeshInfo, ReshardInfo, TensorSpec
-from alpa_mlir.plan_reshard import read_step
+from alpa_mlir.plan_reshard import ReshardInfo, read_step
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.transfer import bind_reshard
 from alpa_mlir.runtime.xla import named_sharding
 from hypothesis import given, settings

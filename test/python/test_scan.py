@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir.plan_interface import InputInfo
 from alpa_mlir.runtime.stacked import StackedArray
 from test_equality import CLUSTER, relative_difference, run
 
@@ -125,8 +126,7 @@ def test_a_saved_plan_takes_whole_stacks(tmp_path):
     planned = alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method).plan(state, batch)
     signature = planned.traced.signature
     assert planned.plan.arguments == tuple(
-        alpa_mlir.plan.InputInfo(x.name, x.shape, x.dtype, x.kind, x.carried_by)
-        for x in signature.inputs
+        InputInfo(x.name, x.shape, x.dtype, x.kind, x.carried_by) for x in signature.inputs
     )
     assert [x.shape for x in planned.plan.results] == [x.shape for x in signature.outputs]
     step = alpa_mlir.load(planned.save(tmp_path))

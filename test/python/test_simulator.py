@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, cli, errors, parallelize
-from alpa_mlir.plan import Plan, RecvOp, SendOp
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import RecvOp, SendOp
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.network import FairShares, LinkUse, Route
 from hypothesis import given, settings

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan import MeshInfo, ReshardInfo, TensorSpec
-from alpa_mlir.plan_reshard import read_step
+from alpa_mlir.plan_reshard import ReshardInfo, read_step
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.reshard.executor import execute
 from alpa_mlir.runtime.reshard_checks import held_boxes
 from alpa_mlir.runtime.reshard_part import CopyTile, Incoming, Outgoing, reshard_part

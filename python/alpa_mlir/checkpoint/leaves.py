@@ -13,8 +13,8 @@ from alpa_mlir import tree_json, trees
 from alpa_mlir.checkpoint.grid import chunk_shape
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest, folder_names
 from alpa_mlir.errors import CheckpointError
-from alpa_mlir.plan import TensorSpec
 from alpa_mlir.plan_reshard import Box, shard_boxes
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.distributed_keys import DistributedKeys
 from alpa_mlir.runtime.host_parts import shifted

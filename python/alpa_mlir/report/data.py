@@ -10,8 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.errors import AlpaError, PlanFormatError
-from alpa_mlir.plan import VERSION, MeshInfo, Plan
+from alpa_mlir.plan import VERSION, Plan
 from alpa_mlir.plan_check import host_groups
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.report import alternatives, traffic
 from alpa_mlir.report.activity import (
     RecordLike,

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from alpa_mlir.plan import (
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import (
     AccumulateOp,
     AllReduceOp,
     FreeOp,
     InputOp,
     OutputOp,
-    Plan,
     ProgramInfo,
     RecvOp,
     ReshardOp,
     RunOp,
     SendOp,
-    TensorSpec,
     ZeroOp,
 )
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.report.model import Tensors
 from alpa_mlir.simulator.costs import device_bytes, tensor_bytes
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.actions import Accumulate, LinearStep, Reshard, Zero
 from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.xla import mesh_text, mlir_type, sharding_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_tensor import TensorSpec
 
 
 @dataclass(frozen=True)

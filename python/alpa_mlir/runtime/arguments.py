@@ -9,7 +9,8 @@ import jax.numpy
 import numpy as np
 
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.plan import InputInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import InputInfo
 
 _jax: Any = jax
 jnp: Any = jax.numpy

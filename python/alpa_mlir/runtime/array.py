@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from alpa_mlir.errors import DeletedArrayError
 from alpa_mlir.hosts.interface import Reply
-from alpa_mlir.plan import MeshInfo, TensorSpec
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.plan_text import spec_text
 from alpa_mlir.runtime.whole_array import WholeArray
 

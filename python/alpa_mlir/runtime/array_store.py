@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 from alpa_mlir.errors import TransportError, WorkerError
-from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_tensor import TensorSpec
 
 # How an array is held: mesh, form, and the micro-batch if it is one's part.
 Form = tuple[int, TensorSpec, int | None]

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
-from alpa_mlir.plan import InputInfo, OutputInfo, PieceInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_interface import InputInfo, OutputInfo, PieceInfo
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.runtime.whole_array import WholeArray
 

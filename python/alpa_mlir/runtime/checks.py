@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import AllReduceOp, Plan, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import AllReduceOp
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.actions import Value
 
 

@@ -9,7 +9,9 @@ from math import prod
 from typing import Any
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import MeshInfo, Plan, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.backends.xla import XlaBackend
 from alpa_mlir.runtime.program import Backend, Job, Meshes, Program, Progress, axis_sizes
 from alpa_mlir.runtime.xla import FunctionText, mesh_devices, mlir_type, split_functions

@@ -12,7 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import DevicesError
-from alpa_mlir.plan import MeshInfo, Plan
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.runtime.xla import Device, backends_are_up
 
 _jax: Any = jax

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from alpa_mlir.errors import ArgumentMismatchError, TransportError, WorkerError
 from alpa_mlir.hosts.interface import Reply, WorkerGroup
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import Box
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.plan_text import bytes_text
 from alpa_mlir.runtime.arguments import check_argument, input_shape
 from alpa_mlir.runtime.array import DistributedArray

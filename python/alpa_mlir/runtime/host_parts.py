@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from alpa_mlir.errors import WorkerError
-from alpa_mlir.plan import MeshInfo, TensorSpec
 from alpa_mlir.plan_reshard import Box, box_elements, box_text, contains
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.messages import Parts
 from alpa_mlir.runtime.reshard_checks import held_boxes
 from alpa_mlir.runtime.xla import as_any, mesh_devices, named_sharding, put_shards

@@ -9,8 +9,9 @@ from typing import Any
 import jax.numpy
 import numpy as np
 
-from alpa_mlir.plan import Plan, TensorSpec
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import Box
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.actions import LinearStep, Place
 from alpa_mlir.runtime.arguments import result_shape
 from alpa_mlir.runtime.array import DistributedArray

@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import (
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import (
     AccumulateOp,
     AllReduceOp,
     FreeOp,
     InputOp,
     Instruction,
     OutputOp,
-    Plan,
     RecvOp,
     ReshardOp,
     RunOp,
     SendOp,
-    TensorSpec,
     ZeroOp,
 )
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.actions import (
     Accumulate,
     Action,

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import jax
 from jax.sharding import Mesh
 
-from alpa_mlir.plan import TensorSpec
+from alpa_mlir.plan_tensor import TensorSpec
 
 Progress = Callable[[int, int, str], None]
 # By number; a worker has some of the plan's only. Unquoted, pyright loses the type of a mesh.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import MeshInfo, Plan, ReshardInfo, TensorSpec
+from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import (
     Box,
     PlacedTile,
+    ReshardInfo,
     Tile,
     box_elements,
     box_text,
@@ -21,6 +22,8 @@ from alpa_mlir.plan_reshard import (
     place_tiles,
     shard_boxes,
 )
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.reshard.executor import target_tiles
 from alpa_mlir.runtime.checks import check_spec
 

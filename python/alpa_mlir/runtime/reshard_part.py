@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from alpa_mlir.plan import ReshardInfo
 from alpa_mlir.plan_reshard import (
     AllGather,
     Broadcast,
+    ReshardInfo,
     SendTile,
     Tile,
     box_elements,
@@ -90,7 +90,7 @@ def reshard_part(
         itemsize: bytes of an element.
 
     Example:
-        >>> from alpa_mlir.plan import TensorSpec
+        >>> from alpa_mlir.plan_tensor import TensorSpec
         >>> from alpa_mlir.plan_reshard import read_step
         >>> x, steps = TensorSpec.parse("float32[8][R]"), ["tile 0 on 0 [0:8]", "send 1 = 0 to 5"]
         >>> info = ReshardInfo(0, x, 1, x, "", 0.0, tuple(map(read_step, steps)))

@@ -16,8 +16,8 @@ import jax.numpy
 import numpy as np
 from jax.sharding import NamedSharding
 
-from alpa_mlir.plan import MeshInfo, ReshardInfo
-from alpa_mlir.plan_reshard import Box, Tile, place_tiles
+from alpa_mlir.plan_reshard import Box, ReshardInfo, Tile, place_tiles
+from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.reshard.executor import target_tiles
 from alpa_mlir.runtime.reshard_checks import held_boxes
 from alpa_mlir.runtime.reshard_part import (

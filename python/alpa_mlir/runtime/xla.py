@@ -20,7 +20,8 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import MeshInfo, TensorSpec
+from alpa_mlir.plan_stage import MeshInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.host import host_cpu
 
 Device = Any

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from math import prod
 
 from alpa_mlir.errors import PlanFormatError
-from alpa_mlir.plan import MeshInfo, Plan, StageInfo, TensorSpec
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_stage import MeshInfo, StageInfo
+from alpa_mlir.plan_tensor import TensorSpec
 
 BACKWARD_PARTS = ("backward_input", "backward_weight")
 

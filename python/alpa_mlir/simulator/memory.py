@@ -17,23 +17,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_mlir.plan import (
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import (
     AccumulateOp,
     AllReduceOp,
     FreeOp,
     InputOp,
     Instruction,
-    MeshInfo,
-    Plan,
     ProgramInfo,
     RecvOp,
     ReshardOp,
     RunOp,
     SendOp,
-    StageInfo,
-    TensorSpec,
     ZeroOp,
 )
+from alpa_mlir.plan_stage import MeshInfo, StageInfo
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
 from alpa_mlir.simulator.engine import Record
 from alpa_mlir.simulator.steps import RUN, Step, Steps

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import AllReduceOp, Plan, RecvOp, RunOp, SendOp
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import AllReduceOp, RecvOp, RunOp, SendOp
 from alpa_mlir.simulator.costs import tensor_bytes
 from alpa_mlir.simulator.network import MeshPair
 

@@ -10,7 +10,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.plan import Plan, RunOp
+from alpa_mlir.plan import Plan
+from alpa_mlir.plan_program import RunOp
 from alpa_mlir.simulator.engine import Record, Work
 from alpa_mlir.simulator.memory import MemoryUse, memory_use
 from alpa_mlir.simulator.steps import RUN

@@ -1,0 +1,170 @@
+"""What the step of a plan takes and gives: its arguments, its results, and how it is called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from alpa_mlir.plan_json import Node
+
+
+@dataclass(frozen=True)
+class PieceInfo:
+    """Rows [offset, offset + size) of dimension 0 of the caller's argument or result `of`."""
+
+    of: int
+    offset: int
+    size: int
+
+    @classmethod
+    def read(cls, node: Node) -> PieceInfo | None:
+        if not node.mapping():
+            return None
+        return cls(
+            node.get("of").integer(), node.get("offset").integer(), node.get("size").integer(1)
+        )
+
+
+@dataclass(frozen=True)
+class InputInfo:
+    """An argument of the step; `shape` of a batch argument is that of one micro-batch.
+
+    A stack of layers may be several inputs, one behind the other, each a `piece` of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+    carried_by: int | None
+    piece: PieceInfo | None = None
+
+    @classmethod
+    def read(cls, node: Node) -> InputInfo:
+        return cls(
+            node.get("name").string(),
+            node.get("shape").dims(),
+            node.get("dtype").string(),
+            node.get("kind").choice("state", "batch"),
+            node.get("carried_by").optional_integer(),
+            PieceInfo.read(node.optional("piece")),
+        )
+
+
+@dataclass(frozen=True)
+class OutputInfo:
+    """A result of the step; `reduction` says how micro-batches become one value.
+
+    A stack of layers may be several outputs, one behind the other, each a `piece` of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    reduction: str | None
+    piece: PieceInfo | None = None
+
+    @classmethod
+    def read(cls, node: Node) -> OutputInfo:
+        reduction = node.get("reduction")
+        return cls(
+            node.get("name").string(),
+            node.get("shape").dims(),
+            node.get("dtype").string(),
+            None if reduction.value is None else reduction.choice("mean", "sum", "concat"),
+            PieceInfo.read(node.optional("piece")),
+        )
+
+
+_Info = TypeVar("_Info", InputInfo, OutputInfo)
+
+
+def owner_numbers(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[int]:
+    """For each input or output the number of the argument or result that it belongs to."""
+    owners: list[int] = []
+    for info in infos:
+        begins = info.piece is None or info.piece.offset == 0
+        owners.append((owners[-1] if owners else -1) + begins)
+    return owners
+
+
+def join_pieces(infos: Sequence[_Info]) -> list[_Info]:
+    """The arguments or results themselves, of whose stacks the plan has pieces."""
+    whole: list[_Info] = []
+    for info in infos:
+        if info.piece is None:
+            whole.append(info)
+        elif info.piece.offset == 0:
+            whole.append(replace(info, name=info.name.removesuffix("[0]"), piece=None))
+        else:
+            rows, *rest = whole[-1].shape
+            whole[-1] = replace(whole[-1], shape=(rows + info.piece.size, *rest))
+    return whole
+
+
+@dataclass(frozen=True)
+class StaticArgument:
+    """An argument that is a Python value; `value` is its `repr` if that tells it apart."""
+
+    position: int
+    value: str | None
+
+
+@dataclass(frozen=True)
+class CallInfo:
+    """How the step is called: trees (as `alpa_mlir.tree_json` writes them) and typed keys.
+
+    Attributes:
+        arguments: tree of the tuple of arguments that are not static.
+        result: tree of the result.
+        static: the arguments that are Python values.
+        donate_state: whether a call uses up the state that it is given.
+        input_keys, output_keys: generators of typed PRNG keys, by number of argument or result.
+    """
+
+    arguments: Any
+    result: Any
+    static: tuple[StaticArgument, ...]
+    donate_state: bool
+    input_keys: Mapping[int, str]
+    output_keys: Mapping[int, str]
+
+    @classmethod
+    def read(cls, node: Node) -> CallInfo:
+        def keys(field: Node) -> Mapping[int, str]:
+            found: dict[int, str] = {}
+            for item in field.items():
+                found[item.get("leaf").integer()] = item.get("generator").string()
+            return found
+
+        static: list[StaticArgument] = []
+        for item in node.get("static").items():
+            value = item.get("value")
+            try:
+                ast.literal_eval(value.optional_string() or "None")
+            except (ValueError, SyntaxError):
+                raise value.error(f"got {value.value!r}", "a Python name or number") from None
+            static.append(StaticArgument(item.get("position").integer(), value.optional_string()))
+        return cls(
+            node.get("arguments").value,
+            node.get("result").value,
+            tuple(static),
+            node.get("donate_state").boolean(),
+            keys(node.get("input_keys")),
+            keys(node.get("output_keys")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        def keys(found: Mapping[int, str]) -> list[dict[str, Any]]:
+            return [{"leaf": leaf, "generator": name} for leaf, name in found.items()]
+
+        return {
+            "arguments": self.arguments,
+            "result": self.result,
+            "static": [asdict(item) for item in self.static],
+            "donate_state": self.donate_state,
+            "input_keys": keys(self.input_keys),
+            "output_keys": keys(self.output_keys),
+        }
