@@ -18,7 +18,8 @@ from alpa_mlir.plan import Plan
 from alpa_mlir.plan_program import AccumulateOp, RunOp
 from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.devices import make_meshes
-from alpa_mlir.runtime.xla import compile_text, split_functions
+from alpa_mlir.runtime.stage_text import split_functions
+from alpa_mlir.runtime.xla import compile_text
 
 COLLECTIVE = re.compile(r"\b(all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)\(")
 

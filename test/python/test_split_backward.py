@@ -13,7 +13,7 @@ import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel
 from alpa_mlir.compiler import Module
-from alpa_mlir.runtime.xla import FunctionText, split_functions
+from alpa_mlir.runtime.stage_text import FunctionText, split_functions
 from alpa_mlir.trace import trace
 
 MESH = (2, 2)

@@ -14,7 +14,8 @@ from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.backends.xla import XlaBackend
 from alpa_mlir.runtime.program import Backend, Job, Meshes, Program, Progress, axis_sizes
-from alpa_mlir.runtime.xla import FunctionText, mesh_devices, mlir_type, split_functions
+from alpa_mlir.runtime.stage_text import FunctionText, split_functions
+from alpa_mlir.runtime.xla import mesh_devices, mlir_type
 
 
 def stage_jobs(

@@ -1,0 +1,136 @@
+"""Functions of a stage's module, each as a program's text of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.interpreters import mlir
+
+from alpa_mlir.errors import PlanMismatchError
+
+_mlir: Any = mlir
+_PREFIX = "alpa."
+_ALIASING = ("tf.aliasing_output", "jax.buffer_donor")
+
+
+@dataclass(frozen=True)
+class FunctionText:
+    """One function of a stage module as a module of its own, and its tensor types."""
+
+    text: str
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+
+
+def split_functions(
+    text: str, donated: Mapping[str, Sequence[tuple[int, int]]], where: str
+) -> dict[str, FunctionText]:
+    """Every public function of a stage module, made the `main` of a module of its own.
+
+    Args:
+        text: a module as the exporter writes it.
+        donated: for each function the pairs (input, output) of which the output takes over
+            the input's buffer.
+        where: the file's name, for messages.
+
+    Raises:
+        PlanMismatchError: the text is no module that XLA could compile.
+    """
+    ir = _mlir.ir
+    with _mlir.make_ir_context() as context:
+        context.allow_unregistered_dialects = True
+        try:
+            names = _function_names(ir.Module.parse(text).operation)
+        except ir.MLIRError as error:
+            first = str(error).strip().splitlines()
+            raise PlanMismatchError(
+                f"the stage's module cannot be read: {' '.join(first[:3])}",
+                where=where,
+                fix="write the plan again with Plan.save",
+            ) from None
+        return {name: _single_function(ir, text, name, donated.get(name, ())) for name in names}
+
+
+def _functions(module: Any) -> list[Any]:
+    return [op for op in module.regions[0].blocks[0] if op.operation.name == "func.func"]
+
+
+def _function_names(module: Any) -> list[str]:
+    names: list[str] = []
+    for op in _functions(module):
+        attributes = op.operation.attributes
+        if "sym_visibility" not in attributes or '"private"' not in str(
+            attributes["sym_visibility"]
+        ):
+            names.append(str(attributes["sym_name"]).strip('"'))
+    return names
+
+
+def _single_function(
+    ir: Any, text: str, name: str, donated: Sequence[tuple[int, int]]
+) -> FunctionText:
+    module = ir.Module.parse(text)
+    _strip(module.operation.attributes)
+    result: FunctionText | None = None
+    for op in _functions(module.operation):
+        attributes = op.operation.attributes
+        found = str(attributes["sym_name"]).strip('"')
+        if found == name:
+            attributes["sym_name"] = ir.StringAttr.get("main")
+            attributes["sym_visibility"] = ir.StringAttr.get("public")
+            inputs, outputs = _set_attributes(ir, op.operation, dict(donated))
+            result = FunctionText("", inputs, outputs)
+        elif found in _function_names(module.operation):
+            op.operation.erase()
+    assert result is not None
+    return FunctionText(module.operation.get_asm(), result.inputs, result.outputs)
+
+
+def _strip(attributes: Any) -> None:
+    for key in [a.name if hasattr(a, "name") else a for a in attributes]:
+        if key.startswith(_PREFIX):
+            del attributes[key]
+
+
+def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> tuple[Any, Any]:
+    """Drops the compiler's own attributes and writes down which output takes which buffer."""
+    _strip(function.attributes)
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    for key, types, pairs in (
+        ("arg_attrs", type_.inputs, donated),
+        ("res_attrs", type_.results, dict[int, int]()),
+    ):
+        if not len(types):
+            continue
+        old = (
+            list(ir.ArrayAttr(function.attributes[key]))
+            if key in function.attributes
+            else [ir.DictAttr.get({})] * len(types)
+        )
+        new: list[Any] = []
+        for i, item in enumerate(old):
+            entries = {
+                named.name: named.attr
+                for named in ir.DictAttr(item)
+                if not named.name.startswith(_PREFIX) and named.name not in _ALIASING
+            }
+            if i in pairs:
+                integer = ir.IntegerType.get_signless(32)
+                entries["tf.aliasing_output"] = ir.IntegerAttr.get(integer, pairs[i])
+            new.append(ir.DictAttr.get(entries))
+        function.attributes[key] = ir.ArrayAttr.get(new)
+    return _tensor_types(type_.inputs), _tensor_types(type_.results)
+
+
+def _tensor_types(types: Any) -> tuple[tuple[tuple[int, ...], str], ...]:
+    result: list[tuple[tuple[int, ...], str]] = []
+    for type_ in types:
+        match = re.fullmatch(r"tensor<((?:\d+x)*)(\w+(?:<\w+>)?)>", str(type_))
+        if match is None:
+            raise PlanMismatchError(f"tensor type {type_}, expected a static shape")
+        shape = tuple(int(d) for d in match[1].split("x") if d)
+        result.append((shape, match[2]))
+    return tuple(result)
