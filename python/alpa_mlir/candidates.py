@@ -21,7 +21,7 @@ from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, RescaleError,
 from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_tried import Tried, candidate_text
-from alpa_mlir.trace import Traced
+from alpa_mlir.traced import Traced
 
 Progress = Callable[[int, int, str], None]
 

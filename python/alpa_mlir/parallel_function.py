@@ -17,7 +17,7 @@ from alpa_mlir.parallel_step import ParallelStep, Progress
 from alpa_mlir.planned_step import Options, PlannedStep, TracedStep, positions, trace_step
 from alpa_mlir.runtime.whole_array import WholeArray
 from alpa_mlir.search import AutoParallel
-from alpa_mlir.trace import Traced
+from alpa_mlir.traced import Traced
 
 _jax: Any = jax
 

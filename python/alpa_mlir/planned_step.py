@@ -25,7 +25,7 @@ from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
 from alpa_mlir.plan_tried import Tried, tried_text
 from alpa_mlir.planning import Planner
 from alpa_mlir.search import AutoParallel
-from alpa_mlir.trace import Traced
+from alpa_mlir.traced import Traced
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from alpa_mlir.micro_batch import Leaf
 from alpa_mlir.planned_step import Options, TracedStep
 from alpa_mlir.search import AutoParallel
 from alpa_mlir.signature import Input, Output, Reduction, Signature
-from alpa_mlir.trace import Traced
+from alpa_mlir.traced import Traced
 
 _ir: Any = ir
 _jax: Any = jax

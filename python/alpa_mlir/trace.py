@@ -7,128 +7,18 @@ differentiated function are tagged with their forward equation (see tagging.py).
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, cast
+from dataclasses import replace
+from typing import Any, Literal
 
-import jax
-import numpy as np
-
-from . import carry, jaxpr_facts, micro_batch, random_keys, tagging, trees
-from .bare_marks import filled
-from .call_form import CallForm, static_arguments
-from .compiler import Module
+from . import carry, jaxpr_facts, lowering, micro_batch, trees
+from .call_form import static_arguments
 from .errors import TraceError
 from .forward_only import ForwardStep
+from .lowering import Example
 from .micro_batch import MICRO_BATCH, Leaf
-from .plan_check import without_locations
-from .plan_interface import StaticArgument
 from .signature import Input, Output, Signature
-
-__all__ = ["Input", "Leaf", "Output", "Signature", "Traced", "trace"]
-
-# JAX leaves many of its types unknown to checkers; the alias says so in one place.
-_jax: Any = jax
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A step as the compiler wants it.
-
-    Attributes:
-        text: StableHLO module in generic form with locations.
-        signature: what its inputs and outputs are.
-        in_tree: tree of the tuple of positional arguments, the static ones left out.
-        out_tree: tree of the result.
-        in_leaves: the flattened arguments, batches at micro-batch size.
-        out_leaves: the flattened results.
-        static: the static arguments: positions, and values that are names or numbers.
-        tagged_equations: number of forward equations that carry a tag; 0 if nothing is
-            differentiated or this JAX cannot be tagged.
-        whole_only: why the step has one micro-batch only; empty if it may have several, and
-            always for steps with gradients.
-        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
-            text was kept from an earlier trace.
-    """
-
-    text: str = field(repr=False)
-    signature: Signature
-    in_tree: Any
-    out_tree: Any
-    in_leaves: tuple[Leaf, ...] = field(repr=False)
-    out_leaves: tuple[Leaf, ...] = field(repr=False)
-    static: tuple[StaticArgument, ...]
-    tagged_equations: int
-    whole_only: str
-    lowered: Any = field(repr=False)
-
-    def as_text(self, debug_info: bool = False) -> str:
-        """The module in pretty form, for people."""
-        if self.lowered is None:
-            return Module(self.text, self.signature.name).as_text(debug_info=debug_info)
-        return self.lowered.as_text(debug_info=debug_info)
-
-    @cached_property
-    def form(self) -> CallForm:
-        """How the step is called."""
-        return CallForm(
-            self.signature.name,
-            self.signature.num_micro_batches,
-            self.in_tree,
-            self.out_tree,
-            self.in_leaves,
-            self.out_leaves,
-            tuple(item.kind == "batch" for item in self.signature.inputs[: len(self.in_leaves)]),
-            self.static,
-            is_numbered=len(self.signature.inputs) > len(self.in_leaves),
-        )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Tells this step from others: equal computations with equal signatures have equal ones."""
-        text = without_locations(self.text) + self.signature.to_json()
-        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-    def resized(self, signature: Signature, text: str) -> Traced:
-        """The same step at another number of micro-batches, as it was traced before.
-
-        Args:
-            signature, text: what that trace gave.
-        """
-        if signature.num_micro_batches == self.signature.num_micro_batches:
-            return self
-
-        def fit(leaves: Sequence[Leaf], forms: Sequence[Input] | Sequence[Output]) -> Any:
-            return tuple(
-                replace(leaf, shape=(*form.shape[:1], *leaf.shape[1:]), data_shape=form.shape)
-                if leaf.shape
-                else leaf
-                for leaf, form in zip(leaves, forms, strict=False)
-            )
-
-        return replace(
-            self,
-            text=text,
-            signature=signature,
-            in_leaves=fit(self.in_leaves, signature.inputs),
-            out_leaves=fit(self.out_leaves, signature.outputs),
-            lowered=None,
-        )
-
-    def flatten_args(self, *args: Any) -> list[Any]:
-        """Arrays for the module's inputs, batches at full size; keys become their data.
-
-        Raises:
-            ArgumentMismatchError: another tree, shape or dtype than the traced one.
-        """
-        return self.form.flatten_args(*args)
-
-    def unflatten_results(self, flat: Sequence[Any]) -> Any:
-        """The step's result from the module's outputs; key data become keys again."""
-        return self.form.unflatten_results(flat)
+from .traced import Traced
 
 
 def trace(
@@ -175,41 +65,24 @@ def trace(
         raise TraceError(
             f"got {gradient_reduction!r}", where="gradient_reduction", fix="use 'mean' or 'sum'"
         )
-    name = _name(fn)
-    static = micro_batch.positions(static_argnums, len(args), "static_argnums")
-    dynamic = [i for i in range(len(args)) if i not in static]
-    if not dynamic:
-        raise TraceError("no example argument holds arrays", where=name, fix="pass a batch")
-    default = dynamic[-1] if batch_argnums is None else batch_argnums
-    batches = micro_batch.positions(default, len(args), "batch_argnums")
-    if set(batches) & set(static):
-        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
+    static, dynamic, batches = _kinds(fn, args, static_argnums, batch_argnums)
     for number in carried or {}:
         if number not in dynamic or number in batches:
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-
     names = micro_batch.argument_names(fn, len(args))
     full = micro_batch.abstract(args, dynamic, names)
     micro = micro_batch.split_batches(full, batches, names, num_micro_batches)
-    jitted = _jax.jit(fn, static_argnums=static, keep_unused=True)
+    example = Example(fn, static, dynamic, batches, micro, full, num_micro_batches)
     # Whether the step needs the micro-batch's number is known for sure once it is traced.
-    numbered = num_micro_batches > 1 and any(
-        random_keys.may_be_key(leaf) for i in dynamic for leaf in trees.leaves(full[i])
-    )
-    shapes = (micro, full)
-    given = (static, dynamic, batches, shapes, num_micro_batches, hook, platform)
-    traced, lowered, session, numbered = _run_and_lower(fn, jitted, *given, numbered)
+    step = lowering.lower(example, example.may_draw(), hook, platform)
     forward: ForwardStep | None = None
-    if lowered is None:
-        plain = jitted.trace(*micro) if numbered else traced
-        forward = _forward_step(plain, jitted, shapes, batches, num_micro_batches, name)
-        tagged = forward.function(name, dynamic, trees.structure(traced.out_info))
-        again = _jax.jit(tagged, static_argnums=static, keep_unused=True)
-        traced, lowered, session, numbered = _run_and_lower(
-            tagged, again, *given, numbered, is_tagged=True
-        )
-
-    _check_single_examples(jitted, micro, full, num_micro_batches, name)
+    if step.lowered is None:
+        plain = example.jitted.trace(*micro) if step.numbered else step.traced
+        forward = lowering.forward_step(example, plain)
+        tagged = forward.function(example.name, dynamic, trees.structure(step.traced.out_info))
+        again = replace(example, fn=tagged)
+        step = lowering.lower(again, step.numbered, hook, platform, is_tagged=True)
+    lowering.check_single_examples(example)
 
     in_paths, in_tree = trees.flatten_with_path(tuple(micro[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -217,12 +90,12 @@ def trace(
         micro_batch.make_leaf(names[owner] + trees.text(path[1:]), aval)
         for owner, (path, aval) in zip(owners, in_paths, strict=True)
     )
-    out_paths, out_tree = trees.flatten_with_path(traced.out_info)
+    out_paths, out_tree = trees.flatten_with_path(step.traced.out_info)
     out_leaves = tuple(
         micro_batch.make_leaf("result" + trees.text(path), aval) for path, aval in out_paths
     )
 
-    facts = jaxpr_facts.result_facts(traced.jaxpr)
+    facts = jaxpr_facts.result_facts(step.traced.jaxpr)
     if forward is not None and forward.why_whole:  # Any result may be the next value of a state.
         facts = [replace(f, phase="update" if f.phase == "forward" else f.phase) for f in facts]
     states: list[carry.Subtree] = []
@@ -235,21 +108,11 @@ def trace(
                 )
             )
     out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
-    result = carry.subtree(traced.out_info, "result", out_avals, 0)
+    result = carry.subtree(step.traced.out_info, "result", out_avals, 0)
     pairs = carry.match_state(states, result, facts, carried)
 
-    def full_shapes(factor: int) -> list[tuple[int, ...]]:
-        grown = full
-        if factor != num_micro_batches:
-            grown = [_grow(a, factor) if i in batches else a for i, a in enumerate(micro)]
-            try:
-                jitted.eval_shape(*grown)
-            except (TypeError, ValueError):  # the state fixes the batch size: nothing to combine
-                grown = micro
-        return [tuple(leaf.shape) for leaf in trees.leaves(jitted.eval_shape(*grown))]
-
     batch_bits = sum(1 << i for i, owner in enumerate(owners) if owner in batches)
-    if numbered:
+    if step.numbered:
         number_bit = 1 << len(in_leaves)
         _check_carried_keys(in_leaves, pairs, facts, number_bit)
         batch_bits |= number_bit
@@ -265,7 +128,7 @@ def trace(
             batch_bits,
             num_micro_batches,
             gradient_reduction,
-            full_shapes,
+            example.result_shapes,
         )
     inputs = tuple(
         Input(
@@ -277,152 +140,45 @@ def trace(
         )
         for i, (leaf, owner) in enumerate(zip(in_leaves, owners, strict=True))
     )
-    if numbered:
+    if step.numbered:
         inputs += (Input(MICRO_BATCH, (1,), "uint32", "batch", per_micro_batch=True),)
     outputs = tuple(
         Output(leaf.name, leaf.data_shape, leaf.data_dtype, reduction)
         for leaf, reduction in zip(out_leaves, reductions, strict=True)
     )
-    module = lowered.compiler_ir("stablehlo").operation
-    _check_main(module, len(inputs), len(outputs), name)
+    module = step.lowered.compiler_ir("stablehlo").operation
+    _check_main(module, len(inputs), len(outputs), example.name)
     return Traced(
         module.get_asm(print_generic_op_form=True, enable_debug_info=True),
-        Signature(name, num_micro_batches, gradient_reduction, inputs, outputs),
+        Signature(example.name, num_micro_batches, gradient_reduction, inputs, outputs),
         in_tree,
         out_tree,
         in_leaves,
         out_leaves,
         static_arguments(args, static),
-        session.equations,
+        step.session.equations,
         "" if forward is None else forward.why_whole,
-        lowered,
+        step.lowered,
     )
 
 
-def _forward_step(
-    traced: Any,
-    jitted: Any,
-    shapes: tuple[Sequence[Any], Sequence[Any]],
-    batches: Sequence[int],
-    count: int,
-    name: str,
-) -> ForwardStep:
-    """What of a step without gradients runs for each micro-batch, and what once.
-
-    Args:
-        traced: the step at micro-batch size.
-        shapes: arguments at micro-batch size, and at full size.
-    """
-    micro, larger = shapes
-    if count == 1:  # Seen beside a batch twice as large.
-        larger = [_grow(a, 2) if i in batches else a for i, a in enumerate(micro)]
-    try:
-        whole = jitted.trace(*larger).jaxpr
-    except (TypeError, ValueError) as error:
-        whole = None
-        if count > 1:
-            raise TraceError(
-                f"the step works on one of {count} micro-batches, but not on the whole batch: "
-                f"{str(error).splitlines()[0]}",
-                where=name,
-                fix="take sizes from the batch's shape, or use one micro-batch",
-            ) from error
-    if whole is not None:
-        whole = filled(whole, tagging.call_body)
-    return ForwardStep(filled(traced.jaxpr, tagging.call_body), whole, count, name)
-
-
-def _run_and_lower(
+def _kinds(
     fn: Callable[..., Any],
-    jitted: Any,
-    static: Sequence[int],
-    dynamic: Sequence[int],
-    batches: Sequence[int],
-    shapes: tuple[Sequence[Any], Sequence[Any]],
-    count: int,
-    hook: bool,
-    platform: str | None,
-    numbered: bool,
-    is_last: bool = False,
-    is_tagged: bool = False,
-) -> tuple[Any, Any, tagging.TagSession, bool]:
-    """Trace and lower; anew if the step turns out to need the micro-batch's number after all,
-    or not to need it. A step without gradients is not lowered before its equations are tagged."""
-    with tagging.tag_gradients(hook) as session:
-        if numbered:
-            traced, is_stochastic = _run_numbered(
-                session, fn, static, dynamic, batches, shapes, count
-            )
-        else:
-            traced = _run(jitted, *shapes, count, _name(fn))
-            is_stochastic = count > 1 and (
-                session.keys > 0 or _outside_draws(traced, session, ()).found()
-            )
-        is_forward = session.functions == 0 and not jaxpr_facts.has_gradients(traced.jaxpr.jaxpr)
-        if is_forward and not is_tagged:
-            return traced, None, session, numbered
-        if is_last or is_stochastic == numbered:
-            platforms = (platform,) if platform else None
-            return traced, traced.lower(lowering_platforms=platforms), session, numbered
-    given = (fn, jitted, static, dynamic, batches, shapes, count, hook, platform)
-    return _run_and_lower(*given, is_stochastic, is_last=True, is_tagged=is_tagged)
-
-
-def _run_numbered(
-    session: tagging.TagSession,
-    fn: Callable[..., Any],
-    static: Sequence[int],
-    dynamic: Sequence[int],
-    batches: Sequence[int],
-    shapes: tuple[Sequence[Any], Sequence[Any]],
-    count: int,
-) -> tuple[Any, bool]:
-    """Trace with the micro-batch's number as last argument, so that random keys are folded.
-
-    Args:
-        shapes: arguments at micro-batch size, and at full size.
-
-    Returns:
-        The trace, and whether the number is used.
-    """
-
-    def numbered(*given: Any) -> Any:
-        session.micro_batch = given[-1][0]
-        return fn(*given[:-1])
-
-    name = _name(fn)
-    numbered.__name__ = numbered.__qualname__ = name
-    number = [_jax.ShapeDtypeStruct((size,), np.uint32) for size in (1, count)]
-    micro, full = ([*args, n] for args, n in zip(shapes, number, strict=True))
-    jitted = _jax.jit(numbered, static_argnums=tuple(static), keep_unused=True)
-    traced = _run(jitted, micro, full, count, name)
-    leaves = [(i in batches) for i in dynamic for _ in trees.leaves(micro[i])]
-    outside = _outside_draws(traced, session, leaves)
-    if not outside.found():
-        return traced, session.keys > 0
-    tree = trees.structure(traced.out_info)
-
-    def redrawn(*given: Any) -> Any:
-        flat = [x for i in (*dynamic, -1) for x in trees.leaves(given[i])]
-        return trees.unflatten(tree, outside.evaluate(flat, given[-1][0]))
-
-    redrawn.__name__ = redrawn.__qualname__ = name
-    again = _jax.jit(redrawn, static_argnums=tuple(static), keep_unused=True)
-    return _run(again, micro, full, count, name), True
-
-
-def _outside_draws(
-    traced: Any, session: tagging.TagSession, is_batch: Sequence[bool]
-) -> random_keys.OutsideDraws:
-    """Draws outside of differentiated functions; in a step that has none of these, those that
-    results which depend on the batch are made of."""
-    closed = traced.jaxpr
-    wanted = [False] * len(closed.jaxpr.outvars)
-    if session.functions == 0:
-        # Unless it is known better, whatever is drawn may count.
-        bits = sum(1 << i for i, batch in enumerate(is_batch) if batch) if is_batch else -1
-        wanted = [bool(f.depends & bits) for f in jaxpr_facts.result_facts(closed)]
-    return random_keys.OutsideDraws(closed, wanted, tagging.call_body)
+    args: Sequence[Any],
+    static_argnums: int | Sequence[int],
+    batch_argnums: int | Sequence[int] | None,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Numbers of the arguments that are Python values, of the others, and of the batches."""
+    static = micro_batch.positions(static_argnums, len(args), "static_argnums")
+    dynamic = tuple(i for i in range(len(args)) if i not in static)
+    if not dynamic:
+        where = lowering.name_of(fn)
+        raise TraceError("no example argument holds arrays", where=where, fix="pass a batch")
+    default = dynamic[-1] if batch_argnums is None else batch_argnums
+    batches = micro_batch.positions(default, len(args), "batch_argnums")
+    if set(batches) & set(static):
+        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
+    return static, dynamic, batches
 
 
 def _check_carried_keys(
@@ -443,85 +199,9 @@ def _check_carried_keys(
             )
 
 
-def _name(fn: Any) -> str:
-    """The function's own name, seen through `functools.partial`; else that of its type."""
-    while isinstance(fn, functools.partial):
-        fn = cast("functools.partial[Any]", fn).func
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
 def _first(owners: Sequence[int], number: int) -> int:
     """Number of the first leaf of an argument; any number will do for one without leaves."""
     return owners.index(number) if number in owners else 0
-
-
-def _grow(tree: Any, factor: int) -> Any:
-    return trees.map_leaves(
-        lambda x: _jax.ShapeDtypeStruct((x.shape[0] * factor, *x.shape[1:]), x.dtype), tree
-    )
-
-
-def _run(jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, name: str) -> Any:
-    """Trace at micro-batch shape; a failure that the full batch does not have is explained."""
-    try:
-        traced = jitted.trace(*micro)
-    except (TypeError, ValueError) as error:
-        if count == 1:
-            raise
-        try:
-            jitted.eval_shape(*full)
-        except (TypeError, ValueError):
-            raise error from None
-        raise TraceError(
-            f"the step works on the whole batch but not on one of {count} micro-batches: "
-            f"{str(error).splitlines()[0]}",
-            where=name,
-            fix="take sizes from the batch's shape, keep data of single examples out of the state "
-            "and arrays without a batch dimension out of the batch, or use one micro-batch",
-        ) from error
-    if traced.jaxpr.effects:
-        effects = ", ".join(sorted(str(effect) for effect in traced.jaxpr.effects))
-        raise TraceError(
-            f"the step has side effects ({effects})",
-            where=name,
-            fix="remove callbacks such as jax.debug.print and mutable references",
-        )
-    return traced
-
-
-def _check_single_examples(
-    jitted: Any, micro: Sequence[Any], full: Sequence[Any], count: int, name: str
-) -> None:
-    """A batch of one example fits state with a batch dimension by broadcasting, silently."""
-
-    def other(one: Any, all_of_them: Any) -> Any:
-        if one.shape == all_of_them.shape or one.shape[0] != 1:
-            return one
-        size = 3 if all_of_them.shape[0] == 2 else 2
-        return _jax.ShapeDtypeStruct((size, *one.shape[1:]), one.dtype)
-
-    def forms(tree: Any) -> list[Any]:
-        return [x for x in trees.leaves(tree) if hasattr(x, "shape")]
-
-    pairs = [
-        p for a, b in zip(micro, full, strict=True) for p in zip(forms(a), forms(b), strict=True)
-    ]
-    if all(a.shape == b.shape or a.shape[0] != 1 for a, b in pairs):
-        return
-    two = [
-        _jax.tree.map(other, a, b) if forms(a) and forms(a) != forms(b) else a
-        for a, b in zip(micro, full, strict=True)
-    ]
-    try:
-        jitted.eval_shape(*two)
-    except (TypeError, ValueError) as error:
-        raise TraceError(
-            f"the step works on micro-batches of one example, but not of two, so its state holds "
-            f"data of single examples: {str(error).splitlines()[0]}",
-            where=name,
-            fix=f"keep data of single examples out of the state, or use fewer than {count} "
-            "micro-batches",
-        ) from error
 
 
 def _check_main(module: Any, inputs: int, outputs: int, name: str) -> None:
