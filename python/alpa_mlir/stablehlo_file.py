@@ -6,7 +6,6 @@ with the attributes of docs/architecture.md, or its reader does.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from jaxlib.mlir import ir
 
 from alpa_mlir import trees
 from alpa_mlir.compiler import Module
+from alpa_mlir.element_types import numpy_name
 from alpa_mlir.errors import MicroBatchError, ModuleSyntaxError, TraceError
 from alpa_mlir.method import Method
 from alpa_mlir.micro_batch import Leaf
@@ -29,14 +29,6 @@ from alpa_mlir.traced import Traced
 _ir: Any = ir
 _jax: Any = jax
 _jnp: Any = jax.numpy
-_TYPES = {
-    "i1": "bool",
-    "bf16": "bfloat16",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-}
-_FLOATS = re.compile(r"f(\d+)(?:(E\w+))?$")
-_INTEGERS = re.compile(r"(u|s)?i(\d+)$")
 # How the tracer names gradients, see docs/architecture.md.
 _GRADIENT = "transpose(jvp(alpa_eqn"
 
@@ -168,7 +160,7 @@ def _described(types: Any, attributes: Any, name: str, where: str) -> list[_Port
                 f"{what} {number} is {kind}, expected a tensor of static shape", where=where
             )
         shape = tuple(int(size) for size in tensor.shape)
-        dtype = dtype_of(str(tensor.element_type))
+        dtype = numpy_name(str(tensor.element_type))
         if dtype is None:
             raise TraceError(f"elements of type {tensor.element_type} are not known", where=where)
         named = [] if entry is None else list(_ir.DictAttr(entry))
@@ -181,24 +173,6 @@ def _plain(attribute: Any) -> Any:
     if isinstance(attribute, _ir.StringAttr | _ir.IntegerAttr):
         return attribute.value
     return True
-
-
-def dtype_of(element: str) -> str | None:
-    """NumPy's name of an element type of MLIR, None if there is none.
-
-    Example:
-        >>> [dtype_of(name) for name in ("f32", "ui8", "f8E4M3FN", "tuple<>")]
-        ['float32', 'uint8', 'float8_e4m3fn', None]
-    """
-    name = _TYPES.get(element)
-    if name is None and (found := _FLOATS.match(element)):
-        name = f"float{found[1]}" + (f"_{found[2].lower()}" if found[2] else "")
-    if name is None and (found := _INTEGERS.match(element)):
-        name = ("uint" if found[1] == "u" else "int") + found[2]
-    try:
-        return None if name is None else str(_jnp.dtype(name))
-    except TypeError:
-        return None
 
 
 def _inputs(

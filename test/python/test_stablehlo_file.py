@@ -16,7 +16,7 @@ from alpa_mlir.errors import (
     TraceError,
     UnsupportedOpError,
 )
-from alpa_mlir.stablehlo_file import dtype_of, read_stablehlo
+from alpa_mlir.stablehlo_file import read_stablehlo
 
 WIDTH, ROWS = 8, 4
 
@@ -113,23 +113,6 @@ def test_a_file_that_says_all_of_it(tmp_path):
     expected = function.compile(w, x)(w, x)
     for got, want in zip(planned.load()(w, x), expected, strict=True):
         np.testing.assert_array_equal(got, want)
-
-
-def test_element_types():
-    names = {
-        "i1": "bool",
-        "i8": "int8",
-        "ui32": "uint32",
-        "si16": "int16",
-        "i4": "int4",
-        "f64": "float64",
-        "bf16": "bfloat16",
-        "f8E5M2": "float8_e5m2",
-        "complex<f64>": "complex128",
-        "index": None,
-        "f80": None,
-    }
-    assert {name: dtype_of(name) for name in names} == names
 
 
 MAIN = "func.func @main(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<f32>)"

@@ -8,17 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from alpa_mlir.element_types import numpy_name
 from alpa_mlir.report.model import Operand, Spec
 
-_DTYPES = {
-    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-    "bf16": "bfloat16",
-    "i1": "bool",
-    **{f"i{n}": f"int{n}" for n in (4, 8, 16, 32, 64)},
-    **{f"ui{n}": f"uint{n}" for n in (4, 8, 16, 32, 64)},
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-}
 _TYPE = re.compile(r"((?:\d+x)*)([A-Za-z]\S*)")
 _TENSOR = re.compile(r"\[([^\]]*)\](?: partial ([\d ]+))?")
 
@@ -37,7 +29,7 @@ def _types(text: str) -> list[tuple[tuple[int, ...], str] | None]:
             found.append(None)
             continue
         shape = tuple(int(size) for size in match[1].split("x") if size)
-        found.append((shape, _DTYPES.get(match[2], match[2])))
+        found.append((shape, numpy_name(match[2]) or match[2]))
     return found
 
 

@@ -16,6 +16,7 @@ from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from alpa_mlir.element_types import mlir_name
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_tensor import TensorSpec
@@ -52,23 +53,10 @@ def backends_are_up() -> bool:
     return bool(xla_bridge.backends_are_initialized())
 
 
-_MLIR_NAMES = {"bool": "i1", "complex64": "complex<f32>", "complex128": "complex<f64>"}
-_KINDS = (("uint", "ui"), ("int", "i"), ("bfloat", "bf"), ("float", "f"))
-
-
-def mlir_dtype(dtype: str) -> str:
-    """NumPy's dtype name as an MLIR element type: `float32` -> `f32`."""
-    if dtype in _MLIR_NAMES:
-        return _MLIR_NAMES[dtype]
-    for prefix, short in _KINDS:
-        if dtype.startswith(prefix) and dtype.removeprefix(prefix)[:1].isdigit():
-            return (short + dtype.removeprefix(prefix)).replace("_", "")
-    return dtype
-
-
 def mlir_type(tensor: TensorSpec) -> str:
     """`tensor<4x8xf32>`."""
-    return f"tensor<{''.join(f'{d}x' for d in tensor.shape)}{mlir_dtype(tensor.dtype)}>"
+    sizes = "".join(f"{size}x" for size in tensor.shape)
+    return f"tensor<{sizes}{mlir_name(tensor.dtype) or tensor.dtype}>"
 
 
 @lru_cache(maxsize=8192)
