@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from alpa_mlir.plan import Plan
@@ -10,6 +10,7 @@ from alpa_mlir.report.model import Candidate, Certificate, Compared, DearOp, Dec
 from alpa_mlir.report.specs import alike, short_where
 
 Row = Mapping[str, Any]
+_Placed = tuple[int, Row]  # A row, and its stage.
 
 _MOST_ROWS = 400  # Of ops and decisions, the dearest; layers that are alike are one row.
 _MOST_CHANGES = 200  # Of a comparison.
@@ -72,16 +73,10 @@ def compared(plan: Plan, others: Mapping[str, Plan]) -> tuple[Compared, ...]:
 def decisions(explanations: Sequence[Row | None]) -> tuple[tuple[Decision, ...], int]:
     """Decisions that had another choice, alike ones as one row, the dearest to change last; and
     how many rows there are in all."""
-    groups: dict[Any, list[tuple[int, Row]]] = {}
-    for stage, explanation in enumerate(explanations):
-        for row in (explanation or {}).get("decisions", ()):
-            if "runner_up" in row:
-                where = alike(short_where(row["where"]))
-                names = (row["op"], where, row["phase"], row["chosen"], row["runner_up"])
-                groups.setdefault(names, []).append((stage, row))
+    changeable = [item for item in _rows(explanations, "decisions") if "runner_up" in item[1]]
     rows = [
         Decision(
-            op.removeprefix("stablehlo."),
+            op,
             where,
             phase,
             chosen,
@@ -90,9 +85,11 @@ def decisions(explanations: Sequence[Row | None]) -> tuple[tuple[Decision, ...],
             max(row["choices"] for _, row in members),
             sum(row["seconds"] for _, row in members),
             min(row["runner_up_more_seconds"] for _, row in members),
-            tuple(sorted({stage for stage, _ in members})),
+            _stages(members),
         )
-        for (op, where, phase, chosen, runner_up), members in groups.items()
+        for (op, where, phase, chosen, runner_up), members in _kinds(
+            changeable, "chosen", "runner_up"
+        )
     ]
     rows.sort(key=lambda row: -row.seconds)
     return tuple(rows[:_MOST_ROWS]), len(rows)
@@ -100,27 +97,46 @@ def decisions(explanations: Sequence[Row | None]) -> tuple[tuple[Decision, ...],
 
 def dear_ops(explanations: Sequence[Row | None]) -> tuple[tuple[DearOp, ...], int]:
     """What ops cost, alike ones as one row, the dearest first; and how many rows there are."""
-    groups: dict[Any, list[tuple[int, Row]]] = {}
-    for stage, explanation in enumerate(explanations):
-        for row in (explanation or {}).get("ops", ()):
-            where = alike(short_where(row["where"]))
-            names = (row["op"], where, row["phase"], row["specs"])
-            groups.setdefault(names, []).append((stage, row))
     rows = [
         DearOp(
-            op.removeprefix("stablehlo."),
+            op,
             where,
             phase,
             specs,
             len(members),
             sum(row["compute_seconds"] for _, row in members),
             sum(row["communication_seconds"] for _, row in members),
-            tuple(sorted({stage for stage, _ in members})),
+            _stages(members),
         )
-        for (op, where, phase, specs), members in groups.items()
+        for (op, where, phase, specs), members in _kinds(_rows(explanations, "ops"), "specs")
     ]
     rows.sort(key=lambda row: -(row.compute_seconds + row.communication_seconds))
     return tuple(rows[:_MOST_ROWS]), len(rows)
+
+
+def _rows(explanations: Sequence[Row | None], table: str) -> list[_Placed]:
+    """A table of all stages, with the number of each row's stage."""
+    return [
+        (stage, row)
+        for stage, explanation in enumerate(explanations)
+        for row in (explanation or {}).get(table, ())
+    ]
+
+
+def _kinds(
+    rows: Iterable[_Placed], *fields: str
+) -> Iterable[tuple[tuple[str, ...], list[_Placed]]]:
+    """Rows that are alike but for their layers, by op, place, phase and these fields."""
+    groups: dict[tuple[str, ...], list[_Placed]] = {}
+    for stage, row in rows:
+        op, where = row["op"].removeprefix("stablehlo."), alike(short_where(row["where"]))
+        names = (op, where, row["phase"], *(row[field] for field in fields))
+        groups.setdefault(names, []).append((stage, row))
+    return groups.items()
+
+
+def _stages(members: Sequence[_Placed]) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage, _ in members}))
 
 
 def certificates(plan: Plan) -> tuple[Certificate, ...]:
