@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "32")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
@@ -18,5 +20,6 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 # Plans of one run of the tests are not those of an earlier run.
 os.environ["ALPA_MLIR_CACHE"] = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
 
+pytest.register_assert_rewrite("alpa_rows")
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "python"), str(_ROOT / "test")]

@@ -103,3 +103,8 @@ def specs_of(step: alpa_mlir.ParallelStep):
     state, batch = step.get_input_placement_specs()
     parts = state["params"]["w0"], state["opt"][0].mu["w0"], batch["x"]
     return [any(axes for axes in part.sharding_specs[0]) for part in parts]
+
+
+def follow(step, **options):
+    method = alpa_mlir.FollowParallel(step, **options)
+    return alpa_mlir.parallelize(loss_of, method=method)
