@@ -87,3 +87,25 @@ def intercept_grad(
         yield True
     finally:
         _patch.leave()
+
+
+def accept_as_array(kind: type, array_of: Callable[[Any], jax.Array]) -> None:
+    """Let functions of JAX take objects of a class, with `shape` and `dtype`, as arrays.
+
+    Where JAX has no such door, they take what `array_of` makes of one.
+    """
+    try:
+        from jax._src import core, dtypes
+
+        owner: Any = core
+        mappings, abstract = owner.pytype_aval_mappings, owner.shaped_abstractify
+        owner = dtypes
+        register = owner.register_canonicalize_value_handler
+    except (ImportError, AttributeError):
+        return
+
+    def aval(x: Any) -> Any:
+        return abstract(jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+    mappings[kind] = aval
+    register(kind, array_of)

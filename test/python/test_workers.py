@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import gc
+import pickle
 
 import alpa_mlir
 import handmade
@@ -82,6 +84,53 @@ def test_arrays_stay_in_workers(two):
     assert repr(w1).endswith("float32[16, 4] [y, R] on a 1x2 mesh of devices 2 3)")
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(w0)[0] = 1
+
+
+def test_arrays_read_like_those_of_jax(two, monkeypatch):
+    step = two()
+    state, batch = handmade.arguments(2)
+    w0, _, loss, _ = step(flat(state, batch))
+    fetched = []
+    fetch = type(step).fetch
+    monkeypatch.setattr(
+        type(step), "fetch", lambda home, array: fetched.append(array) or fetch(home, array)
+    )
+    assert not hasattr(w0, "other")
+    assert not getattr(w0, "weak_type", False)
+    with pytest.raises(AttributeError, match="'DistributedArray' object has no attribute 'other'"):
+        _ = w0.other
+    assert not fetched
+    host = np.asarray(w0)
+    assert len(list(w0)) == len(host)
+    assert float(loss) in loss[None]
+    with pytest.raises(TypeError):
+        iter(loss)
+    np.testing.assert_array_equal(w0 == w0, np.ones(w0.shape, bool))
+    np.testing.assert_array_equal(w0 != host + 1, np.ones(w0.shape, bool))
+    np.testing.assert_array_equal(w0 == np.asarray(w0)[0], host == host[0])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(w0)
+    np.testing.assert_allclose(jax.numpy.log(loss), np.log(np.asarray(loss)))
+    np.testing.assert_allclose(jax.jit(lambda x: x.sum())(w0), host.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(jax.device_put(w0), host)
+    np.testing.assert_array_equal(divmod(w0, 2)[1], host % 2)
+    assert round(loss, 2) == round(float(loss), 2)
+
+
+def test_copies_outlive_the_step_that_uses_the_state_up(two):
+    step = two()
+    state, batch = handmade.arguments(2)
+    first = step(flat(state, batch))
+    host = np.array(first[0])
+    copies = [copy.deepcopy(first[0]), pickle.loads(pickle.dumps(first[0]))]
+    copy.copy(first[0])
+    gc.collect()
+    second = step([*first[:2], batch["x"], batch["y"]])
+    step.synchronize()
+    for other in copies:
+        np.testing.assert_array_equal(other, host)
+    again = step([copies[0], second[1], batch["x"], batch["y"]])
+    assert np.isfinite(again[2])
 
 
 def test_state_is_used_up(two):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +18,7 @@ from alpa_mlir.runtime.whole_array import WholeArray
 
 
 @dataclass(frozen=True)
-class ArraySharding:
+class ArraySharding(jax.sharding.Sharding):
     """How workers hold an array.
 
     Attributes:
@@ -27,6 +28,11 @@ class ArraySharding:
 
     mesh: MeshInfo
     spec: tuple[tuple[str, ...], ...]
+
+    @property
+    def num_devices(self) -> int:
+        """Of this process, once the array is read."""
+        return 1
 
     def as_text(self) -> str:
         """`[x, R] on a 1x2 mesh of devices 0 1`."""
@@ -97,6 +103,9 @@ class DistributedArray(WholeArray):
         self._replies: list[Reply] | None = None
         self._host: NDArray[Any] | None = None
         self._gone: str | None = None
+
+    # For JAX: that it may put what it reads where it likes.
+    _committed = False
 
     def is_deleted(self) -> bool:
         return self._gone is not None

@@ -18,8 +18,9 @@ _jnp: Any = jax.numpy
 
 
 class DistributedKeys(WholeArray):
-    """Keys in the memory of workers. The next step takes them where they are; functions of
-    `jax.random` take `whole()` of them, which fetches the data.
+    """Keys in the memory of workers. The next step takes them where they are, functions under
+    `jax.jit` and `jax.device_get` fetch them; those of `jax.random` itself take `whole()` of
+    them.
 
     Attributes:
         data: their data; the last dimensions are those of one key.
@@ -54,7 +55,10 @@ class DistributedKeys(WholeArray):
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        raise TypeError("typed keys are no array of NumPy; take jax.random.key_data of whole()")
+        return self.whole()  # What `jax.device_get` gives of keys; NumPy refuses it.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(_jax.random.wrap_key_data, impl=self.impl), (np.asarray(self.data),)
 
     def __repr__(self) -> str:
         return f"DistributedKeys({self.impl}{list(self.shape)}, data {self.data!r})"

@@ -288,7 +288,7 @@ class DistributedPlan:
             twice = held.count(there.uid) > 1
             for rank in wanted.boxes:
                 call.inputs[rank][index] = Held(there.uid, copy=gives and twice)
-            if gives and there is x and x not in call.used_up:
+            if gives and there is x and not any(x is other for other in call.used_up):
                 call.used_up.append(x)
                 if twice:  # Copies were used up; the array itself is dropped behind the step.
                     call.drop.append((x.uid, x.workers))

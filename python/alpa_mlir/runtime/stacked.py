@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,8 @@ from alpa_mlir.runtime.whole_array import WholeArray
 class StackedArray(WholeArray):
     """An array in pieces along dimension 0, each on the devices of the stage that owns it.
 
-    The next step takes it as it is, without a copy. Anything else that reads it (NumPy,
-    `jax.numpy`, arithmetic, `jax.device_get`, methods of arrays) gets the whole array, put
-    together on the default device at that moment. It is a leaf of pytrees, like an array;
-    `jax.jit` takes `whole()` of it.
+    The next step takes it as it is, without a copy. Anything else that reads it gets the whole
+    array, put together on the default device at that moment.
 
     Attributes:
         pieces: the parts, in order; together they have `shape[0]` rows.
@@ -58,6 +57,9 @@ class StackedArray(WholeArray):
     def copy_to_host_async(self) -> None:
         for piece in self.pieces:
             piece.copy_to_host_async()
+
+    def __deepcopy__(self, memo: Any) -> StackedArray:
+        return StackedArray([copy.deepcopy(piece, memo) for piece in self.pieces])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if copy is False:
