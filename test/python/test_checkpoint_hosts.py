@@ -25,7 +25,7 @@ from alpa_mlir.errors import AlpaError
 from alpa_mlir.hosts.ray_hosts import RayWorkers
 from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.runtime import Placement
-from test_checkpoint import check_same
+from same_bits import check_same
 from test_hosts import SPANNING, TWO
 from test_init import init
 

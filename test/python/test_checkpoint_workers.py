@@ -29,7 +29,7 @@ from alpa_mlir.runtime.distributed_keys import DistributedKeys
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.stacked import StackedArray
-from test_checkpoint import check_same
+from same_bits import check_same
 from test_init import init
 
 

@@ -25,7 +25,7 @@ from alpa_mlir.initial_state import init_programs, trace_init
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.step_state import step_state
 from flax.training.train_state import TrainState
-from test_checkpoint import check_same
+from same_bits import check_same
 
 
 def init(key, scale=0.3):
