@@ -39,6 +39,7 @@ from alpa_mlir.errors import (
     WorkerError,
     WorkerLostError,
     WorkerMemoryError,
+    WorkerStalledError,
 )
 from alpa_mlir.version import VERSION
 
@@ -214,6 +215,7 @@ __all__ = [
     "WorkerError",
     "WorkerLostError",
     "WorkerMemoryError",
+    "WorkerStalledError",
     "Zero2Parallel",
     "Zero3Parallel",
     "automatic_remat",

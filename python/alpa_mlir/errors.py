@@ -104,6 +104,10 @@ class WorkerLostError(WorkerError):
         super().__init__(what, where=where, fix=fix)
 
 
+class WorkerStalledError(WorkerLostError):
+    """No worker of a group makes progress in a step; names what each of them waits for."""
+
+
 class WorkerMemoryError(WorkerError):
     """A worker found no memory, on its device or its host, for what it was asked to do."""
 

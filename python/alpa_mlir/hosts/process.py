@@ -32,7 +32,9 @@ Platform = Literal["cpu", "gpu"]
 
 OUT_OF_MEMORY_KILL = "killed by the kernel, which was out of memory"
 
-CONTROL = frozenset({"ping", "describe"})  # Answered at once, whatever the worker is doing.
+CONTROL = frozenset(
+    {"ping", "describe", "waits_for"}
+)  # Answered at once, whatever the worker is doing.
 
 
 @dataclass(frozen=True)

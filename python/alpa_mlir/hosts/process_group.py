@@ -14,7 +14,13 @@ from typing import Any
 
 import jax
 
-from alpa_mlir.errors import AlpaError, WorkerError, WorkerLostError
+from alpa_mlir.errors import (
+    AlpaError,
+    ArgumentMismatchError,
+    WorkerError,
+    WorkerLostError,
+    WorkerStalledError,
+)
 from alpa_mlir.hosts.interface import Progress
 from alpa_mlir.hosts.process import (
     CONTROL,
@@ -24,6 +30,7 @@ from alpa_mlir.hosts.process import (
     Start,
     versions,
 )
+from alpa_mlir.hosts.watch import watch
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement, part_of_plan
 from alpa_mlir.runtime.worker import Worker
@@ -41,10 +48,22 @@ class Limits:
     Attributes:
         start_seconds: until all processes are up, their devices made and connected.
         frozen_seconds: a worker that does not answer a ping for so long is lost.
+        stalled_seconds: a group in which something of a step is under way, and no worker finishes
+            an instruction, a program or a message for so long, is lost. It has to be longer than
+            the longest program takes; None waits forever. Compiling and reading do not count.
     """
 
     start_seconds: float = 120.0
     frozen_seconds: float = 30.0
+    stalled_seconds: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("start_seconds", "frozen_seconds", "stalled_seconds"):
+            value: float | None = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ArgumentMismatchError(
+                    f"{name}={value}", where="Limits", fix="give more than 0 seconds"
+                )
 
 
 def is_beside(method: str) -> bool:
@@ -66,7 +85,7 @@ class ProcessGroup(ABC):
     def __init__(self, size: int, limits: Limits) -> None:
         self.size = size
         self.limits = limits
-        self._lost: tuple[int, str] | None = None
+        self._lost: WorkerLostError | None = None
         self.lost_at: float = math.inf
         self._failed_at: dict[int, float] = {}
         self.closed: threading.Event = threading.Event()
@@ -97,16 +116,14 @@ class ProcessGroup(ABC):
     def check(self) -> None:
         """Raise what `call` would raise."""
         if self._lost is not None:
-            raise WorkerLostError(
-                self._lost[1], where=f"worker {self._lost[0]}", rank=self._lost[0]
-            )
+            raise self._error(self._lost)
         if self.closed.is_set():
             raise WorkerError("the workers were closed")
 
     @property
     def lost(self) -> tuple[int, str] | None:
-        """Rank of the first worker that was lost, and how."""
-        return self._lost
+        """Rank of the first worker that was lost (-1 for all of them), and how."""
+        return None if self._lost is None else (self._lost.rank, self._lost.what)
 
     def lose(self, rank: int, how: str) -> WorkerLostError:
         """Note that a worker is lost, and make sure that its process is gone.
@@ -114,13 +131,43 @@ class ProcessGroup(ABC):
         Returns:
             The error that names the worker that was lost first.
         """
+        first = self._lose(WorkerLostError(how, where=f"worker {rank}", rank=rank))
+        self._end(rank)
+        return first
+
+    def stalled(self, seconds: float, waits_for: Sequence[str]) -> WorkerLostError:
+        """Note that no worker makes progress, and make sure that their processes are gone.
+
+        Args:
+            seconds: for how long.
+            waits_for: what each worker waits for.
+
+        Returns:
+            As `lose`.
+        """
+        each = "; ".join(f"worker {rank} {what}" for rank, what in enumerate(waits_for))
+        first = self._lose(
+            WorkerStalledError(
+                f"no progress for {seconds:.0f} s: {each}",
+                where="workers",
+                fix="if a program may take so long, give Limits(stalled_seconds=..)",
+            )
+        )
+        for rank in reversed(range(self.size)):
+            self._end(rank)
+        return first
+
+    def _lose(self, error: WorkerLostError) -> WorkerLostError:
         with self._losing:
             if self._lost is None:
-                self._lost = rank, how
+                self._lost = error
                 self.lost_at = time.monotonic()
-        self._end(rank)
-        rank, how = self._lost
-        return WorkerLostError(how, where=f"worker {rank}", rank=rank)
+        return self._error(self._lost)
+
+    @staticmethod
+    def _error(lost: WorkerLostError) -> WorkerLostError:
+        """One of its own for everybody who raises it."""
+        return type(lost)(lost.what, where=lost.where, fix=lost.fix, rank=lost.rank)
 
     def ping(self, rank: int, timeout: float | None = None) -> dict[str, Any]:
         """What the worker says of itself, during a step as well.
@@ -161,32 +208,6 @@ class ProcessGroup(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def watch(self, sent: dict[int, tuple[float, Any]]) -> None:
-        """Send a ping to every worker that owes no answer, and lose those that owe it too long.
-
-        Args:
-            sent: when the last ping was sent to each worker, and its answer.
-
-        Raises:
-            WorkerLostError: a worker is lost.
-        """
-        now, limit = time.monotonic(), self.limits.frozen_seconds
-        for rank in range(self.size):
-            if rank in sent and sent[rank][1].done():
-                self._heard(rank, Call(self, rank, "ping", sent.pop(rank)[1]).result())
-            if rank not in sent:
-                sent[rank] = now, self.call(rank, "ping").future
-            elif now - sent[rank][0] > limit:
-                raise self.lose(rank, f"no answer for {limit:g} s: frozen or unreachable; killed")
-
-    def _heard(self, rank: int, said: Mapping[str, Any]) -> None:
-        """A worker that failed tells so in its answers, unless it waits for what never comes."""
-        if said.get("error") is None or said["lost_another"]:
-            return
-        now = time.monotonic()
-        if now - self._failed_at.setdefault(rank, now) > _GRACE_SECONDS:
-            raise self.lose(rank, f"failed: {said['error']}")
 
     # How a group starts.
 
@@ -254,7 +275,7 @@ class ProcessGroup(ABC):
         }
         addresses = self.all("prepare", lambda rank: (starts[rank],), deadline=deadline)
         self.all("connect", lambda _: (tuple(addresses),), deadline=deadline)
-        threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
+        threading.Thread(target=watch, args=(weakref.ref(self),), daemon=True).start()
         parts = [part_of_plan(plan, placement.meshes_of(plan, rank)) for rank in range(self.size)]
         self.all(
             "load",
@@ -376,19 +397,3 @@ def check_versions(facts: Sequence[ProcessFacts]) -> None:
                     where=f"worker {rank} on {found.host}",
                     fix=f"install {name} {version} there",
                 )
-
-
-def _watch(held: weakref.ref[ProcessGroup]) -> None:
-    """Ping all workers of a group again and again; who does not answer in time is lost."""
-    sent: dict[int, tuple[float, Any]] = {}
-    while True:
-        group = held()
-        if group is None or group.lost is not None or group.closed.is_set():
-            return
-        closed, limit = group.closed, group.limits.frozen_seconds
-        try:
-            group.watch(sent)
-        except AlpaError:  # Lost, or closed; whoever calls is told.
-            return
-        del group  # Between two looks it may be collected.
-        closed.wait(min(0.5, limit / 4))

@@ -7,7 +7,7 @@ ends for its transfers with others (`Ends`) in addition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,8 @@ class BoundStep:
         state_places: where state is taken from arrays that the caller has placed.
         given: values of such places that a call uses up.
         recorder: None where nothing is recorded.
+        started: the actions of a call, in order, by number.
+        calls: those that the call under way has still to start; `length_hint` counts them.
         first_places: where each input is wanted first.
         cutters: for each value that is placed, what puts it on devices from the host.
     """
@@ -116,14 +118,15 @@ class BoundStep:
             a.value for a in self.state_places if plan.inputs[a.arg].carried_by is not None
         }
         self._sent = {a.source for a in step.actions if isinstance(a, Send)}
-        self._started = {
+        self.started: dict[int, Action] = {
             i: action
             for i, action in enumerate(step.actions)
             if not (isinstance(action, Place) and plan.inputs[action.arg].kind == "state")
         }
         self._steps = [
-            self._bind(action, others.get(i), donated) for i, action in self._started.items()
+            self._bind(action, others.get(i), donated) for i, action in self.started.items()
         ]
+        self.calls: Iterator[Bound] = iter(())
         self._donated = donated
         self.recorder: Recorder | None = None
         self._finish = [self._finisher(result) for result in step.results]
@@ -150,11 +153,12 @@ class BoundStep:
         buffers[_FEED] = feed
         tickets: dict[int, list[Ticket]] = {}
         buffers[_TICKETS] = tickets
+        self.calls = calls = iter(self._steps)
         if self.recorder is None:
-            for step in self._steps:
-                step(buffers)
+            for call in calls:
+                call(buffers)
         else:
-            self.recorder.run(self._steps, buffers)
+            self.recorder.run(calls, buffers)
         self._unfinished = [t for value in self._sent_results for t in tickets.get(value, ())]
         return [finish(buffers) for finish in self._finish]
 
@@ -179,7 +183,7 @@ class BoundStep:
     def start_trace(self) -> None:
         """Record what the following calls do."""
         used: set[int] = set()
-        for action in self._started.values():
+        for action in self.started.values():
             match action:
                 case Run():
                     given = self._donated.get((action.stage, action.function), ())
@@ -188,7 +192,7 @@ class BoundStep:
                     used |= given_lefts(action)
                 case _:
                     pass
-        self.recorder = Recorder(self.plan, self.step, list(self._started.values()), used)
+        self.recorder = Recorder(self.plan, self.step, list(self.started.values()), used)
 
     def stop_trace(self) -> list[Event]:
         """What was recorded, when all of it is done."""
@@ -264,8 +268,13 @@ class BoundStep:
 
         return run
 
+    def part_of(self, by: int) -> ReshardPart:
+        """What this worker does of a reshard between workers."""
+        assert self._ends is not None
+        return self._ends.parts[by]
+
     def _part(self, by: int) -> BoundPart:
-        """What this worker does of a reshard."""
+        """The same, on its devices."""
         part = self._parts.get(by)
         if part is None:
             ends, info = self._ends, self.plan.reshards[by]
@@ -274,7 +283,7 @@ class BoundStep:
             part = self._parts[by] = bind_part(
                 info,
                 self.plan.meshes,
-                ends.parts[by],
+                self.part_of(by),
                 ends.devices,
                 None if mesh is None else named_sharding(mesh, info.target),
                 ends.wires,
@@ -363,24 +372,31 @@ def bind_step(
 
 
 class Flight:
-    """Keeps the number of started programs bounded: XLA's thread pool is finite."""
+    """Keeps the number of started programs bounded: XLA's thread pool is finite.
+
+    Attributes:
+        added: programs so far.
+        started: a result of each of the last ones, in order.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit: int = max(1, limit)
+        self.added = 0
         self.started: deque[jax.Array] = deque()
 
     def add(self, array: jax.Array) -> None:
+        self.added += 1
         self.started.append(array)
         while len(self.started) > self.limit:
-            oldest = self.started.popleft()
-            if oldest.is_deleted():  # given to a later program, which is in here as well
-                continue
-            try:
-                oldest.block_until_ready()
-            except RuntimeError as error:
-                # A shard that somebody reads is copied instead, and the array counts as there.
-                if "donated" not in str(error):
-                    raise
+            oldest = self.started[0]
+            if not oldest.is_deleted():  # given to a later program, which is in here as well
+                try:
+                    oldest.block_until_ready()
+                except RuntimeError as error:
+                    # A shard that somebody reads is copied instead, and the array counts as there.
+                    if "donated" not in str(error):
+                        raise
+            self.started.popleft()
 
 
 def _bind_call(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,7 +76,7 @@ class Recorder:
     def __init__(
         self, plan: Plan, step: LinearStep, actions: Sequence[Action], given: Collection[int]
     ) -> None:
-        self._events = [_describe(plan, step, action) for action in actions]
+        self._events = [describe(plan, step, action) for action in actions]
         sizes = {v: num_bytes(value.tensor) for v, value in enumerate(step.values)}
         self._watched = [
             sorted(_made(action), key=lambda v: (v in given, sizes[v])) for action in actions
@@ -85,7 +85,7 @@ class Recorder:
         self._found: list[tuple[Event, Future[int | None]]] = []
         self._steps = 0
 
-    def run(self, calls: Sequence[Callable[[list[Any]], None]], buffers: list[Any]) -> None:
+    def run(self, calls: Iterable[Callable[[list[Any]], None]], buffers: list[Any]) -> None:
         """Do the actions of a step."""
         for call, event, watched in zip(calls, self._events, self._watched, strict=True):
             begin = clock()
@@ -132,7 +132,8 @@ def _made(action: Action) -> tuple[int, ...]:
             return (action.value,)
 
 
-def _describe(plan: Plan, step: LinearStep, action: Action) -> Event:
+def describe(plan: Plan, step: LinearStep, action: Action) -> Event:
+    """What an action is, without its times."""
     match action:
         case Run():
             mesh = plan.stages[action.stage].mesh

@@ -102,6 +102,12 @@ class Wires:
         self._transport = transport
         self._failed = failed
         self._senders: dict[int, _Sender] = {}
+        self._received = 0
+
+    @property
+    def messages(self) -> int:
+        """How many have come, or were sent by threads, so far."""
+        return self._received + sum(sender.done for sender in list(self._senders.values()))
 
     def send(self, mesh: int, value: Any, outgoing: Outgoing, copy: int) -> Ticket:
         """Send an array of one device once its value is there; returns at once.
@@ -136,6 +142,7 @@ class Wires:
         transport, tag = self._transport, tag_of(copy, incoming.message)
         if incoming.pieces == 1:
             whole = transport.receive(incoming.source, tag, shape, dtype)
+            self._received += 1
             for outgoing in incoming.forward:
                 _send_pieces(transport, whole, outgoing, copy)
             return whole
@@ -144,6 +151,7 @@ class Wires:
         streamed = [o for o in incoming.forward if o.pieces == incoming.pieces]
         for piece in np.array_split(whole.reshape(-1), incoming.pieces):
             data = transport.receive(incoming.source, tag, piece.shape, dtype)
+            self._received += 1
             for outgoing in streamed:
                 transport.send(outgoing.to, tag_of(copy, outgoing.message), data)
             np.copyto(piece, data)

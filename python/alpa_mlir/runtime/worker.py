@@ -33,6 +33,7 @@ from alpa_mlir.runtime.program import Job, Progress
 from alpa_mlir.runtime.recorder import Event, clock
 from alpa_mlir.runtime.reshard_part import reshard_part
 from alpa_mlir.runtime.step_inputs import StepInputs
+from alpa_mlir.runtime.under_way import UnderWay
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
 from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_reshards, worker_step
@@ -121,6 +122,7 @@ class Worker:
             progress=progress,
             ends=ends,
         )
+        self._under_way = UnderWay(self._bound, placement, rank, self._wires)
         self._store = ArrayStore(rank)
         self._inputs = StepInputs(self._bound, self._store, donate_state, f"worker {rank}")
         self._read_on = meshes_of_inputs(step)
@@ -187,8 +189,9 @@ class Worker:
         boxes: dict[int, list[Box]] = {}
         for place in self._bound.state_places:
             boxes.setdefault(place.arg, []).extend(self._bound.cutters[place.value].boxes)
-        for task, parts in zip(tasks, read_parts(folder, tasks, boxes), strict=True):
-            self.put(task.uid, task.index, parts)
+        with self._under_way.takes_time():
+            for task, parts in zip(tasks, read_parts(folder, tasks, boxes), strict=True):
+                self.put(task.uid, task.index, parts)
 
     def step(self, request: StepRequest) -> StepReply:
         """Start a step; returns when all of it is started, not when it is done.
@@ -225,7 +228,8 @@ class Worker:
         """
         self._store.check_open()
         self._begun += 1
-        results = self._bound.run_once(jobs, arguments)
+        with self._under_way.takes_time():
+            results = self._bound.run_once(jobs, arguments)
         self._store.keep(
             {
                 uid: {(job.mesh, tensor, None): array}
@@ -266,7 +270,10 @@ class Worker:
             self._placed.pop(uid, None)
 
     def ping(self) -> dict[str, Any]:
-        """Who this is, how far it has come, and what ended it, if something did."""
+        """Who this is, how far it has come, and what ended it, if something did.
+
+        While something of a step is under way, `progress` changes with all that is done of it.
+        """
         error = self._store.error
         return {
             "rank": self.rank,
@@ -275,10 +282,15 @@ class Worker:
             "jax": _jax.__version__,
             "platform": self._bound.platform,
             "step": self._next,
+            "progress": self._under_way.mark(self._stepping),
             "arrays": len(self._store),
             "error": None if error is None else worker_error(error, "").what,
             "lost_another": isinstance(error, TransportError),
         }
+
+    def waits_for(self) -> str:
+        """What keeps this worker, in words: the instruction, and the workers that it concerns."""
+        return self._under_way.waits_for(self._next, self._stepping)
 
     def notice_failed_values(self) -> None:
         """Fail if a program did while who waits for it does not learn of that: see `FailedValues`.

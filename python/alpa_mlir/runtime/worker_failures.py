@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_mlir.errors import WorkerError, WorkerMemoryError, is_out_of_memory
+from alpa_mlir.errors import WorkerError, WorkerMemoryError, WorkerStalledError, is_out_of_memory
 from alpa_mlir.hosts.interface import WorkerGroup
 from alpa_mlir.runtime.pending_steps import Failure
 
@@ -35,6 +35,8 @@ def failed_worker(rank: int, cause: BaseException, number: int | None) -> Worker
     kind, fix = WorkerError, _FIX
     if is_out_of_memory(cause):
         kind, fix = WorkerMemoryError, _MEMORY_FIX
+    elif isinstance(cause, WorkerStalledError):
+        return WorkerStalledError(cause.what, where=f"workers{when}", fix=cause.fix)
     return kind(f"failed{when}: {cause}", where=f"worker {rank}", fix=fix)
 
 
