@@ -59,9 +59,8 @@ class StepState:
                 (row, plan.inputs[i].shape, sharding_of(i))
                 for row, i in zip(item.rows, item.inputs, strict=True)
             )
-            wanted.append(
-                Wanted(item.name, leaf.data_shape, leaf.data_dtype, pieces, leaf.key_impl)
-            )
+            form = item.name, leaf.data_shape, leaf.data_dtype, pieces, leaf.key_impl
+            wanted.append(Wanted(*form, of_data=True))
         inputs = tuple(item.inputs for item in self.leaves)
         return StateTarget(self.tree, tuple(wanted), inputs, workers)
 

@@ -336,3 +336,45 @@ def test_many_bytes(tmp_path, monkeypatch):
     check_same(state, restore_checkpoint(tmp_path, state))
     manifest = Manifest.load(tmp_path / "1")
     assert len(manifest.leaves) == 40
+
+
+def test_steps_may_be_numbers_of_arrays(tmp_path):
+    for step in (np.int64(3), jnp.int32(4), np.array(5)):
+        save_checkpoint(tmp_path, [int(step)], step=step, keep=np.int32(2)).wait()
+    assert steps_in(tmp_path) == [4, 5]
+    assert restore_checkpoint(tmp_path, step=np.int64(4)) == [4]
+    with pytest.raises(CheckpointError, match="step='4' is a str, expected a whole number"):
+        restore_checkpoint(tmp_path, step="4")
+
+
+def test_arrays_of_other_byte_orders(tmp_path):
+    saved = {"big": np.arange(3, dtype=">f4"), "bool": np.bool_(True), "f": np.ones((2, 3)).T}
+    save_checkpoint(tmp_path, saved, step=1).wait()
+    found = restore_checkpoint(tmp_path)
+    for name, value in saved.items():
+        np.testing.assert_array_equal(found[name], value)
+    assert found["big"].dtype == np.float32
+
+
+def test_keys_go_to_plans_of_one_mesh(tmp_path):
+    """Their data, of one dimension more, lie as the plan says."""
+
+    def train(state, batch):
+        key, used = jax.random.split(state["key"])
+
+        def loss(w):
+            return jnp.mean((batch @ w + jax.random.normal(used, (4,))) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(state["w"])
+        return {"w": state["w"] - gradient, "key": key}, value
+
+    state = {"w": np.ones((4, 4), np.float32), "key": jax.random.key(3)}
+    batch = np.ones((8, 4), np.float32)
+    method = ShardParallel(mesh_shape=(2, 2))
+    step = alpa_mlir.compile(train, state, batch, cluster="cpu-test", method=method)
+    state, _ = step(state, batch)
+    save_checkpoint(tmp_path, state, step=1).wait()
+    expected = step(state, batch)
+    found = step(restore_checkpoint(tmp_path, step), batch)
+    assert bits(found[0]["key"]) == bits(expected[0]["key"])
+    assert bits(found[1]) == bits(expected[1])

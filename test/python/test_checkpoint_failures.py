@@ -144,6 +144,9 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     for leaf, message in (
         ("text", r"\['x'\]\[0\]: a str, expected an array"),
         (np.array([None]), "expected an array"),
+        (np.zeros(2, "M8[s]"), r"\['x'\]\[0\]: a ndarray of datetime64\[s\], expected an array"),
+        (np.zeros(2, [("a", "f4")]), "expected an array"),
+        (np.zeros(2, np.longdouble), "of float128, expected an array"),
         (1 << 70, "more than 64 bits"),
         (given_away, "given away to an earlier step"),
     ):
@@ -151,7 +154,31 @@ def test_what_cannot_be_saved_is_named(tmp_path):
             save_checkpoint(tmp_path, {"x": [leaf]}, step=1)
     with pytest.raises(CheckpointError, match="step -1"):
         save_checkpoint(tmp_path, {}, step=-1)
+    for number in (True, 1.5, "9", np.ones(2, int)):
+        with pytest.raises(CheckpointError, match=r"step=.* is a .*, expected a whole number"):
+            save_checkpoint(tmp_path, {}, step=number)
+    with pytest.raises(CheckpointError, match=r"keep=1.5 is a float, expected a whole number"):
+        save_checkpoint(tmp_path, {}, step=1, keep=1.5)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_was_saved_meanwhile(tmp_path, monkeypatch):
+    commit = folders.Writing.commit
+
+    def late(writing, *args):
+        monkeypatch.setattr(folders.Writing, "commit", commit)
+        save_checkpoint(tmp_path, [1], step=1).wait()
+        return commit(writing, *args)
+
+    monkeypatch.setattr(folders.Writing, "commit", late)
+    saving = save_checkpoint(tmp_path, [2], step=1)
+    with pytest.raises(CheckpointError, match="there is a checkpoint of step 1; fix: save another"):
+        saving.wait()
+    assert restore_checkpoint(tmp_path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+    (tmp_path / "1" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step 1: 1/manifest.json is missing; fix: give the"):
+        restore_checkpoint(tmp_path, step=1)
 
 
 def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import operator
 import os
 import secrets
 import shutil
@@ -11,6 +13,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from alpa_mlir.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
 from alpa_mlir.errors import CheckpointError
@@ -25,6 +28,33 @@ def steps_in(folder: str | Path) -> list[int]:
         return []
     names = [p.name for p in folder.iterdir() if _is_checkpoint(p)]
     return sorted(map(int, names))
+
+
+def whole_number(value: Any, what: str) -> int:
+    """A number of Python, NumPy or JAX as one of Python.
+
+    Raises:
+        CheckpointError: it is no whole number.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise CheckpointError(f"{what}={value!r} is a {kind}, expected a whole number") from None
+
+
+def step_number(step: Any) -> int:
+    """The number of a step.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    number = whole_number(step, "step")
+    if number < 0:
+        raise CheckpointError(f"step {number}", fix="number steps from 0")
+    return number
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -74,11 +104,7 @@ class Writing:
         self.manifest = manifest
         self.final: Path = root / str(manifest.step)
         if self.final.exists():
-            raise CheckpointError(
-                f"there is a checkpoint of step {manifest.step}",
-                where=str(root),
-                fix="save another step, or delete it first",
-            )
+            raise self._there_is_one()
         self._lock = -1
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -90,6 +116,13 @@ class Writing:
             if self._lock >= 0:
                 self.abandon()
             raise _os_error(error, root) from None
+
+    def _there_is_one(self) -> CheckpointError:
+        return CheckpointError(
+            f"there is a checkpoint of step {self.manifest.step}",
+            where=str(self.root),
+            fix="save another step, or delete it first",
+        )
 
     def _make(self) -> Path:
         """A folder of its own, locked."""
@@ -140,8 +173,12 @@ class Writing:
                 _sync(self.folder / name)
             for folder, _, _ in os.walk(self.folder):
                 _sync(Path(folder))
-            # A folder of that name that is not empty makes it fail.
-            os.rename(self.folder, self.final)
+            try:
+                os.rename(self.folder, self.final)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # Written meanwhile.
+                    raise self._there_is_one() from None
+                raise
             _sync(self.root)
             (self.final / _LOCK).unlink()
         except OSError as error:
@@ -221,11 +258,13 @@ def choose_step(folder: Path, step: int | None) -> int:
     present = steps_in(folder)
     if step is None and present:
         return present[-1]
-    if step in present:
-        assert step is not None
+    if step is not None and (step := step_number(step)) in present:
         return step
-    check_root(folder)
-    what = f"no checkpoint of step {step}" if present else "no checkpoint"
+    what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    if (folder / str(step)).is_dir():
+        what += f": {step}/{MANIFEST} is missing"
+    else:
+        check_root(folder)
     fix = "there are steps " + _list(present) if present else "give the folder of save_checkpoint"
     raise CheckpointError(what, where=str(folder), fix=fix)
 

@@ -99,9 +99,10 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
         impl, value = str(_jax.random.key_impl(value)), _jax.random.key_data(value)
     is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
     array: Any = as_any(value)
-    if not is_array or str(array.dtype) == "object":
+    if not is_array or not _is_storable(array.dtype):
+        dtype = f" of {array.dtype}" if is_array else ""
         raise CheckpointError(
-            f"a {type(array).__name__}, expected an array or a number",
+            f"a {type(array).__name__}{dtype}, expected an array of JAX's types or a number",
             where=name,
             fix="save a tree of arrays, and keep other things beside the checkpoint",
         )
@@ -111,8 +112,17 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
             where=name,
             fix="let the step's workers save it",
         )
-    array = array if isinstance(value, jax.Array) else np.asarray(array)
+    if not isinstance(value, jax.Array):
+        array = np.asarray(array, array.dtype.newbyteorder("="))
     return StateLeaf(name, keys, tuple(array.shape), str(array.dtype), ((0, array),), impl)
+
+
+def _is_storable(dtype: Any) -> bool:
+    """Whether JAX knows the type: NumPy's numbers of up to 64 bits a part, and those of
+    ml_dtypes."""
+    if dtype.kind == "V":
+        return dtype.fields is None and dtype.subdtype is None and dtype.type is not np.void
+    return dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
 def index_box(index: Sequence[slice], shape: Sequence[int]) -> Box:

@@ -41,6 +41,7 @@ class Wanted:
         pieces: (first row, shape, sharding) for each part of it along dimension 0; a sharding of
             None is an array of NumPy.
         number: the type of a Python number.
+        of_data: whether the sharding of a typed PRNG key is that of its data.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Wanted:
     pieces: tuple[tuple[int, tuple[int, ...], Any], ...]
     key_impl: str | None = None
     number: str | None = None
+    of_data: bool = False
 
 
 class ReadsItself(Protocol):
@@ -317,9 +319,12 @@ def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]
     if leaf.number is not None:
         return next(iter(here.values())).item()
     if leaf.key_impl is not None:
-        key = _jax.random.wrap_key_data(_jnp.asarray(next(iter(here.values()))), impl=leaf.key_impl)
+        data = _jnp.asarray(next(iter(here.values())))
         sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
-        return key if sharding is None else _jax.device_put(key, sharding)
+        if sharding is not None and leaf.of_data:
+            data = _jax.device_put(data, sharding)
+        key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+        return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
     if record.dtype != leaf.dtype:
         here = {box: as_dtype(data, leaf.dtype, leaf.name) for box, data in here.items()}
     pieces = [_placed(rows, shape, sharding, here) for rows, shape, sharding in leaf.pieces]

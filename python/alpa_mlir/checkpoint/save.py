@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.checkpoint.folders import Writing
+from alpa_mlir.checkpoint.folders import Writing, step_number, whole_number
 from alpa_mlir.checkpoint.leaves import (
     copied_shards,
     held_boxes,
@@ -105,7 +105,8 @@ def save_checkpoint(
     Args:
         folder: of the run's checkpoints; made if needed.
         state: a tree of arrays and numbers, as a step returned it or any other.
-        step: a number of at least 0, the checkpoint's name.
+        step: a number of at least 0, the checkpoint's name; one that a step returned, such as
+            that of a `TrainState`, is read.
         keep: how many to keep: this one and those of the highest steps; by default all.
 
     Returns:
@@ -119,8 +120,7 @@ def save_checkpoint(
         >>> saving = save_checkpoint("run/checkpoints", state, step=100, keep=3)  # doctest: +SKIP
         >>> saving.wait()                                                       # doctest: +SKIP
     """
-    if step < 0:
-        raise CheckpointError(f"step {step}", fix="number steps from 0")
+    step, keep = step_number(step), None if keep is None else whole_number(keep, "keep")
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep={keep}", fix="keep at least one checkpoint")
     require_tensorstore()
