@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -70,11 +70,12 @@ class DataLoader:
             raise ArgumentMismatchError(f"prefetch={prefetch}, expected at least 1", where=where)
         if start < 0:
             raise ArgumentMismatchError(f"start={start}, expected at least 0", where=where)
-        if not (_is_iterable(batches) or _is_indexed(batches) or callable(batches)):
+        is_source = _is_iterable(batches) or _is_indexed(batches) or callable(batches)
+        if not is_source or _is_one_batch(batches):
             raise ArgumentMismatchError(
                 f"{type(batches).__name__} is no source of batches",
                 where=where,
-                fix="give an iterable, or a function of the batch's number",
+                fix="give an iterable of batches, or a function of the batch's number",
             )
         if start and not _is_indexed(batches) and getattr(batches, "__next__", None) is not None:
             raise ArgumentMismatchError(
@@ -201,6 +202,11 @@ def _is_iterable(batches: Any) -> bool:
     return hasattr(batches, "__iter__")
 
 
+def _is_one_batch(batches: Any) -> bool:
+    """What can be iterated over, and would give keys or letters."""
+    return isinstance(batches, Mapping | str | bytes)
+
+
 def _is_indexed(batches: Any) -> bool:
     return hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
 
@@ -296,10 +302,15 @@ def _fill(
                 break
     except BaseException as error:
         last = ("error", error)
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:  # Of a generator: its own clean-up.
+    close = getattr(batches, "close", None)
+    if close is not None:  # Of a generator: its own clean-up.
+        try:
             close()
+        except BaseException as error:
+            if last[0] == "error":
+                _log.warning("the source of a DataLoader could not be closed: %s", error)
+            else:
+                last = ("error", error)
     _hand_over(last, ready, stop)
 
 
@@ -325,6 +336,8 @@ def _finish(
         return
     with contextlib.suppress(queue.Empty):
         ready.get_nowait()  # It may be waiting for room.
+    with contextlib.suppress(queue.Full):
+        ready.put_nowait(("end", None))  # Another thread may be waiting for a batch.
     thread.join(_END_SECONDS)
     if thread.is_alive():
         _log.warning("the source of a closed DataLoader has not given its batch yet")

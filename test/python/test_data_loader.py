@@ -170,6 +170,59 @@ def test_closing_ends_the_source(fake):
     assert next(mine)["x"][0, 0] >= 1
 
 
+def test_errors_of_closing_the_source(fake, caplog):
+    class Source:
+        def __init__(self, *batches):
+            self.left = list(batches)
+
+        def __iter__(self):
+            return Reader(self.left)
+
+    class Reader:
+        def __init__(self, left):
+            self.left = left
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.left:
+                raise StopIteration
+            return self.left.pop(0)
+
+        def close(self):
+            raise OSError("cannot be closed")
+
+    iterator = iter(DataLoader(Source(batch_of(0)), fake))
+    next(iterator)
+    with pytest.raises(OSError, match="cannot be closed"):
+        next(iterator)
+    iterator = iter(DataLoader(Source({"x": 0}), fake))
+    with pytest.raises(ArgumentMismatchError, match="another tree"):
+        next(iterator)
+    assert "the source of a DataLoader could not be closed: cannot be closed" in caplog.text
+
+
+def test_closing_wakes_who_waits_for_a_batch(fake):
+    asked, given, ended = threading.Event(), threading.Event(), []
+
+    def slow(number):
+        asked.set()
+        given.wait(20)
+        return batch_of(number)
+
+    iterator = iter(DataLoader(slow, fake))
+    waiting = threading.Thread(target=lambda: ended.append(next(iterator, "ended")))
+    waiting.start()
+    assert asked.wait(10)
+    closing = threading.Thread(target=iterator.close)
+    closing.start()
+    waiting.join(5)
+    given.set()
+    closing.join(10)
+    assert ended == ["ended"]
+
+
 def test_a_forgotten_iteration_ends(fake):
     next(iter(DataLoader(batch_of, fake)))
     gc.collect()
@@ -182,6 +235,7 @@ def test_a_forgotten_iteration_ends(fake):
         (([], 1, -1), "start=-1, expected at least 0"),
         ((iter([]), 1, 1), "start=1 for batches that can be read only once"),
         ((3, 1), "int is no source of batches"),
+        ((batch_of(0), 1), "dict is no source of batches; fix: give an iterable of batches"),
     ],
 )
 def test_what_makes_no_sense(fake, arguments, message):
