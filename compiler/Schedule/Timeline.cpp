@@ -27,9 +27,9 @@ namespace {
 
 class Follower {
 public:
-  Follower(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists)
-      : problem(problem), lists(lists), numStages(problem.numStages()), next(lists.size(), 0),
-        isAwake(lists.size(), true), isBegun(lists.size(), false) {
+  Follower(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists, SendFunction send)
+      : problem(problem), lists(lists), send(send), numStages(problem.numStages()),
+        next(lists.size(), 0), isAwake(lists.size(), true), isBegun(lists.size(), false) {
     timeline.spans.resize(lists.size());
     for (int64_t stage = 0; stage < numStages; ++stage)
       seconds.push_back(problem.secondsOf(stage));
@@ -89,7 +89,7 @@ private:
     case RunKind::Forward:
       span.end = ends[at] = begin + time.forward;
       if (step.stage + 1 < numStages)
-        arrive(inputs[at + problem.numMicroBatches], span.end + time.forth, step.stage + 1);
+        deliver(inputs[at + problem.numMicroBatches], step.stage, step.stage + 1, span.end);
       return true;
     case RunKind::Backward:
       span.end = begin + time.backwardInput + time.backwardWeight;
@@ -102,14 +102,13 @@ private:
       return true;
     }
     if (int64_t to = before[step.stage]; to >= 0)
-      arrive(gradients[to * problem.numMicroBatches + step.microBatch],
-             span.end + seconds[step.stage - 1].back, to);
+      deliver(gradients[to * problem.numMicroBatches + step.microBatch], step.stage, to, span.end);
     return true;
   }
 
-  void arrive(double &slot, double time, int64_t stage) {
-    slot = time;
-    int64_t mesh = problem.meshOf[stage];
+  void deliver(double &slot, int64_t from, int64_t to, double now) {
+    slot = send(from, to, now);
+    int64_t mesh = problem.meshOf[to];
     if (!isAwake[mesh])
       awake.push_back(mesh);
     isAwake[mesh] = true;
@@ -117,6 +116,7 @@ private:
 
   const ScheduleProblem &problem;
   llvm::ArrayRef<StepList> lists;
+  SendFunction send;
   int64_t numStages;
   std::vector<StageSeconds> seconds;
   std::vector<int64_t> before; // The stage that waits for each one's gradient; -1 if none.
@@ -129,9 +129,9 @@ private:
 } // namespace
 
 std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
-                                          llvm::ArrayRef<StepList> lists,
+                                          llvm::ArrayRef<StepList> lists, SendFunction send,
                                           std::vector<ScheduleStep> *stuck) {
-  Follower follower(problem, lists);
+  Follower follower(problem, lists, send);
   follower.run();
   std::vector<ScheduleStep> waiting = follower.stuck();
   bool isDone = waiting.empty();
@@ -140,6 +140,15 @@ std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
   if (!isDone)
     return std::nullopt;
   return std::move(follower.timeline);
+}
+
+std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
+                                          llvm::ArrayRef<StepList> lists,
+                                          std::vector<ScheduleStep> *stuck) {
+  auto send = [&](int64_t from, int64_t to, double now) {
+    return now + (to > from ? problem.secondsOf(from).forth : problem.secondsOf(from - 1).back);
+  };
+  return followSteps(problem, lists, send, stuck);
 }
 
 std::vector<double> alpa::peakActivations(const ScheduleProblem &problem,
