@@ -4,9 +4,9 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Schedule/Schedules.h"
 #include "compiler/Schedule/SlicedModule.h"
-#include "compiler/Stage/MinCut.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/SliceUtils.h"
+#include "compiler/Stage/ValueCut.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
@@ -51,8 +51,6 @@ private:
   }
   bool isArgument(Value value) const { return !value.getDefiningOp(); }
   void chooseHanded();
-  /// Adds to `graph` how the weight part could come by a value.
-  unsigned addToGraph(MinCut &graph, Value value);
   LogicalResult handOver();
   int64_t bytesOf(Value value) const;
   ShardingSpec specOf(Value value) const;
@@ -73,8 +71,6 @@ private:
   llvm::DenseSet<Value> held;    // Arguments that the weight part reads anyway.
   llvm::SetVector<Value> handed; // From the input part to the weight part.
   SmallVector<Carried> received; // The same as arguments.
-  llvm::DenseMap<Value, unsigned> nodes;
-  SmallVector<Value> values; // By node.
 };
 
 } // namespace
@@ -128,44 +124,24 @@ int64_t BackwardSplit::bytesOf(Value value) const {
   return int64_t(getTensorBytes(type)) / spec.numPieces(mesh.getShape());
 }
 
-unsigned BackwardSplit::addToGraph(MinCut &graph, Value value) {
-  auto [it, isNew] = nodes.try_emplace(value, 0);
-  if (!isNew)
-    return it->second;
-  unsigned node = graph.addNode(isArgument(value) && held.contains(value) ? 0 : bytesOf(value));
-  it->second = node;
-  values.push_back(value);
-  return node;
-}
-
 /// The weight part needs values of the input part, or what they are made of: an op that
 /// costs little may run in both. The fewest bytes to keep are a minimum cut.
 void BackwardSplit::chooseHanded() {
-  MinCut graph;
-  for (Value value : used)
-    graph.addSink(addToGraph(graph, value));
-  for (size_t i = 0; i < values.size(); ++i) { // Grows on the way.
-    Value value = values[i];
+  auto keepCost = [&](Value value) {
+    return isArgument(value) && held.contains(value) ? 0 : bytesOf(value);
+  };
+  auto remaking = [](Value value) -> std::optional<Remaking> {
     Operation *op = value.getDefiningOp();
     if (op && isRepeatable(op))
-      for (Value operand : op->getOperands())
-        graph.addEdge(addToGraph(graph, operand), i);
-    else if (!op || !isConstantLike(op))
-      graph.addSource(i);
-  }
-  for (unsigned node : graph.solve())
-    if (!isArgument(values[node]))
-      handed.insert(values[node]);
-  // Everything else is made again.
-  SmallVector<Value> worklist(used.begin(), used.end());
-  while (!worklist.empty()) {
-    Value value = worklist.pop_back_val();
-    Operation *op = value.getDefiningOp();
-    if (!op || handed.contains(value) || !inputOps.contains(op) || !weightOps.insert(op).second)
-      continue;
-    ++numRepeated;
-    llvm::append_range(worklist, getUsedValues(op));
-  }
+      return Remaking{0, op->getOperands()};
+    return op && isConstantLike(op) ? std::optional(Remaking()) : std::nullopt;
+  };
+  ValueCut cut = cutValues(used.getArrayRef(), keepCost, remaking);
+  for (Value value : cut.kept)
+    if (!isArgument(value))
+      handed.insert(value);
+  weightOps.insert(cut.remade.begin(), cut.remade.end());
+  numRepeated = int64_t(cut.remade.size());
 }
 
 /// Gives each value that is handed over an id, or finds the one that it has.

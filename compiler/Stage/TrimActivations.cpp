@@ -2,9 +2,9 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
-#include "compiler/Stage/MinCut.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/SliceUtils.h"
+#include "compiler/Stage/ValueCut.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -42,12 +42,10 @@ public:
 
 private:
   void findCrossing();
-  unsigned addToGraph(MinCut &graph, Value value);
   int64_t keepCost(Value value) const;
   int64_t repeatCost(Value value) const;
   bool isOwn(Operation *op) const { return op && members.contains(op) && isRepeatable(op); }
   void chooseKept();
-  void findRepeated();
   void repeat();
 
   func::FuncOp main;
@@ -56,10 +54,7 @@ private:
   llvm::DenseSet<Operation *> members;
   Attribute layer;
   llvm::MapVector<Value, SmallVector<Operation *>> crossing; // And their backward readers.
-  llvm::SetVector<Value> kept;
-  llvm::DenseSet<Operation *> repeated;
-  llvm::DenseMap<Value, unsigned> nodes;
-  SmallVector<Value> values; // By node.
+  ValueCut cut;
 };
 
 struct TrimActivations : alpa::impl::AlpaTrimActivationsBase<TrimActivations> {
@@ -163,47 +158,18 @@ int64_t LayerActivations::repeatCost(Value value) const {
   return isRead ? cost + bytes : cost;
 }
 
-unsigned LayerActivations::addToGraph(MinCut &graph, Value value) {
-  auto [it, isNew] = nodes.try_emplace(value, 0);
-  if (!isNew)
-    return it->second;
-  unsigned node = graph.addNode(keepCost(value));
-  it->second = node;
-  values.push_back(value);
-  return node;
-}
-
 void LayerActivations::chooseKept() {
-  MinCut graph;
-  for (auto &[value, readers] : crossing)
-    graph.addSink(addToGraph(graph, value));
-  for (size_t i = 0; i < values.size(); ++i) { // Grows on the way.
-    Value value = values[i];
+  auto remaking = [&](Value value) -> std::optional<Remaking> {
     Operation *op = value.getDefiningOp();
-    if (!isOwn(op)) {
-      graph.addSource(i);
-      continue;
-    }
+    if (!isOwn(op))
+      return std::nullopt;
     if (isConstantLike(op))
-      continue;
-    graph.addRepeat(i, repeatCost(value));
-    for (Value operand : op->getOperands())
-      graph.addEdge(addToGraph(graph, operand), i);
-  }
-  for (unsigned node : graph.solve())
-    kept.insert(values[node]);
-}
-
-void LayerActivations::findRepeated() {
-  SmallVector<Value> worklist;
-  for (auto &[value, readers] : crossing)
-    worklist.push_back(value);
-  while (!worklist.empty()) {
-    Value value = worklist.pop_back_val();
-    Operation *op = value.getDefiningOp();
-    if (isOwn(op) && !kept.contains(value) && repeated.insert(op).second)
-      llvm::append_range(worklist, op->getOperands());
-  }
+      return Remaking();
+    return Remaking{repeatCost(value), op->getOperands()};
+  };
+  cut = cutValues(
+      llvm::to_vector(llvm::make_first_range(crossing)),
+      [&](Value value) { return keepCost(value); }, remaking);
 }
 
 /// Each op again, as late as its first reader allows.
@@ -215,18 +181,18 @@ void LayerActivations::repeat() {
       place = reader;
   };
   for (Operation *op : llvm::reverse(forward)) {
-    if (!repeated.contains(op))
+    if (!cut.remade.contains(op))
       continue;
     for (Operation *reader : crossing.lookup(op->getResult(0)))
       precede(op, reader);
     for (Value operand : op->getOperands())
-      if (Operation *source = operand.getDefiningOp(); source && repeated.contains(source))
+      if (Operation *source = operand.getDefiningOp(); source && cut.remade.contains(source))
         precede(source, places.lookup(op));
   }
   IRMapping mapping;
   OpBuilder builder(main.getContext());
   for (Operation *op : forward) {
-    if (!repeated.contains(op))
+    if (!cut.remade.contains(op))
       continue;
     builder.setInsertionPoint(places.lookup(op));
     Operation *clone = builder.clone(*op, mapping);
@@ -239,7 +205,7 @@ void LayerActivations::repeat() {
   }
   // What only the gradients needed is not computed in the forward phase any more.
   for (Operation *op : llvm::reverse(forward))
-    if (repeated.contains(op) && op->use_empty())
+    if (cut.remade.contains(op) && op->use_empty())
       op->erase();
 }
 
@@ -248,10 +214,9 @@ void LayerActivations::trim() {
   if (crossing.empty())
     return;
   chooseKept();
-  findRepeated();
   for (auto &[value, readers] : crossing)
     bytesBefore += static_cast<int64_t>(getTensorBytes(value.getType()));
-  for (Value value : kept)
+  for (Value value : cut.kept)
     bytesAfter += keepCost(value);
   repeat();
 }
