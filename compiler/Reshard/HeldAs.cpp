@@ -36,19 +36,6 @@ ShardingAttr HeldAs::operator()(Value buffer) {
   return found;
 }
 
-SmallVector<MeshAttr> alpa::meshesOf(ModuleOp module) {
-  SmallVector<MeshAttr> meshes;
-  SymbolTable symbols(module);
-  for (int64_t index = 0;; ++index) {
-    auto stage = symbols.lookup<ModuleOp>(("stage_" + Twine(index)).str());
-    auto mesh = stage ? stage->getAttrOfType<MeshAttr>(attr::mesh) : MeshAttr();
-    if (!mesh)
-      return meshes;
-    if (!llvm::is_contained(meshes, mesh))
-      meshes.push_back(mesh);
-  }
-}
-
 int64_t alpa::bytesOfElement(Type element) {
   if (auto complex = dyn_cast<ComplexType>(element))
     return 2 * bytesOfElement(complex.getElementType());

@@ -22,10 +22,6 @@ private:
   llvm::DenseMap<mlir::Value, ShardingAttr> sums; // Of accumulated buffers.
 };
 
-/// The meshes of the stage modules, each once, in the order of stages: program `on m`
-/// is that of number m.
-llvm::SmallVector<MeshAttr> meshesOf(mlir::ModuleOp module);
-
 /// Bytes of one element on the wire, as NumPy has it; 0 if the type has no size.
 int64_t bytesOfElement(mlir::Type element);
 

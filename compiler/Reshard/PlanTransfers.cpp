@@ -4,6 +4,7 @@
 #include "compiler/Reshard/Passes.h"
 #include "compiler/Reshard/PlanCache.h"
 #include "compiler/Reshard/PlanOps.h"
+#include "compiler/Schedule/SlicedModule.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/MapVector.h"

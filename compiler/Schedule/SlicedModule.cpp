@@ -74,20 +74,34 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   return success();
 }
 
-/// Each mesh once; two meshes have no device in common.
+SmallVector<ModuleOp> alpa::stageModules(ModuleOp module) {
+  SmallVector<ModuleOp> stages;
+  SymbolTable symbols(module);
+  while (auto stage = symbols.lookup<ModuleOp>(("stage_" + Twine(stages.size())).str()))
+    stages.push_back(stage);
+  return stages;
+}
+
+SmallVector<MeshAttr> alpa::meshesOf(ModuleOp module) {
+  llvm::SetVector<MeshAttr> meshes;
+  for (ModuleOp stage : stageModules(module))
+    if (auto mesh = stage->getAttrOfType<MeshAttr>(attr::mesh))
+      meshes.insert(mesh);
+  return llvm::to_vector(meshes);
+}
+
+/// Two meshes have no device in common.
 static LogicalResult numberMeshes(SlicedModule &sliced) {
+  sliced.meshes = meshesOf(sliced.module);
   llvm::DenseMap<int64_t, int64_t> meshOf; // Device to mesh.
   for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
-    auto it = llvm::find(sliced.meshes, stage.mesh);
-    stage.meshIndex = it - sliced.meshes.begin();
-    if (it != sliced.meshes.end())
-      continue;
-    sliced.meshes.push_back(stage.mesh);
+    stage.meshIndex = llvm::find(sliced.meshes, stage.mesh) - sliced.meshes.begin();
     for (int64_t device : stage.mesh.getDevices())
-      if (auto [other, isNew] = meshOf.try_emplace(device, stage.meshIndex); !isNew)
+      if (int64_t other = meshOf.try_emplace(device, stage.meshIndex).first->second;
+          other != stage.meshIndex)
         return ModuleOp(stage.module).emitError()
                << "stage " << index << " has device " << device << " on mesh " << stage.mesh
-               << ", but another stage has it on " << sliced.meshes[other->second]
+               << ", but another stage has it on " << sliced.meshes[other]
                << "; stages share all devices of a mesh or none";
   }
   return success();
@@ -102,10 +116,7 @@ int64_t alpa::levelOf(const StageFunction &update) {
 }
 
 static LogicalResult readStages(SlicedModule &sliced) {
-  for (int64_t index = 0;; ++index) {
-    auto module = sliced.module.lookupSymbol<ModuleOp>(("stage_" + Twine(index)).str());
-    if (!module)
-      break;
+  for (auto [index, module] : llvm::enumerate(stageModules(sliced.module))) {
     Stage &stage = sliced.stages.emplace_back();
     stage.module = module;
     stage.mesh = module->getAttrOfType<MeshAttr>(attr::mesh);

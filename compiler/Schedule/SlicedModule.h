@@ -92,6 +92,11 @@ struct SlicedModule {
   llvm::SmallVector<bool> batch;
 };
 
+/// The modules `@stage_<s>`, in order.
+llvm::SmallVector<mlir::ModuleOp> stageModules(mlir::ModuleOp module);
+/// The meshes of the stage modules, each once, in the order of stages: program `on m`
+/// is that of number m.
+llvm::SmallVector<MeshAttr> meshesOf(mlir::ModuleOp module);
 /// Calls back for each function; `isUpdate` tells its phase.
 void forEachFunction(SlicedModule &sliced,
                      llvm::function_ref<void(StageFunction &, bool isUpdate)> callback);
