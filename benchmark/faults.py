@@ -6,7 +6,7 @@ must be those of the undisturbed run, bit for bit, and nothing may be left of it
 shared memory.
 
 Run: python benchmark/faults.py [--kills 50] [--steps 500] [--hosts processes|ray] [--spanning]
-     [--json]
+     [--spares 2] [--json]
 """
 
 from __future__ import annotations
@@ -132,11 +132,13 @@ class Disturbed:
         limits = Limits(frozen_seconds=20)
         self.workers: Any
         if given.hosts == "ray":
-            self.workers = RayWorkers(placement=placement, platform="cpu", limits=limits)
+            self.workers = RayWorkers(
+                placement=placement, platform="cpu", spares=given.spares, limits=limits
+            )
         else:
             program = [str(Path(__file__).with_name("faults_worker.py")), str(folder)]
             self.workers = ProcessWorkers(
-                placement, platform="cpu", spares=2, limits=limits, program=program
+                placement, platform="cpu", spares=given.spares, limits=limits, program=program
             )
 
     def load(self) -> Any:
@@ -211,6 +213,7 @@ def measure(given: argparse.Namespace) -> Json:
         return {
             "hosts": given.hosts,
             "spanning": given.spanning,
+            "spares": given.spares,
             "steps": given.steps,
             "kills": len(recoveries),
             "groups": len(wild.up),
@@ -240,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--spanning", action="store_true", help="every mesh spans both workers (jax.distributed)"
     )
+    parser.add_argument("--spares", type=int, default=2, help="processes kept ready; default: 2")
     parser.add_argument("--log", action="store_true", help="say what happens")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     given = parser.parse_args(arguments)

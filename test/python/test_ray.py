@@ -45,6 +45,35 @@ def test_two_actors_equal_one_device():
     assert gone(processes)
 
 
+def waiting(workers):
+    """The processes of spare actors."""
+    asked = [spare.actor.describe.remote() for spare in workers._spares._spares]
+    return running(facts.pid for _, facts in ray.get(asked))
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_spare_actors_take_the_place_of_lost_ones():
+    plan = steps.two_stage_plan(2)
+    workers = RayWorkers(placement=TWO, platform="cpu", spares=3, limits=QUICK)
+    step = alpa_mlir.load(plan, workers=workers)
+    first, spares = running(step.loaded.group.pids), waiting(workers)
+    assert len(spares) == 3
+    dead = next(iter(spares))
+    os.kill(dead, signal.SIGKILL)  # It is not given to anybody.
+    assert gone({dead: spares.pop(dead)})
+    step.loaded.group.kill(0)
+    step.close()
+    step = alpa_mlir.load(plan, workers=workers)
+    assert running(step.loaded.group.pids) == spares
+    check_equals_jit(step)
+    new = waiting(workers)
+    assert len(new) == 3
+    assert not spares.keys() & new.keys()
+    workers._spares.close()
+    step.close()
+    assert gone({**first, **spares, **new})
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_a_mesh_over_two_actors():

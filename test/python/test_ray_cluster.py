@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from pathlib import Path
 
 import alpa_mlir
@@ -54,6 +55,32 @@ def test_four_hosts_with_unequal_meshes(cluster):
     five = Placement(((0,), (1,), (2, 3), (4,), (5,)))
     with pytest.raises(errors.DevicesError, match="needs 5 hosts, the Ray cluster has 4"):
         alpa_mlir.load(plan, workers=RayWorkers(placement=five))
+
+
+def test_spare_actors_get_gpus_when_they_are_taken(cluster):
+    """They have none before; of these GPUs there are only the numbers."""
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, num_gpus=2)
+    plan = steps.two_stage_plan(2)
+    workers = RayWorkers(cluster.address, placement=TWO, platform="gpu", spares=6)
+    ray = workers.connect()
+    workers._spares.refill(ray, [])
+    spares = list(workers._spares._spares)
+    assert len({spare.node for spare in spares}) == 6
+    platform, group, nodes = workers._group(ray, plan, TWO)
+    assert platform == "gpu"
+    assert len(set(nodes)) == 2
+    taken = {s.node: s.actor for s in spares if s not in workers._spares._spares}
+    assert list(group._actors) == [taken[node] for node in nodes]
+    for rank in range(2):
+        assert group.environment_of(rank, TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert ray.available_resources().get("GPU", 0) == 0
+    group.close()
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("GPU", 0) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers.close()
 
 
 def test_a_run_goes_on_with_fewer_hosts(cluster, tmp_path, caplog):

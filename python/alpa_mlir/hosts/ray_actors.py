@@ -64,6 +64,10 @@ class RayHost:
         """As `HostProcess.answer("describe", ())`."""
         return self._host.answer("describe", ())
 
+    def warm_up(self) -> tuple[bool, Any]:
+        """As `HostProcess.answer("warm_up", ())`."""
+        return self._host.answer("warm_up", ())
+
     def listen(self, driver: DriverEnds, seconds: float) -> tuple[bool, Any]:
         """Wait, in a thread, for the driver, and answer its calls.
 
@@ -81,6 +85,14 @@ class RayHost:
 
         threading.Thread(target=answer, name="alpa-mlir entrance", daemon=True).start()
         return True, entrance.address
+
+
+class HoldsGpus:
+    """An actor that has the GPUs of a worker which was started before they were given to it."""
+
+    def gpus(self) -> list[str]:
+        """As CUDA names them."""
+        return [str(number) for number in import_ray().get_gpu_ids()]
 
 
 class RayReply:

@@ -24,6 +24,7 @@ from alpa_mlir.hosts.process import LoadOptions, Platform, ProcessFacts
 from alpa_mlir.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_mlir.hosts.ray_actors import (
     BEFORE_CONNECTION,
+    HoldsGpus,
     RayHost,
     RayReply,
     cause,
@@ -33,6 +34,7 @@ from alpa_mlir.hosts.ray_actors import (
     how_actor_ended,
     import_ray,
 )
+from alpa_mlir.hosts.ray_spares import RaySpares
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
 
@@ -48,11 +50,18 @@ class RayGroup(ProcessGroup):
     """Worker actors; `RayWorkers.start` makes it."""
 
     def __init__(
-        self, ray: Any, actors: Sequence[Any], placement_group: Any, limits: Limits
+        self,
+        ray: Any,
+        actors: Sequence[Any],
+        holders: Mapping[int, Any],
+        placement_group: Any,
+        limits: Limits,
     ) -> None:
         super().__init__(len(actors), limits)
         self._ray = ray
         self._actors = actors
+        self._gpus = {rank: RayReply(ray, holder.gpus.remote()) for rank, holder in holders.items()}
+        self._holders = holders  # They end when nobody has them.
         self._facts: dict[int, ProcessFacts] = {}
         self._calls: dict[int, Calls] = {}
         self._release_now = weakref.finalize(
@@ -87,6 +96,15 @@ class RayGroup(ProcessGroup):
             ended = partial(how_actor_ended, self._ray, self._actors[rank], facts[rank])
             self._calls[rank] = Calls(streams, ended, f"worker {rank}")
 
+    def environment_of(self, rank: int, placement: Placement) -> Mapping[str, str]:
+        if rank not in self._gpus:
+            return {}
+        try:
+            gpus = self._gpus[rank].result(self.limits.start_seconds)
+        except TimeoutError:
+            raise self.lose(rank, "Ray has not given it its GPUs") from None
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+
     def _end(self, rank: int) -> None:
         end_actor(self._ray, self._actors[rank], self._facts.get(rank), 0.2)
 
@@ -118,6 +136,8 @@ class RayWorkers:
         environment: variables of the workers, set before JAX is imported.
         nodes_seconds: how long to wait for nodes that are missing, such as those that an
             autoscaler is about to replace; then `platform` should be given, too.
+        spares: actors that are kept ready, with JAX imported, so that the next group starts
+            quickly: in turn on the nodes of the last group, then on others.
         limits: how long things may take.
 
     Example:
@@ -133,6 +153,7 @@ class RayWorkers:
         share_nodes: bool | None = None,
         environment: Mapping[str, str] | None = None,
         nodes_seconds: float = 0.0,
+        spares: int = 0,
         limits: Limits | None = None,
     ) -> None:
         self.address = address
@@ -142,6 +163,7 @@ class RayWorkers:
         self.limits: Limits = limits or Limits()
         self._placement = placement
         self._environment = dict(environment or {})
+        self._spares = RaySpares(spares, self._environment)
 
     def start(
         self,
@@ -158,12 +180,14 @@ class RayWorkers:
         placement.check(plan)
         options = LoadOptions(donate_state, backend, cache)
         ray = self.connect()
-        platform, group = self._group(ray, plan, placement)
+        platform, group, nodes = self._group(ray, plan, placement)
         group.start(plan, placement, platform, options, progress)
+        self._spares.refill(ray, nodes)
         return placement, group
 
     def close(self) -> None:
-        """End Ray if it was started here; groups are closed by themselves."""
+        """End the spare actors, and Ray if it was started here; groups are closed by themselves."""
+        self._spares.close()
         ray = import_ray()
         if ray.is_initialized() and _is_started_here(ray):
             ray.shutdown()
@@ -193,7 +217,8 @@ class RayWorkers:
             raise WorkerError(
                 f"no Ray cluster answers: {error}",
                 where=f"Ray at {address}",
-                fix="start it with `ray start --head`, or give another address",
+                fix="start it with `ray start --head`, or give another address; if it asks for a "
+                "token, set RAY_AUTH_MODE=token",
             ) from None
         return ray
 
@@ -201,7 +226,10 @@ class RayWorkers:
         """The GPUs of each node that is up: what is there to plan for."""
         return tuple(_gpus(self.connect()))
 
-    def _group(self, ray: Any, plan: Plan, placement: Placement) -> tuple[Platform, RayGroup]:
+    def _group(
+        self, ray: Any, plan: Plan, placement: Placement
+    ) -> tuple[Platform, RayGroup, list[str]]:
+        """Actors in a placement group, and the nodes where they are."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         share = _is_started_here(ray) if self.share_nodes is None else self.share_nodes
@@ -210,19 +238,23 @@ class RayWorkers:
         bundles = [{"CPU": _PROCESSORS} | ({"GPU": float(n)} if n else {}) for n in gpus]
         check = partial(check_room, plan, placement, platform=platform, share=share)
         places = self._places(ray, bundles, "SPREAD" if share else "STRICT_SPREAD", check)
-        kind = ray.remote(RayHost)
-        actors = [
-            kind.options(
-                num_cpus=_PROCESSORS,
-                num_gpus=n,
-                max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
+        nodes = _nodes_of(places, len(bundles))
+        actors = self._spares.take(ray, nodes)
+        holders: dict[int, Any] = {}
+        for rank, n in enumerate(gpus):
+            options = {
+                "num_cpus": _PROCESSORS,
+                "num_gpus": n,
+                "max_restarts": 0,
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(
                     places, placement_group_bundle_index=rank
                 ),
-            ).remote(self._environment)
-            for rank, n in enumerate(gpus)
-        ]
-        return platform, RayGroup(ray, actors, places, self.limits)
+            }
+            if actors[rank] is None:
+                actors[rank] = ray.remote(RayHost).options(**options).remote(self._environment)
+            elif n:
+                holders[rank] = ray.remote(HoldsGpus).options(**options).remote()
+        return platform, RayGroup(ray, actors, holders, places, self.limits), nodes
 
     def _places(
         self,
@@ -280,6 +312,15 @@ def _check_listening(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
 
 
+def _nodes_of(places: Any, count: int) -> list[str]:
+    """The node of each bundle of a placement group that is ready."""
+    from ray import util
+
+    _util: Any = util
+    found = _util.placement_group_table(places)["bundles_to_node_id"]
+    return [str(found[bundle]) for bundle in range(count)]
+
+
 def _missing(ray: Any, check: Callable[[Sequence[int]], None]) -> DevicesError | None:
     try:
         check(_gpus(ray))
@@ -289,8 +330,9 @@ def _missing(ray: Any, check: Callable[[Sequence[int]], None]) -> DevicesError |
 
 
 def _gpus(ray: Any) -> list[int]:
-    """Of each node that is up."""
-    return [int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]]
+    """Of each node that is up and has processors: on others, such as a head, no worker runs."""
+    up = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    return [int(own.get("GPU", 0)) for own in up if own.get("CPU", 0) >= _PROCESSORS]
 
 
 def _platform(gpus: Sequence[int]) -> Platform:
