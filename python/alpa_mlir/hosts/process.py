@@ -87,11 +87,16 @@ class Start:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What `Hosts.start` is told of how to load the plan."""
+    """What `Hosts.start` is told of how to load the plan.
+
+    Attributes:
+        device_transport: how values go from device to device; see `transport.carrier.CHOICES`.
+    """
 
     donate_state: bool
     backend: str
     cache: CacheLike
+    device_transport: str = "auto"
 
 
 def versions() -> dict[str, str]:
@@ -164,6 +169,7 @@ class HostProcess:
         self._devices: dict[int, Any] = {}
         self._start: Start | None = None
         self._transport: Any = None
+        self._device_transport: Any = None
         self._worker: Any = None
 
     def describe(self) -> ProcessFacts:
@@ -262,10 +268,15 @@ class HostProcess:
             self._transport.connect(addresses)
 
     def load(self, plan: Plan, placement: Placement, options: LoadOptions) -> None:
-        """Check and compile this worker's part of a plan."""
+        """Check and compile this worker's part of a plan.
+
+        Raises:
+            TransportError: the way from device to device that was asked for is not installed.
+        """
         from alpa_mlir.runtime.worker import Worker
 
         assert self._start is not None
+        self._device_transport = self._reach_devices(self._start, options.device_transport)
 
         def progress(done: int, total: int, label: str) -> None:
             self._compiled = (done, total, label)
@@ -280,6 +291,25 @@ class HostProcess:
             backend=options.backend,
             cache=options.cache,
             progress=progress,
+            device_transport=self._device_transport,
+        )
+
+    def _reach_devices(self, start: Start, choice: str) -> Any:
+        """What reaches other workers' devices, or None; all workers choose the same."""
+        from alpa_mlir.transport.carrier import find_carriers, make_carrier
+        from alpa_mlir.transport.device import connect_devices
+
+        auto_on_cpu = choice == "auto" and start.platform == "cpu"
+        if self._transport is None or choice == "host" or auto_on_cpu:
+            return None
+        kinds = find_carriers(choice, start.platform)
+        own = start.devices[start.rank]
+        ordinals = {number: int(self._devices[number].local_hardware_id) for number in own}
+        return connect_devices(
+            self._transport,
+            len(start.devices),
+            kinds,
+            lambda kind: make_carrier(kind, start.platform, ordinals),
         )
 
     def close(self) -> None:

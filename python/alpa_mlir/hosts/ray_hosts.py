@@ -37,6 +37,7 @@ from alpa_mlir.hosts.ray_actors import (
 from alpa_mlir.hosts.ray_spares import RaySpares
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.transport.carrier import check_choice
 
 _log = logging.getLogger("alpa_mlir.hosts")
 _LOOK_SECONDS = 0.5  # How often it is looked whether there is room.
@@ -139,6 +140,11 @@ class RayWorkers:
         spares: actors that are kept ready, with JAX imported, so that the next group starts
             quickly: in turn on the nodes of the last group, then on others.
         limits: how long things may take.
+        device_transport: how values go from device to device: "auto" (the best of what all have
+            installed, for GPUs), "nccl", "nixl", or "host".
+
+    Raises:
+        TransportError: there is no such `device_transport`.
 
     Example:
         >>> step = alpa_mlir.load("my_plan", workers=RayWorkers())  # doctest: +SKIP
@@ -155,12 +161,14 @@ class RayWorkers:
         nodes_seconds: float = 0.0,
         spares: int = 0,
         limits: Limits | None = None,
+        device_transport: str = "auto",
     ) -> None:
         self.address = address
         self.platform: Platform | None = platform
         self.share_nodes = share_nodes
         self.nodes_seconds = nodes_seconds
         self.limits: Limits = limits or Limits()
+        self.device_transport: str = check_choice(device_transport)
         self._placement = placement
         self._environment = dict(environment or {})
         self._spares = RaySpares(spares, self._environment)
@@ -178,7 +186,7 @@ class RayWorkers:
         """Start one actor for each worker, and load the plan in each; see `Hosts.start`."""
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
-        options = LoadOptions(donate_state, backend, cache)
+        options = LoadOptions(donate_state, backend, cache, self.device_transport)
         ray = self.connect()
         platform, group, nodes = self._group(ray, plan, placement)
         group.start(plan, placement, platform, options, progress)

@@ -29,6 +29,7 @@ from alpa_mlir.hosts.process import (
 from alpa_mlir.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.transport.carrier import check_choice
 
 _SECONDS_TO_END = 5.0  # For a process whose connection has ended.
 
@@ -142,7 +143,12 @@ class ProcessWorkers:
         spares: processes that are kept ready, with JAX imported, so that the next group starts
             quickly.
         limits: how long things may take.
+        device_transport: how values go from device to device: "auto" (the best of what all have
+            installed, for GPUs), "nccl", "nixl", or "host".
         program: what Python runs in a worker, before its own arguments.
+
+    Raises:
+        TransportError: there is no such `device_transport`.
 
     Example:
         >>> step = alpa_mlir.load("my_plan", workers=ProcessWorkers())  # doctest: +SKIP
@@ -156,10 +162,12 @@ class ProcessWorkers:
         environment: Mapping[str, str] | None = None,
         spares: int = 0,
         limits: Limits | None = None,
+        device_transport: str = "auto",
         program: Sequence[str] = ("-m", "alpa_mlir.hosts.plain_process"),
     ) -> None:
         self.platform: Platform = platform or ("gpu" if local_gpus() else "cpu")
         self.limits: Limits = limits or Limits()
+        self.device_transport: str = check_choice(device_transport)
         self._placement = placement
         self._environment = dict(environment or {})
         self._program = tuple(program)
@@ -181,7 +189,7 @@ class ProcessWorkers:
         """Start one process for each worker, and load the plan in each; see `Hosts.start`."""
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
-        options = LoadOptions(donate_state, backend, cache)
+        options = LoadOptions(donate_state, backend, cache, self.device_transport)
         wanted = sum(map(len, placement.workers))
         gpus = local_gpus() if self.platform == "gpu" else ()
         if self.platform == "gpu" and len(gpus) < wanted:

@@ -26,22 +26,32 @@ PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Send the data of a tile that lies here to another worker, in pieces."""
+    """Send the data of a tile that lies here to another worker, in pieces.
+
+    Attributes:
+        devices: on which it lies here, and where the other worker wants it first.
+    """
 
     tile: int
     to: int
     message: int
     pieces: int
+    devices: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """Receive the data of a tile from another worker, and hand each piece on as it comes."""
+    """Receive the data of a tile from another worker, and hand each piece on as it comes.
+
+    Attributes:
+        devices: on which it lies there, and where it is wanted here first.
+    """
 
     tile: int
     source: int
     message: int
     pieces: int
+    devices: tuple[int, int]
     forward: tuple[Outgoing, ...] = ()
 
 
@@ -95,7 +105,7 @@ def reshard_part(
         >>> x, steps = TensorSpec.parse("float32[8][R]"), ["tile 0 on 0 [0:8]", "send 1 = 0 to 5"]
         >>> info = ReshardInfo(0, x, 1, x, "", 0.0, tuple(map(read_step, steps)))
         >>> reshard_part(info, {0: 0, 5: 1}, 0, 4).first
-        (Outgoing(tile=0, to=1, message=0, pieces=1),)
+        (Outgoing(tile=0, to=1, message=0, pieces=1, devices=(0, 5)),)
     """
     return _Walk(info, owners, rank, itemsize).run()
 
@@ -113,7 +123,9 @@ class _Walk:
         self.first: list[Outgoing] = []
         self.then: list[Op] = []
         self.data: dict[int, int] = {}  # The tile whose data a tile has.
-        self.present: set[tuple[int, int]] = set()  # Data and the workers that have them.
+        self.present: dict[
+            tuple[int, int], int
+        ] = {}  # Data, the workers that have them, and where.
         self.received: dict[int, int] = {}  # Data that came here: its place in `then`.
 
     def run(self) -> ReshardPart:
@@ -136,7 +148,7 @@ class _Walk:
     def made(self, tile: int) -> None:
         """A tile with data of its own."""
         self.data[tile] = tile
-        self.present.add((tile, self.owner(tile)))
+        self.present[tile, self.owner(tile)] = self.tiles[tile].device
 
     def chain(self, step: Broadcast) -> None:
         hops = [self.owner(step.source), *map(self.owner, step.tiles)]
@@ -149,14 +161,14 @@ class _Walk:
             source = tile
 
     def copy(self, tile: int, source: int, pieces: int) -> None:
-        self.bring(source, self.owner(tile), pieces)
+        self.bring(source, self.tiles[tile].device, pieces)
         self.data[tile] = self.data[source]
         if self.owner(tile) == self.rank:
             self.then.append(CopyTile(tile, self.here(source)))
 
     def gather(self, tile: int, parts: tuple[int, ...]) -> None:
         for part in parts:
-            self.bring(part, self.owner(tile), 1)
+            self.bring(part, self.tiles[tile].device, 1)
         self.made(tile)
         if self.owner(tile) == self.rank:
             self.then.append(Join(tile, tuple(map(self.here, parts))))
@@ -165,19 +177,20 @@ class _Walk:
         """Where this worker has the data of a tile."""
         return tile if self.owner(tile) == self.rank else self.data[tile]
 
-    def bring(self, tile: int, to: int, pieces: int) -> None:
-        """Let worker `to` have the data of a tile."""
-        data, source = self.data[tile], self.owner(tile)
+    def bring(self, tile: int, device: int, pieces: int) -> None:
+        """Let the worker of a device have the data of a tile, on that device if it has not."""
+        data, source, to = self.data[tile], self.owner(tile), self.owners[device]
         if (data, to) in self.present:
             return
-        self.present.add((data, to))
+        self.present[data, to] = device
+        devices = self.present[data, source], device
         message = self.messages
         self.messages += 1
         if self.rank == to:
             self.received[data] = len(self.then)
-            self.then.append(Incoming(data, source, message, pieces))
+            self.then.append(Incoming(data, source, message, pieces, devices))
         elif self.rank == source:
-            self.send(Outgoing(data, to, message, pieces))
+            self.send(Outgoing(data, to, message, pieces, devices))
 
     def send(self, outgoing: Outgoing) -> None:
         position = self.received.get(outgoing.tile)

@@ -123,7 +123,7 @@ class _Binder:
         self.starts: list[Start] = []
         self.count = len(self.held)
         self.at: dict[int, int] = {}  # Buffer of a tile, perhaps still on another device.
-        self.host: set[int] = set()  # Buffers on the host.
+        self.received: dict[int, int | None] = {}  # The devices of received buffers; None: host.
 
     def bind_send(self) -> Callable[[Buffers, int], list[Ticket]]:
         self.begin_phase()
@@ -131,13 +131,16 @@ class _Binder:
         if wires is None or not self.part.first:
             return lambda buffers, copy: []
         self.cut({outgoing.tile for outgoing in self.part.first})
-        sent = [(self.at[outgoing.tile], outgoing) for outgoing in self.part.first]
+        sent = [
+            (self.at[op.tile], wires.sender(mesh, op, _shape(self.tiles[op.tile].box), self.dtype))
+            for op in self.part.first
+        ]
         starts = self.starts
 
         def send(buffers: Buffers, copy: int) -> list[Ticket]:
             for start in starts:
                 start(buffers, copy)
-            return [wires.send(mesh, buffers[at], outgoing, copy) for at, outgoing in sent]
+            return [send_one(buffers[at], copy) for at, send_one in sent]
 
         return send
 
@@ -223,25 +226,32 @@ class _Binder:
         wires, dtype, shape = self.wires, self.dtype, _shape(self.tiles[op.tile].box)
         assert wires is not None
 
+        device = op.devices[1]
+        receive, on_device = wires.receiver(
+            self.info.target_mesh, op, shape, dtype, self.devices[device]
+        )
+
         def start(buffers: Buffers, copy: int) -> None:
-            buffers.append(wires.receive(op, copy, shape, dtype))
+            buffers.append(receive(copy))
 
         self.starts.append(start)
         self.at[op.tile] = self.new()
-        self.host.add(self.at[op.tile])
+        self.received[self.at[op.tile]] = device if on_device else None
 
     def send(self, op: Outgoing) -> None:
         wires, mesh, at = self.wires, self.info.target_mesh, self.at[op.tile]
         assert wires is not None
+        send = wires.sender(mesh, op, _shape(self.tiles[op.tile].box), self.dtype)
 
         def start(buffers: Buffers, copy: int) -> None:
-            wires.send(mesh, buffers[at], op, copy)
+            send(buffers[at], copy)
 
         self.starts.append(start)
 
     def copy(self, tile: int, source: int, now: bool) -> None:
-        if now:
-            self.at[tile] = self.copied(self.at[source], tile, self.tiles[tile].device)
+        device = self.tiles[tile].device
+        if now and self.received.get(self.at[source]) != device:
+            self.at[tile] = self.copied(self.at[source], tile, device)
         else:
             self.at[tile] = self.at[source]
 
@@ -260,7 +270,7 @@ class _Binder:
         placed = self.tiles[op.tile]
         here = [
             self.at[part]
-            if self.tiles[part].device == placed.device and self.at[part] not in self.host
+            if self.received.get(self.at[part], self.tiles[part].device) == placed.device
             else self.copied(self.at[part], part, placed.device)
             for part in op.parts
         ]

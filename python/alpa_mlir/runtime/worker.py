@@ -38,6 +38,7 @@ from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
 from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_reshards, worker_step
 from alpa_mlir.runtime.xla import Device, as_any
+from alpa_mlir.transport.device import DeviceTransport
 from alpa_mlir.transport.interface import Transport
 from alpa_mlir.version import VERSION
 
@@ -66,6 +67,7 @@ class Worker:
         backend, cache: who compiles, and whether programs are kept on disk, as `runtime.load` has
             them.
         progress: called with (done, total, label) as programs are compiled.
+        device_transport: what reaches devices of other workers, over `transport`.
 
     Raises:
         PlanMismatchError: the parts of the plan contradict each other.
@@ -89,6 +91,7 @@ class Worker:
         backend: str = "auto",
         cache: CacheLike = True,
         progress: Progress | None = None,
+        device_transport: DeviceTransport | None = None,
     ) -> None:
         self.rank = rank
         self._plan = plan
@@ -101,9 +104,10 @@ class Worker:
         own = {number: devices[number] for number in placement.workers[rank]}
         share = worker_step(plan, step, placement, rank)
         meshes = {m: mesh_on(plan.meshes[m], devices) for m in placement.meshes_of(plan, rank)}
+        self._store = ArrayStore(rank)
         ends = None
         if transport is not None:
-            self._wires = Wires(transport, self._fail)
+            self._wires = Wires(transport, self._fail, device_transport)
             parts = {
                 by: reshard_part(info, placement.owners, rank, _itemsize(info.source.dtype))
                 for by in remote_reshards(plan, share)
@@ -123,7 +127,6 @@ class Worker:
             ends=ends,
         )
         self._under_way = UnderWay(self._bound, placement, rank, self._wires)
-        self._store = ArrayStore(rank)
         self._inputs = StepInputs(self._bound, self._store, donate_state, f"worker {rank}")
         self._read_on = meshes_of_inputs(step)
         carried = {info.carried_by for info in plan.inputs}
@@ -135,6 +138,8 @@ class Worker:
         self._begun = 0  # Steps and other work that starts programs.
         self._stepping = False
         self._failed = FailedValues()
+        if self._wires is not None:
+            self._wires.open()
 
     def put(self, uid: int, index: int, shards: Parts) -> None:
         """Keep parts of input `index` of the plan on this worker's devices, under a number.

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport.interface import Array, Bytes, check_message
+from alpa_mlir.transport.interface import Array, check_message
 from alpa_mlir.transport.memory import shaped
 
 
 class Message(NamedTuple):
-    """Data as it came, and what its sender said of it."""
+    """What a sender said of its data, and the data: bytes as they came, or what waits for them."""
 
     description: bytes
-    data: Bytes
+    data: Any
 
 
 class _Waiter:
@@ -78,9 +78,13 @@ class Mailbox:
 
     def receive(self, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Waits for the next message with a tag; see `Transport.receive`."""
+        return shaped(self.take(tag, shape, dtype), shape, dtype)
+
+    def take(self, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """The data of the next message with a tag, as it was delivered; else like `receive`."""
         message = self._next(tag)
         check_message(message.description, shape, dtype, self.source, tag)
-        return shaped(message.data, shape, dtype)
+        return message.data
 
     def _next(self, tag: int) -> Message:
         waiter = None

@@ -1,0 +1,110 @@
+"""Ends of device transports in this process, for tests: carriers as they are, on CPU devices."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import fake_cupy
+import jax
+import numpy as np
+import pytest
+from alpa_mlir.transport import connect_in_process
+from alpa_mlir.transport.device import DeviceTransport, connect_devices
+from alpa_mlir.transport.interface import description
+from alpa_mlir.transport.nccl import NcclCarrier
+from alpa_mlir.transport.nixl import _MODULES, NixlCarrier
+
+BYTES = np.dtype(np.uint8)
+HAS_NIXL = any(find_spec(name) is not None for name in _MODULES)
+KINDS = [
+    "nccl",
+    pytest.param("nixl", marks=pytest.mark.skipif(not HAS_NIXL, reason="needs nixl")),
+]
+ORDINALS = {device: device for device in range(fake_cupy.DEVICES)}
+
+
+def carrier(kind: str):
+    """A carrier of all devices; CuPy is the one of `fake_cupy`."""
+    if kind == "nixl":
+        return NixlCarrier("cpu", ORDINALS)
+    return NcclCarrier(ORDINALS)
+
+
+class Ends:
+    """Connected ends; rank r has devices r, r + size, ..
+
+    Args:
+        has: kinds of carriers of each rank.
+    """
+
+    def __init__(self, *has: list[str]) -> None:
+        self.size = len(has)
+        self.host = connect_in_process(self.size)
+        self.errors: list[list[BaseException]] = [[] for _ in has]
+        with ThreadPoolExecutor(self.size) as pool:
+            self.device: list[DeviceTransport] = list(
+                pool.map(lambda e: connect_devices(e, self.size, has[e.rank], carrier), self.host)
+            )
+        for end, errors in zip(self.device, self.errors, strict=True):
+            end.watch(errors.append)
+
+    def open(self, *channels: tuple[int, int]) -> None:
+        """Opens channels between devices."""
+        for source, target in channels:
+            self.device[source % self.size].outlet(target % self.size, (source, target))
+            self.device[target % self.size].inlet(source % self.size, (source, target))
+        with ThreadPoolExecutor(self.size) as pool:
+            list(pool.map(lambda end: end.open(), self.device))
+
+    def send(self, channel: tuple[int, int], tag: int, value):
+        source, target = channel
+        memory = value if hasattr(value, "nbytes") and hasattr(value, "address") else held(value)
+        outlet = self.device[source % self.size].outlet(target % self.size, channel)
+        return outlet.send(tag, description(memory.shape, memory.dtype), memory)
+
+    def receive(self, channel: tuple[int, int], tag: int, shape, dtype="uint8"):
+        source, target = channel
+        end = self.device[target % self.size]
+        return end.receive(source % self.size, tag, tuple(shape), np.dtype(dtype))
+
+    def close(self) -> None:
+        for end in self.host:
+            end.close()
+        for end in self.device:
+            end.close()
+
+
+class Numbers:
+    """An array of NumPy as memory of a device; `there` is set when it has its values."""
+
+    def __init__(self, array: np.ndarray, there=None) -> None:
+        self.array, self.there = np.ascontiguousarray(array), there
+        self.shape, self.dtype = self.array.shape, self.array.dtype
+        self.nbytes, self.address = self.array.nbytes, self.array.ctypes.data
+
+    def is_ready(self) -> bool:
+        return self.there is None or self.there.is_set()
+
+    def wait(self) -> None:
+        if self.there is not None:
+            self.there.wait()
+
+
+def held(array) -> Numbers:
+    return Numbers(np.asarray(array))
+
+
+def bytes_of(block) -> bytes:
+    """A block's bytes, as JAX reads them."""
+    from alpa_mlir.runtime.xla import array_of_capsule
+
+    return np.asarray(array_of_capsule(block.capsule(), jax.devices()[0])).tobytes()
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    """What carriers import is the CuPy of `fake_cupy`."""
+    for name, module in fake_cupy.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
