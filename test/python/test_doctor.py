@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -155,6 +156,8 @@ def versions(monkeypatch):
         ("gurobipy", options.gurobi, "gurobi"),
         ("ray", options.ray, "ray"),
         ("iree-base-runtime", options.iree, "iree"),
+        ("cupy-cuda12x", options.nccl, "nccl"),
+        ("nixl-cu12", options.nixl, "nixl"),
         ("tensorstore", options.checkpoints, "checkpoint"),
         ("matplotlib", options.plots, "plots"),
     ],
@@ -165,6 +168,19 @@ def test_missing_options_name_their_extra(versions, package, check, extra):
     assert finding.state == "missing"
     assert finding.fix == f"pip install 'alpa-mlir[{extra}]'"
     assert not finding.needed
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "check", "title"),
+    [("cupy-cuda12x", "cupy", options.nccl, "NCCL"), ("nixl-cu12", "nixl", options.nixl, "NIXL")],
+)
+def test_what_is_installed_and_cannot_be_used(versions, package, module, check, title):
+    if importlib.util.find_spec(module) or importlib.util.find_spec(f"{module}_cu12"):
+        pytest.skip("it can be used here")
+    versions[package] = "1.2.3"  # Says its metadata.
+    finding = only(check(60.0))
+    assert finding.state == "problem"
+    assert finding.what.startswith(f"{title}: {package} 1.2.3 cannot be used: TransportError: ")
 
 
 def test_missing_and_old_packages(versions):

@@ -20,7 +20,14 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     ),
     "devices": (installation.cpu, options.gpu),
     "solvers": (installation.built_in_solver, options.highs, options.gurobi),
-    "options": (options.ray, options.iree, options.checkpoints, options.plots),
+    "options": (
+        options.ray,
+        options.iree,
+        options.nccl,
+        options.nixl,
+        options.checkpoints,
+        options.plots,
+    ),
     "this machine": (machine.cache, machine.temporary, machine.memory, machine.limits),
 }
 

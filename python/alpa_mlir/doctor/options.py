@@ -1,4 +1,4 @@
-"""What is there if it was installed: GPUs, solvers, Ray, IREE, checkpoints."""
+"""What is there if it was installed: GPUs, solvers, Ray, IREE, transports, checkpoints."""
 
 from __future__ import annotations
 
@@ -164,6 +164,30 @@ def iree(seconds: float) -> Iterator[Finding]:
         yield Finding("iree", "problem", text, _extra("iree"), facts=facts)
     else:
         yield Finding("iree", "ok", f"IREE {compiler}", facts=facts)
+
+
+def nccl(seconds: float) -> Iterator[Finding]:
+    """CuPy with NCCL: what brings values from GPU to GPU of another worker."""
+    yield _carrier("nccl", "NCCL", ("cupy-cuda12x", "cupy-cuda13x"), seconds)
+
+
+def nixl(seconds: float) -> Iterator[Finding]:
+    """NIXL with UCX, which does the same."""
+    yield _carrier("nixl", "NIXL", ("nixl-cu12", "nixl-cu13"), seconds)
+
+
+def _carrier(name: str, title: str, packages: tuple[str, ...], seconds: float) -> Finding:
+    found = {package: version for package in packages if (version := version_of(package))}
+    if not found:
+        text = f"{title}: no {packages[0]}: values of GPUs go to other workers through the host"
+        return Finding(name, "missing", text, _extra(name))
+    package, version = next(iter(found.items()))
+    outcome = run_probe(name, seconds=seconds)
+    if outcome.facts is None:
+        text = f"{title}: {package} {version} cannot be used: {outcome.error}"
+        return Finding(name, "problem", text, _extra(name), facts=found)
+    more = "".join(f", {key} {value}" for key, value in outcome.facts.items())
+    return Finding(name, "ok", f"{title}: {package} {version}{more}", facts=found)
 
 
 def _library(name: str, title: str, package: str, extra: str, seconds: float) -> Finding:

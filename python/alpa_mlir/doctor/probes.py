@@ -113,6 +113,22 @@ def iree() -> dict[str, Any]:
     return {}
 
 
+def nccl() -> dict[str, Any]:
+    """CuPy finds NCCL; needs no GPU."""
+    from alpa_mlir.transport.nccl import load
+
+    version = int(load("gpu").cuda.nccl.get_version())
+    return {"NCCL": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
+
+
+def nixl() -> dict[str, Any]:
+    """NIXL starts, with UCX; needs no GPU."""
+    from alpa_mlir.transport.nixl import NixlCarrier
+
+    NixlCarrier("cpu", {0: 0}).invite(0)
+    return {}
+
+
 def imports(*names: str) -> dict[str, Any]:
     """Modules can be imported."""
     for name in names:
@@ -121,7 +137,8 @@ def imports(*names: str) -> dict[str, Any]:
 
 
 _PROBES: dict[str, Callable[..., dict[str, Any]]] = {
-    probe.__name__: probe for probe in (native, devices, solver, gurobi, ray, iree, imports)
+    probe.__name__: probe
+    for probe in (native, devices, solver, gurobi, ray, iree, nccl, nixl, imports)
 }
 
 
