@@ -11,7 +11,7 @@ import handmade
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir import PipeshardParallel
+from alpa_mlir import ArgumentMismatchError, PipeshardParallel
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime import load
 from alpa_mlir.runtime.actions import Place
@@ -166,6 +166,30 @@ def test_nothing_is_written_of_steps_that_fail(plan, tmp_path):
     assert step._bound.recorder is None
     assert not (tmp_path / "trace.json").exists()
     run(step)
+
+
+def test_errors_end_the_recording(plan):
+    placement, group = ThreadWorkers(Placement(((0, 1), (2, 3)))).start(plan)
+    step = DistributedPlan(plan, placement, group, True)
+    with pytest.raises(ArgumentMismatchError), Recording(step):
+        step([*run(step)[0], None])
+    run(step)
+    assert [step.ask(rank, "stop_trace").result() for rank in (0, 1)] == [[], []]
+    step.close()
+
+
+def test_traces_that_cannot_be_written(plan, tmp_path):
+    step = load(plan)
+    (tmp_path / "file").write_text("")
+    for path, message in (
+        (tmp_path / "file" / "trace.json", "cannot be written: "),
+        (tmp_path, "it is a folder"),
+    ):
+        with pytest.raises(ArgumentMismatchError, match=message), Recording(step, path):
+            raise AssertionError("a step")
+    with Recording(step, tmp_path / "new" / "trace.json"):
+        run(step)
+    assert json.loads((tmp_path / "new" / "trace.json").read_text())["traceEvents"]
 
 
 def test_beside_the_simulated_step(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from alpa_mlir.chrome_events import TransferRow, complete, title, transfer_events
+from alpa_mlir.errors import ArgumentMismatchError, WorkerError
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.executable import LoadedPlan
@@ -127,6 +130,7 @@ class Recording:
     """Steps that are called within `with` are recorded; what was recorded is `trace`.
 
     Raises:
+        ArgumentMismatchError: there cannot be a file of that name; found before the first step.
         WorkerError: a worker failed.
     """
 
@@ -143,6 +147,8 @@ class Recording:
 
     def __enter__(self) -> Recording:
         loaded = self._loaded
+        if self._path is not None:  # What cannot be written is better known before the steps.
+            _make_room_for(Path(self._path))
         if isinstance(loaded, DistributedPlan):
             for rank in range(loaded.placement.size):
                 loaded.ask(rank, "start_trace").result()
@@ -151,13 +157,37 @@ class Recording:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if kind is not None and isinstance(self._loaded, DistributedPlan):
-            return  # The workers may be gone.
-        events = _stop(self._loaded)
-        if kind is None:
-            self.trace = StepTrace(self._loaded.plan, events)
-            if self._path is not None:
-                self.trace.write(self._path, self._simulated)
+        if kind is not None:
+            _end(self._loaded)
+            return
+        self.trace = StepTrace(self._loaded.plan, _stop(self._loaded))
+        if self._path is not None:
+            self.trace.write(self._path, self._simulated)
+
+
+def _make_room_for(path: Path) -> None:
+    """Raises an ArgumentMismatchError where no file can be."""
+    problem = "it is a folder" if path.is_dir() else None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror
+    if problem is None and not os.access(path.parent, os.W_OK):
+        problem = "the folder cannot be written to"
+    if problem is not None:
+        raise ArgumentMismatchError(
+            f"the trace cannot be written: {problem}", where=str(path), fix="give another name"
+        )
+
+
+def _end(loaded: LoadedPlan | DistributedPlan) -> None:
+    """Record no more; waits for no worker, since some may be gone."""
+    if not isinstance(loaded, DistributedPlan):
+        loaded.stop_trace()
+        return
+    for rank in range(loaded.placement.size):
+        with contextlib.suppress(WorkerError):
+            loaded.ask(rank, "stop_trace")
 
 
 def _stop(loaded: LoadedPlan | DistributedPlan) -> tuple[tuple[Event, ...], ...]:
