@@ -25,6 +25,7 @@ from alpa_mlir.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
+from alpa_mlir.checkpoint.folders import check_root
 from alpa_mlir.data_loader import DataLoader
 from alpa_mlir.errors import (
     AlpaError,
@@ -148,6 +149,7 @@ class _Run:
         self.unsaved = 0  # Checkpoints in a row that could not be written.
 
     def go(self) -> Any:
+        check_root(Path(self.resume.folder))
         failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder)
         while True:
             step: Step | None = None
@@ -165,6 +167,11 @@ class _Run:
                 # The plan's programs need the same again with fresh workers.
                 if failures >= self.resume.attempts or without_memory > 1:
                     raise
+            except Exception:
+                # The workers are well: what they are writing is worth waiting for.
+                self.finish_saving()
+                self.give_up(step)
+                raise
             except BaseException:
                 self.give_up(step)
                 raise
@@ -185,11 +192,15 @@ class _Run:
         """End the workers, and the checkpoint that they were writing."""
         if step is not None:
             step.close()
-        if self.saving is not None:
-            with contextlib.suppress(CheckpointError):
-                self.saving.wait()
-            self.saving = None
+        self.finish_saving()
         self.pending.clear()
+
+    def finish_saving(self) -> None:
+        """Wait for the checkpoint that is being written, whatever comes of it."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            with contextlib.suppress(CheckpointError):
+                saving.wait()
 
     def train(self, step: Step) -> Any:
         self.number, state = self.begin(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import alpa_mlir
 import handmade
@@ -155,6 +156,24 @@ def test_an_error_of_the_program_is_no_failure_of_a_worker(step, tmp_path):
     assert [one.closed for one in load.given] == [True]
 
 
+def test_an_error_of_the_program_lets_the_workers_finish_their_checkpoint(
+    step, tmp_path, monkeypatch
+):
+    load, closed = Loads(step, {5: KeyError("the program's")}), []
+
+    def saving(*args, **options):
+        def wait():
+            closed.append(load.given[-1].closed)
+
+        return SimpleNamespace(step=options["step"], wait=wait)
+
+    monkeypatch.setattr(training, "save_checkpoint", saving)
+    with pytest.raises(KeyError, match="the program's"):
+        training.run(load, STATE, batch, 10, Resume(tmp_path, every=3))
+    assert closed == [False]
+    assert load.given[0].closed
+
+
 def test_a_failure_without_end_ends_the_run(step, tmp_path):
     load = Loads(step, {count: lost() for count in range(6, 100)})
     with pytest.raises(errors.WorkerLostError, match="worker 1: died"):
@@ -181,6 +200,14 @@ def test_replanning_when_a_host_cannot_be_replaced(step, losses, tmp_path, caplo
     load.given[:] = [None]
     with pytest.raises(errors.DevicesError, match="needs 2 hosts"):
         training.run(once, STATE, batch, 20, Resume(tmp_path))
+
+
+def test_a_folder_of_other_things_is_refused_before_the_first_step(step, tmp_path):
+    (tmp_path / "thesis.tex").write_text("all of it")
+    load = Loads(step, {})
+    with pytest.raises(errors.CheckpointError, match=r"the folder holds 'thesis.tex'"):
+        training.run(load, STATE, batch, 10, Resume(tmp_path))
+    assert not load.given
 
 
 def test_bad_input(step, tmp_path):
