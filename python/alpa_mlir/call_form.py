@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from alpa_mlir.runtime.whole_array import WholeArray
 
 _jax: Any = jax
 jnp: Any = jax.numpy
+_NAME = re.compile(r"[^\W\d]\w*")  # With which the name of an argument's leaf begins.
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,21 @@ class CallForm:
             flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
         return flat
 
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        """Names of the arguments, as far as their arrays say them; those of static ones are not
+        known."""
+        static = {item.position for item in self.static}
+        tree: tuple[Any, ...] = trees.unflatten(
+            self.in_tree, (leaf.name for leaf in self.in_leaves)
+        )
+        first = iter([(trees.leaves(argument) or [""])[0] for argument in tree])
+        names: list[str | None] = []
+        for position in range(len(static) + len(tree)):
+            match = None if position in static else _NAME.match(next(first))
+            names.append(None if match is None else match[0])
+        return tuple(names)
+
     def dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments that are not static."""
         static = {item.position for item in self.static}
@@ -112,8 +129,14 @@ class CallForm:
         paths = trees.flatten_with_path(dynamic)[0]
         dummy = trees.unflatten(self.in_tree, range(len(self.in_leaves)))
         known = [path for path, _ in trees.flatten_with_path(dummy)[0]]
-        got = {trees.text(path) for path, _ in paths}
-        want = {trees.text(path) for path in known}
+        names = [name for name in self.parameters if name is not None]
+
+        def text(path: Any) -> str:
+            whose = path[0].idx if len(names) == len(dummy) else len(names)
+            return names[whose] + trees.text(path[1:]) if whose < len(names) else trees.text(path)
+
+        got = {text(path) for path, _ in paths}
+        want = {text(path) for path in known}
         detail = "the same leaves in other containers"
         if want - got:
             detail = f"no leaf {min(want - got)}"
@@ -191,6 +214,36 @@ class CallForm:
             call.static,
             is_numbered,
         )
+
+
+def positional(
+    names: Sequence[str | None], args: Sequence[Any], named: Mapping[str, Any], where: str
+) -> tuple[Any, ...]:
+    """All arguments in their order, those that were given by name too.
+
+    Raises:
+        ArgumentMismatchError: there is no argument of that name, it is given twice, or one
+            before it is not given.
+
+    Example:
+        >>> positional(("state", "batch"), (1,), {"batch": 2}, "step")
+        (1, 2)
+    """
+    left = dict(named)
+    found = list(args)
+    for name in names[len(args) :]:
+        if name is None or name not in left:
+            break
+        found.append(left.pop(name))
+    if left:
+        name = next(iter(left))
+        what = "comes after one that is not given" if name in names else "is unknown"
+        what = "is given twice" if name in names[: len(args)] else what
+        known = ", ".join(name or "a Python value" for name in names)
+        raise ArgumentMismatchError(
+            f"the argument {name!r} {what}", where=where, fix=f"give {known}, in this order"
+        )
+    return tuple(found)
 
 
 def typed_value(value: Any, leaf: Leaf) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 
 from alpa_mlir import session
+from alpa_mlir.call_form import positional
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.count_search import sensible_count
 from alpa_mlir.errors import TraceError
@@ -123,8 +125,11 @@ class ParallelFunction:
         if self._last is not None and not any(step is self._last for step in kept.values()):
             self._last = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Run one step, planning it first if arguments of this form are new."""
+        if named:
+            names = tuple(inspect.signature(self.fn).parameters)
+            args = positional(names, args, named, getattr(self.fn, "__name__", "the function"))
         return self.compile(*args)(*args)
 
     def _key(self, args: Sequence[Any]) -> Any:

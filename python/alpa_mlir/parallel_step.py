@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cache_folder import CacheLike
-from alpa_mlir.call_form import CallForm
+from alpa_mlir.call_form import CallForm, positional
 from alpa_mlir.checkpoint.restore import StateTarget
 from alpa_mlir.errors import DevicesError
 from alpa_mlir.hosts.interface import Hosts
@@ -38,12 +38,14 @@ class ParallelStep:
     def plan(self) -> Plan:
         return self.loaded.plan
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Run one step; the arguments and the result have the trees of the function.
 
         Raises:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
         """
+        if named:
+            args = positional(self.form.parameters, args, named, self.form.name)
         return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:

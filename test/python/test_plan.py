@@ -385,6 +385,27 @@ def test_keys_and_static_arguments_of_a_loaded_plan(tmp_path):
         loaded("test", *args[1:])
     with pytest.raises(errors.ArgumentMismatchError, match="no leaf"):
         loaded("train", {"w": state["w"]}, args[2])
+    assert loaded("train", batch=args[2], state=state)[1] == value
+    for first, named, message in (
+        (args, {"batch": 0}, "keyed_step: the argument 'batch' is given twice"),
+        (args[:2], {"bach": 0}, "the argument 'bach' is unknown; fix: give a Python value, state,"),
+        (args[:1], {"batch": 0}, "the argument 'batch' comes after one that is not given"),
+    ):
+        with pytest.raises(errors.ArgumentMismatchError, match=message):
+            loaded(*first, **named)
+
+
+def test_functions_are_called_with_names():
+    def scaled(w, factor, x):
+        return w + factor * x.sum(), x.sum()
+
+    step = alpa_mlir.parallelize(scaled, cluster=CLUSTER, static_argnums=1)
+    x = np.ones((8, 4), np.float32)
+    expected = step(np.float32(1), 2, x)
+    assert step(x=x, w=np.float32(1), factor=2) == expected
+    assert step(np.float32(1), 2, x=x) == expected
+    with pytest.raises(errors.ArgumentMismatchError, match="scaled: the argument 'y' is unknown"):
+        step(np.float32(1), 2, y=x)
 
 
 @jax.tree_util.register_pytree_node_class
