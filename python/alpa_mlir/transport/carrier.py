@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import suppress
+from threading import Event
 from typing import Any, Protocol
 
 from alpa_mlir.errors import TransportError
@@ -70,9 +71,14 @@ class Sink(Protocol):
         """Memory for the next message, and what the sending end has to know of it."""
         ...
 
-    def take(self, block: Block) -> None:
-        """Called when the sending end may `put`; returns when the bytes are there, as far as this
-        end can tell."""
+    def take(self, block: Block, written: Event) -> None:
+        """Called when the sending end may `put`; returns when the bytes are there, or the message
+        has failed.
+
+        Args:
+            written: is set when the message has failed, and, if the carrier is one-sided, when the
+                sending end has said that all bytes are there.
+        """
         ...
 
     def end(self) -> None:

@@ -58,7 +58,7 @@ class Arrival:
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
         self.nbytes = nbytes
-        self.written: Event = Event()  # The sending end has said that all bytes are there.
+        self.written: Event = Event()  # See `Sink.take`.
         self.error: TransportError | None = None
         self._ended = Event()
         self._block: Block | None = None
@@ -196,7 +196,6 @@ class Inlet:
     """The receiving end. One thread makes room for messages, and receives them.
 
     Args:
-        one_sided: the sender says when all bytes of a message are there.
         room: tells the sender of a message by its number that there is room.
         arrived: called with the number of a message that is there.
         failed: called when a message fails.
@@ -205,14 +204,12 @@ class Inlet:
     def __init__(
         self,
         devices: tuple[int, int],
-        one_sided: bool,
         room: Callable[[int, bytes], None],
         arrived: Callable[[int], None],
         failed: Failed,
     ) -> None:
         self.threads: list[Thread] = []
         self._devices = devices
-        self._one_sided = one_sided
         self._room = room
         self._arrived = arrived
         self._failed = failed
@@ -237,9 +234,7 @@ class Inlet:
                 if arrival.error is None:
                     block, room = sink.room(arrival.nbytes)
                     self._room(arrival.number, room)
-                    sink.take(block)
-                    if self._one_sided:
-                        arrival.written.wait()
+                    sink.take(block, arrival.written)
                     if arrival.error is None:
                         self._arrived(arrival.number)
                         arrival.finish(block)

@@ -115,9 +115,7 @@ class _Peer:
 
     def inlet(self, devices: tuple[int, int]) -> None:
         if devices not in self.inlets:
-            self.inlets[devices] = Inlet(
-                devices, self.carrier.one_sided, self._room, self._arrived, self.fail
-            )
+            self.inlets[devices] = Inlet(devices, self._room, self._arrived, self.fail)
 
     def open_source(self, devices: tuple[int, int]) -> None:
         record = _hear(self._host, self.rank, _OPEN)
@@ -297,7 +295,7 @@ class DeviceTransport:
         self._peers[source].inlet(devices)
 
     def open(self) -> None:
-        """Opens all channels that have been asked for; every end calls it once.
+        """Opens all channels that have been asked for; every end calls it as often as the others.
 
         All ends go through their channels in the same order, one after the other: opening may wait
         for the other end, and for all that a device does.
@@ -309,7 +307,8 @@ class DeviceTransport:
             (devices, peer, outgoing)
             for peer in self._peers.values()
             for outgoing, ends in ((True, peer.outlets), (False, peer.inlets))
-            for devices in ends
+            for devices, end in ends.items()
+            if not end.threads
         ]
         for devices, peer, outgoing in sorted(found, key=lambda item: item[0]):
             if outgoing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Mapping
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from alpa_mlir.errors import TransportError
@@ -93,7 +93,7 @@ class _Sink(_End):
     def room(self, nbytes: int) -> tuple[CudaBlock, bytes]:
         return self._memory.take(nbytes), b""
 
-    def take(self, block: Memory) -> None:
+    def take(self, block: Memory, written: Event) -> None:
         self._run(self._communicator.recv, block, _SENDS)
 
 
@@ -125,7 +125,7 @@ class NcclCarrier:
 
     def sink(self, device: int, invitation: bytes) -> _Sink:
         sink = _Sink(self._cupy, self._ordinals[device], invitation)
-        sink.take(sink.room(1)[0])
+        sink.take(sink.room(1)[0], Event())
         return sink
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from alpa_mlir.errors import TransportError
@@ -23,7 +23,7 @@ from alpa_mlir.transport.memory import aligned, size_class
 
 _MODULES = ("nixl_cu12", "nixl_cu13", "nixl")
 _ROOM = struct.Struct("<Q")  # An address; the memory's metadata follow.
-_LONGEST_PAUSE_SECONDS = 1e-3
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 1e-3
 _LEAST_BYTES = 1 << 16
 
 
@@ -52,7 +52,9 @@ class _Agent:
     def __init__(self, platform: str) -> None:
         nixl = load(platform)
         config = nixl.nixl_agent_config(
-            backends=["UCX"], sync_mode=nixl.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+            enable_prog_thread=False,  # It would keep a core busy.
+            backends=["UCX"],
+            sync_mode=nixl.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT,
         )
         self.nixl: Any = nixl.nixl_agent(f"alpa-mlir-{uuid.uuid4().hex}", config)
         self.kind = "VRAM" if platform == "gpu" else "DRAM"
@@ -62,6 +64,10 @@ class _Agent:
 
     def place(self, address: int, nbytes: int, ordinal: int) -> Any:
         return self.nixl.get_xfer_descs([(address, nbytes, ordinal)], self.kind)
+
+    def close(self) -> None:
+        """Ends UCX's connections."""
+        self.nixl = None
 
 
 class _Registered:
@@ -121,7 +127,7 @@ class _Source:
             nixl.deregister_memory(registered)
 
     def _wait(self, handle: Any) -> None:
-        state, pause = self._agent.nixl.transfer(handle), 2e-5
+        state, pause = self._agent.nixl.transfer(handle), _PAUSE_SECONDS
         while state == "PROC":
             if self._ended:
                 raise TransportError("the channel has ended")
@@ -168,8 +174,11 @@ class _Sink:
         memory = aligned(wanted) if self._cuda is None else self._cuda.take(wanted)
         return _Registered(self._agent, memory, self._ordinal)
 
-    def take(self, block: Memory) -> None:
-        pass  # The sending end says when it has written.
+    def take(self, block: Memory, written: Event) -> None:
+        pause = _PAUSE_SECONDS
+        while not written.wait(pause):
+            self._agent.nixl.get_new_notifs()  # There are none, but UCX gets on.
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def end(self) -> None:
         pass
@@ -190,24 +199,19 @@ class NixlCarrier:
     one_sided = True
 
     def __init__(self, platform: str, ordinals: Mapping[int, int]) -> None:
-        self._agent: _Agent | None = _Agent(platform)
+        self._agent = _Agent(platform)
         # All of the host's memory is one device.
         self._ordinals = {n: ordinal if platform == "gpu" else 0 for n, ordinal in ordinals.items()}
 
-    def _open(self) -> _Agent:
-        if self._agent is None:
-            raise TransportError("NIXL's agent was closed")
-        return self._agent
-
     def invite(self, device: int) -> bytes:
-        metadata = bytes(self._open().nixl.get_agent_metadata())
+        metadata = bytes(self._agent.nixl.get_agent_metadata())
         return _ROOM.pack(self._ordinals[device]) + metadata
 
     def source(self, device: int, invitation: bytes) -> _Source:
-        return _Source(self._open(), self._ordinals[device], invitation)
+        return _Source(self._agent, self._ordinals[device], invitation)
 
     def sink(self, device: int, invitation: bytes) -> _Sink:
-        return _Sink(self._open(), self._ordinals[device])
+        return _Sink(self._agent, self._ordinals[device])
 
     def close(self) -> None:
-        self._agent = None
+        self._agent.close()
