@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -225,6 +226,43 @@ def test_close_wakes_who_waits_and_leaves_no_thread():
             wait()
     assert not device_threads()
     two.close()
+
+
+@settings(max_examples=10, deadline=None)
+@given(dead=st.integers(0, 2), after=st.integers(0, 30), seed=st.integers(0, 1000))
+def test_an_end_that_dies_at_any_moment_keeps_nobody_waiting(dead, after, seed):
+    """All ends send to each other; what comes is right, and the rest says who is gone."""
+    three = Ends(["nccl"], ["nccl"], ["nccl"])
+    channels = [(a, b) for a in range(3) for b in range(3) if a != b]
+    three.open(*channels)
+    draw = np.random.default_rng(seed)
+    messages = [(channels[i], tag) for tag, i in enumerate(draw.integers(0, 6, 30))]
+    started = threading.Semaphore(0)
+
+    def send(channel, tag):
+        started.release()
+        three.send(channel, tag, filled(tag, 20_000)).wait()
+
+    def receive(channel, tag):
+        assert bytes_of(three.receive(channel, tag, (20_000,))) == filled(tag, 20_000).tobytes()
+
+    def die():
+        for _ in range(after):
+            started.acquire()
+        three.host[dead].close()
+        three.device[dead].close()
+
+    with ThreadPoolExecutor(len(messages) * 2 + 1) as pool:
+        calls = [(pool.submit(do, *m), m[0]) for m in messages for do in (send, receive)]
+        pool.submit(die)
+        for call, channel in calls:
+            error = call.exception(timeout=SECONDS)
+            if error is not None:
+                assert isinstance(error, TransportError)
+                assert dead in channel
+                assert re.search(rf"rank {dead} |NcclError|has ended", str(error)), str(error)
+    three.close()
+    assert not device_threads()
 
 
 class Broken(Numbers):
