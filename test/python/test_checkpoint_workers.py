@@ -22,7 +22,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_mlir.checkpoint import remote, steps_in
-from alpa_mlir.errors import AlpaError
+from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.distributed_keys import DistributedKeys
@@ -153,6 +153,26 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
         save_checkpoint(tmp_path, after, step=3).wait()
     assert latest_checkpoint(tmp_path) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_the_worker_that_is_the_cause_is_named(tmp_path, load, monkeypatch):
+    step = load(steps.two_stage_plan())
+    state, batch = handmade.arguments(2)
+    state, _, _ = step(state, batch)
+
+    def gone(*_):
+        raise TransportError("rank 1 is gone", where="worker 0", peer=1)
+
+    def cause():
+        raise WorkerLostError("died of SIGKILL", where="worker 1", rank=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("alpa_mlir.checkpoint.remote.write_shards", gone)
+        patch.setattr(step.loaded, "synchronize", cause)
+        saving = save_checkpoint(tmp_path, state, step=2)
+        with pytest.raises(CheckpointError, match="worker 1: died of SIGKILL"):
+            saving.wait()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_state_is_made_in_workers(load):

@@ -14,7 +14,7 @@ import numpy as np
 from alpa_mlir.checkpoint.leaves import Shard, copied_shards
 from alpa_mlir.checkpoint.manifest import LeafRecord
 from alpa_mlir.checkpoint.store import check_chunks, read_boxes, write_shards
-from alpa_mlir.errors import AlpaError, CheckpointError
+from alpa_mlir.errors import AlpaError, CheckpointError, TransportError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.array import DistributedArray
@@ -64,6 +64,10 @@ class Home(Protocol):
         """Call a method of a worker, in the order of all calls."""
         ...
 
+    def synchronize(self) -> None:
+        """Raises a WorkerError with the cause if a worker failed."""
+        ...
+
 
 class RemoteCopies:
     """Copies of arrays in the workers that have them, to be written there.
@@ -111,8 +115,11 @@ class RemoteCopies:
                 for home, rank, _ in self._asked
             ]
             return [reply.result() for reply in writing]
-        except BaseException:
+        except BaseException as error:
             self.drop()
+            if isinstance(error, TransportError):  # Another worker is the cause.
+                for home, _, _ in self._asked:
+                    home.synchronize()
             raise
 
     def drop(self) -> None:
