@@ -114,3 +114,12 @@ def test_a_full_stream_hides_no_frozen_worker():
         call.result(60)
     group.close()
     assert gone(processes)
+
+
+def test_what_workers_print_is_no_output_of_the_program(capfd):
+    workers = ProcessWorkers(TWO, program=("-c", "print('from a worker')"))
+    with pytest.raises(errors.WorkerLostError, match="ended with status 0"):
+        workers.start(steps.two_stage_plan())
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "from a worker" in err

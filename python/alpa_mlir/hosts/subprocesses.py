@@ -51,6 +51,7 @@ class _Process:
             arguments,
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
+            stdout=2,  # The program's own output may be a document; Gloo prints, too.
             env={**os.environ, "PYTHONPATH": path, **environment},
         )
         for end in theirs:
