@@ -261,6 +261,10 @@ class HostProcess:
             heartbeat_timeout_seconds=start.heartbeat_seconds,
             initialization_timeout=start.start_seconds,
         )
+        if start.platform == "cpu":
+            from alpa_mlir.runtime.xla import meet_at
+
+            meet_at(self.address)
 
     def connect(self, addresses: tuple[str, ...]) -> None:
         """Connect the transport to those of all workers."""

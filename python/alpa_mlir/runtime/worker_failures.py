@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from alpa_mlir.errors import WorkerError, WorkerMemoryError, WorkerStalledError, is_out_of_memory
+from alpa_mlir.errors import (
+    WorkerError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerStalledError,
+    is_out_of_memory,
+)
 from alpa_mlir.hosts.interface import WorkerGroup
 from alpa_mlir.runtime.pending_steps import Failure
 
@@ -37,7 +43,10 @@ def failed_worker(rank: int, cause: BaseException, number: int | None) -> Worker
         kind, fix = WorkerMemoryError, _MEMORY_FIX
     elif isinstance(cause, WorkerStalledError):
         return WorkerStalledError(cause.what, where=f"workers{when}", fix=cause.fix)
-    return kind(f"failed{when}: {cause}", where=f"worker {rank}", fix=fix)
+    text = str(cause)
+    if isinstance(cause, WorkerLostError) and cause.rank >= 0:
+        rank, text = cause.rank, cause.what  # Whoever was asked: this one is gone.
+    return kind(f"failed{when}: {text}", where=f"worker {rank}", fix=fix)
 
 
 def unreadable(name: str, cause: BaseException) -> WorkerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from math import prod
 from typing import Any
@@ -75,6 +75,20 @@ def sharding_text(tensor: TensorSpec) -> str:
     """The `sdy.sharding` attribute of a spec on `@mesh`."""
     dims = ", ".join("{" + ", ".join(f'"{a}"' for a in axes) + "}" for axes in tensor.spec)
     return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
+
+
+def meet_at(address: str) -> None:
+    """Let CPU devices of the other processes of this world reach those of this one at an address.
+
+    By itself XLA takes what the host's name stands for: often 127.0.0.1, which is good on one host
+    only, or nothing. To be called after `jax.distributed.initialize`, before the devices are made.
+    """
+    from jax._src import distributed, lib, xla_bridge
+
+    bridge, world = as_any(xla_bridge), as_any(distributed).global_state
+    collectives = as_any(lib)._jax.make_gloo_tcp_collectives(world.client, hostname=address)
+    make = partial(bridge.make_cpu_client, collectives=collectives)
+    bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
 
 
 class Executable:
