@@ -7,14 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy
-from jax.extend import core
 
-from alpa_mlir import random_keys
 from alpa_mlir.boundary import is_mark, layer_boundary
+from alpa_mlir.jaxpr_values import Values, bind, is_literal
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
-_core: Any = core
 
 # Body and constants of a plain call; None for equations to be kept whole.
 CallBody = Callable[[Any], tuple[Any, Sequence[Any]] | None]
@@ -39,7 +37,7 @@ def filled(closed: Any, call_body: CallBody) -> Any:
 
 
 def _is_bare(eqn: Any) -> bool:
-    return is_mark(eqn) and all(isinstance(atom, _core.Literal) for atom in eqn.invars)
+    return is_mark(eqn) and all(map(is_literal, eqn.invars))
 
 
 def _has_bare(jaxpr: Any, call_body: CallBody) -> bool:
@@ -53,33 +51,28 @@ def _has_bare(jaxpr: Any, call_body: CallBody) -> bool:
 def _evaluate(
     jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], call_body: CallBody
 ) -> list[Any]:
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _core.Literal) else env[atom]
-
+    values = Values.at_start(jaxpr, consts, args)
     debug = jaxpr.debug_info.with_unknown_names()
     for place, eqn in enumerate(jaxpr.eqns):
-        values = [read(atom) for atom in eqn.invars]
+        operands = values.read(eqn.invars)
         body = call_body(eqn)
         if _is_bare(eqn):
             var = _latest(jaxpr, place)
             if var is not None:
-                env[var] = layer_boundary(env[var])
-            results = values
+                values.write([var], map(layer_boundary, values.read([var])))
+            results = operands
         elif body is not None and _has_bare(body[0], call_body):
-            results = _evaluate(*body, values, call_body)
+            results = _evaluate(*body, operands, call_body)
         else:
-            results = random_keys.bind(eqn, values, debug)
-        env.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+            results = bind(eqn, operands, debug)
+        values.write(eqn.outvars, results)
+    return values.read(jaxpr.outvars)
 
 
 def _latest(jaxpr: Any, place: int) -> Any | None:
     """What the equations before one made last that those after it need."""
     later = [atom for eqn in jaxpr.eqns[place + 1 :] for atom in eqn.invars]
-    needed = {a for a in [*later, *jaxpr.outvars] if not isinstance(a, _core.Literal)}
+    needed = {a for a in [*later, *jaxpr.outvars] if not is_literal(a)}
     made = [var for eqn in jaxpr.eqns[:place] for var in eqn.outvars]
     for var in reversed([*jaxpr.invars, *made]):
         if var in needed and _jnp.issubdtype(var.aval.dtype, _jnp.inexact):

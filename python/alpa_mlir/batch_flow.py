@@ -19,6 +19,7 @@ from jax.extend import core, source_info_util
 
 from .flow import SAME, Flow, NoFlowError, Pair, growth, linear
 from .flow_rules import RULES
+from .jaxpr_values import is_literal
 from .tagging import call_body
 
 _core: Any = core
@@ -115,7 +116,7 @@ class Step:
             env[v] = self._constant(a, b)
 
         def read(atom: Any, twin: Any) -> int:
-            if isinstance(atom, _core.Literal):
+            if is_literal(atom):
                 return self._constant(atom.val, getattr(twin, "val", None))
             return env[atom]
 
@@ -156,7 +157,7 @@ def _twins(micro: Any, full: Any) -> list[tuple[Any, Any]]:
     others: dict[Any, int] = {}
 
     def place(table: dict[Any, int], atom: Any) -> int:
-        return -1 if isinstance(atom, _core.Literal) else table.setdefault(atom, len(table))
+        return -1 if is_literal(atom) else table.setdefault(atom, len(table))
 
     def wired(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(
@@ -290,7 +291,7 @@ def _walk(micro: Any, full: Any, count: int, inputs: Sequence[Flow]) -> list[Flo
         env[v] = _constant_flow(a, b, count, settled=False)
 
     def read(atom: Any, twin: Any) -> Flow:
-        if isinstance(atom, _core.Literal):
+        if is_literal(atom):
             return _constant_flow(atom.val, getattr(twin, "val", None), count, settled=False)
         return env[atom]
 

@@ -12,18 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
 
-from . import random_keys, trees
+from . import trees
 from .batch_flow import Constant, Step, Unit
 from .errors import TraceError
 from .flow import Flow, NoFlowError
+from .jaxpr_values import bind, is_literal
 from .micro_batch import Leaf
 from .signature import Reduction
 from .tagging import UPDATE_SCOPE, TagSession, current_session, with_tagged_body
 
 _jax: Any = jax
-_core: Any = core
 
 
 class ForwardStep:
@@ -166,14 +165,14 @@ class ForwardStep:
         eqn = unit.full if is_full else unit.micro
         if self._count > 1 and not is_full:
             atoms = [
-                twin if isinstance(twin, _core.Literal) else atom
+                twin if is_literal(twin) else atom
                 for atom, twin in zip(unit.micro.invars, unit.full.invars, strict=True)
             ]
             eqn = eqn.replace(invars=atoms)
         eqn = eqn.replace(source_info=eqn.source_info.replace(name_stack=unit.stack))
         if tagged and eqn.primitive.name == "scan":
             eqn = with_tagged_body(eqn, tagged)
-        return random_keys.bind(eqn, values, self._debug)
+        return bind(eqn, values, self._debug)
 
     def _constant(self, constant: Constant, flow: Flow) -> Any:
         return constant.full if self._count > 1 and flow.kind == "same" else constant.micro

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jax.extend import core
-
+from .jaxpr_values import is_literal
 from .random_keys import bodies
 from .tagging import TAG_PREFIX, call_body
-
-_core: Any = core
 
 Phase = Literal["input", "forward", "backward", "update"]
 
@@ -62,7 +59,7 @@ def _walk(jaxpr: Any, inputs: list[ResultFacts], scope: str) -> list[ResultFacts
     nothing = ResultFacts(0, "input")
 
     def read(atom: Any) -> ResultFacts:
-        return nothing if isinstance(atom, _core.Literal) else env.get(atom, nothing)
+        return nothing if is_literal(atom) else env.get(atom, nothing)
 
     for eqn in jaxpr.eqns:
         stack = f"{scope}/{eqn.source_info.name_stack}"

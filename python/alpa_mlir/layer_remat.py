@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast, overload
 import jax
 from jax.extend import core
 
-from alpa_mlir import random_keys, trees
+from alpa_mlir import trees
 from alpa_mlir.bare_marks import filled
 from alpa_mlir.boundary import is_mark
 from alpa_mlir.errors import MethodError
+from alpa_mlir.jaxpr_values import Values, bind, is_literal
 from alpa_mlir.planned_step import positions
 from alpa_mlir.tagging import call_body
 
@@ -103,65 +104,56 @@ def _decorated(fun: Any, static_argnums: int | Sequence[int], cut: Cut) -> Any:
 
 def _inlined(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
     """Evaluate, with plain calls in place."""
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
+    values = Values.at_start(jaxpr, consts, args)
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:
-        values = [_read(env, atom) for atom in eqn.invars]
+        operands = values.read(eqn.invars)
         body = call_body(eqn)
-        results = random_keys.bind(eqn, values, debug) if body is None else _inlined(*body, *values)
-        env.update(zip(eqn.outvars, results, strict=True))
-    return [_read(env, atom) for atom in jaxpr.outvars]
-
-
-def _read(env: dict[Any, Any], atom: Any) -> Any:
-    return atom.val if isinstance(atom, _core.Literal) else env[atom]
+        results = bind(eqn, operands, debug) if body is None else _inlined(*body, *operands)
+        values.write(eqn.outvars, results)
+    return values.read(jaxpr.outvars)
 
 
 def _run_in_parts(closed: Any, args: Sequence[Any], starts: Sequence[int]) -> list[Any]:
     """Evaluate with a checkpoint around the equations from each start to the next."""
     jaxpr = closed.jaxpr
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
+    values = Values.at_start(jaxpr, closed.consts, args)
     debug = jaxpr.debug_info.with_unknown_names()
     bounds = sorted({0, *starts, len(jaxpr.eqns)})
     needed = _needed_after(jaxpr, bounds)
     for first, end in pairwise(bounds):
         eqns = jaxpr.eqns[first:end]
         while eqns and is_mark(eqns[0]):  # Marks stand between the parts.
-            values = [_read(env, atom) for atom in eqns[0].invars]
-            env.update(zip(eqns[0].outvars, random_keys.bind(eqns[0], values, debug), strict=True))
+            values.write(eqns[0].outvars, bind(eqns[0], values.read(eqns[0].invars), debug))
             eqns = eqns[1:]
         made = {var for eqn in eqns for var in eqn.outvars}
-        read = {a for eqn in eqns for a in eqn.invars if not isinstance(a, _core.Literal)} - made
-        inputs = [var for var in env if var in read]
+        read = {a for eqn in eqns for a in eqn.invars if not is_literal(a)} - made
+        inputs = [var for var in values.known() if var in read]
         outputs = [var for eqn in eqns for var in eqn.outvars if var in needed[end]]
 
         def part(
-            *values: Any,
+            *given: Any,
             eqns: Any = eqns,
             inputs: Sequence[Any] = inputs,
             outputs: Sequence[Any] = outputs,
         ) -> list[Any]:
-            inner = dict(zip(inputs, values, strict=True))
+            inner = Values(inputs, given)
             for eqn in eqns:
-                given = [_read(inner, atom) for atom in eqn.invars]
-                inner.update(zip(eqn.outvars, random_keys.bind(eqn, given, debug), strict=True))
-            return [inner[var] for var in outputs]
+                inner.write(eqn.outvars, bind(eqn, inner.read(eqn.invars), debug))
+            return inner.read(outputs)
 
-        results = _jax.checkpoint(part)(*[env[var] for var in inputs])
-        env.update(zip(outputs, results, strict=True))
-    return [_read(env, atom) for atom in jaxpr.outvars]
+        values.write(outputs, _jax.checkpoint(part)(*values.read(inputs)))
+    return values.read(jaxpr.outvars)
 
 
 def _needed_after(jaxpr: Any, bounds: Sequence[int]) -> dict[int, set[Any]]:
     """What is still read from each bound on."""
     result: dict[int, set[Any]] = {}
-    needed = {a for a in jaxpr.outvars if not isinstance(a, _core.Literal)}
+    needed = {a for a in jaxpr.outvars if not is_literal(a)}
     for place in range(len(jaxpr.eqns), -1, -1):
         if place < len(jaxpr.eqns):
             invars = jaxpr.eqns[place].invars
-            needed |= {a for a in invars if not isinstance(a, _core.Literal)}
+            needed |= {a for a in invars if not is_literal(a)}
         if place in bounds:
             result[place] = set(needed)
     return result
@@ -175,8 +167,8 @@ def _balanced(jaxpr: Any, parts: int, eps: float) -> list[int]:
     """Cuts near equal shares of the FLOPs, where the fewest bytes of values cross."""
     costs = [_flops(eqn) for eqn in jaxpr.eqns]
     total = sum(costs)
-    last = {a: i for i, eqn in enumerate(jaxpr.eqns) for a in eqn.invars if _is_var(a)}
-    last.update({a: len(jaxpr.eqns) for a in jaxpr.outvars if _is_var(a)})
+    last = {a: i for i, eqn in enumerate(jaxpr.eqns) for a in eqn.invars if not is_literal(a)}
+    last.update({a: len(jaxpr.eqns) for a in jaxpr.outvars if not is_literal(a)})
     crossing, done = [0] * (len(jaxpr.eqns) + 1), [0.0]
     for place, eqn in enumerate(jaxpr.eqns):
         done.append(done[-1] + costs[place])
@@ -193,10 +185,6 @@ def _balanced(jaxpr: Any, parts: int, eps: float) -> list[int]:
         if near:
             cuts.append(min(near, key=lambda place: (crossing[place], abs(done[place] - wanted))))
     return cuts
-
-
-def _is_var(atom: Any) -> bool:
-    return not isinstance(atom, _core.Literal)
 
 
 def _itemsize(aval: Any) -> int:

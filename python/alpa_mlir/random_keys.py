@@ -19,6 +19,7 @@ import jax
 from jax.extend import core
 
 from .errors import TraceError
+from .jaxpr_values import Values, bind, is_literal, placed, stack_inside
 
 _jax: Any = jax
 _core: Any = core
@@ -86,7 +87,7 @@ def _raw_keys(eqns: Sequence[Any]) -> dict[Any, Any]:
 def _mark(impls: dict[Any, Any], atom: Any, impl: Any) -> None:
     size = tuple(impl.key_shape)
     is_key = str(atom.aval.dtype) == "uint32" and atom.aval.shape[-len(size) :] == size
-    if is_key and not isinstance(atom, _core.Literal):
+    if is_key and not is_literal(atom):
         impls[atom] = impl
 
 
@@ -128,7 +129,7 @@ def bookkeeping(jaxpr: Any, keys: Sequence[int]) -> list[int]:
     tainted = {inputs[place] for place in keys}
     real = {v for v in inputs if _is_real(v.aval)}
     for eqn in jaxpr.eqns:
-        operands = [v for v in eqn.invars if not isinstance(v, _core.Literal)]
+        operands = [v for v in eqn.invars if not is_literal(v)]
         if any(v in tainted for v in operands):
             tainted.update(eqn.outvars)
         if any(v in real for v in operands):
@@ -136,7 +137,7 @@ def bookkeeping(jaxpr: Any, keys: Sequence[int]) -> list[int]:
     return [
         place
         for place, v in enumerate(jaxpr.outvars)
-        if not isinstance(v, _core.Literal)
+        if not is_literal(v)
         and v in tainted
         and v not in real
         and (is_typed_key(v.aval) or str(v.aval.dtype) == "uint32")
@@ -150,12 +151,12 @@ def _is_real(aval: Any) -> bool:
 def only(jaxpr: Any, places: Sequence[int]) -> Any:
     """The part of a jaxpr that makes these results."""
     outvars = [jaxpr.outvars[place] for place in places]
-    needed = {v for v in outvars if not isinstance(v, _core.Literal)}
+    needed = {v for v in outvars if not is_literal(v)}
     eqns: list[Any] = []
     for eqn in reversed(jaxpr.eqns):
         if any(v in needed for v in eqn.outvars):
             eqns.append(eqn)
-            needed.update(v for v in eqn.invars if not isinstance(v, _core.Literal))
+            needed.update(v for v in eqn.invars if not is_literal(v))
     debug = jaxpr.debug_info.with_unknown_names()
     return _core.Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns[::-1], jaxpr.effects, debug)
 
@@ -201,10 +202,10 @@ class OutsideDraws:
     def _reaching(self, jaxpr: Any, wanted: Sequence[bool], scope: str) -> set[Any]:
         """Variables that micro-batches compute with."""
         reached = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want}
-        reached = {v for v in reached if not isinstance(v, _core.Literal)}
+        reached = {v for v in reached if not is_literal(v)}
         for eqn in reversed(jaxpr.eqns):
             if any(v in reached for v in eqn.outvars) or _is_differentiated(eqn, scope):
-                reached.update(v for v in eqn.invars if not isinstance(v, _core.Literal))
+                reached.update(v for v in eqn.invars if not is_literal(v))
         return reached
 
     def _inside(self, eqn: Any, reached: set[Any], scope: str) -> tuple[Any, list[bool], str]:
@@ -258,47 +259,35 @@ class OutsideDraws:
         scope: str,
         stack: Any | None,
     ) -> list[Any]:
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
+        values = Values.at_start(jaxpr, consts, args)
+        debug = jaxpr.debug_info.with_unknown_names()
         reached = self._reaching(jaxpr, wanted, scope)
         for eqn in jaxpr.eqns:
-            if stack is not None:
-                joined = stack + eqn.source_info.name_stack
-                eqn = eqn.replace(source_info=eqn.source_info.replace(name_stack=joined))
-            values = [v.val if isinstance(v, _core.Literal) else env[v] for v in eqn.invars]
+            eqn = placed(eqn, stack)
+            operands = values.read(eqn.invars)
             unit = self._unit(eqn, reached, "" if stack is not None else scope)
             if unit == "call":
                 inner, flags, deeper = self._inside(eqn, reached, scope)
                 body: Any = self._call_body(eqn)
-                name = f"jit({eqn.params.get('name', 'call')})"
-                outer = eqn.source_info.name_stack.extend(name)
-                results = self._evaluate(inner, body[1], values, micro_batch, flags, deeper, outer)
+                outer = stack_inside(eqn)
+                results = self._evaluate(
+                    inner, body[1], operands, micro_batch, flags, deeper, outer
+                )
             else:
                 if unit == "draw":
-                    values = self._folded(eqn, values, micro_batch)
-                results = bind(eqn, values, jaxpr.debug_info.with_unknown_names())
-            env.update(zip(eqn.outvars, results, strict=True))
-        return [v.val if isinstance(v, _core.Literal) else env[v] for v in jaxpr.outvars]
+                    operands = self._folded(eqn, operands, micro_batch)
+                results = bind(eqn, operands, debug)
+            values.write(eqn.outvars, results)
+        return values.read(jaxpr.outvars)
 
     def _folded(self, eqn: Any, values: Sequence[Any], micro_batch: Any) -> list[Any]:
         raw = _raw_keys([eqn])
         result = list(values)
         for place, atom in enumerate(eqn.invars):
-            if isinstance(atom, _core.Literal) or not isinstance(values[place], _jax.core.Tracer):
+            if is_literal(atom) or not isinstance(values[place], _jax.core.Tracer):
                 continue
             if is_typed_key(atom.aval):
                 result[place] = fold(values[place], None, micro_batch)
             elif atom in raw:
                 result[place] = fold(values[place], raw[atom], micro_batch)
         return result
-
-
-def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
-    """Evaluate one equation with its own context, name stack and traceback."""
-    given = {v: x for v, x in zip(eqn.invars, values, strict=True) if not _is_literal(v)}
-    single = _core.Jaxpr((), list(given), eqn.outvars, [eqn], eqn.effects, debug)
-    return list(_jax.core.eval_jaxpr(single, (), *given.values()))
-
-
-def _is_literal(atom: Any) -> bool:
-    return isinstance(atom, _core.Literal)

@@ -8,15 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy
-from jax.extend import core
 
-from alpa_mlir import random_keys, trees
+from alpa_mlir import trees
 from alpa_mlir.boundary import is_mark, layer_boundary
+from alpa_mlir.jaxpr_values import bind, is_literal
 from alpa_mlir.tagging import call_body
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
-_core: Any = core
 
 # Meshes of the weights that a value is made of; None if it is made of the batch as well.
 Origin = frozenset[int] | None
@@ -66,7 +65,7 @@ class StageCuts:
             env[var] = value, origin
 
         def read(atom: Any) -> tuple[Any, Origin]:
-            return (atom.val, frozenset()) if isinstance(atom, _core.Literal) else env[atom]
+            return (atom.val, frozenset()) if is_literal(atom) else env[atom]
 
         debug = jaxpr.debug_info.with_unknown_names()
         for eqn in jaxpr.eqns:
@@ -80,7 +79,7 @@ class StageCuts:
             else:
                 if None in made_of and self._begins_stage(made_of):
                     _mark(values, made_of)
-                results = random_keys.bind(eqn, values, debug)
+                results = bind(eqn, values, debug)
                 of = [_together(made_of)] * len(results)
             env.update(zip(eqn.outvars, zip(results, of, strict=True), strict=True))
         found = [read(atom) for atom in jaxpr.outvars]

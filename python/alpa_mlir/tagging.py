@@ -24,6 +24,7 @@ from jax.extend import core, source_info_util
 
 from . import jax_internals, random_keys, trees
 from .bare_marks import filled
+from .jaxpr_values import Values, bind, placed, stack_inside
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -187,34 +188,26 @@ def _evaluate(
     scope: Any | None,
 ) -> list[Any]:
     """Evaluate `jaxpr`, each equation under a tag; `scope` is the name stack of the call."""
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _core.Literal) else env[atom]
-
+    values = Values.at_start(jaxpr, consts, args)
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:
-        if scope is not None:
-            stack = scope + eqn.source_info.name_stack
-            eqn = eqn.replace(source_info=eqn.source_info.replace(name_stack=stack))
-        values = [read(atom) for atom in eqn.invars]
+        eqn = placed(eqn, scope)
+        operands = values.read(eqn.invars)
         body = call_body(eqn)
         if body is not None:
-            inner, inner_consts = body
-            stack = eqn.source_info.name_stack.extend(f"jit({eqn.params.get('name', 'call')})")
-            outputs = _evaluate(session, inner, inner_consts, values, stack)
+            outputs = _evaluate(session, *body, operands, stack_inside(eqn))
         else:
             if eqn.primitive.name == "scan":
                 eqn = with_tagged_body(eqn, session.level + 1)
             with _jax.named_scope(session.next_tag()):
-                outputs = random_keys.bind(eqn, values, debug)
-                if eqn.primitive.name == "random_seed" and isinstance(values[0], _jax.core.Tracer):
+                outputs = bind(eqn, operands, debug)
+                is_seed = eqn.primitive.name == "random_seed"
+                if is_seed and isinstance(operands[0], _jax.core.Tracer):
                     session.keys += 1  # A key made of the step's state.
                     if session.micro_batch is not None:
                         outputs = [random_keys.fold(outputs[0], None, session.micro_batch)]
-        env.update(zip(eqn.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+        values.write(eqn.outvars, outputs)
+    return values.read(jaxpr.outvars)
 
 
 def with_tagged_body(eqn: Any, level: int) -> Any:

@@ -1,0 +1,66 @@
+"""Evaluating a jaxpr equation by equation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+_jax: Any = jax
+_core: Any = core
+
+
+class Values:
+    """What the variables of a jaxpr hold while it is evaluated."""
+
+    def __init__(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        self._of: dict[Any, Any] = {}
+        self.write(variables, values)
+
+    @classmethod
+    def at_start(cls, jaxpr: Any, consts: Iterable[Any], args: Iterable[Any]) -> Values:
+        """Those of a jaxpr's constants and arguments."""
+        values = cls(jaxpr.constvars, consts)
+        values.write(jaxpr.invars, args)
+        return values
+
+    def read(self, atoms: Iterable[Any]) -> list[Any]:
+        """Values of variables and literals."""
+        return [atom.val if is_literal(atom) else self._of[atom] for atom in atoms]
+
+    def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
+        self._of.update(zip(variables, values, strict=True))
+
+    def known(self) -> list[Any]:
+        """The variables that have values, in the order in which they got them."""
+        return list(self._of)
+
+
+def is_literal(atom: Any) -> bool:
+    return isinstance(atom, _core.Literal)
+
+
+def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
+    """Evaluate one equation with its own context, name stack and traceback.
+
+    Args:
+        debug: of the jaxpr that holds it, with unknown names.
+    """
+    given = {v: x for v, x in zip(eqn.invars, values, strict=True) if not is_literal(v)}
+    single = _core.Jaxpr((), list(given), eqn.outvars, [eqn], eqn.effects, debug)
+    return list(_jax.core.eval_jaxpr(single, (), *given.values()))
+
+
+def placed(eqn: Any, stack: Any | None) -> Any:
+    """An equation of a call's body where the call stands, whose name stack is `stack`."""
+    if stack is None:
+        return eqn
+    joined = stack + eqn.source_info.name_stack
+    return eqn.replace(source_info=eqn.source_info.replace(name_stack=joined))
+
+
+def stack_inside(call: Any) -> Any:
+    """The name stack for the body of a plain call."""
+    return call.source_info.name_stack.extend(f"jit({call.params.get('name', 'call')})")
