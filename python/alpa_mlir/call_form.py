@@ -16,7 +16,7 @@ import numpy as np
 
 from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
-from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
+from alpa_mlir.leaf import MICRO_BATCH, Leaf
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_interface import CallInfo, StaticArgument
 from alpa_mlir.runtime.distributed_keys import DistributedKeys, in_workers

@@ -18,7 +18,7 @@ from .batch_flow import Constant, Step, Unit
 from .errors import TraceError
 from .flow import Flow, NoFlowError
 from .jaxpr_values import bind, is_literal
-from .micro_batch import Leaf
+from .leaf import Leaf
 from .signature import Reduction
 from .tagging import UPDATE_SCOPE, TagSession, current_session, with_tagged_body
 

@@ -12,7 +12,7 @@ import numpy as np
 from alpa_mlir import trees
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.micro_batch import MICRO_BATCH, Leaf
+from alpa_mlir.leaf import MICRO_BATCH, Leaf
 from alpa_mlir.parallel_step import ParallelStep
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_interface import CallInfo

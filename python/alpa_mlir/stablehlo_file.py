@@ -19,8 +19,8 @@ from alpa_mlir import trees
 from alpa_mlir.compiler import Module
 from alpa_mlir.element_types import numpy_name
 from alpa_mlir.errors import MicroBatchError, ModuleSyntaxError, TraceError
+from alpa_mlir.leaf import Leaf
 from alpa_mlir.method import Method
-from alpa_mlir.micro_batch import Leaf
 from alpa_mlir.planned_step import Options, TracedStep
 from alpa_mlir.search import AutoParallel
 from alpa_mlir.signature import Input, Output, Reduction, Signature

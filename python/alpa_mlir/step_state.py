@@ -10,7 +10,7 @@ from alpa_mlir import trees
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.checkpoint.restore import StateTarget, Wanted
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.micro_batch import Leaf
+from alpa_mlir.leaf import Leaf
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_interface import InputInfo, OutputInfo
 

@@ -15,8 +15,8 @@ from . import carry, jaxpr_facts, lowering, micro_batch, trees
 from .call_form import static_arguments
 from .errors import TraceError
 from .forward_only import ForwardStep
+from .leaf import MICRO_BATCH, Leaf, make_leaf
 from .lowering import Example
-from .micro_batch import MICRO_BATCH, Leaf
 from .signature import Input, Output, Signature
 from .traced import Traced
 
@@ -87,13 +87,11 @@ def trace(
     in_paths, in_tree = trees.flatten_with_path(tuple(micro[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
     in_leaves = tuple(
-        micro_batch.make_leaf(names[owner] + trees.text(path[1:]), aval)
+        make_leaf(names[owner] + trees.text(path[1:]), aval)
         for owner, (path, aval) in zip(owners, in_paths, strict=True)
     )
     out_paths, out_tree = trees.flatten_with_path(step.traced.out_info)
-    out_leaves = tuple(
-        micro_batch.make_leaf("result" + trees.text(path), aval) for path, aval in out_paths
-    )
+    out_leaves = tuple(make_leaf("result" + trees.text(path), aval) for path, aval in out_paths)
 
     facts = jaxpr_facts.result_facts(step.traced.jaxpr)
     if forward is not None and forward.why_whole:  # Any result may be the next value of a state.

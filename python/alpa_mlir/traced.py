@@ -10,7 +10,7 @@ from typing import Any
 
 from .call_form import CallForm
 from .compiler import Module
-from .micro_batch import Leaf
+from .leaf import Leaf
 from .plan_check import without_locations
 from .plan_interface import StaticArgument
 from .signature import Input, Output, Signature

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +114,38 @@ def test_names_come_from_their_modules():
     assert alpa_mlir.plan.Plan is alpa_mlir.Plan
     assert set(alpa_mlir.__all__) <= set(dir(alpa_mlir))
     assert not hasattr(alpa_mlir, "no_such_name")
+
+
+def imported_when_loaded(body):
+    """Names that statements import by themselves: not in functions, nor for types alone."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.level, ".".join(filter(None, (node.module, alias.name)))
+        elif isinstance(node, ast.Try):
+            yield from imported_when_loaded(node.body)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            yield from imported_when_loaded([*node.body, *node.orelse])
+
+
+def test_modules_import_only_earlier_ones():
+    """In the order of docs/architecture.md, by modules and packages of the top level."""
+    package = Path(alpa_mlir.__file__).parent
+    page = (package.parents[1] / "docs" / "architecture.md").read_text()
+    (order,) = re.findall(r"^Order of imports.*$", page, re.MULTILINE)
+    files = {p: p.relative_to(package).with_suffix("").parts for p in package.rglob("*.py")}
+    modules = {parts[0] for parts in files.values()} - {"__init__", "__main__"}
+    listed = [name for name in re.findall(r"`(\w+)`", order) if name in modules]
+    rank = {name: place for place, name in enumerate(dict.fromkeys(listed))}
+    assert set(rank) == modules, "list new modules in docs/architecture.md, Python modules"
+    rank["hosts"] = rank["runtime"]
+    wrong: list[str] = []
+    for path, parts in files.items():
+        for level, name in imported_when_loaded(ast.parse(path.read_text()).body):
+            names = ("alpa_mlir", *parts[: len(parts) - level], name) if level else (name,)
+            first, second, *_ = (*".".join(names).split("."), "")
+            if first == "alpa_mlir" and rank.get(second, 0) > rank.get(parts[0], len(rank)):
+                wrong.append(f"{'.'.join(parts)} imports {second}")
+    assert not wrong
