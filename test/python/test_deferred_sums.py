@@ -13,28 +13,16 @@ import numpy as np
 import optax
 import pytest
 import zoo
-from alpa_mlir import Cluster, PipeshardParallel, ShardParallel
+from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_program import AccumulateOp, RunOp
 from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.devices import make_meshes
 from alpa_mlir.runtime.stage_text import split_functions
 from alpa_mlir.runtime.xla import compile_text
+from clusters import slow_links
 
 COLLECTIVE = re.compile(r"\b(all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)\(")
-
-
-def _cluster(devices: int) -> Cluster:
-    """Links so slow that gradients had better not be summed in every micro-batch."""
-    return Cluster.from_yaml(f"""
-name: slow-links
-device_types:
-  virtual: {{memory_bytes: 2GiB, memory_bandwidth: 1e10, peak_flops: {{float32: 2e10}}}}
-hosts: {{count: 1, devices: {devices}, device_type: virtual}}
-links:
-  intra_host: {{bandwidth: 4e8, latency: 1e-7}}
-  inter_host: {{bandwidth: 1e9, latency: 1e-4}}
-""")
 
 
 def _plan_and_check(model: zoo.Model, method: Any, devices: int) -> Plan:
@@ -42,10 +30,10 @@ def _plan_and_check(model: zoo.Model, method: Any, devices: int) -> Plan:
     state, batch = model.init()
     whole = ShardParallel(mesh_shape=(1, 1), num_micro_batches=method.num_micro_batches)
     expected = alpa_mlir.parallelize(
-        model.step, cluster=_cluster(1), method=whole, donate_state=False
+        model.step, cluster=slow_links(1), method=whole, donate_state=False
     )(state, batch)
     step = alpa_mlir.parallelize(
-        model.step, cluster=_cluster(devices), method=method, donate_state=False
+        model.step, cluster=slow_links(devices), method=method, donate_state=False
     )
     found = step(state, batch)
     for want, got in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):

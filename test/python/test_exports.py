@@ -10,19 +10,7 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import Cluster, MethodError, PipeshardParallel, ShardParallel
-
-
-def _cluster(devices: int) -> Cluster:
-    """Communication at a price that makes the solver mix kinds of parallelism."""
-    return Cluster.from_yaml(f"""
-name: round-figures
-device_types:
-  virtual: {{memory_bytes: 2GiB, memory_bandwidth: 1e10, peak_flops: {{float32: 2e10}}}}
-hosts: {{count: 1, devices: {devices}, device_type: virtual}}
-links:
-  intra_host: {{bandwidth: 4e9, latency: 1e-7}}
-  inter_host: {{bandwidth: 1e9, latency: 1e-4}}
-""")
+from clusters import round_figures
 
 
 def _plain(x: jax.Array) -> jax.Array:
@@ -62,7 +50,7 @@ def _check(name: str, cluster: Cluster, method: alpa_mlir.Method) -> alpa_mlir.P
 )
 def test_collectives_equal_single_device(name: str, mesh_shape: tuple[int, ...]) -> None:
     devices = math.prod(mesh_shape)
-    _check(name, _cluster(devices), ShardParallel(mesh_shape=mesh_shape, export="collectives"))
+    _check(name, round_figures(devices), ShardParallel(mesh_shape=mesh_shape, export="collectives"))
 
 
 def test_collectives_in_a_pipeline() -> None:
@@ -73,11 +61,11 @@ def test_collectives_in_a_pipeline() -> None:
         num_micro_batches=2,
         export="collectives",
     )
-    _check("gpt", _cluster(4), method)
+    _check("gpt", round_figures(4), method)
 
 
 def test_three_axes_with_shardy() -> None:
-    _check("mlp", _cluster(8), ShardParallel(mesh_shape=(2, 2, 2)))
+    _check("mlp", round_figures(8), ShardParallel(mesh_shape=(2, 2, 2)))
 
 
 def test_unknown_export() -> None:

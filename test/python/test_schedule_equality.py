@@ -98,21 +98,36 @@ def by_parts(step, state, batch):
     return {**new, "batch_stats": statistics}, metrics
 
 
-def check(schedule, name, stages):
+def submeshes_of(schedule, stages):
+    """Meshes of equal size for schedules that put several stages on each."""
     unequal, equal = STAGES[stages]
-    submeshes = equal if schedule == "interleaved-1f1b" else unequal
-    state, batch = model(name).init()
+    return equal if schedule == "interleaved-1f1b" else unequal
+
+
+def parallel(schedule, name, submeshes):
+    """The model's step with as many meshes."""
     method = PipeshardParallel(
         submeshes=submeshes,
         num_micro_batches=MICRO_BATCHES,
         schedule=schedule,
         layers=2 * len(submeshes),
     )
-    step = alpa_mlir.compile(model(name).step, state, batch, cluster=CLUSTER, method=method)
+    return alpa_mlir.parallelize(model(name).step, cluster=CLUSTER, method=method)
+
+
+def check(schedule, name, stages):
+    submeshes = submeshes_of(schedule, stages)
+    step = parallel(schedule, name, submeshes).get_executable(*model(name).init())
     assert step.plan.schedule == schedule
     assert [len(mesh.devices) for mesh in step.plan.meshes] == [n for _, n in submeshes]
-    rounds = 2 if submeshes is equal else 1
+    rounds = 2 if schedule == "interleaved-1f1b" else 1
     assert len(step.plan.stages) == rounds * len(submeshes)
+    check_steps(step, name)
+
+
+def check_steps(step, name):
+    """A step makes of a model what the reference makes of it."""
+    state, batch = model(name).init()
     metrics = None
     for _ in range(STEPS):
         state, metrics = step(state, batch)

@@ -7,18 +7,8 @@ import jax
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir import Cluster, ShardParallel
-
-# Communication at a price that makes the solver mix kinds of parallelism.
-CLUSTER = Cluster.from_yaml("""
-name: round-figures
-device_types:
-  virtual: {memory_bytes: 2GiB, memory_bandwidth: 1e10, peak_flops: {float32: 2e10}}
-hosts: {count: 1, devices: 4, device_type: virtual}
-links:
-  intra_host: {bandwidth: 4e9, latency: 1e-7}
-  inter_host: {bandwidth: 1e9, latency: 1e-4}
-""")
+from alpa_mlir import ShardParallel
+from clusters import round_figures
 
 
 @pytest.mark.parametrize(
@@ -40,7 +30,7 @@ def test_step_equals_single_device(name: str, mesh_shape: tuple[int, ...]) -> No
     expected = jax.jit(model.step)(state, batch)
     step = alpa_mlir.parallelize(
         model.step,
-        cluster=CLUSTER,
+        cluster=round_figures(4),
         method=ShardParallel(mesh_shape=mesh_shape),
         donate_state=False,
     )

@@ -15,8 +15,8 @@ from alpa_mlir import PipeshardParallel
 from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
-from test_equality import CLUSTER, relative_difference
-from test_schedule_equality import STEPS, model, reference
+from test_equality import CLUSTER
+from test_schedule_equality import check_steps, model, parallel
 from test_workers import train
 
 pytestmark = pytest.mark.slow
@@ -61,22 +61,12 @@ def test_sums_over_meshes():
 @pytest.mark.parametrize("name", ["gpt", "moe"])
 def test_models(name):
     """Stages on two meshes, each over two workers of which one has devices of both."""
-    state, batch = model(name).init()
-    method = PipeshardParallel(
-        submeshes=[(1, 2), (1, 2)], num_micro_batches=4, schedule="1f1b", layers=4
-    )
-    function = alpa_mlir.parallelize(model(name).step, cluster=CLUSTER, method=method)
-    plan = function.plan(state, batch)
+    plan = parallel("1f1b", name, [(1, 2), (1, 2)]).plan(*model(name).init())
     devices = [mesh.devices for mesh in plan.plan.meshes]
     middle = tuple(sorted((devices[0][1], devices[1][0])))
     hosts = ProcessWorkers(Placement(((devices[0][0],), middle, (devices[1][1],))), platform="cpu")
     with contextlib.closing(plan.load(workers=hosts)) as step:
-        metrics = None
-        for _ in range(STEPS):
-            state, metrics = step(state, batch)
-        expected, expected_metrics = reference(name)
-        assert relative_difference(metrics, expected_metrics) < 1e-4
-        assert relative_difference(state, expected, 1e-3) < 1e-4
+        check_steps(step, name)
 
 
 def test_arrays_of_a_spanning_mesh():

@@ -11,25 +11,18 @@ import numpy as np
 import per_device
 import pytest
 import zoo
-from alpa_mlir import Cluster, PipeshardParallel
+from alpa_mlir import PipeshardParallel
 from alpa_mlir.compiler import Module
 from alpa_mlir.runtime.stage_text import FunctionText, split_functions
 from alpa_mlir.trace import trace
+from clusters import slow_links
 
 MESH = (2, 2)
 DTYPES = {"f32": np.float32, "i32": np.int32, "ui32": np.uint32, "i1": np.bool_}
 LOWER = (
     "alpa-insert-reshards,alpa-optimize-collectives,alpa-verify-sharding,alpa-lower-to-collectives"
 )
-CLUSTER = Cluster.from_yaml("""
-name: slow-links
-device_types:
-  virtual: {memory_bytes: 2GiB, memory_bandwidth: 1e10, peak_flops: {float32: 2e10}}
-hosts: {count: 1, devices: 8, device_type: virtual}
-links:
-  intra_host: {bandwidth: 4e8, latency: 1e-7}
-  inter_host: {bandwidth: 1e9, latency: 1e-4}
-""")
+CLUSTER = slow_links(8)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,14 @@ from alpa_mlir.runtime.driver import DistributedPlan
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.stacked import StackedArray
 from test_equality import CLUSTER, relative_difference
-from test_schedule_equality import MODELS, SCHEDULES, STAGES, STEPS, model, reference
+from test_schedule_equality import (
+    MODELS,
+    SCHEDULES,
+    check_steps,
+    model,
+    parallel,
+    submeshes_of,
+)
 
 
 def placements(plan, count):
@@ -36,26 +43,12 @@ def placements(plan, count):
     return Placement(tuple(map(tuple, (devices for devices in own if devices))))
 
 
-def planned(name, schedule, stages):
-    unequal, equal = STAGES[stages]
-    submeshes = equal if schedule == "interleaved-1f1b" else unequal
-    method = PipeshardParallel(
-        submeshes=submeshes, num_micro_batches=4, schedule=schedule, layers=2 * len(submeshes)
-    )
-    return alpa_mlir.parallelize(model(name).step, cluster=CLUSTER, method=method)
-
-
 def check(name, schedule, stages, workers):
-    state, batch = model(name).init()
-    plan = planned(name, schedule, stages).plan(state, batch)
+    function = parallel(schedule, name, submeshes_of(schedule, stages))
+    plan = function.plan(*model(name).init())
     hosts = ThreadWorkers(placements(plan.plan, workers))
     with contextlib.closing(plan.load(workers=hosts)) as step:
-        metrics = None
-        for _ in range(STEPS):
-            state, metrics = step(state, batch)
-        expected, expected_metrics = reference(name)
-        assert relative_difference(metrics, expected_metrics) < 1e-4
-        assert relative_difference(state, expected, 1e-2 if name == "vit" else 1e-3) < 1e-4
+        check_steps(step, name)
 
 
 def test_a_model():
