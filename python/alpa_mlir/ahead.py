@@ -18,6 +18,7 @@ from alpa_mlir.plan_check import device_types, host_groups
 from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_text import bytes_text
 from alpa_mlir.runtime.action_jobs import action_jobs
+from alpa_mlir.runtime.actions import sums_of
 from alpa_mlir.runtime.compile_stages import part_of, stage_jobs
 from alpa_mlir.runtime.compiled_memory import CompiledPeak, check_peaks, compiled_peaks
 from alpa_mlir.runtime.donation import donations
@@ -98,7 +99,7 @@ def compile_ahead(
     step = linearize(plan)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
-    stages = stage_jobs(plan, donations(plan, step, donate_state))
+    stages = stage_jobs(plan, donations(plan, step, donate_state), sums_of(step))
     jobs: dict[Job, None] = dict.fromkeys(stages.values())
     if backend == "xla":
         jobs |= dict.fromkeys(action_jobs(plan, step).values())

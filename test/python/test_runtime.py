@@ -96,11 +96,17 @@ def test_host_batch_may_be_overwritten_after_the_call():
     assert float(loss) == expected
 
 
-def test_linear_step_merges_accumulations_and_donates():
+def test_linear_step_folds_accumulations_and_donates():
     plan = handmade.as_plan(*handmade.two_stages(4))
     linear = linearize(plan)
-    sums = [a for a in linear.actions if isinstance(a, Accumulate)]
-    assert [len(a.sums) for a in sums if a.mesh == 1] == [2, 2, 2]
+    assert not [a for a in linear.actions if isinstance(a, Accumulate)]
+    runs = [a for a in linear.actions if isinstance(a, Run) and a.micro_batch is not None]
+    assert {(a.stage, a.function, a.sums) for a in runs} == {
+        (0, "forward", ()),
+        (0, "backward", (0,)),
+        (1, "forward", ()),
+        (1, "backward", (0, 1)),
+    }
     assert len([a for a in linear.actions if isinstance(a, Copy)]) == 8
     assert donations(plan, linear, True)[0, "update_0"] == ((0, 0),)
     # without the caller's weights, the gradient's buffer becomes the new weights
@@ -121,7 +127,7 @@ def test_as_text():
     assert "1x2 on devices 2-3" in table
     text = load(plan).as_text()
     assert "run stage 1 backward micro-batch 1" in text
-    assert "accumulate 2 values on mesh 1" in text
+    assert "run stage 1 backward micro-batch 1, adding up 2 results" in text
 
 
 def test_wrong_arguments_are_named():

@@ -84,16 +84,21 @@ def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
 
 
 def _zero_job(plan: Plan, step: LinearStep, action: Zero) -> Job:
-    value = step.values[action.value]
-    dtype = value.tensor.dtype
+    tensors = [step.values[value].tensor for value in action.values]
+    mesh = step.values[action.values[0]].mesh
+    body = [
+        f"%z{i} = stablehlo.constant dense<{_zero_text(tensor.dtype)}> : {mlir_type(tensor)}"
+        for i, tensor in enumerate(tensors)
+    ]
+    return _job(plan, "zero", mesh, [], body, [(f"%z{i}", t) for i, t in enumerate(tensors)])
+
+
+def _zero_text(dtype: str) -> str:
     if dtype == "bool":
-        zero = "false"
-    elif dtype.startswith("complex"):
-        zero = "(0.0, 0.0)"
-    else:
-        zero = "0" if dtype.startswith(("int", "uint")) else "0.0"
-    body = [f"%z = stablehlo.constant dense<{zero}> : {mlir_type(value.tensor)}"]
-    return _job(plan, "zero", value.mesh, [], body, [("%z", value.tensor)])
+        return "false"
+    if dtype.startswith("complex"):
+        return "(0.0, 0.0)"
+    return "0" if dtype.startswith(("int", "uint")) else "0.0"
 
 
 def _reshard_job(plan: Plan, step: LinearStep, action: Reshard) -> Job:

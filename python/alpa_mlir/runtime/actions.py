@@ -34,21 +34,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Run:
-    """Run a function of a stage; `last` are inputs that nobody needs afterwards."""
+    """Run a function of a stage; `last` are inputs that nobody needs afterwards.
+
+    Attributes:
+        sums: outputs of the function to which the run adds its last inputs, one for each.
+    """
 
     stage: int
     function: str
     micro_batch: int | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    sums: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Zero:
-    """Fill the value with zeros."""
+    """Fill values of one mesh with zeros."""
 
-    value: int
+    values: tuple[int, ...]
     last: tuple[int, ...] = ()
 
 
@@ -155,13 +160,14 @@ def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
                     continue
             open_groups[action.mesh] = len(result)
         elif not isinstance(action, Place | Send):  # A sum that comes before a send harms none.
-            for value in (*_reads(action), *_makes(action)):
+            for value in (*reads_of(action), *makes_of(action)):
                 open_groups.pop(values[value].mesh, None)
         result.append(action)
     return result
 
 
-def _reads(action: Action) -> tuple[int, ...]:
+def reads_of(action: Action) -> tuple[int, ...]:
+    """The values that an action needs, each as often as it does."""
     match action:
         case Place() | Zero():
             return ()
@@ -175,10 +181,13 @@ def _reads(action: Action) -> tuple[int, ...]:
             return () if action.source is None else (action.source,)
 
 
-def _makes(action: Action) -> tuple[int, ...]:
+def makes_of(action: Action) -> tuple[int, ...]:
+    """The values that an action defines."""
     match action:
-        case Place() | Copy() | Zero() | Reshard():
+        case Place() | Copy() | Reshard():
             return (action.value,)
+        case Zero():
+            return action.values
         case Send():
             return ()
         case Exchange():
@@ -187,6 +196,11 @@ def _makes(action: Action) -> tuple[int, ...]:
             return action.outputs
         case Accumulate():
             return tuple(value for value, _, _ in action.sums)
+
+
+def sums_of(step: LinearStep) -> dict[tuple[int, str], tuple[int, ...]]:
+    """For each (stage, function) that is run, to which outputs its runs add."""
+    return {(a.stage, a.function): a.sums for a in step.actions if isinstance(a, Run)}
 
 
 def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[Action, ...]:
@@ -198,8 +212,8 @@ def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[
     read_later = set(kept)
     result: list[Action] = []
     for action in reversed(list(actions)):
-        last = {v for v in (*_reads(action), *_makes(action)) if v not in read_later}
-        read_later.update(_reads(action))
+        last = {v for v in (*reads_of(action), *makes_of(action)) if v not in read_later}
+        read_later.update(reads_of(action))
         if not isinstance(action, Place):
             action = replace(action, last=tuple(sorted(last)))
         result.append(action)

@@ -29,6 +29,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Send,
     Zero,
+    sums_of,
 )
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.compiled_memory import check_memory
@@ -226,7 +227,7 @@ class BoundStep:
                 outputs = tuple(value for value, _, _ in action.sums)
                 given = given_lefts(action)
             case Zero():
-                inputs, outputs = (), (action.value,)
+                inputs, outputs = (), action.values
             case Reshard():
                 inputs, outputs = (action.source,), (action.value,)
         assert executable is not None
@@ -352,7 +353,7 @@ def bind_step(
         InfeasiblePlanError: a stage needs more memory than its devices have.
     """
     donated = donations(plan, step, donate_state)
-    stages = stage_jobs(plan, donated)
+    stages = stage_jobs(plan, donated, sums_of(step))
     others = action_jobs(plan, step)
     jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress, backend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import prod
 from typing import Any
@@ -19,9 +19,15 @@ from alpa_mlir.runtime.xla import mesh_devices, mlir_type
 
 
 def stage_jobs(
-    plan: Plan, donated: dict[tuple[int, str], tuple[tuple[int, int], ...]]
+    plan: Plan,
+    donated: Mapping[tuple[int, str], Sequence[tuple[int, int]]],
+    sums: Mapping[tuple[int, str], Sequence[int]] | None = None,
 ) -> dict[tuple[int, str], Job]:
     """One job for every function of every stage that some program runs.
+
+    Args:
+        donated: pairs (input, output) of which the output takes the buffer, for each of them.
+        sums: outputs to which further inputs are added; none by default.
 
     Raises:
         PlanMismatchError: a module lacks a function or has other tensor types than the plan.
@@ -31,7 +37,8 @@ def stage_jobs(
         wanted = {name: pairs for (s, name), pairs in donated.items() if s == index}
         if not wanted:
             continue
-        texts = split_functions(plan.modules[stage.module], dict(wanted), stage.module)
+        added = {name: (sums or {}).get((index, name), ()) for name in wanted}
+        texts = split_functions(plan.modules[stage.module], wanted, stage.module, added)
         for name in wanted:
             if name not in texts:
                 raise PlanMismatchError(
@@ -46,7 +53,7 @@ def stage_jobs(
                 f"stage {index} {name}",
                 texts[name].text,
                 stage.mesh,
-                info.inputs,
+                (*info.inputs, *[info.outputs[output] for output in added[name]]),
                 info.outputs,
                 per_device,
             )

@@ -91,7 +91,11 @@ def compiled_peaks(
                 note(action.mesh, added, "sums of micro-batches")
             case Send():
                 made = ()
-            case Zero() | Reshard() | Copy() | Exchange():
+            case Zero():
+                made = action.values
+                mesh = step.values[made[0]].mesh
+                note(mesh, sum(sizes[v] for v in made), "sums of micro-batches")
+            case Reshard() | Copy() | Exchange():
                 made = () if action.value is None else (action.value,)
                 for value in made:
                     note(step.values[value].mesh, sizes[value], "values between stages")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpa_mlir.plan import Plan
-from alpa_mlir.runtime.actions import LinearStep, Place, Run
+from alpa_mlir.runtime.actions import LinearStep, Place, Run, sums_of
 
 
 def donations(
@@ -11,8 +11,9 @@ def donations(
 ) -> dict[tuple[int, str], tuple[tuple[int, int], ...]]:
     """For each (stage, function): pairs (input, output) where the output takes the buffer.
 
-    An input gives its buffer away when every call of the function is its last use, and the
-    caller's arrays do only if they are carried state and `donate_state` is set.
+    Inputs that are added to outputs (`Run.sums`) count on behind the function's own. An input
+    gives its buffer away when every call of the function is its last use, and the caller's arrays
+    do only if they are carried state and `donate_state` is set.
     """
     given: dict[tuple[int, str], set[int]] = {}
     origin_arg = {a.value: a.arg for a in step.actions if isinstance(a, Place)}
@@ -31,9 +32,12 @@ def donations(
             given[key] = given[key] & now if key in given else now
     result: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {}
     carried = _carried_pairs(plan, step, origin_arg)
+    sums = sums_of(step)
     for (stage, name), inputs in given.items():
         function = plan.stages[stage].functions[name]
-        taken: dict[int, int] = {}
+        own = len(function.inputs)
+        taken = {j: own + k for k, j in enumerate(sums[stage, name]) if own + k in inputs}
+        inputs = {i for i in inputs if i < own}
         for i in sorted(inputs):  # first the buffer of the same piece of state
             j = carried.get((stage, name), {}).get(i)
             if j is not None and function.inputs[i] == function.outputs[j]:

@@ -224,12 +224,13 @@ class LoadedPlan:
                     lines.append(f"%{action.value} = place {name}{part} on mesh {mesh}")
                 case Run():
                     mb = "" if action.micro_batch is None else f" micro-batch {action.micro_batch}"
-                    lines.append(f"run stage {action.stage} {action.function}{mb}")
+                    sums = f", adding up {len(action.sums)} results" if action.sums else ""
+                    lines.append(f"run stage {action.stage} {action.function}{mb}{sums}")
                 case Accumulate():
                     lines.append(f"accumulate {len(action.sums)} values on mesh {action.mesh}")
                 case Zero():
-                    mesh = self._linear.values[action.value].mesh
-                    lines.append(f"%{action.value} = zeros on mesh {mesh}")
+                    mesh = self._linear.values[action.values[0]].mesh
+                    lines.append(f"zeros for {len(action.values)} values on mesh {mesh}")
                 case Reshard():
                     held = self._linear.values[action.value]
                     form = spec_text(held.tensor.spec)

@@ -42,6 +42,7 @@ from alpa_mlir.runtime.actions import (
     in_one_process,
 )
 from alpa_mlir.runtime.checks import check_by, check_members, check_spec, check_tables
+from alpa_mlir.runtime.fold_sums import fold_sums
 from alpa_mlir.runtime.reshard_checks import check_reshards
 from alpa_mlir.runtime.results import step_results
 
@@ -126,7 +127,9 @@ class _Merger:
                 where="programs",
             )
         results = step_results(self.plan, self.values, self.outputs)
-        actions = tuple(fuse_sums(self.actions, self.values))
+        kept = {value for result in results for value in result.values}
+        folded = fold_sums(self.actions, self.values, kept)
+        actions = tuple(fuse_sums(folded, self.values))
         return LinearStep(tuple(self.values), actions, results)
 
     def waits(self, cursor: _Cursor) -> bool:
@@ -182,7 +185,7 @@ class _Merger:
             case ZeroOp():
                 check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
                 value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
-                self.actions.append(Zero(value))
+                self.actions.append(Zero((value,)))
             case AccumulateOp():
                 self.accumulate(cursor, op)
             case AllReduceOp():

@@ -128,8 +128,10 @@ def _made(action: Action) -> tuple[int, ...]:
             return ()
         case Exchange():
             return () if action.value is None else (action.value,)
-        case Place() | Zero() | Reshard() | Copy():
+        case Place() | Reshard() | Copy():
             return (action.value,)
+        case Zero():
+            return action.values
 
 
 def describe(plan: Plan, step: LinearStep, action: Action) -> Event:
@@ -146,7 +148,7 @@ def describe(plan: Plan, step: LinearStep, action: Action) -> Event:
         case Accumulate():
             return Event("sum", f"{len(action.sums)} sums", action.mesh)
         case Zero():
-            return Event("zero", "zeros", step.values[action.value].mesh)
+            return Event("zero", "zeros", step.values[action.values[0]].mesh)
         case Reshard():
             return Event("reshard", "other sharding", step.values[action.value].mesh)
         case Place():

@@ -26,7 +26,10 @@ class FunctionText:
 
 
 def split_functions(
-    text: str, donated: Mapping[str, Sequence[tuple[int, int]]], where: str
+    text: str,
+    donated: Mapping[str, Sequence[tuple[int, int]]],
+    where: str,
+    sums: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, FunctionText]:
     """Every public function of a stage module, made the `main` of a module of its own.
 
@@ -35,6 +38,8 @@ def split_functions(
         donated: for each function the pairs (input, output) of which the output takes over
             the input's buffer.
         where: the file's name, for messages.
+        sums: for each function the outputs to which a further input is added, behind its own
+            inputs; they are held alike. `FunctionText.inputs` does not list them.
 
     Raises:
         PlanMismatchError: the text is no module that XLA could compile.
@@ -51,7 +56,11 @@ def split_functions(
                 where=where,
                 fix="write the plan again with Plan.save",
             ) from None
-        return {name: _single_function(ir, text, name, donated.get(name, ())) for name in names}
+        sums = {} if sums is None else sums
+        return {
+            name: _single_function(ir, text, name, donated.get(name, ()), sums.get(name, ()))
+            for name in names
+        }
 
 
 def _functions(module: Any) -> list[Any]:
@@ -70,7 +79,7 @@ def _function_names(module: Any) -> list[str]:
 
 
 def _single_function(
-    ir: Any, text: str, name: str, donated: Sequence[tuple[int, int]]
+    ir: Any, text: str, name: str, donated: Sequence[tuple[int, int]], sums: Sequence[int]
 ) -> FunctionText:
     module = ir.Module.parse(text)
     _strip(module.operation.attributes)
@@ -81,8 +90,11 @@ def _single_function(
         if found == name:
             attributes["sym_name"] = ir.StringAttr.get("main")
             attributes["sym_visibility"] = ir.StringAttr.get("public")
-            inputs, outputs = _set_attributes(ir, op.operation, dict(donated))
-            result = FunctionText("", inputs, outputs)
+            type_ = _function_type(ir, op.operation)
+            result = FunctionText("", _tensor_types(type_.inputs), _tensor_types(type_.results))
+            if all(output < len(type_.results) for output in sums):
+                _add_inputs(ir, op.operation, sums)
+                _set_attributes(ir, op.operation, dict(donated))
         elif found in _function_names(module.operation):
             op.operation.erase()
     assert result is not None
@@ -95,23 +107,52 @@ def _strip(attributes: Any) -> None:
             del attributes[key]
 
 
-def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> tuple[Any, Any]:
+def _function_type(ir: Any, function: Any) -> Any:
+    return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+
+
+def _attributes_of(ir: Any, function: Any, key: str, count: int) -> list[Any]:
+    """The dictionaries of a function's arguments or results."""
+    if key in function.attributes:
+        return list(ir.ArrayAttr(function.attributes[key]))
+    return [ir.DictAttr.get({})] * count
+
+
+def _add_inputs(ir: Any, function: Any, sums: Sequence[int]) -> None:
+    """The function adds a further input to each of these outputs."""
+    if not sums:
+        return
+    type_ = _function_type(ir, function)
+    results = list(type_.results)
+    given = _attributes_of(ir, function, "arg_attrs", len(type_.inputs))
+    gives = _attributes_of(ir, function, "res_attrs", len(results))
+    block = function.regions[0].blocks[0]
+    return_ = block.operations[len(block.operations) - 1].operation
+    added = [results[output] for output in sums]
+    with ir.InsertionPoint(return_), ir.Location.unknown():
+        for output, tensor in zip(sums, added, strict=True):
+            operands = [block.add_argument(tensor, ir.Location.unknown()), return_.operands[output]]
+            sum_ = ir.Operation.create("stablehlo.add", results=[tensor], operands=operands)
+            return_.operands[output] = sum_.result
+        function.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([*type_.inputs, *added], results)
+        )
+    given += [gives[output] for output in sums]
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
+
+
+def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> None:
     """Drops the compiler's own attributes and writes down which output takes which buffer."""
     _strip(function.attributes)
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = _function_type(ir, function)
     for key, types, pairs in (
         ("arg_attrs", type_.inputs, donated),
         ("res_attrs", type_.results, dict[int, int]()),
     ):
         if not len(types):
             continue
-        old = (
-            list(ir.ArrayAttr(function.attributes[key]))
-            if key in function.attributes
-            else [ir.DictAttr.get({})] * len(types)
-        )
         new: list[Any] = []
-        for i, item in enumerate(old):
+        for i, item in enumerate(_attributes_of(ir, function, key, len(types))):
             entries = {
                 named.name: named.attr
                 for named in ir.DictAttr(item)
@@ -122,7 +163,6 @@ def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> tuple[An
                 entries["tf.aliasing_output"] = ir.IntegerAttr.get(integer, pairs[i])
             new.append(ir.DictAttr.get(entries))
         function.attributes[key] = ir.ArrayAttr.get(new)
-    return _tensor_types(type_.inputs), _tensor_types(type_.results)
 
 
 def _tensor_types(types: Any) -> tuple[tuple[tuple[int, ...], str], ...]:

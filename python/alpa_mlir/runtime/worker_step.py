@@ -63,8 +63,10 @@ class _Share:
 
     def of(self, action: Action) -> Iterator[Action]:
         match action:
-            case Place() | Zero() | Reshard():
+            case Place() | Reshard():
                 mesh = self.step.values[action.value].mesh
+            case Zero():
+                mesh = self.step.values[action.values[0]].mesh
             case Run():
                 mesh = self.plan.stages[action.stage].mesh
             case Accumulate():
