@@ -41,7 +41,7 @@ class Stillness:
         passed, self._looked = max(0.0, now - self._looked), now
         self.seconds += min(passed, 4 * _LOOK_SECONDS)
         if all(mark is None for mark in self._marks.values()):
-            self.seconds = 0.0
+            self.seconds: float = 0.0
         return self.seconds
 
 

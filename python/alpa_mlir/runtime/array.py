@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -16,9 +16,14 @@ from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.plan_text import spec_text
 from alpa_mlir.runtime.whole_array import WholeArray
 
+if TYPE_CHECKING:  # Checkers do not know the type of JAX's, and so none that is made of it.
+    _JaxSharding = object
+else:
+    _JaxSharding = jax.sharding.Sharding
+
 
 @dataclass(frozen=True)
-class ArraySharding(jax.sharding.Sharding):
+class ArraySharding(_JaxSharding):
     """How workers hold an array.
 
     Attributes:

@@ -382,7 +382,7 @@ class Flight:
 
     def __init__(self, limit: int) -> None:
         self.limit: int = max(1, limit)
-        self.added = 0
+        self.added: int = 0
         self.started: deque[jax.Array] = deque()
 
     def add(self, array: jax.Array) -> None:
