@@ -8,7 +8,7 @@ or, where devices reach each other (transport/device.py), of the device that wan
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from queue import SimpleQueue
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_mlir.errors import TransportError
+from alpa_mlir.runtime.device_check import check_channels
 from alpa_mlir.runtime.device_values import (
     Landing,
     bounds_of,
@@ -312,15 +313,19 @@ class Wires:
 
         return receive
 
-    def open(self) -> None:
-        """Connects the devices that messages go between; every worker calls it once all of its
-        senders and receivers are made.
+    def open(self, devices: Mapping[int, Device]) -> None:
+        """Connects the devices that messages go between, and tries each way once; every worker
+        calls it once all of its senders and receivers are made.
+
+        Args:
+            devices: of this worker, by number of the plan.
 
         Raises:
-            TransportError: another worker is gone.
+            TransportError: another worker is gone, or a way brings other bits than were sent.
         """
         if self._device is not None:
             self._device.open()
+            check_channels(self._device, devices)
 
     def close(self) -> None:
         """Ends the threads; what has been asked for is sent before, if the transport is open."""

@@ -139,7 +139,7 @@ class Worker:
         self._stepping = False
         self._failed = FailedValues()
         if self._wires is not None:
-            self._wires.open()
+            self._wires.open(own)
 
     def put(self, uid: int, index: int, shards: Parts) -> None:
         """Keep parts of input `index` of the plan on this worker's devices, under a number.

@@ -274,6 +274,18 @@ class DeviceTransport:
         """Messages that this end has sent so far."""
         return sum(end.count for peer in self._peers.values() for end in peer.outlets.values())
 
+    def outlets(self) -> list[tuple[int, tuple[int, int], Outlet]]:
+        """The sending ends here: the peer that receives, both devices, and the end."""
+        return [
+            (rank, devices, outlet)
+            for rank, peer in self._peers.items()
+            for devices, outlet in peer.outlets.items()
+        ]
+
+    def inlets(self) -> list[tuple[int, tuple[int, int]]]:
+        """The receiving ends here: the peer that sends, and both devices."""
+        return [(rank, devices) for rank, peer in self._peers.items() for devices in peer.inlets]
+
     def carrier_of(self, peer: int) -> str:
         """The kind of what reaches a peer."""
         return self._peers[peer].carrier.kind
