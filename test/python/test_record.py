@@ -214,3 +214,19 @@ def test_beside_the_simulated_step(tmp_path):
         for pid in (2, 0)
     )
     assert real == simulated
+
+
+def test_one_recording_at_a_time(plan):
+    step = load(plan)
+    with Recording(step) as outer:
+        with (
+            pytest.raises(ArgumentMismatchError, match="are recorded already"),
+            Recording(step),
+        ):
+            raise AssertionError("a step")
+        run(step)
+    steps = len(outer.trace.step_seconds)
+    with Recording(step) as again:
+        run(step)
+        run(step)
+    assert len(again.trace.step_seconds) == 2 * steps > 0

@@ -117,6 +117,7 @@ def edit_module(old, new):
 
 
 MISMATCH_CASES = [
+    (edit_first(0, "run", micro_batch=7), r"mesh 0, instruction \d+: micro-batch 7 of 2"),
     (edit_first(1, "recv", tag=77), "every mesh waits for a value that is never sent"),
     (edit_first(0, "send", tag=1), "tag 1 is sent twice"),
     (drop(1, "recv"), "slot 1 holds nothing"),

@@ -310,6 +310,7 @@ class _Merger:
             raise PlanMismatchError(
                 f"stage {op.stage} of {len(self.plan.stages)}", where=cursor.where()
             )
+        self.check_micro_batch(cursor, op.micro_batch)
         stage = self.plan.stages[op.stage]
         if op.function not in stage.functions:
             raise PlanMismatchError(
