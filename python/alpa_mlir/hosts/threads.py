@@ -16,7 +16,7 @@ from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import DevicesError, PlacementError, WorkerError
 from alpa_mlir.hosts.interface import Progress
 from alpa_mlir.plan import Plan
-from alpa_mlir.runtime.binding import MAX_IN_FLIGHT
+from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
 from alpa_mlir.runtime.placement import Placement, part_of_plan
 from alpa_mlir.runtime.worker import Worker
 from alpa_mlir.runtime.xla import Device

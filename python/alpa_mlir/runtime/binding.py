@@ -6,7 +6,6 @@ ends for its transfers with others (`Ends`) in addition.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from alpa_mlir.runtime.actions import (
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
 from alpa_mlir.runtime.compiled_memory import check_memory
 from alpa_mlir.runtime.donation import donations
+from alpa_mlir.runtime.flight import Flight
 from alpa_mlir.runtime.host_parts import Cutter
 from alpa_mlir.runtime.program import Backend, Job, Program, Progress
 from alpa_mlir.runtime.recorder import Event, Recorder
@@ -50,7 +50,6 @@ Bound = Callable[[Buffers], None]
 # Gives the part of one micro-batch (None: all) of a batch argument, sharded as is said.
 Feed = Callable[[Place, NamedSharding], jax.Array]
 
-MAX_IN_FLIGHT = 32
 # Behind the values in a step's buffers.
 _FEED, _TICKETS = -1, -2
 
@@ -370,34 +369,6 @@ def bind_step(
         max_in_flight,
         ends,
     )
-
-
-class Flight:
-    """Keeps the number of started programs bounded: XLA's thread pool is finite.
-
-    Attributes:
-        added: programs so far.
-        started: a result of each of the last ones, in order.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit: int = max(1, limit)
-        self.added: int = 0
-        self.started: deque[jax.Array] = deque()
-
-    def add(self, array: jax.Array) -> None:
-        self.added += 1
-        self.started.append(array)
-        while len(self.started) > self.limit:
-            oldest = self.started[0]
-            if not oldest.is_deleted():  # given to a later program, which is in here as well
-                try:
-                    oldest.block_until_ready()
-                except RuntimeError as error:
-                    # A shard that somebody reads is copied instead, and the array counts as there.
-                    if "donated" not in str(error):
-                        raise
-            self.started.popleft()
 
 
 def _bind_call(

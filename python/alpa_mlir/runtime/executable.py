@@ -27,9 +27,10 @@ from alpa_mlir.runtime.actions import (
 )
 from alpa_mlir.runtime.arguments import check_argument, input_shape
 from alpa_mlir.runtime.backends.choice import make_backend
-from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, BoundStep, bind_step
+from alpa_mlir.runtime.binding import BoundStep, bind_step
 from alpa_mlir.runtime.boundary import Boundary
 from alpa_mlir.runtime.devices import make_meshes
+from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
 from alpa_mlir.runtime.host_parts import as_parts
 from alpa_mlir.runtime.linear import linearize
 from alpa_mlir.runtime.placed_batch import PlacedBatch

@@ -22,9 +22,10 @@ from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.actions import Place
 from alpa_mlir.runtime.array_store import ArrayStore, Form
 from alpa_mlir.runtime.backends.choice import make_backend
-from alpa_mlir.runtime.binding import MAX_IN_FLIGHT, Ends, bind_step
+from alpa_mlir.runtime.binding import Ends, bind_step
 from alpa_mlir.runtime.devices import mesh_on
 from alpa_mlir.runtime.failed_values import FailedValues
+from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
 from alpa_mlir.runtime.host_parts import parts_of, shifted
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
