@@ -78,7 +78,7 @@ class Ends:
         into = Incoming(0, peer, message + peer, 1, (peer, rank))
         send = wires.sender(0, out, (length,), DTYPE)
         receive, _ = wires.receiver(0, into, (length,), DTYPE, self.device)
-        wires.open()
+        wires.open({rank: self.device})
         put = put_on((length,), DTYPE.name, self.device)
 
         def put_received() -> Any:

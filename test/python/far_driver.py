@@ -17,7 +17,7 @@ import steps
 from alpa_mlir import errors
 from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_hosts import RayWorkers
-from test_hosts import SPANNING, TWO, check_equals_jit
+from test_hosts import SPANNING, TWO
 
 FROZEN_SECONDS = 5
 
@@ -58,7 +58,7 @@ def main():
     wait_for_nodes(address, 2)
     for placement in (SPANNING, TWO):
         step = load(address, placement)
-        check_equals_jit(step)
+        steps.check_equals_jit(step)
         say(equal=True)
         if placement is SPANNING:
             step.close()

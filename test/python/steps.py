@@ -7,6 +7,7 @@ from dataclasses import replace
 import alpa_mlir
 import handmade
 import jax
+import numpy as np
 from alpa_mlir import tree_json
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_interface import CallInfo
@@ -22,3 +23,16 @@ def two_stage_plan(micro_batches: int = 2, **options) -> Plan:
 
 def two_stage_step(micro_batches: int = 2, **options) -> alpa_mlir.ParallelStep:
     return alpa_mlir.load(two_stage_plan(micro_batches, **options))
+
+
+def check_equals_jit(step, micro_batches=2, count=3):
+    """Losses, results and state are those of the step on one device."""
+    state, batch = handmade.arguments(micro_batches)
+    expected = jax.device_get(state)
+    for _ in range(count):
+        state, *found = step(state, batch)
+        expected, *wanted = jax.jit(handmade.reference_step)(expected, batch)
+        for a, b in zip(jax.tree.leaves(jax.device_get(found)), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    for name, x in expected.items():
+        np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)

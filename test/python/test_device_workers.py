@@ -11,8 +11,6 @@ from pathlib import Path
 
 import alpa_mlir
 import handmade
-import jax
-import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors
@@ -43,19 +41,6 @@ def hosts(device_transport: str) -> ProcessWorkers:
     )
 
 
-def check_equals_jit(step, count=3):
-    state, batch = handmade.arguments(2)
-    expected = jax.device_get(state)
-    for _ in range(count):
-        state, *found = step(state, batch)
-        expected, *wanted = jax.jit(handmade.reference_step)(expected, batch)
-        for a, b in zip(jax.tree.leaves(jax.device_get(found)), wanted, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    for name, x in expected.items():
-        np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)
-    step.loaded.synchronize()
-
-
 def sent(group) -> list[tuple[int, int, int]]:
     return [group.call(rank, "messages").result(20) for rank in range(2)]
 
@@ -67,7 +52,8 @@ def sent(group) -> list[tuple[int, int, int]]:
 def test_values_go_from_device_to_device(plan, kind):
     with contextlib.closing(alpa_mlir.load(plan, workers=hosts(kind))) as step:
         tried = sent(step.loaded.group)
-        check_equals_jit(step)
+        steps.check_equals_jit(step)
+        step.loaded.synchronize()
         for (before, *_), (by_device, by_host, threads) in zip(
             tried, sent(step.loaded.group), strict=True
         ):

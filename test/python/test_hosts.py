@@ -11,8 +11,6 @@ from pathlib import Path
 
 import alpa_mlir
 import handmade
-import jax
-import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors
@@ -38,19 +36,6 @@ def plan():
 def hosts():
     with ProcessWorkers(platform="cpu", spares=2, limits=QUICK) as hosts:
         yield hosts
-
-
-def check_equals_jit(step, micro_batches=2, count=3):
-    """Losses, results and state are those of the step on one device."""
-    state, batch = handmade.arguments(micro_batches)
-    expected = jax.device_get(state)
-    for _ in range(count):
-        state, *found = step(state, batch)
-        expected, *wanted = jax.jit(handmade.reference_step)(expected, batch)
-        for a, b in zip(jax.tree.leaves(jax.device_get(found)), wanted, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    for name, x in expected.items():
-        np.testing.assert_allclose(np.asarray(state[name]), x, rtol=1e-5, atol=1e-6)
 
 
 class Placed:
@@ -101,7 +86,7 @@ def test_processes_equal_one_device_until_one_is_lost(hosts, plan, placement, ho
     seen = []
     placed = Placed(hosts, placement)
     step = alpa_mlir.load(plan, workers=placed, progress=lambda *what: seen.append(what))
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     assert {label.split(" on ")[0] for _, _, label in seen} >= {"worker 0", "worker 1"}
     group = step.loaded.group
     processes = running(group.pids)

@@ -12,7 +12,7 @@ from alpa_mlir import errors
 from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_actors import cause
 from alpa_mlir.hosts.ray_hosts import RayWorkers
-from test_hosts import SPANNING, TWO, check_equals_jit, freeze, gone, running
+from test_hosts import SPANNING, TWO, freeze, gone, running
 
 ray = pytest.importorskip("ray")
 QUICK = Limits(start_seconds=120, frozen_seconds=5)
@@ -34,7 +34,7 @@ def load(placement):
 @pytest.mark.usefixtures("local_ray")
 def test_two_actors_equal_one_device():
     step = load(TWO)
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     group = step.loaded.group
     assert group.ping(1, 10)["rank"] == 1
     processes = running(group.pids)
@@ -65,7 +65,7 @@ def test_spare_actors_take_the_place_of_lost_ones():
     step.close()
     step = alpa_mlir.load(plan, workers=workers)
     assert running(step.loaded.group.pids) == spares
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     new = waiting(workers)
     assert len(new) == 3
     assert not spares.keys() & new.keys()
@@ -78,7 +78,7 @@ def test_spare_actors_take_the_place_of_lost_ones():
 @pytest.mark.usefixtures("local_ray")
 def test_a_mesh_over_two_actors():
     step = load(SPANNING)
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     step.close()
 
 

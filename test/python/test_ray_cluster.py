@@ -17,7 +17,7 @@ from alpa_mlir import errors, training
 from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_hosts import RayWorkers
 from alpa_mlir.runtime import Placement
-from test_hosts import TWO, check_equals_jit
+from test_hosts import TWO
 
 ray = pytest.importorskip("ray")
 pytestmark = [
@@ -49,7 +49,7 @@ def test_four_hosts_with_unequal_meshes(cluster):
     plan = steps.two_stage_plan(2, first=(2, 2), second=(1, 2))
     placement = Placement(((0,), (1, 2, 3), (4,), (5,)))
     step = alpa_mlir.load(plan, workers=RayWorkers(cluster.address, placement=placement))
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     assert len({facts.pid for facts in step.loaded.group.facts}) == 4
     step.close()
     five = Placement(((0,), (1,), (2, 3), (4,), (5,)))
@@ -250,7 +250,7 @@ def test_the_address_of_the_environment(cluster, monkeypatch):
     assert not ray.util.placement_group_table()
     step = alpa_mlir.load(plan, workers=workers)
     assert ray.get_runtime_context().gcs_address == cluster.address
-    check_equals_jit(step)
+    steps.check_equals_jit(step)
     step.close()
 
 
