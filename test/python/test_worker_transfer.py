@@ -46,7 +46,7 @@ def run(info: ReshardInfo, meshes, owners, values, has=None) -> dict[int, list[n
         device = None if has is None else connect_devices(ends[rank], size, has[rank], carrier)
         wires = Wires(ends[rank], errors.append, device)
         send, finish, reads, targets = bind_shards(info, meshes, part, own, wires)
-        wires.open()
+        wires.open(own)
         if has is not None and all(has) and is_carried(values[0].dtype):
             assert not wires._senders  # Nothing goes through the host.
         shards = [
