@@ -230,3 +230,17 @@ def test_one_recording_at_a_time(plan):
         run(step)
         run(step)
     assert len(again.trace.step_seconds) == 2 * steps > 0
+
+
+def test_one_recording_at_a_time_in_workers(plan):
+    placement, group = ThreadWorkers(Placement(((0, 1), (2, 3)))).start(plan)
+    step = DistributedPlan(plan, placement, group, True)
+    with Recording(step) as outer:
+        with (
+            pytest.raises(ArgumentMismatchError, match="are recorded already"),
+            Recording(step),
+        ):
+            raise AssertionError("a step")
+        run(step)
+    assert outer.trace.step_seconds
+    step.close()

@@ -32,9 +32,8 @@ Platform = Literal["cpu", "gpu"]
 
 OUT_OF_MEMORY_KILL = "killed by the kernel, which was out of memory"
 
-CONTROL = frozenset(
-    {"ping", "describe", "waits_for"}
-)  # Answered at once, whatever the worker is doing.
+# Answered at once, whatever the worker is doing.
+CONTROL = frozenset({"ping", "describe", "waits_for"})
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,6 @@ class ProcessGroup(ABC):
         self.limits = limits
         self._lost: WorkerLostError | None = None
         self.lost_at: float = math.inf
-        self._failed_at: dict[int, float] = {}
         self.closed: threading.Event = threading.Event()
         self._losing = threading.Lock()
 

@@ -26,7 +26,7 @@ class Stillness:
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._marks: dict[int, Any] = {}
         self._looked = math.inf
 
@@ -41,7 +41,7 @@ class Stillness:
         passed, self._looked = max(0.0, now - self._looked), now
         self.seconds += min(passed, 4 * _LOOK_SECONDS)
         if all(mark is None for mark in self._marks.values()):
-            self.seconds: float = 0.0
+            self.seconds = 0.0
         return self.seconds
 
 

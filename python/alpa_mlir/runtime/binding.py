@@ -14,6 +14,7 @@ import jax
 import jax.numpy
 from jax.sharding import Mesh, NamedSharding
 
+from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.action_jobs import action_jobs, given_lefts
 from alpa_mlir.runtime.actions import (
@@ -28,6 +29,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Send,
     Zero,
+    makes_of,
     sums_of,
 )
 from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
@@ -181,7 +183,17 @@ class BoundStep:
         return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self.stages.items()}
 
     def start_trace(self) -> None:
-        """Record what the following calls do."""
+        """Record what the following calls do.
+
+        Raises:
+            ArgumentMismatchError: they are recorded already.
+        """
+        if self.recorder is not None:
+            raise ArgumentMismatchError(
+                "the steps of this plan are recorded already",
+                where="step.record",
+                fix="leave the first `with` before the second",
+            )
         used: set[int] = set()
         for action in self.started.values():
             match action:
@@ -218,19 +230,18 @@ class BoundStep:
             case Run():
                 key = action.stage, action.function
                 executable = self.stages[key]
-                inputs, outputs = action.inputs, action.outputs
+                inputs = action.inputs
                 given = {inputs[i] for i, _ in donated.get(key, ())}
             case Accumulate():
                 lefts = tuple(left for _, left, _ in action.sums)
                 inputs = lefts + tuple(right for _, _, right in action.sums)
-                outputs = tuple(value for value, _, _ in action.sums)
                 given = given_lefts(action)
             case Zero():
-                inputs, outputs = (), action.values
+                inputs = ()
             case Reshard():
-                inputs, outputs = (action.source,), (action.value,)
+                inputs = (action.source,)
         assert executable is not None
-        call = _bind_call(executable.call, inputs, outputs, action.last, self.flight)
+        call = _bind_call(executable.call, inputs, makes_of(action), action.last, self.flight)
         waited = sorted(given & self._sent)
         return _after_sends(call, waited) if waited else call
 

@@ -20,6 +20,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Send,
     Zero,
+    makes_of,
 )
 from alpa_mlir.runtime.compile_stages import part_of
 from alpa_mlir.runtime.program import Program
@@ -74,6 +75,7 @@ def compiled_peaks(
     for place in state:
         add(place.value)
     for action in step.actions:
+        made = makes_of(action)
         match action:
             case Place():
                 if plan.inputs[action.arg].kind != "state":
@@ -84,19 +86,15 @@ def compiled_peaks(
                 arguments = sum(sizes[v] for v in set(action.inputs))
                 added = max(0, programs[action.stage, action.function] - arguments)
                 note(mesh, added, f"stage {action.stage} {action.function}")
-                made = action.outputs
             case Accumulate():
-                made = tuple(value for value, _, _ in action.sums)
                 added = sum(sizes[v] for v, left, _ in action.sums if left not in action.last)
                 note(action.mesh, added, "sums of micro-batches")
             case Send():
-                made = ()
+                pass
             case Zero():
-                made = action.values
                 mesh = step.values[made[0]].mesh
                 note(mesh, sum(sizes[v] for v in made), "sums of micro-batches")
             case Reshard() | Copy() | Exchange():
-                made = () if action.value is None else (action.value,)
                 for value in made:
                     note(step.values[value].mesh, sizes[value], "values between stages")
         for value in made:

@@ -25,6 +25,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Send,
     Zero,
+    makes_of,
 )
 from alpa_mlir.runtime.xla import num_bytes
 
@@ -79,7 +80,7 @@ class Recorder:
         self._events = [describe(plan, step, action) for action in actions]
         sizes = {v: num_bytes(value.tensor) for v, value in enumerate(step.values)}
         self._watched = [
-            sorted(_made(action), key=lambda v: (v in given, sizes[v])) for action in actions
+            sorted(makes_of(action), key=lambda v: (v in given, sizes[v])) for action in actions
         ]
         self._pool = ThreadPoolExecutor(_WATCHERS, thread_name_prefix="alpa-mlir-trace")
         self._found: list[tuple[Event, Future[int | None]]] = []
@@ -116,22 +117,6 @@ def _ready(arrays: Sequence[Any]) -> int | None:
             continue
         return clock()
     return None
-
-
-def _made(action: Action) -> tuple[int, ...]:
-    match action:
-        case Run():
-            return action.outputs
-        case Accumulate():
-            return tuple(value for value, _, _ in action.sums)
-        case Send():
-            return ()
-        case Exchange():
-            return () if action.value is None else (action.value,)
-        case Place() | Reshard() | Copy():
-            return (action.value,)
-        case Zero():
-            return action.values
 
 
 def describe(plan: Plan, step: LinearStep, action: Action) -> Event:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakSet
 
 from alpa_mlir.chrome_events import TransferRow, complete, title, transfer_events
 from alpa_mlir.errors import ArgumentMismatchError, WorkerError
@@ -127,9 +126,6 @@ class StepTrace:
         return path
 
 
-_recorded: WeakSet[LoadedPlan | DistributedPlan] = WeakSet()
-
-
 class Recording:
     """Steps that are called within `with` are recorded; what was recorded is `trace`.
 
@@ -152,12 +148,6 @@ class Recording:
 
     def __enter__(self) -> Recording:
         loaded = self._loaded
-        if loaded in _recorded:
-            raise ArgumentMismatchError(
-                "the steps of this plan are recorded already",
-                where="step.record",
-                fix="leave the first `with` before the second",
-            )
         if self._path is not None:  # What cannot be written is better known before the steps.
             _make_room_for(Path(self._path))
         if isinstance(loaded, DistributedPlan):
@@ -165,11 +155,9 @@ class Recording:
                 loaded.ask(rank, "start_trace").result()
         else:
             loaded.start_trace()
-        _recorded.add(loaded)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        _recorded.discard(self._loaded)
         if kind is not None:
             _end(self._loaded)
             return

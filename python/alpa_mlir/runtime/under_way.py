@@ -20,6 +20,7 @@ from alpa_mlir.runtime.actions import (
     Run,
     Send,
     Zero,
+    makes_of,
 )
 from alpa_mlir.runtime.binding import BoundStep
 from alpa_mlir.runtime.placement import Placement
@@ -49,10 +50,7 @@ class UnderWay:
         self._wires = wires
         self._actions: list[Action] = list(bound.started.values())
         self._programs = [
-            action
-            for action in self._actions
-            if isinstance(action, _PROGRAMS)
-            and not (isinstance(action, Run) and not action.outputs)
+            action for action in self._actions if isinstance(action, _PROGRAMS) and makes_of(action)
         ]
         self._taking_time = 0
 
