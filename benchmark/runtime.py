@@ -183,27 +183,35 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure_run(options: argparse.Namespace) -> dict[str, Any]:
     """Part `run`."""
+    steps: list[tuple[Any, Any, Any]] = []
+    for count in (8, 64):
+        function, state, batch = small_step(count)
+        steps.append((plan_stages(function, state, batch, 1, count), state, batch))
     found: dict[str, Any] = {}
     for where, cores in (("one core", CORES[:1]), ("all cores", CORES)):
         bind(os.getpid(), cores, options.realtime)
         try:
-            found[where] = program_seconds(options, where)
+            found[where] = program_seconds(steps, options, where)
         finally:
             bind(os.getpid(), CORES, False)
-    function, state, batch = small_step(64)
-    calls = call_seconds(plan_stages(function, state, batch, 1, 64).plan, options.rounds)
+    calls = call_seconds(steps[-1][0].plan, options.rounds)
     return {**found, "xla_seconds": summary(calls), "target_seconds": 15e-6}
 
 
-def program_seconds(options: argparse.Namespace, where: str) -> dict[str, Any]:
-    """Seconds of each program of a step, on the cores that this process is bound to."""
+def program_seconds(
+    steps: list[tuple[Any, Any, Any]], options: argparse.Namespace, where: str
+) -> dict[str, Any]:
+    """Seconds of each program of a step, on the cores that this process is bound to.
+
+    Args:
+        steps: planned steps of few and of many micro-batches, each with its state and its batch.
+    """
     from alpa_mlir.runtime.actions import Accumulate, Run
     from alpa_mlir.runtime.linear import linearize
 
     found: list[tuple[int, list[float], list[float]]] = []
-    for count in (8, 64):
-        function, state, batch = small_step(count)
-        planned = plan_stages(function, state, batch, 1, count)
+    for planned, state, batch in steps:
+        count = planned.plan.num_micro_batches
         actions = linearize(planned.plan).actions
         programs = sum(isinstance(a, Run | Accumulate) for a in actions)
         step = planned.load()

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from alpa_mlir.errors import TransportError
-from alpa_mlir.runtime.device_values import Landing, cut_memory
+from alpa_mlir.runtime.device_values import DeviceMemory, Landing
 from alpa_mlir.runtime.xla import Device
 from alpa_mlir.transport.device import DeviceTransport
-from alpa_mlir.transport.interface import description
+from alpa_mlir.transport.interface import Sending, description
 
 _jax: Any = jax
 _SHAPE = (1 << 16,)
@@ -33,13 +33,13 @@ def check_channels(transport: DeviceTransport, devices: Mapping[int, Device]) ->
     Raises:
         TransportError: something else arrived than was sent; names both devices.
     """
-    sendings = [
-        outlet.send(_tag(source, target), description(_SHAPE, _DTYPE), piece)
-        for number in range(_ROUNDS)
-        for _, (source, target), outlet in transport.outlets()
-        for bits in [_jax.device_put(_bits(source, target, number), devices[source])]
-        for piece in cut_memory(bits, (0, bits.nbytes))
-    ]
+    sendings: list[Sending] = []
+    for number in range(_ROUNDS):
+        for (source, target), outlet in transport.outlets():
+            bits = _jax.device_put(_bits(source, target, number), devices[source])
+            memory = DeviceMemory(bits, 0, bits.nbytes)
+            said = description(_SHAPE, _DTYPE)
+            sendings.append(outlet.send(_tag(source, target), said, memory))
     landing = Landing()
     for number in range(_ROUNDS):
         for peer, (source, target) in transport.inlets():

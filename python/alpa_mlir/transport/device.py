@@ -272,15 +272,11 @@ class DeviceTransport:
     @property
     def sent(self) -> int:
         """Messages that this end has sent so far."""
-        return sum(end.count for peer in self._peers.values() for end in peer.outlets.values())
+        return sum(end.count for _, end in self.outlets())
 
-    def outlets(self) -> list[tuple[int, tuple[int, int], Outlet]]:
-        """The sending ends here: the peer that receives, both devices, and the end."""
-        return [
-            (rank, devices, outlet)
-            for rank, peer in self._peers.items()
-            for devices, outlet in peer.outlets.items()
-        ]
+    def outlets(self) -> list[tuple[tuple[int, int], Outlet]]:
+        """The sending ends here: both devices, and the end."""
+        return [item for peer in self._peers.values() for item in peer.outlets.items()]
 
     def inlets(self) -> list[tuple[int, tuple[int, int]]]:
         """The receiving ends here: the peer that sends, and both devices."""
