@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -274,7 +274,7 @@ class DistributedPlan:
 
     def _prepare(self, args: Sequence[Any]) -> CallToWorkers:
         call = CallToWorkers([{} for _ in range(self.placement.size)])
-        held = [x.uid for i, x in enumerate(args) if self._is_there(i, x)]
+        held = Counter(x.uid for i, x in enumerate(args) if self._is_there(i, x))
         for index, x in enumerate(args):
             info, wanted = self.plan.inputs[index], self._inputs[index]
             gives = self._donate and info.carried_by is not None
@@ -285,11 +285,11 @@ class DistributedPlan:
                 continue
             there = x if self._is_there(index, x) else self._send(index, x, gives)
             call.sent.append(there)  # Kept until the step is asked for, so that it is not freed.
-            twice = held.count(there.uid) > 1
+            twice = held[there.uid] > 1
             for rank in wanted.boxes:
                 call.inputs[rank][index] = Held(there.uid, copy=gives and twice)
-            if gives and there is x and not any(x is other for other in call.used_up):
-                call.used_up.append(x)
+            if gives and there is x and x.uid not in call.used_up:
+                call.used_up[x.uid] = x
                 if twice:  # Copies were used up; the array itself is dropped behind the step.
                     call.drop.append((x.uid, x.workers))
         return call
@@ -317,7 +317,7 @@ class DistributedPlan:
         )
 
     def _start(self, call: CallToWorkers) -> list[DistributedArray]:
-        for array in call.used_up:
+        for array in call.used_up.values():
             if array.is_being_read:
                 array.on_host()
         outputs = [next(self._uids) for _ in self._outputs]
@@ -340,7 +340,7 @@ class DistributedPlan:
             replies.append(self._told(rank, "step", request))
         self._pending.add(number, replies)
         self._number += 1
-        for array in call.used_up:
+        for array in call.used_up.values():
             array.used_up(number)
         return [self._result(index, uid) for index, uid in enumerate(outputs)]
 

@@ -56,7 +56,7 @@ class CallToWorkers:
     drop: list[tuple[int, tuple[int, ...]]] = field(
         default_factory=list[tuple[int, tuple[int, ...]]]
     )
-    used_up: list[DistributedArray] = field(default_factory=list[DistributedArray])
+    used_up: dict[int, DistributedArray] = field(default_factory=dict[int, DistributedArray])
     sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
 
 
