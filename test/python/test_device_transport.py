@@ -228,6 +228,19 @@ def test_close_wakes_who_waits_and_leaves_no_thread():
     two.close()
 
 
+def test_the_end_that_is_closed_reports_no_error(monkeypatch):
+    """Nobody may have waited for what it sends on: the bytes are there before it knows that."""
+    two = Ends(["nccl"], ["nccl"])
+    two.open((0, 1))
+    begun = threading.Event()
+    monkeypatch.setattr(fake_cupy.NcclCommunicator, "recv", lambda *_: begun.set())
+    two.send((0, 1), 1, filled(1))
+    assert begun.wait(SECONDS)
+    two.close()
+    assert two.errors == [[], []]
+    assert not device_threads()
+
+
 @settings(max_examples=10, deadline=None)
 @given(dead=st.integers(0, 2), after=st.integers(0, 30), seed=st.integers(0, 1000))
 def test_an_end_that_dies_at_any_moment_keeps_nobody_waiting(dead, after, seed):

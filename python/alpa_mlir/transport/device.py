@@ -212,8 +212,8 @@ class _Peer:
         """Nothing more is sent or received; who waits raises.
 
         Args:
-            here: something went wrong at this end; else the peer is gone or this end was closed,
-                of which only those need to know who wait for the peer.
+            here: something went wrong at this end, which always is reported. That the peer is gone
+                is reported if something is on its way there; that this end was closed is not.
         """
         said = as_transport_error(error)
         with self._lock:
@@ -229,7 +229,7 @@ class _Peer:
             arrival.fail(said)
         for end in (*self.outlets.values(), *self.inlets.values()):
             end.end()
-        if here or offered:
+        if here or (offered and said.peer is not None):
             self._failed(error)
 
     def join(self) -> None:
