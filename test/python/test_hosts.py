@@ -126,6 +126,7 @@ import os, signal, sys
 from alpa_mlir import Placement, Plan, ProcessWorkers, RayWorkers
 from alpa_mlir.hosts.process import start_ticks
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
 two = Placement(((0, 1), (2, 3)))
 if sys.argv[3] == "ray":
     hosts, spares = RayWorkers(placement=two, platform="cpu"), []
@@ -178,6 +179,42 @@ def test_workers_end_with_their_driver(plan, tmp_path, end, workers):
     # Where Ray is used, Python ends with 1 after Ctrl-C.
     ctrl_c = 1 if workers == "ray" else -signal.SIGINT
     assert driver.returncode == {"error": 1, "kill": -signal.SIGKILL}.get(end, ctrl_c)
+    assert gone(processes)
+
+
+STARTING = """
+import signal, sys
+from alpa_mlir import Placement, Plan, ProcessWorkers
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
+program = {"program": sys.argv[2:]} if sys.argv[2:] else {}
+ProcessWorkers(Placement(((0, 1), (2, 3))), platform="cpu", **program).start(Plan.load(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("program", [(), ("-c", "import time; time.sleep(600)")])
+def test_ctrl_c_while_workers_start(plan, tmp_path, program):
+    """Of a worker that still imports, nothing is seen; one that never comes up is ended."""
+    plan.save(tmp_path)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", STARTING, str(tmp_path), *program],
+        env={**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
+    deadline = time.monotonic() + 60
+    while len(pids := children.read_text().split()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    processes = running(map(int, pids))
+    assert len(processes) == 2
+    time.sleep(0.1)  # Past the start of the interpreter, which would end of the signal silently.
+    os.killpg(driver.pid, signal.SIGINT)
+    _, said = driver.communicate(timeout=60)
+    assert driver.returncode == -signal.SIGINT
+    assert said.count("Traceback") == 1
+    assert said.count("KeyboardInterrupt") == 1
     assert gone(processes)
 
 

@@ -5,7 +5,6 @@ Run: python -m alpa_mlir.hosts.plain_process WORK_DESCRIPTOR BESIDE_DESCRIPTOR [
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 
@@ -23,7 +22,6 @@ def main(work: int, beside: int, die: bool, host: HostProcess | None = None) -> 
     """
     if die:
         die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends us.
     streams = Streams(socket.socket(fileno=work), socket.socket(fileno=beside))
     answer_calls(streams, host or HostProcess("127.0.0.1"))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,14 @@ class _Process:
         if threading.current_thread() is threading.main_thread():
             arguments.append("--die-with-parent")
         self._out_of_memory = out_of_memory_kills()
-        self.popen = subprocess.Popen(
-            arguments,
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # The program's own output may be a document; Gloo prints, too.
-            env={**os.environ, "PYTHONPATH": path, **environment},
-        )
+        with _ctrl_c_blocked():
+            self.popen = subprocess.Popen(
+                arguments,
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # The program's own output may be a document; Gloo prints, too.
+                env={**os.environ, "PYTHONPATH": path, **environment},
+            )
         for end in theirs:
             end.close()
         where = f"worker process {self.popen.pid}"
@@ -71,6 +73,17 @@ class _Process:
         self.popen.wait()
 
 
+@contextlib.contextmanager
+def _ctrl_c_blocked() -> Generator[None, None, None]:
+    """Processes that this thread starts never see Ctrl-C, not even while they import: a terminal
+    sends it to all of a group, but it is for the driver, which ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def how_it_ended(code: int, out_of_memory: bool = False) -> str:
     """An exit status in words.
 
@@ -81,8 +94,6 @@ def how_it_ended(code: int, out_of_memory: bool = False) -> str:
         >>> how_it_ended(-9)
         'died of SIGKILL (out of memory, or killed)'
     """
-    import signal
-
     if code == OUT_OF_MEMORY:
         return "out of memory: it could not even answer"
     if code >= 0:
@@ -199,7 +210,13 @@ class ProcessWorkers:
                 where=f"plan of {plan.name}",
                 fix="plan for this machine, or take RayWorkers for several machines",
             )
-        processes = [self._take() for _ in placement.workers]
+        processes: list[_Process] = []
+        try:
+            for _ in placement.workers:
+                processes.append(self._take())
+        except BaseException:
+            _end_processes(processes)
+            raise
         group = LocalProcessGroup(processes, self.limits, gpus)
         group.start(plan, placement, self.platform, options, progress)
         self._refill()
