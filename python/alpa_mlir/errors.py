@@ -167,3 +167,7 @@ class CheckpointError(AlpaError):
 
     Whatever was there before is still there.
     """
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A part of a checkpoint is missing, or is not what was written; names the first one."""

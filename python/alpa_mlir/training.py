@@ -22,10 +22,10 @@ import jax
 from alpa_mlir.checkpoint import (
     Saving,
     latest_checkpoint,
-    restore_checkpoint,
     save_checkpoint,
 )
 from alpa_mlir.checkpoint.folders import check_root
+from alpa_mlir.checkpoint.newest import restore_newest
 from alpa_mlir.data_loader import DataLoader
 from alpa_mlir.errors import (
     AlpaError,
@@ -60,7 +60,8 @@ class Resume:
     """How a run gets over failures.
 
     Attributes:
-        folder: of its checkpoints; a run that was ended goes on from the last one in it.
+        folder: of its checkpoints; a run that was ended goes on from the last one in it that is
+            not damaged.
         every: steps from one checkpoint to the next.
         keep: how many checkpoints to keep.
         attempts: failures without a new checkpoint in between, after which the error is raised; two
@@ -150,7 +151,7 @@ class _Run:
 
     def go(self) -> Any:
         check_root(Path(self.resume.folder))
-        failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder)
+        failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder) or 0
         while True:
             step: Step | None = None
             try:
@@ -158,8 +159,9 @@ class _Run:
                 return self.train(step)
             except _FAILURES as error:
                 self.give_up(step)
-                last = latest_checkpoint(self.resume.folder)
-                if last != saved:
+                # One that a damaged one of later steps gave way to is no new one.
+                last = latest_checkpoint(self.resume.folder) or 0
+                if last > saved:
                     failures, without_memory, saved = 0, 0, last
                 failures += 1
                 without_memory += isinstance(error, WorkerMemoryError)
@@ -226,11 +228,11 @@ class _Run:
     def begin(self, step: Step) -> tuple[int, Any]:
         """Number and state to go on with."""
         folder = self.resume.folder
-        number = latest_checkpoint(folder)
-        if number is None:
+        found = restore_newest(folder, step, _log)
+        if found is None:
             return 0, self.first() if callable(self.first) else self.first
-        _log.info("going on from the checkpoint of step %d in %s", number, folder)
-        return number, restore_checkpoint(folder, step, step=number)
+        _log.info("going on from the checkpoint of step %d in %s", found[0], folder)
+        return found
 
     def placed(self, step: Step) -> Generator[tuple[Any, ...], None, None]:
         """The batch of each step that is left, where the step wants it."""

@@ -14,6 +14,7 @@ import steps
 import zoo
 from alpa_mlir import (
     CheckpointError,
+    DamagedCheckpointError,
     DataLoader,
     PipeshardParallel,
     ShardParallel,
@@ -136,8 +137,12 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
     chunk = tmp_path / "2" / "default" / "w1" / "c" / "0" / "0"
     data = chunk.read_bytes()
     chunk.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    with pytest.raises(CheckpointError, match=r"\['w1'\]: .*Digest mismatch"):
+    held = [step.loaded.group.call(rank, "ping").result()["arrays"] for rank in (0, 1)]
+    with pytest.raises(DamagedCheckpointError, match=r"\['w1'\]: .*Digest mismatch"):
         restore_checkpoint(tmp_path, step)
+    # Of what the other worker could read, nothing is kept.
+    for rank in (0, 1):
+        assert step.loaded.group.call(rank, "ping").result()["arrays"] == held[rank]
     chunk.unlink()
     with pytest.raises(CheckpointError, match=r"\['w1'\]: the shard .* is missing"):
         restore_checkpoint(tmp_path, step)

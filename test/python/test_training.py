@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +16,15 @@ import jax
 import numpy as np
 import pytest
 import steps
-from alpa_mlir import errors, latest_checkpoint, training, tree_json
+from alpa_mlir import (
+    errors,
+    latest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+    training,
+    tree_json,
+)
+from alpa_mlir.checkpoint import newest, steps_in
 from alpa_mlir.training import Resume
 
 STATE = handmade.arguments(2)[0]
@@ -147,6 +158,144 @@ def test_a_later_run_goes_on(step, losses, tmp_path):
     run(10, [batch(number) for number in range(10)])
     run(10, batch)
     assert seen == list(enumerate(losses))
+
+
+def flip_a_bit(folder):
+    path = folder / "default" / "w0" / "c" / "0" / "0"
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+
+
+def truncate_a_shard(folder):
+    path = folder / "default" / "w1" / "c" / "0" / "0"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def truncate_the_manifest(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text()[:99])
+
+
+DAMAGES = [
+    (truncate_a_shard, "the shard .*default/w1/c/0/0 has"),
+    (lambda folder: shutil.rmtree(folder / "default" / "w1" / "c"), "the shard .* is missing"),
+    (flip_a_bit, "Digest mismatch"),
+    (truncate_the_manifest, "manifest.json: not JSON"),
+    (lambda folder: (folder / "manifest.json").unlink(), "6/manifest.json is missing"),
+    (lambda folder: (folder / "default" / "w1" / "zarr.json").unlink(), "NOT_FOUND"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_an_older_one(
+    step, losses, tmp_path, caplog, damage, message
+):
+    """It is named, kept, and its step saved anew; nothing is different otherwise."""
+    seen = {}
+
+    def run(count, failing, keep):
+        resume = Resume(tmp_path, every=3, keep=keep)
+        training.run(Loads(step, failing), STATE, batch, count, resume, on_result=note)
+
+    def note(number, result):
+        assert seen.setdefault(number, float(result[0])) == float(result[0])
+
+    run(7, {}, 3)
+    shutil.rmtree(tmp_path / "7")
+    damage(tmp_path / "6")
+    kept = sorted(p.relative_to(tmp_path / "6") for p in (tmp_path / "6").rglob("*"))
+    run(10, {}, 1)
+    assert list(seen.values()) == losses
+    lines = [r.getMessage() for r in caplog.records if r.name == "alpa_mlir.training"]
+    assert len(lines) == 1
+    aside = tmp_path / "6.damaged"
+    said = f"the checkpoint of step 6 is damaged, now called {aside}, and that of step 3 is taken"
+    assert lines[0].startswith(said)
+    assert re.search(message, lines[0])
+    assert kept == sorted(p.relative_to(aside) for p in aside.rglob("*"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "6.damaged"]
+    restore_checkpoint(tmp_path, step)
+
+
+def test_damage_while_a_run_goes_on(step, losses, tmp_path, caplog):
+    """The state that a lost worker takes with it comes from an older checkpoint; twice."""
+    hit = []
+
+    class Damaging(Flaky):
+        def __call__(self, *args):
+            if len(self.calls) in (6, 10):
+                deadline = time.monotonic() + 60  # It is written while the steps go on.
+                while 6 not in steps_in(tmp_path) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                flip_a_bit(tmp_path / "6")
+                hit.append(len(self.calls))
+            return super().__call__(*args)
+
+    load = Loads(step, {7: lost(), 11: lost()})
+    seen = []
+    training.run(
+        lambda: Damaging(step, load.failing, load.calls),
+        STATE,
+        batch,
+        10,
+        Resume(tmp_path, every=3, keep=3, attempts=3),
+        on_result=lambda number, result: seen.append((number, float(result[0]))),
+    )
+    assert hit == [6, 10]
+    assert seen == list(enumerate(losses))
+    names = ["10", "6", "6.damaged", "6.damaged-2", "9"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert steps_in(tmp_path) == [6, 9, 10]
+
+
+def test_no_checkpoint_is_whole(step, tmp_path):
+    training.run(Loads(step, {}), STATE, batch, 6, Resume(tmp_path, every=3))
+    truncate_the_manifest(tmp_path / "3")
+    flip_a_bit(tmp_path / "6")
+    files = sorted(tmp_path.rglob("*"))
+    load = Loads(step, {})
+    with pytest.raises(
+        errors.DamagedCheckpointError,
+        match=r"no checkpoint is whole: step 6: .*Digest mismatch.*; step 3: .*not JSON; fix: ",
+    ):
+        training.run(load, STATE, batch, 9, Resume(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == files
+    assert (len(load.calls), load.given[0].closed) == (0, True)
+
+
+@pytest.mark.parametrize("other", ["model", "version"])
+def test_a_checkpoint_of_something_else_is_not_passed_over(step, tmp_path, other):
+    training.run(Loads(step, {}), STATE, batch, 3, Resume(tmp_path))
+    match = "version 99, expected 1"
+    if other == "model":
+        save_checkpoint(tmp_path, {"w0": np.zeros(3)}, step=5).wait()
+        match = r"5: \['w0'\]: .* wanted"
+    else:
+        shutil.copytree(tmp_path / "3", tmp_path / "5")
+        path = tmp_path / "5" / "manifest.json"
+        path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    with pytest.raises(errors.CheckpointError, match=match) as caught:
+        training.run(Loads(step, {}), STATE, batch, 9, Resume(tmp_path))
+    assert type(caught.value) is errors.CheckpointError
+    assert steps_in(tmp_path) == [3, 5]
+
+
+def test_a_checkpoint_that_vanishes_while_it_is_read(step, losses, tmp_path, caplog, monkeypatch):
+    """Another run that keeps fewer has deleted it: that is no damage."""
+    training.run(Loads(step, {}), STATE, batch, 6, Resume(tmp_path, every=3))
+    reading = newest.restore_checkpoint
+
+    def late(folder, target, step):
+        if step == 6:
+            (tmp_path / "6").rename(tmp_path / ".deleting-6-ab")
+        return reading(folder, target, step=step)
+
+    monkeypatch.setattr(newest, "restore_checkpoint", late)
+    seen = {}
+    resume = Resume(tmp_path, every=3)
+    training.run(Loads(step, {}), STATE, batch, 7, resume, on_result=seen.__setitem__)
+    assert [float(x[0]) for x in seen.values()] == losses[3:7]
+    assert "damaged" not in caplog.text
 
 
 def test_an_error_of_the_program_is_no_failure_of_a_worker(step, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import operator
 import os
+import re
 import secrets
 import shutil
 import time
@@ -16,18 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from alpa_mlir.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
-from alpa_mlir.errors import CheckpointError
+from alpa_mlir.errors import CheckpointError, DamagedCheckpointError
 
 _SAVING, _DELETING, _LOCK = ".saving-", ".deleting-", "lock"
+_DAMAGED = ".damaged"  # After a step's number.
+_NUMBER = re.compile("0|[1-9][0-9]*")
+_OURS = re.compile(rf"\{_SAVING}.*|\{_DELETING}.*|({_NUMBER.pattern})\{_DAMAGED}(-[0-9]+)?")
 
 
 def steps_in(folder: str | Path) -> list[int]:
     """The steps of which there are checkpoints, rising; empty if there is no such folder."""
+    return [step for step in numbered_in(folder) if (Path(folder) / str(step) / MANIFEST).is_file()]
+
+
+def numbered_in(folder: str | Path) -> list[int]:
+    """The same, with those that have lost their manifests."""
     folder = Path(folder)
     if not folder.is_dir():
         return []
-    names = [p.name for p in folder.iterdir() if _is_checkpoint(p)]
-    return sorted(map(int, names))
+    return sorted(int(path.name) for path in folder.iterdir() if _is_numbered(path))
 
 
 def whole_number(value: Any, what: str) -> int:
@@ -57,10 +66,41 @@ def step_number(step: Any) -> int:
     return number
 
 
-def _is_checkpoint(path: Path) -> bool:
-    """Whether a folder has the name of a step, and a manifest."""
-    name = path.name
-    return name.isdecimal() and str(int(name)) == name and (path / MANIFEST).is_file()
+def _is_numbered(path: Path) -> bool:
+    """Whether it is a folder with the name of a step."""
+    return bool(_NUMBER.fullmatch(path.name)) and path.is_dir()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a checkpoint, a part of one, or one that was set aside."""
+    has_manifest = _is_numbered(path) and (path / MANIFEST).is_file()
+    return has_manifest or bool(_OURS.fullmatch(path.name))
+
+
+def set_aside(root: Path, step: int) -> Path | None:
+    """Give a checkpoint a name under which nobody takes it for one, and nobody deletes it.
+
+    Returns:
+        Where it is now; None if it is gone, or had that name already.
+
+    Raises:
+        CheckpointError: the file system refuses.
+    """
+    for number in itertools.count(1):
+        aside = root / f"{step}{_DAMAGED}{f'-{number}' if number > 1 else ''}"
+        if aside.exists():
+            continue
+        try:
+            os.rename(root / str(step), aside)
+            _sync(root)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise _os_error(error, root) from None
+        else:
+            return aside
+    return None
 
 
 def check_root(folder: Path) -> None:
@@ -73,11 +113,10 @@ def check_root(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise CheckpointError("a file, expected a folder", where=str(folder), fix="give another")
-    entries = sorted(p.name for p in folder.iterdir())
-    ours = [n for n in entries if n.startswith((_SAVING, _DELETING)) or _is_checkpoint(folder / n)]
-    if entries and not ours:
+    entries = sorted(folder.iterdir())
+    if entries and not any(map(_is_ours, entries)):
         raise CheckpointError(
-            f"the folder holds {entries[0]!r} and no checkpoint",
+            f"the folder holds {entries[0].name!r} and no checkpoint",
             where=str(folder),
             fix="give a new or an empty folder",
         )
@@ -253,6 +292,7 @@ def choose_step(folder: Path, step: int | None) -> int:
     """The step to restore: the one that is wanted, or the last.
 
     Raises:
+        DamagedCheckpointError: it has lost its manifest.
         CheckpointError: there is no such checkpoint; says which there are.
     """
     present = steps_in(folder)
@@ -261,11 +301,11 @@ def choose_step(folder: Path, step: int | None) -> int:
     if step is not None and (step := step_number(step)) in present:
         return step
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    fix = "there are steps " + _list(present) if present else "give the folder of save_checkpoint"
     if (folder / str(step)).is_dir():
         what += f": {step}/{MANIFEST} is missing"
-    else:
-        check_root(folder)
-    fix = "there are steps " + _list(present) if present else "give the folder of save_checkpoint"
+        raise DamagedCheckpointError(what, where=str(folder), fix=fix)
+    check_root(folder)
     raise CheckpointError(what, where=str(folder), fix=fix)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy
 
 from alpa_mlir.checkpoint.grid import grid_shape
-from alpa_mlir.errors import CheckpointError, PlanFormatError
+from alpa_mlir.errors import CheckpointError, DamagedCheckpointError, PlanFormatError
 from alpa_mlir.plan_json import Node, pretty
 
 _jnp: Any = jax.numpy
@@ -190,7 +190,8 @@ class Manifest:
         """Read the manifest of a checkpoint.
 
         Raises:
-            CheckpointError: there is none, or one of another version, or it is malformed.
+            DamagedCheckpointError: it is malformed.
+            CheckpointError: there is none, or one of another version.
         """
         path = folder / MANIFEST
         try:
@@ -206,9 +207,9 @@ class Manifest:
             leaves = tuple(LeafRecord.read(item) for item in root.get("leaves").items())
             return cls(root.get("step").integer(), root.get("tree").value, (), leaves)
         except PlanFormatError as error:
-            raise CheckpointError(error.what, where=error.where, fix=OLDER) from None
+            raise DamagedCheckpointError(error.what, where=error.where, fix=OLDER) from None
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-            raise CheckpointError("not JSON", where=str(path), fix=OLDER) from None
+            raise DamagedCheckpointError("not JSON", where=str(path), fix=OLDER) from None
         except OSError as error:
             raise CheckpointError(
                 f"cannot read the checkpoint: {error.strerror}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from alpa_mlir.checkpoint.leaves import index_box
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest
 from alpa_mlir.checkpoint.remote import RestoreTask, as_dtype
 from alpa_mlir.checkpoint.store import check_chunks, read_boxes
-from alpa_mlir.errors import CheckpointError
+from alpa_mlir.errors import AlpaError, CheckpointError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.array import DistributedArray
@@ -124,8 +125,9 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
         The state; keys are typed where they were, Python numbers stay what they were.
 
     Raises:
+        DamagedCheckpointError: a shard, or what describes them, is missing or damaged.
         CheckpointError: there is none, it is of another model (the first leaf that differs is
-            named), of another version, or a shard is missing or damaged.
+            named), or of another version.
 
     Example:
         >>> state = restore_checkpoint("run/checkpoints", train_step)        # doctest: +SKIP
@@ -299,9 +301,7 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
         task = RestoreTask(array.uid, index, *pieces[index])
         for rank in array.workers:
             tasks.setdefault(rank, []).append(task)
-    asked = [home.ask(rank, "restore", str(path), own) for rank, own in tasks.items()]
-    for reply in asked:
-        reply.result()
+    _ask_workers(home, path, tasks)
     read = iter(_read(path, [records[n] for n in here], [target.leaves[n] for n in here]))
     leaves: list[Any] = []
     for leaf, inputs, is_theirs in zip(target.leaves, target.inputs, at_home, strict=True):
@@ -312,6 +312,28 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
         value = found[0] if len(found) == 1 else StackedArray(found)
         leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
     return leaves
+
+
+def _ask_workers(home: ReadsItself, path: Path, tasks: Mapping[int, list[RestoreTask]]) -> None:
+    """Let workers read; if one of them cannot, none of them keeps anything.
+
+    Args:
+        tasks: by rank.
+    """
+    asked = [home.ask(rank, "restore", str(path), own) for rank, own in tasks.items()]
+    failed: list[AlpaError] = []
+    for reply in asked:
+        try:
+            reply.result()
+        except AlpaError as error:
+            failed.append(error)
+    if not failed:
+        return
+    with contextlib.suppress(AlpaError):
+        for rank, own in tasks.items():
+            home.ask(rank, "free", [task.uid for task in own])
+    # A worker that is gone says more than a file that it left half read.
+    raise next((e for e in failed if not isinstance(e, CheckpointError)), failed[0])
 
 
 def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,11 +16,13 @@ import numpy as np
 from alpa_mlir.checkpoint.grid import chunk_file, chunks_of, number_of
 from alpa_mlir.checkpoint.leaves import Shard
 from alpa_mlir.checkpoint.manifest import ARRAYS, CRC_BYTES, OLDER, LeafRecord, Manifest
-from alpa_mlir.errors import CheckpointError
+from alpa_mlir.errors import CheckpointError, DamagedCheckpointError
 from alpa_mlir.plan_reshard import Box, box_elements
 
 _jnp: Any = jax.numpy
 MAX_BYTES_IN_FLIGHT = 512 << 20
+# What tensorstore says of files that are not as they were written.
+_DAMAGED = re.compile("DATA_LOSS|NOT_FOUND|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT")
 
 
 def _tensorstore() -> Any:
@@ -63,14 +67,18 @@ class _Window:
         try:
             self.done.append(future.result())
         except (ValueError, OSError, RuntimeError) as error:
-            text = str(error).split(" [")[0].splitlines()[0]
-            raise CheckpointError(text, where=leaf.name, fix=_fix_of(text)) from None
+            raise _error_of(error, leaf) from None
 
 
-def _fix_of(text: str) -> str:
+def _error_of(error: Exception, leaf: LeafRecord) -> CheckpointError:
+    """An error of tensorstore."""
+    text = str(error).split(" [")[0].splitlines()[0]
     if "No space left" in text or "RESOURCE_EXHAUSTED" in text or "quota" in text:
-        return "make room or give another folder; the checkpoints that were there are whole"
-    return OLDER if "reading" in text else ""
+        fix = "make room or give another folder; the checkpoints that were there are whole"
+        return CheckpointError(text, where=leaf.name, fix=fix)
+    if "writing" not in text and _DAMAGED.match(text):
+        return DamagedCheckpointError(text, where=leaf.name, fix=OLDER)
+    return CheckpointError(text, where=leaf.name, fix=OLDER if "reading" in text else "")
 
 
 def _open(ts: Any, context: Any, folder: Path, leaf: LeafRecord) -> Any:
@@ -140,7 +148,8 @@ def read_boxes(
     """Read parts of arrays, each into memory of its own.
 
     Raises:
-        CheckpointError: names the leaf and what is wrong with its chunk.
+        DamagedCheckpointError: names the leaf and what is wrong with its chunk.
+        CheckpointError: it cannot be read.
     """
     ts = _tensorstore()
     context = ts.Context()
@@ -154,8 +163,7 @@ def read_boxes(
         try:
             store = stores[leaf.folder].result()
         except (ValueError, OSError) as error:
-            text = str(error).split(" [")[0].splitlines()[0]
-            raise CheckpointError(text, where=leaf.name, fix=OLDER) from None
+            raise _error_of(error, leaf) from None
         dtype = _jnp.dtype(leaf.dtype)
         window.add(store[_slices(box)].read(order="C"), box_elements(box) * dtype.itemsize, leaf)
     found: list[Any] = window.finish()
@@ -172,7 +180,8 @@ def check_chunks(folder: Path, wanted: Iterable[tuple[LeafRecord, Iterable[Box]]
     checksum when it is read.
 
     Raises:
-        CheckpointError: a chunk is missing, has another size, or is of another checkpoint.
+        DamagedCheckpointError: a chunk is missing, has another size, or is of another checkpoint.
+        CheckpointError: it cannot be read.
     """
     for leaf, boxes in wanted:
         seen: set[tuple[int, ...]] = set()
@@ -185,7 +194,7 @@ def check_chunks(folder: Path, wanted: Iterable[tuple[LeafRecord, Iterable[Box]]
 
 
 def _check_chunk(path: Path, leaf: LeafRecord, crc: str) -> None:
-    problem = ""
+    problem, kind = "", DamagedCheckpointError
     try:
         size = path.stat().st_size
         if size != leaf.chunk_bytes:
@@ -196,8 +205,9 @@ def _check_chunk(path: Path, leaf: LeafRecord, crc: str) -> None:
         problem = "is missing"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
+        kind = DamagedCheckpointError if error.errno == errno.EIO else CheckpointError
     if problem:
-        raise CheckpointError(f"the shard {path} {problem}", where=leaf.name, fix=OLDER)
+        raise kind(f"the shard {path} {problem}", where=leaf.name, fix=OLDER)
 
 
 def check_written(folder: Path, manifest: Manifest) -> None:
