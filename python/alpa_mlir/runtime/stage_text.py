@@ -48,7 +48,7 @@ def split_functions(
     with _mlir.make_ir_context() as context:
         context.allow_unregistered_dialects = True
         try:
-            names = _function_names(ir.Module.parse(text).operation)
+            module = ir.Module.parse(text).operation
         except ir.MLIRError as error:
             first = str(error).strip().splitlines()
             raise PlanMismatchError(
@@ -57,8 +57,11 @@ def split_functions(
                 fix="write the plan again with Plan.save",
             ) from None
         sums = {} if sums is None else sums
+        names = _function_names(module)
         return {
-            name: _single_function(ir, text, name, donated.get(name, ()), sums.get(name, ()))
+            name: _single_function(
+                ir, module.clone(), names, name, donated.get(name, ()), sums.get(name, ())
+            )
             for name in names
         }
 
@@ -79,12 +82,17 @@ def _function_names(module: Any) -> list[str]:
 
 
 def _single_function(
-    ir: Any, text: str, name: str, donated: Sequence[tuple[int, int]], sums: Sequence[int]
+    ir: Any,
+    module: Any,
+    names: Sequence[str],
+    name: str,
+    donated: Sequence[tuple[int, int]],
+    sums: Sequence[int],
 ) -> FunctionText:
-    module = ir.Module.parse(text)
-    _strip(module.operation.attributes)
+    """Function `name` of a module whose public functions are `names`; changes the module."""
+    _strip(module.attributes)
     result: FunctionText | None = None
-    for op in _functions(module.operation):
+    for op in _functions(module):
         attributes = op.operation.attributes
         found = str(attributes["sym_name"]).strip('"')
         if found == name:
@@ -95,10 +103,10 @@ def _single_function(
             if all(output < len(type_.results) for output in sums):
                 _add_inputs(ir, op.operation, sums)
                 _set_attributes(ir, op.operation, dict(donated))
-        elif found in _function_names(module.operation):
+        elif found in names:
             op.operation.erase()
     assert result is not None
-    return FunctionText(module.operation.get_asm(), result.inputs, result.outputs)
+    return FunctionText(module.get_asm(), result.inputs, result.outputs)
 
 
 def _strip(attributes: Any) -> None:
