@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -90,6 +91,20 @@ class Numbers:
     def wait(self) -> None:
         if self.there is not None:
             self.there.wait()
+
+
+def eventually(condition, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"this did not happen within {seconds} s"
+        time.sleep(0.002)
+
+
+def is_quiet(end: DeviceTransport) -> bool:
+    """Whether an end knows of all that it was asked to send that it is there."""
+    outlets = [outlet for _, outlet in end.outlets()]
+    asked = all(outlet._asked == outlet._waited for outlet in outlets)
+    return asked and not any(peer._offered for peer in end._peers.values())
 
 
 def held(array) -> Numbers:

@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import fake_cupy
@@ -15,7 +14,7 @@ import pytest
 from alpa_mlir.errors import TransportError
 from alpa_mlir.transport import device
 from alpa_mlir.transport.carrier import CARRIERS, CHOICES, check_choice, find_carriers, make_carrier
-from device_ends import KINDS, Ends, Numbers, bytes_of, cupy  # noqa: F401
+from device_ends import KINDS, Ends, Numbers, bytes_of, cupy, eventually  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,13 +45,6 @@ def later(call):
     future = pool.submit(call)
     pool.shutdown(wait=False)
     return lambda: future.result(timeout=SECONDS)
-
-
-def eventually(condition) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"this did not happen within {SECONDS} s"
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("kind", KINDS)

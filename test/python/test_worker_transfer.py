@@ -19,7 +19,7 @@ from alpa_mlir.runtime.transfer import bind_shards
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.transport.device import connect_devices
 from alpa_mlir.transport.in_process import connect_in_process
-from device_ends import Ends, carrier, cupy  # noqa: F401
+from device_ends import Ends, carrier, cupy, eventually, is_quiet  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_plans import STRATEGIES, reshard
@@ -62,19 +62,21 @@ def run(info: ReshardInfo, meshes, owners, values, has=None) -> dict[int, list[n
         for ticket in tickets:
             ticket.wait()
         found = [dict(zip(targets, map(np.asarray, m), strict=True)) for m in made]
-        return found, wires, errors
+        return found, wires, device, errors
 
     with ThreadPoolExecutor(size) as pool:
         done = list(pool.map(worker, range(size)))
     assert not any(end.failed() for end in ends)
+    # Nobody waits for what is handed on: its bytes are there before its sender knows that.
+    eventually(lambda: all(device is None or is_quiet(device) for _, _, device, _ in done))
     for end in ends:
         end.close()
-    for _, wires, errors in done:
+    for _, wires, _, errors in done:
         wires.close()
         assert not errors
     return {
         device: [made[i][device] for i in range(len(values))]
-        for made, _, _ in done
+        for made, *_ in done
         for device in made[0]
     }
 
