@@ -81,12 +81,30 @@ class _Sender(threading.Thread):
     def __init__(self, transport: Transport, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="alpa-mlir sends", daemon=True)
         self.asked = self.done = 0  # Each is changed by one thread only.
-        self.queue: SimpleQueue[tuple[Any, Outgoing, int, Ticket] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Any, Outgoing, int, Ticket] | None] = SimpleQueue()
+        self._ending = threading.Lock()  # Nothing is put behind the end of the queue.
+        self._ended = False
         self._transport = transport
         self._failed = failed
 
+    def ask(self, value: Any, outgoing: Outgoing, copy: int) -> Ticket:
+        """Sends a value when it is there, and what was asked for before is sent."""
+        ticket = Ticket()
+        with self._ending:
+            if not self._ended:
+                self.asked += 1
+                self._queue.put((value, outgoing, copy, ticket))
+                return ticket
+        return Ticket(_STARTED, error=TransportError("the worker was closed"))
+
+    def end(self) -> None:
+        """Nothing more is asked for; the thread ends when all has been sent."""
+        with self._ending:
+            self._ended = True
+            self._queue.put(None)
+
     def run(self) -> None:
-        while (item := self.queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
             value, outgoing, copy, ticket = item
             del item
             try:
@@ -171,10 +189,7 @@ class Wires:
         def send(value: Any, copy: int) -> Ticket:
             if sender.asked == sender.done and _is_there(value):
                 return self._send_now(value, outgoing, copy)
-            ticket = Ticket()
-            sender.asked += 1
-            sender.queue.put((value, outgoing, copy, ticket))
-            return ticket
+            return sender.ask(value, outgoing, copy)
 
         return send
 
@@ -330,7 +345,7 @@ class Wires:
     def close(self) -> None:
         """Ends the threads; what has been asked for is sent before, if the transport is open."""
         for sender in self._senders.values():
-            sender.queue.put(None)
+            sender.end()
         for sender in self._senders.values():
             if sender is not threading.current_thread():
                 sender.join(timeout=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from alpa_mlir.errors import TransportError
 from alpa_mlir.transport.carrier import Block, Memory, Sink, Source
@@ -111,6 +111,8 @@ class Outlet:
         self._written = written
         self._failed = failed
         self._asked = self._waited = 0  # Each is changed by one thread only.
+        self._ending = Lock()  # Nothing is put behind the end of the values.
+        self._ended = False
         self._values: SimpleQueue[Sent | None] = SimpleQueue()
         self._rooms: SimpleQueue[tuple[int, Sent, bytes] | None] = SimpleQueue()
         self._source: Source | None = None
@@ -146,8 +148,12 @@ class Outlet:
             self._offer(sent)
             self.count += 1
             return sent
-        self._asked += 1
-        self._values.put(sent)
+        with self._ending:
+            if not self._ended:
+                self._asked += 1
+                self._values.put(sent)
+                return sent
+        self._offer(sent)  # Raises what ended it.
         return sent
 
     def _offer_values(self) -> None:
@@ -185,8 +191,10 @@ class Outlet:
             del item, sent, memory
 
     def end(self) -> None:
-        """Nothing more is sent."""
-        self._values.put(None)
+        """Nothing more is sent; what `offer` raises from now on is the reason."""
+        with self._ending:
+            self._ended = True
+            self._values.put(None)
         self._rooms.put(None)
         if self._source is not None:
             self._source.end()

@@ -134,7 +134,7 @@ class _Peer:
         self.inlets[devices].start(self.carrier.sink(devices[1], invitation))
 
     def start(self) -> None:
-        if not self._reader.is_alive():
+        if self._reader.ident is None:
             self._reader.start()
 
     # --- What this end says ----------------------------------------------------------------------
@@ -184,6 +184,8 @@ class _Peer:
             devices = record.source_device, record.target_device
             arrival = Arrival(record.sequence, record.nbytes)
             with self._lock:
+                if self.error is not None:
+                    return  # Nobody is left who takes it; who asks for it is told why.
                 self._arriving[record.sequence] = arrival
             self.mailbox.deliver(record.tag, Message(record.description, arrival))
             inlet = self.inlets.get(devices)
@@ -371,11 +373,16 @@ def connect_devices(
         _say(host, peer, _HELLO, _Record(_Kind.INVITATION, rest=hello))
     made: dict[str, Carrier] = {}
     chosen: dict[int, Carrier] = {}
-    for peer in others:
-        theirs: Any = json.loads(_hear(host, peer, _HELLO).rest)
-        common = [kind for kind in CARRIERS if kind in kinds and kind in theirs]
-        if common:
-            if common[0] not in made:
-                made[common[0]] = make(common[0])
-            chosen[peer] = made[common[0]]
+    try:
+        for peer in others:
+            theirs: Any = json.loads(_hear(host, peer, _HELLO).rest)
+            common = [kind for kind in CARRIERS if kind in kinds and kind in theirs]
+            if common:
+                if common[0] not in made:
+                    made[common[0]] = make(common[0])
+                chosen[peer] = made[common[0]]
+    except BaseException:
+        for carrier in made.values():
+            carrier.close()
+        raise
     return DeviceTransport(host, chosen)

@@ -7,9 +7,10 @@ only when the other end is about to start its part: what waits on a GPU waits fo
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from threading import Event, Lock
 from typing import Any
 
@@ -97,6 +98,15 @@ class _Sink(_End):
         self._run(self._communicator.recv, block, _SENDS)
 
 
+@contextlib.contextmanager
+def _ended_unless_open(end: _End) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        end.end()
+        raise
+
+
 class NcclCarrier:
     """A `Carrier`.
 
@@ -120,12 +130,14 @@ class NcclCarrier:
     def source(self, device: int, invitation: bytes) -> _Source:
         source = _Source(self._cupy, self._ordinals[device], invitation, _SENDS)
         # The first message makes NCCL set up its connection, for which all else has to be quiet.
-        source.put(CudaMemory(self._cupy, self._ordinals[device]).take(1), b"")
+        with _ended_unless_open(source):
+            source.put(CudaMemory(self._cupy, self._ordinals[device]).take(1), b"")
         return source
 
     def sink(self, device: int, invitation: bytes) -> _Sink:
         sink = _Sink(self._cupy, self._ordinals[device], invitation)
-        sink.take(sink.room(1)[0], Event())
+        with _ended_unless_open(sink):
+            sink.take(sink.room(1)[0], Event())
         return sink
 
     def close(self) -> None:

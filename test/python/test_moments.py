@@ -1,0 +1,122 @@
+"""Threads that meet at a bad moment: each test holds one open that else is over in microseconds."""
+
+from __future__ import annotations
+
+import threading
+
+import fake_cupy
+import numpy as np
+import pytest
+from alpa_mlir.errors import TransportError
+from alpa_mlir.runtime.reshard_part import Outgoing
+from alpa_mlir.runtime.wires import Wires
+from alpa_mlir.transport import device
+from alpa_mlir.transport.in_process import connect_in_process
+from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
+from test_device_transport import device_threads, filled, later
+
+SECONDS = 20
+
+
+@pytest.fixture
+def two():
+    """Two ends whose devices reach each other, from device 0 to 1."""
+    ends = Ends(["nccl"], ["nccl"])
+    ends.open((0, 1))
+    yield ends
+    ends.close()
+    assert not device_threads()
+
+
+def test_a_value_that_is_sent_behind_the_end_of_its_channel(two):
+    """The thread that would wait for it is gone."""
+    two.host[1].close()
+    eventually(lambda: two.device[0]._peers[1].error)
+    with pytest.raises(TransportError, match="rank 1 is gone"):
+        two.send((0, 1), 1, Numbers(filled(1), threading.Event()))
+
+
+def test_a_message_that_is_heard_of_when_its_end_has_failed(two, monkeypatch):
+    peer = two.device[1]._peers[0]
+    heard, failed, real = threading.Event(), threading.Event(), peer._hear
+
+    def hear(record):
+        heard.set()
+        assert failed.wait(SECONDS)
+        real(record)
+
+    monkeypatch.setattr(peer, "_hear", hear)
+    two.send((0, 1), 1, filled(1))
+    assert heard.wait(SECONDS)
+    peer.fail(TransportError("it broke"), True)
+    failed.set()
+    eventually(lambda: not peer._reader.is_alive())
+    receiving = later(lambda: two.receive((0, 1), 1, (1000,)))
+    with pytest.raises(TransportError, match="it broke"):
+        receiving()
+
+
+def test_channels_that_cannot_be_opened_are_given_up(monkeypatch):
+    def refuse(*_):
+        raise fake_cupy.NcclError("no way")
+
+    aborted, real = [], fake_cupy.NcclCommunicator.abort
+    monkeypatch.setattr(fake_cupy.NcclCommunicator, "send", refuse)
+    monkeypatch.setattr(fake_cupy.NcclCommunicator, "recv", refuse)
+    monkeypatch.setattr(
+        fake_cupy.NcclCommunicator, "abort", lambda self: aborted.append(self.rank) or real(self)
+    )
+    ends = Ends(["nccl"], ["nccl"])
+    with pytest.raises(fake_cupy.NcclError, match="no way"):
+        ends.open((0, 1))
+    assert sorted(aborted) == [0, 1]
+    ends.close()
+
+
+def test_carriers_are_given_up_if_another_end_is_gone():
+    class Given:
+        kind = "nccl"
+
+        def close(self):
+            closed.append(self)
+
+    closed, made = [], []
+    hosts = connect_in_process(3)
+
+    def make(_):
+        made.append(Given())
+        return made[-1]
+
+    calls = [
+        later(lambda host=host: device.connect_devices(host, 3, ["nccl"], make))
+        for host in hosts[:2]
+    ]
+    eventually(lambda: len(made) == 2)
+    hosts[2].close()  # It has not said what it has.
+    for call in calls:
+        with pytest.raises(TransportError, match="rank 2 is gone"):
+            call()
+    assert {id(one) for one in closed} == {id(one) for one in made}
+
+
+def test_a_send_that_is_asked_for_behind_the_end_of_its_worker():
+    """Programs that are given its buffer wait for it."""
+    host, _ = connect_in_process(2)
+    failures = []
+    wires = Wires(host, failures.append)
+    send = wires.sender(0, Outgoing(1, 0, 0, 1, (0, 1)), (4,), np.dtype("float32"))
+    (sender,) = wires._senders.values()
+    host.close()
+    wires.close()
+    assert not sender.is_alive()
+
+    class NotThere:
+        nbytes = 16
+
+        def is_ready(self):
+            return False
+
+    waiting = later(send(NotThere(), 0).wait)
+    with pytest.raises(TransportError, match="closed"):
+        waiting()
+    assert not failures
