@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_cupy
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from alpa_mlir.errors import TransportError
 from alpa_mlir.runtime.reshard_part import Outgoing
 from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.transport import device
+from alpa_mlir.transport import connection, device, make_transport
 from alpa_mlir.transport.in_process import connect_in_process
 from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
 from test_device_transport import device_threads, filled, later
@@ -26,6 +28,18 @@ def two():
     yield ends
     ends.close()
     assert not device_threads()
+
+
+@pytest.fixture
+def shared():
+    """Two ends that share memory."""
+    ends = [make_transport(rank, ip="127.0.0.1", kinds=["shared_memory"]) for rank in range(2)]
+    addresses = [end.address() for end in ends]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda end: end.connect(addresses), ends))
+    yield ends
+    for end in ends:
+        end.close()
 
 
 def test_a_value_that_is_sent_behind_the_end_of_its_channel(two):
@@ -120,3 +134,41 @@ def test_a_send_that_is_asked_for_behind_the_end_of_its_worker():
     with pytest.raises(TransportError, match="closed"):
         waiting()
     assert not failures
+
+
+def test_files_are_not_closed_while_they_are_sent(shared, monkeypatch):
+    """Others could be sent in their place: numbers of closed files are used again."""
+    sends, begun, closed = connection.send_some, threading.Event(), threading.Event()
+    open_then: list[bool] = []
+
+    def send_some(stream, parts, files, flags):
+        if flags == connection._AT_ONCE:
+            raise BlockingIOError
+        if files:
+            numbers = list(files)
+            begun.set()
+            assert closed.wait(SECONDS)
+            open_then.extend(os.path.exists(f"/proc/self/fd/{n}") for n in numbers)
+        return sends(stream, parts, files, flags)
+
+    monkeypatch.setattr(connection, "send_some", send_some)
+    shared[0].send(1, 0, np.zeros(1 << 20, np.uint8))  # In a new block, whose file goes with it.
+    assert begun.wait(SECONDS)
+    (to,) = shared[0]._connections.values()
+    (item,) = to._queue
+    to.hang_up(TransportError("it is over"))
+    closed.set()
+    eventually(lambda: not to._writer.is_alive())
+    assert open_then == [True, True]  # The ledger's, and the block's.
+    assert not item.files
+
+
+def test_blocks_come_back_from_a_peer_that_is_found_gone_by_a_send(shared):
+    first, second = shared
+    free = first._budget.left
+    first.send(1, 0, np.zeros(1 << 20, np.uint8))
+    assert first._budget.left < free
+    second.close()
+    with pytest.raises(TransportError, match="tag 1 to rank 1: rank 1 is gone"):
+        first.send(1, 1, np.zeros(10, np.uint8))
+    assert first._budget.left == free

@@ -35,6 +35,7 @@ class _Queued:
 
     parts: list[bytes | memoryview]
     files: list[int]
+    is_taken: bool = False  # By that thread, which closes the files.
 
 
 class Connection:
@@ -101,6 +102,7 @@ class Connection:
             news, files = self._blocks.news() if self._blocks is not None else (b"", [])
             if news:
                 parts.insert(0, news)
+            lost: TransportError | None = None
             if not self._queue:
                 try:
                     parts = send_some(self.stream, parts, files, _AT_ONCE)
@@ -108,16 +110,22 @@ class Connection:
                     pass
                 except OSError as error:
                     close_files(files)
-                    self._failure = self._lost(error)
-                    raise self._cannot_send(tag, self._failure) from None
+                    lost = self._lost(error)
                 if not parts:
                     return
-            self._queue.append(_Queued([self._copy(part) for part in parts], files))
-            if self._writer is None:
-                name = f"alpa-mlir-send-{self._rank}-{self.peer}"
-                self._writer = Thread(target=self._write_queued, name=name, daemon=True)
-                self._writer.start()
-            self._more.set()
+            if lost is None:
+                self._write_later(parts, files)
+                return
+        self.hang_up(lost)
+        raise self._cannot_send(tag, lost)
+
+    def _write_later(self, parts: list[bytes | memoryview], files: list[int]) -> None:
+        self._queue.append(_Queued([self._copy(part) for part in parts], files))
+        if self._writer is None:
+            name = f"alpa-mlir-send-{self._rank}-{self.peer}"
+            self._writer = Thread(target=self._write_queued, name=name, daemon=True)
+            self._writer.start()
+        self._more.set()
 
     def _copy(self, part: bytes | memoryview) -> bytes | memoryview:
         if isinstance(part, bytes):
@@ -137,6 +145,7 @@ class Connection:
                     self._more.clear()
                     continue
                 item = self._queue[0]
+                item.is_taken = True
             parts = item.parts
             try:
                 while parts:
@@ -144,6 +153,8 @@ class Connection:
             except OSError as error:
                 self.hang_up(self._lost(error))
                 return
+            finally:
+                close_files(item.files)  # Those that were sent are closed already.
             with self._lock:
                 if self._queue and self._queue[0] is item:
                     self._queue.popleft()
@@ -230,7 +241,8 @@ class Connection:
             if self._failure is None:
                 self._failure = error
             for item in self._queue:
-                close_files(item.files)
+                if not item.is_taken:  # Else their numbers are in use, and not for other files.
+                    close_files(item.files)
             self._queue.clear()
             self._more.set()
         if self._blocks is not None:
