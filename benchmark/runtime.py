@@ -9,13 +9,14 @@
   thread is woken on another one. `xla_seconds` is the share of XLA's own call, on all cores.
   Target: under 15 us.
 - `gpt`: the demo's GPT (examples/train_gpt.py) in two stages on two workers, beside the time that
-  its programs would take without any overhead: every function of both stages is timed by itself in
-  this process on one core; transfers take their bytes at the rate of one copy in memory; and the
-  simulator runs the plan's instruction lists with these seconds, waits of the pipeline included.
-  `more` is by how much steps that the driver waits for, one by one, take longer: the best step
-  than with the least seconds of each function, the median one than with the median of rounds.
-  Target: at most 10 %. `of_sum` is the step beside the sum of all functions and transfers, as one
-  worker would do them: two workers without any overhead come to somewhat more than half.
+  its programs would take without any overhead: transfers take their bytes at the rate of one copy
+  in memory, and the simulator runs the plan's instruction lists, waits of the pipeline included.
+  The programs are timed in this process on one core: `in turn`, as a worker runs them, and `alone`,
+  each again and again (runtime_bare.py). `more` is by how much steps that the driver waits for, one
+  by one, take longer: the best step than with the least seconds of each function, the median one
+  than with the median of rounds. Target: at most 10 %. `of_sum` is the step beside the sum of all
+  functions and transfers, as one worker would do them: two workers without any overhead come to
+  somewhat more than half.
 - `torch`: the same GPT on torch.distributed.pipelining (gloo, 1F1B), its steps and ours in turn.
   `--torch-python` names an interpreter with a CPU build of torch; without one the part is left out.
 
@@ -40,7 +41,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,68 +283,54 @@ def gpt(options: argparse.Namespace, micro_batches: int) -> tuple[Any, Any, Any]
     return plan_stages(demo.train_step, state, batch, 2, micro_batches), state, batch
 
 
-def function_seconds(plan: Any, realtime: bool) -> dict[tuple[int, str], float]:
-    """The seconds of each phase of each stage, without overhead, on one core."""
-    from alpa_mlir.finalists import measure_plan
+def bare_seconds(plan: Any, turns: Any, realtime: bool) -> dict[str, dict[tuple[int, str], float]]:
+    """The seconds of each phase of each stage without a runtime, on one core."""
+    import runtime_bare
 
     bind(os.getpid(), CORES[:1], realtime)
     try:
-        stages = measure_plan(plan).plan.stages
+        return {"in turn": turns.seconds(5), "alone": runtime_bare.alone_seconds(plan)}
     finally:
         bind(os.getpid(), CORES, realtime)
-    phases = ("forward_seconds", "backward_seconds", "update_seconds")
-    return {(i, key): stages[i].predicted[key] for i in range(len(stages)) for key in phases}
-
-
-def bare_seconds(plan: Any, functions: dict[tuple[int, str], float]) -> tuple[float, float]:
-    """The seconds of a step whose functions take so long, as the simulator has it; and of all its
-    functions and transfers one after the other."""
-    from alpa_mlir.simulator import simulate
-
-    stages = [
-        replace(
-            stage,
-            predicted=stage.predicted | {key: v for (j, key), v in functions.items() if j == i},
-        )
-        for i, stage in enumerate(plan.stages)
-    ]
-    step = simulate(replace(plan, stages=tuple(stages)))
-    computing = sum(
-        span.end - span.start for spans in step.spans for span in spans if span.what != "wait"
-    )
-    return step.step_seconds, computing + sum(sent.alone_seconds for sent in step.transfers)
 
 
 def measure_gpt(options: argparse.Namespace) -> dict[str, Any]:
     """Part `gpt`."""
+    import runtime_bare
+
     planned, state, batch = gpt(options, 4)
     real: list[float] = []
-    functions: dict[tuple[int, str], list[float]] = {}
+    functions: dict[str, dict[tuple[int, str], list[float]]] = {"in turn": {}, "alone": {}}
+    turns = runtime_bare.Turns(planned.plan)
+    turns.seconds(5)
     with on_workers(planned, options) as step:
         _, state = timed(step, state, batch, 5)
         for i in range(options.rounds):
             progress(f"gpt: round {i + 1} of {options.rounds}")
-            for key, seconds in function_seconds(planned.plan, options.realtime).items():
-                functions.setdefault(key, []).append(seconds)
+            for how, found in bare_seconds(planned.plan, turns, options.realtime).items():
+                for key, seconds in found.items():
+                    functions[how].setdefault(key, []).append(seconds)
             for _ in range(10):
                 seconds, state = timed(step, state, batch, 1)
                 real.append(seconds)
-    each = {key: summary(seconds) for key, seconds in functions.items()}
-    bare = {
-        kind: bare_seconds(planned.plan, {key: found[kind] for key, found in each.items()})
-        for kind in ("median", "best")
-    }
     steps = summary(real)
-    return {
-        "hosts": options.hosts,
-        "bare_seconds": {kind: pipeline for kind, (pipeline, _) in bare.items()},
-        "sum_seconds": {kind: total for kind, (_, total) in bare.items()},
-        "step_seconds": steps,
-        "more": {kind: steps[kind] / pipeline - 1 for kind, (pipeline, _) in bare.items()},
-        "of_sum": {kind: steps[kind] / total for kind, (_, total) in bare.items()},
-        "target_more": 0.1,
-        "functions": {f"stage {i} {key}": found for (i, key), found in each.items()},
-    }
+    result: dict[str, Any] = {"hosts": options.hosts, "step_seconds": steps, "target_more": 0.1}
+    for how, found in functions.items():
+        each = {key: summary(seconds) for key, seconds in found.items()}
+        bare = {
+            kind: runtime_bare.pipeline_seconds(
+                planned.plan, {key: seconds[kind] for key, seconds in each.items()}
+            )
+            for kind in ("median", "best")
+        }
+        result[how] = {
+            "seconds": {kind: pipeline for kind, (pipeline, _) in bare.items()},
+            "sum_seconds": {kind: total for kind, (_, total) in bare.items()},
+            "more": {kind: steps[kind] / pipeline - 1 for kind, (pipeline, _) in bare.items()},
+            "of_sum": {kind: steps[kind] / total for kind, (_, total) in bare.items()},
+            "functions": {f"stage {i} {phase}": took for (i, phase), took in each.items()},
+        }
+    return result
 
 
 @contextmanager
