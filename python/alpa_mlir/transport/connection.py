@@ -170,9 +170,13 @@ class Connection:
 
     # --- Receiving -----------------------------------------------------------------------------
 
-    def _read(self) -> tuple[int, Message]:
+    def _read(self, tag: int, said: bytes, size: int) -> tuple[int, Message]:
         """Waits for a message, and takes nothing behind it; see Mailbox."""
         try:
+            if self._begin == self._end and size <= _SMALL:
+                message = self._read_wanted(tag, said, size)
+                if message is not None:
+                    return tag, message
             while True:
                 if self._end - self._begin < HEADER.size:
                     self._fill(HEADER.size)
@@ -197,6 +201,21 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from None
 
+    def _read_wanted(self, tag: int, said: bytes, size: int) -> Message | None:
+        """Waits for a small message with all prepared that is done with it, should it be the one
+        that is wanted; else, what was read lies in the scratch memory."""
+        wanted = frame(Kind.DATA, tag, size, 0, said)
+        data = self._pool.take(size)
+        head, payload = self._scratch[: len(wanted)], _view(data)
+        count = receive_some(self.stream, [head, payload], self._files)
+        if count == len(wanted) + size and bytes(head) == wanted:
+            return Message(said, data)
+        self._check_alive(count)
+        self._begin, self._end = 0, count
+        if count > len(wanted):
+            self._scratch[len(wanted) : count] = payload[: count - len(wanted)]
+        return None
+
     def _nonsense(self, kind: int) -> TransportError:
         return TransportError(f"rank {self.peer} sent a frame of kind {kind}", peer=self.peer)
 
@@ -213,7 +232,7 @@ class Connection:
             if self._blocks is None:
                 count = self.stream.recv_into(room)
             else:
-                count = receive_some(self.stream, room, self._files)
+                count = receive_some(self.stream, [room], self._files)
             self._check_alive(count)
             self._end += count
 

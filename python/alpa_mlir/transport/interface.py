@@ -123,11 +123,8 @@ def description(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     return f"{dtype.name}[{', '.join(map(str, shape))}]".encode()
 
 
-def check_message(
-    found: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], source: int, tag: int
-) -> None:
-    """Raises a TransportError if a message is not the one that its receiver expects."""
-    wanted = description(shape, dtype)
+def check_message(found: bytes, wanted: bytes, source: int, tag: int) -> None:
+    """Raises a TransportError if a message is not described as its receiver expects."""
     if found != wanted:
         raise TransportError(
             f"the message is {found.decode(errors='replace')}, expected {wanted.decode()}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport.interface import Array, check_message
+from alpa_mlir.transport.interface import Array, check_message, description
 from alpa_mlir.transport.memory import shaped
 
 
@@ -19,6 +20,9 @@ class Message(NamedTuple):
 
     description: bytes
     data: Any
+
+
+Read = Callable[[int, bytes, int], tuple[int, Message]]
 
 
 class _Waiter:
@@ -43,10 +47,11 @@ class Mailbox:
 
     Args:
         read: waits for a message of the source, and returns it with its tag. Called by one thread
-            at a time. Raises a TransportError when nothing more will come. None if others deliver.
+            at a time, with tag, description and bytes of the message that the thread waits for.
+            Raises a TransportError when nothing more will come. None if others deliver.
     """
 
-    def __init__(self, source: int, read: Callable[[], tuple[int, Message]] | None = None) -> None:
+    def __init__(self, source: int, read: Read | None = None) -> None:
         self.source = source
         self.failure: TransportError | None = None
         self._read = read
@@ -82,11 +87,12 @@ class Mailbox:
 
     def take(self, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """The data of the next message with a tag, as it was delivered; else like `receive`."""
-        message = self._next(tag)
-        check_message(message.description, shape, dtype, self.source, tag)
+        said = description(shape, dtype)
+        message = self._next(tag, said, prod(shape) * dtype.itemsize)
+        check_message(message.description, said, self.source, tag)
         return message.data
 
-    def _next(self, tag: int) -> Message:
+    def _next(self, tag: int, said: bytes, size: int) -> Message:
         waiter = None
         with self._lock:
             if queue := self._queues.get(tag):
@@ -106,7 +112,7 @@ class Mailbox:
             if not waiter.reads:
                 raise self._failed(tag)
         try:
-            return self._read_until(tag)
+            return self._read_until(tag, said, size)
         finally:
             self._hand_over()
 
@@ -123,12 +129,12 @@ class Mailbox:
                 self._hand_over()
             raise
 
-    def _read_until(self, tag: int) -> Message:
+    def _read_until(self, tag: int, said: bytes, size: int) -> Message:
         """Reads until there is a message with the tag; others are delivered."""
         assert self._read is not None
         while self.failure is None:
             try:
-                found, message = self._read()
+                found, message = self._read(tag, said, size)
             except TransportError as error:
                 self.fail(error)
             except BaseException:

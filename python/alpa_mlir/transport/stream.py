@@ -41,9 +41,13 @@ def send_some(
     return left
 
 
-def receive_some(stream: socket.socket, room: memoryview, files: deque[int]) -> int:
-    """Waits for bytes, and the files that come with them; returns the number of bytes."""
-    count, ancillary, _, _ = stream.recvmsg_into([room], _ANCILLARY, _CLOSE_ON_EXEC)
+def receive_some(stream: socket.socket, rooms: list[memoryview], files: deque[int]) -> int:
+    """Waits for bytes, and the files that come with them; returns the number of bytes.
+
+    Args:
+        rooms: filled one after the other.
+    """
+    count, ancillary, _, _ = stream.recvmsg_into(rooms, _ANCILLARY, _CLOSE_ON_EXEC)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers = array.array("i")
