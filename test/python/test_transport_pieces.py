@@ -71,7 +71,7 @@ def test_cut_anywhere(data):
         values = wanted[tag].popleft()
         found = end.mailbox.receive(tag, values.shape, BYTES)
         assert found.tobytes() == values.tobytes()
-        assert found.flags.writeable
+        found.fill(0)  # It may be changed.
         assert not values.size or found.ctypes.data % 64 == 0
     with pytest.raises(TransportError, match="rank 1 is gone"):
         end.mailbox.receive(0, (1,), BYTES)
