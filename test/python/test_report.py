@@ -26,8 +26,8 @@ from alpa_mlir.runtime import load as load_plan
 from alpa_mlir.runtime.step_trace import Recording
 from alpa_mlir.simulator import simulate
 from pipelines import pipeline
+from simulated import cluster
 from test_equality import CLUSTER
-from test_simulator import cluster
 
 
 @pytest.fixture(scope="module")

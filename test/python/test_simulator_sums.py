@@ -11,7 +11,7 @@ from alpa_mlir import Cluster, errors
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.costs import function_seconds
 from alpa_mlir.simulator.routes import plan_routes
-from test_simulator import cluster
+from simulated import cluster
 
 NET = cluster(intra=(1e30, 0.5))  # Half a second a hop.
 SECONDS = {"forward_seconds": 1.0, "backward_seconds": 2.0, "update_seconds": 0.0}
