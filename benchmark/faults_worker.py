@@ -42,7 +42,10 @@ def _dying_worker() -> Any:
     from alpa_mlir.runtime.worker import Worker
 
     class DyingWorker(Worker):
-        """Dies before an instruction, or while a message is on its way, as `kills.json` says."""
+        """Dies before an instruction, or while a message is on its way, as `kills.json` says.
+
+        A worker that sends nothing to others dies before instructions only.
+        """
 
         def __init__(
             self,
@@ -53,13 +56,16 @@ def _dying_worker() -> Any:
             transport: Any,
             **options: Any,
         ) -> None:
-            kills = json.loads((FOLDER / "kills.json").read_text())
-            self._kills = {k["step"]: k for k in kills if k["rank"] == rank}
             self._base = int((FOLDER / "base").read_text())
             self._kill: dict[str, Any] = {}
             self._sends = self._sends_before = 0
             wrapped: Any = _Transport(transport, self._sent)
             super().__init__(plan, placement, rank, devices, wrapped, **options)
+            kills = json.loads((FOLDER / "kills.json").read_text())
+            wires: Any = self._wires
+            if not wires._senders:  # Nothing of it is ever on its way.
+                kills = [kill | {"at": "instruction"} for kill in kills]
+            self._kills = {k["step"]: k for k in kills if k["rank"] == rank}
             bound: Any = self._bound
             starts = bound._steps
             self._count = len(starts)
