@@ -18,6 +18,7 @@ import steps
 import zoo
 from alpa_mlir import (
     CheckpointError,
+    DamagedCheckpointError,
     PipeshardParallel,
     ShardParallel,
     latest_checkpoint,
@@ -27,6 +28,7 @@ from alpa_mlir import (
 from alpa_mlir.checkpoint import folders, save, steps_in, store
 from alpa_mlir.checkpoint.grid import chunk_shape, chunks_of
 from alpa_mlir.checkpoint.manifest import Manifest, folder_names
+from alpa_mlir.runtime.host_parts import Filling
 from alpa_mlir.runtime.stacked import StackedArray
 from flax.training.train_state import TrainState
 from hypothesis import HealthCheck, given, settings
@@ -378,3 +380,56 @@ def test_keys_go_to_plans_of_one_mesh(tmp_path):
     found = step(restore_checkpoint(tmp_path, step), batch)
     assert bits(found[0]["key"]) == bits(expected[0]["key"])
     assert bits(found[1]) == bits(expected[1])
+
+
+def test_parts_are_placed_as_they_are_read(tmp_path, monkeypatch):
+    """Few are read ahead, whatever there is in all; a damaged one leaves what was there."""
+    state = [np.full((4, 256), i, np.float32) for i in range(9)]
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    by_rows = NamedSharding(mesh, PartitionSpec("x"))
+    held = [jax.device_put(x, by_rows) for x in state]
+    save_checkpoint(tmp_path, held, step=1).wait()
+    part = 2 * 256 * 4
+    begun, placed, ahead = [], [], []
+
+    def counted(begin, size, leaf):
+        def now():
+            begun.append(size)
+            return begin()
+
+        return work(now, size, leaf)
+
+    def put(self, box, data):
+        placed.append(data.nbytes)
+        ahead.append(len(begun) - len(placed))
+        return putting(self, box, data)
+
+    work, putting = store._Work, Filling.put
+    monkeypatch.setattr(store, "MAX_BYTES_AHEAD", 3 * part)
+    monkeypatch.setattr(store, "_Work", counted)
+    monkeypatch.setattr(Filling, "put", put)
+    check_same(restore_checkpoint(tmp_path, held), state)
+    assert placed == [part] * 18
+    assert max(ahead) == 2  # And the one that is being placed.
+    path = tmp_path / "1" / "default" / "5" / "c" / "1" / "0"
+    path.write_bytes(bytes(4) + path.read_bytes()[4:])
+    placed.clear()
+    with pytest.raises(DamagedCheckpointError, match=r"\[5\]: .*Digest mismatch"):
+        restore_checkpoint(tmp_path, held)
+    assert 10 <= len(placed) < 18
+    check_same(held, state)
+
+
+def test_what_was_restored_can_be_used_up(tmp_path):
+    """Devices that hold the same part do not share memory in which one of them computes."""
+    x = np.arange(1 << 16, dtype=np.float32)
+    save_checkpoint(tmp_path, {"x": x}, step=1).wait()
+    mesh = Mesh(np.array(jax.devices()[:4]), ("x",))
+    like = {
+        "x": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+    }
+    found = restore_checkpoint(tmp_path, like)["x"]
+    for _ in range(3):
+        found = jax.jit(lambda v: v + 1, donate_argnums=0)(found)
+    for shard in found.addressable_shards:
+        np.testing.assert_array_equal(shard.data, x + 3)

@@ -16,10 +16,8 @@ from alpa_mlir.checkpoint.manifest import LeafRecord
 from alpa_mlir.checkpoint.store import check_chunks, read_boxes, write_shards
 from alpa_mlir.errors import AlpaError, CheckpointError, TransportError
 from alpa_mlir.hosts.interface import Reply
-from alpa_mlir.plan_reshard import Box
 from alpa_mlir.runtime.array import DistributedArray
-from alpa_mlir.runtime.host_parts import shifted
-from alpa_mlir.runtime.messages import Parts
+from alpa_mlir.runtime.host_parts import Filling, shifted
 
 _jnp: Any = jax.numpy
 
@@ -152,29 +150,33 @@ def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
     return Copies(tasks, shards)
 
 
-def read_parts(
-    folder: str, tasks: Sequence[RestoreTask], boxes: Mapping[int, Sequence[Box]]
-) -> list[Parts]:
-    """Parts of arrays from a checkpoint, each read once.
+def fill(
+    folder: str, tasks: Sequence[RestoreTask], forms: Mapping[int, Mapping[Any, Filling]]
+) -> None:
+    """Read parts of arrays from a checkpoint, each once, and put them where they belong.
 
     Args:
-        boxes: those that are wanted of each input of the plan.
+        forms: the arrays that are made of each input of the plan.
 
     Raises:
         CheckpointError: a shard is missing or damaged.
     """
     path = Path(folder)
-    distinct = [list(dict.fromkeys(boxes[task.index])) for task in tasks]
+    distinct = [
+        list({b: None for f in forms[task.index].values() for b in f.boxes}) for task in tasks
+    ]
     there = [
         (task.leaf, [shifted(box, task.row) for box in wanted])
         for task, wanted in zip(tasks, distinct, strict=True)
     ]
     check_chunks(path, there)
-    data = iter(read_boxes(path, [(leaf, box) for leaf, wanted in there for box in wanted]))
-    return [
-        tuple((box, as_dtype(next(data), task.dtype, task.leaf.name)) for box in wanted)
-        for task, wanted in zip(tasks, distinct, strict=True)
-    ]
+    data = read_boxes(path, [(leaf, box) for leaf, wanted in there for box in wanted])
+    for task, wanted in zip(tasks, distinct, strict=True):
+        for box in wanted:
+            part = as_dtype(next(data), task.dtype, task.leaf.name)
+            for filling in forms[task.index].values():
+                filling.put(box, part)
+            del part
 
 
 def as_dtype(data: np.ndarray[Any, Any], dtype: str, name: str) -> np.ndarray[Any, Any]:

@@ -21,9 +21,10 @@ from alpa_mlir.checkpoint.store import check_chunks, read_boxes
 from alpa_mlir.errors import AlpaError, CheckpointError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
+from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.distributed_keys import keys_in_workers
-from alpa_mlir.runtime.host_parts import shifted
+from alpa_mlir.runtime.host_parts import Filling, shifted, whole_box
 from alpa_mlir.runtime.stacked import StackedArray
 from alpa_mlir.runtime.whole_array import WholeArray
 
@@ -252,30 +253,69 @@ def _kind(dtype: str) -> str:
     return dtype
 
 
-def _boxes(leaf: Wanted) -> set[Box]:
-    """The parts of a leaf that this process wants."""
-    if leaf.key_impl is not None:
-        return {tuple((0, n) for n in leaf.shape)}
-    boxes: set[Box] = set()
-    for rows, shape, sharding in leaf.pieces:
-        if sharding is None:
-            boxes.add(shifted(tuple((0, n) for n in shape), rows))
-            continue
-        for index in sharding.addressable_devices_indices_map(shape).values():
-            boxes.add(shifted(index_box(index, shape), rows))
-    return boxes
-
-
 def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -> list[Any]:
-    parts = [_boxes(leaf) for leaf in wanted]
+    """Leaves, made part by part as these are read."""
+    places = [_places(leaf) for leaf in wanted]
+    parts = [list({box: None for place in own for box in place.boxes}) for own in places]
     check_chunks(path, zip(records, parts, strict=True))
     order = [(record, box) for record, boxes in zip(records, parts, strict=True) for box in boxes]
-    data = iter(read_boxes(path, order))
+    data = read_boxes(path, order)
     result: list[Any] = []
-    for record, leaf, boxes in zip(records, wanted, parts, strict=True):
-        here = {box: next(data) for box in boxes}
-        result.append(_made(record, leaf, here))
+    for leaf, own, boxes in zip(wanted, places, parts, strict=True):
+        for box in boxes:
+            part = as_dtype(next(data), leaf.dtype, leaf.name)
+            for place in own:
+                place.put(box, part)
+            del part
+        result.append(_made(leaf, [place.array() for place in own]))
     return result
+
+
+class _OnHost:
+    """A part of a leaf that is wanted as an array of NumPy."""
+
+    def __init__(self, box: Box) -> None:
+        self.boxes = [box]
+        self._found: Any = None
+
+    def put(self, box: Box, data: np.ndarray[Any, Any]) -> None:
+        """Keep the array, if it is this part."""
+        if box == self.boxes[0]:
+            self._found = data
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array."""
+        return self._found
+
+
+def _places(leaf: Wanted) -> list[Filling | _OnHost]:
+    """Where each piece of a leaf is wanted."""
+    if leaf.key_impl is not None:
+        return [_OnHost(whole_box(leaf.shape))]
+    places: list[Filling | _OnHost] = []
+    for rows, shape, sharding in leaf.pieces:
+        if sharding is None:
+            places.append(_OnHost(shifted(whole_box(shape), rows)))
+            continue
+        parts: dict[Box, list[Any]] = {}
+        for device, index in sharding.addressable_devices_indices_map(shape).items():
+            parts.setdefault(shifted(index_box(index, shape), rows), []).append(device)
+        places.append(Filling(TensorSpec(shape, leaf.dtype, ()), sharding, parts))
+    return places
+
+
+def _made(leaf: Wanted, pieces: Sequence[Any]) -> Any:
+    """The leaf of its pieces."""
+    if leaf.number is not None:
+        return pieces[0].item()
+    if leaf.key_impl is not None:
+        data = _jnp.asarray(pieces[0])
+        sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
+        if sharding is not None and leaf.of_data:
+            data = _jax.device_put(data, sharding)
+        key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+        return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
+    return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
 
 
 def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTarget) -> list[Any]:
@@ -334,32 +374,3 @@ def _ask_workers(home: ReadsItself, path: Path, tasks: Mapping[int, list[Restore
             home.ask(rank, "free", [task.uid for task in own])
     # A worker that is gone says more than a file that it left half read.
     raise next((e for e in failed if not isinstance(e, CheckpointError)), failed[0])
-
-
-def _made(record: LeafRecord, leaf: Wanted, here: dict[Box, np.ndarray[Any, Any]]) -> Any:
-    """The leaf from its parts in host memory."""
-    if leaf.number is not None:
-        return next(iter(here.values())).item()
-    if leaf.key_impl is not None:
-        data = _jnp.asarray(next(iter(here.values())))
-        sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
-        if sharding is not None and leaf.of_data:
-            data = _jax.device_put(data, sharding)
-        key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
-        return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
-    if record.dtype != leaf.dtype:
-        here = {box: as_dtype(data, leaf.dtype, leaf.name) for box, data in here.items()}
-    pieces = [_placed(rows, shape, sharding, here) for rows, shape, sharding in leaf.pieces]
-    return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
-
-
-def _placed(
-    rows: int, shape: tuple[int, ...], sharding: Any, here: dict[Box, np.ndarray[Any, Any]]
-) -> Any:
-    if sharding is None:
-        return here[shifted(tuple((0, n) for n in shape), rows)]
-
-    def part(index: Any) -> np.ndarray[Any, Any]:
-        return here[shifted(index_box(index, shape), rows)]
-
-    return _jax.make_array_from_callback(shape, sharding, part)

@@ -6,7 +6,9 @@ import errno
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from alpa_mlir.errors import CheckpointError, DamagedCheckpointError
 from alpa_mlir.plan_reshard import Box, box_elements
 
 _jnp: Any = jax.numpy
-MAX_BYTES_IN_FLIGHT = 512 << 20
+# More is not faster: a chunk has 64 MiB at most, and each is read or written by threads of its own.
+MAX_BYTES_AHEAD = 128 << 20
 # What tensorstore says of files that are not as they were written.
 _DAMAGED = re.compile("DATA_LOSS|NOT_FOUND|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT")
 
@@ -41,33 +44,36 @@ def require_tensorstore() -> None:
     _tensorstore()
 
 
-class _Window:
-    """Futures of tensorstore, of which only so many bytes are under way."""
+@dataclass(frozen=True)
+class _Work:
+    """What tensorstore is to do: a function that begins it, and its bytes."""
 
-    def __init__(self) -> None:
-        self.open: deque[tuple[Any, int, LeafRecord]] = deque()
-        self.bytes = 0
-        self.done: list[Any] = []
+    begin: Callable[[], Any]
+    bytes: int
+    leaf: LeafRecord
 
-    def add(self, future: Any, size: int, leaf: LeafRecord) -> None:
-        self.open.append((future, size, leaf))
-        self.bytes += size
-        while self.bytes > MAX_BYTES_IN_FLIGHT and len(self.open) > 1:
-            self._finish_one()
 
-    def finish(self) -> list[Any]:
-        """Waits for all; results in order."""
-        while self.open:
-            self._finish_one()
-        return self.done
+def _in_order(work: Iterable[_Work]) -> Iterator[Any]:
+    """Results, in order. Only so many bytes are begun ahead of who takes them."""
+    begun: deque[tuple[Any, _Work]] = deque()
+    ahead = 0
 
-    def _finish_one(self) -> None:
-        future, size, leaf = self.open.popleft()
-        self.bytes -= size
+    def first() -> Any:
+        nonlocal ahead
+        future, done = begun.popleft()
+        ahead -= done.bytes
         try:
-            self.done.append(future.result())
+            return future.result()
         except (ValueError, OSError, RuntimeError) as error:
-            raise _error_of(error, leaf) from None
+            raise _error_of(error, done.leaf) from None
+
+    for item in work:
+        while begun and ahead + item.bytes > MAX_BYTES_AHEAD:
+            yield first()
+        begun.append((item.begin(), item))
+        ahead += item.bytes
+    while begun:
+        yield first()
 
 
 def _error_of(error: Exception, leaf: LeafRecord) -> CheckpointError:
@@ -119,18 +125,23 @@ def write_shards(
     ts = _tensorstore()
     context = ts.Context()
     opened = [_open(ts, context, folder, leaf) for _, leaf in leaves]
-    window = _Window()
-    for (_, leaf), future, parts in zip(leaves, opened, shards, strict=True):
-        store = future.result()
-        for part in parts:
-            if box_elements(part.box) == 0:
-                continue
-            data = part.data if leaf.stored_as == leaf.dtype else part.data.view(np.uint8)
-            written = store[_slices(part.box)].write(
-                data, can_reference_source_data_indefinitely=True
-            )
-            window.add(written, part.data.nbytes, leaf)
-    window.finish()
+
+    def work() -> Iterator[_Work]:
+        for (_, leaf), future, parts in zip(leaves, opened, shards, strict=True):
+            store = future.result()
+            for part in parts:
+                if box_elements(part.box) == 0:
+                    continue
+                data = part.data if leaf.stored_as == leaf.dtype else part.data.view(np.uint8)
+                write = partial(
+                    store[_slices(part.box)].write,
+                    data,
+                    can_reference_source_data_indefinitely=True,
+                )
+                yield _Work(write, part.data.nbytes, leaf)
+
+    for _ in _in_order(work()):
+        pass
     crcs: dict[int, dict[int, str]] = {}
     for (number, leaf), parts in zip(leaves, shards, strict=True):
         found = crcs.setdefault(number, {})
@@ -144,8 +155,11 @@ def write_shards(
 
 def read_boxes(
     folder: Path, wanted: Iterable[tuple[LeafRecord, Box]]
-) -> list[np.ndarray[Any, Any]]:
-    """Read parts of arrays, each into memory of its own.
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Read parts of arrays, each into memory of its own, as they are asked for.
+
+    Besides what the caller keeps, this takes memory for `MAX_BYTES_AHEAD`, or for the largest
+    part, and for as much again where chunks are being checked.
 
     Raises:
         DamagedCheckpointError: names the leaf and what is wrong with its chunk.
@@ -154,23 +168,22 @@ def read_boxes(
     ts = _tensorstore()
     context = ts.Context()
     stores: dict[str, Any] = {}
-    window = _Window()
     wanted = list(wanted)
     for leaf, _ in wanted:
         if leaf.folder not in stores:
             stores[leaf.folder] = _open(ts, context, folder, leaf)
-    for leaf, box in wanted:
-        try:
-            store = stores[leaf.folder].result()
-        except (ValueError, OSError) as error:
-            raise _error_of(error, leaf) from None
-        dtype = _jnp.dtype(leaf.dtype)
-        window.add(store[_slices(box)].read(order="C"), box_elements(box) * dtype.itemsize, leaf)
-    found: list[Any] = window.finish()
-    return [
-        data if leaf.stored_as == leaf.dtype else data.view(_jnp.dtype(leaf.dtype))
-        for data, (leaf, _) in zip(found, wanted, strict=True)
-    ]
+
+    def work() -> Iterator[_Work]:
+        for leaf, box in wanted:
+            try:
+                store = stores[leaf.folder].result()
+            except (ValueError, OSError) as error:
+                raise _error_of(error, leaf) from None
+            size = box_elements(box) * _jnp.dtype(leaf.dtype).itemsize
+            yield _Work(partial(store[_slices(box)].read, order="C"), size, leaf)
+
+    for data, (leaf, _) in zip(_in_order(work()), wanted, strict=True):
+        yield data if leaf.stored_as == leaf.dtype else data.view(_jnp.dtype(leaf.dtype))
 
 
 def check_chunks(folder: Path, wanted: Iterable[tuple[LeafRecord, Iterable[Box]]]) -> None:

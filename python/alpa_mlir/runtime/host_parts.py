@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,14 @@ from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_tensor import TensorSpec
 from alpa_mlir.runtime.messages import Parts
 from alpa_mlir.runtime.reshard_checks import held_boxes
-from alpa_mlir.runtime.xla import as_any, mesh_devices, named_sharding, put_shards
+from alpa_mlir.runtime.xla import (
+    Device,
+    as_any,
+    mesh_devices,
+    named_sharding,
+    put_on,
+    put_shards,
+)
 
 _jax: Any = jax
 Array = NDArray[Any]
@@ -77,6 +84,13 @@ class Cutter:
         # For boxes of parts that came before: part and place of each shard.
         self._cuts: dict[tuple[Box, ...], list[tuple[int, tuple[slice, ...]]]] = {}
 
+    def filling(self) -> Filling:
+        """The array, to be put on the devices part by part."""
+        parts: dict[Box, list[Device]] = {}
+        for device, box in zip(self._devices, self.boxes, strict=True):
+            parts.setdefault(box, []).append(device)
+        return Filling(self._tensor, self._sharding, parts)
+
     def put(self, parts: Parts, where: str) -> jax.Array:
         """The array, made of parts, which must not be changed afterwards.
 
@@ -89,6 +103,44 @@ class Cutter:
             cuts = self._cuts[outer] = [_cut(outer, box, where) for box in self.boxes]
         shards = [np.asarray(parts[part][1][within], order="C") for part, within in cuts]
         return put_shards(self._tensor, self._sharding, shards, self._devices)
+
+
+class Filling:
+    """An array that is put on devices part by part, in any order.
+
+    Args:
+        tensor: its shape and dtype.
+        sharding: how devices hold it.
+        parts: for each of those that this process holds, the devices.
+    """
+
+    def __init__(
+        self, tensor: TensorSpec, sharding: Any, parts: Mapping[Box, Sequence[Device]]
+    ) -> None:
+        self._tensor = tensor
+        self._sharding = sharding
+        self._devices = parts
+        self._arrays: list[jax.Array] = []
+
+    @property
+    def boxes(self) -> list[Box]:
+        """The parts, each once."""
+        return list(self._devices)
+
+    def put(self, box: Box, data: Array) -> None:
+        """Put a part on its devices; none if it is no part of this array. When this returns, it
+        is there. It must not be changed afterwards."""
+        for device in self._devices.get(box, ()):
+            put = put_on(data.shape, self._tensor.dtype, device, self._sharding.memory_kind)
+            array = put(data)
+            array.block_until_ready()
+            self._arrays.append(array)
+
+    def array(self) -> jax.Array:
+        """The array, of all its parts."""
+        return _jax.make_array_from_single_device_arrays(
+            self._tensor.shape, self._sharding, self._arrays
+        )
 
 
 def whole_box(shape: Sequence[int]) -> Box:

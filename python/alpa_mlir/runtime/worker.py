@@ -26,7 +26,7 @@ from alpa_mlir.runtime.binding import Ends, bind_step
 from alpa_mlir.runtime.devices import mesh_on
 from alpa_mlir.runtime.failed_values import FailedValues
 from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
-from alpa_mlir.runtime.host_parts import parts_of, shifted
+from alpa_mlir.runtime.host_parts import Filling, parts_of, shifted
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_mlir.runtime.placement import Placement
@@ -189,15 +189,20 @@ class Worker:
         Raises:
             CheckpointError: a shard is missing or damaged. Nothing is kept.
         """
-        from alpa_mlir.checkpoint.remote import read_parts
+        from alpa_mlir.checkpoint.remote import fill
 
         self._store.check_open()
-        boxes: dict[int, list[Box]] = {}
+        forms: dict[int, dict[Form, Filling]] = {task.index: {} for task in tasks}
         for place in self._bound.state_places:
-            boxes.setdefault(place.arg, []).extend(self._bound.cutters[place.value].boxes)
+            if place.arg in forms:
+                cutter = self._bound.cutters[place.value]
+                forms[place.arg][self._inputs.form(place)] = cutter.filling()
         with self._under_way.takes_time():
-            for task, parts in zip(tasks, read_parts(folder, tasks, boxes), strict=True):
-                self.put(task.uid, task.index, parts)
+            fill(folder, tasks, forms)
+        for task in tasks:
+            self._placed[task.uid] = task.index
+            made = {form: filling.array() for form, filling in forms[task.index].items()}
+            self._store.keep({task.uid: made})
 
     def step(self, request: StepRequest) -> StepReply:
         """Start a step; returns when all of it is started, not when it is done.

@@ -297,9 +297,11 @@ def put_shards(
     return _pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)
 
 
-def put_on(shape: tuple[int, ...], dtype: str, device: Device) -> Callable[[Any], jax.Array]:
+def put_on(
+    shape: tuple[int, ...], dtype: str, device: Device, memory_kind: str | None = None
+) -> Callable[[Any], jax.Array]:
     """A function that copies arrays of one device and of this form to a device."""
-    sharding = SingleDeviceSharding(device)
+    sharding = SingleDeviceSharding(device, memory_kind=memory_kind)
     put, aval, devices = _pxla().batched_device_put, _aval(TensorSpec(shape, dtype, ())), [device]
     return lambda x: put(aval, sharding, [x], devices, True)
 
