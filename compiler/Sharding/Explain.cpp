@@ -3,10 +3,10 @@
 #include "compiler/Sharding/Explain.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Sharding/ExplainNames.h"
 #include "compiler/Sharding/ProblemBuilder.h"
 #include "compiler/Sharding/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
-#include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -62,85 +62,6 @@ private:
 };
 
 } // namespace
-
-static const char *phaseName(OpPhase phase) {
-  return phase == OpPhase::Forward ? "forward" : phase == OpPhase::Backward ? "backward" : "update";
-}
-
-/// JAX's name for an op, or the name of an argument.
-static std::string whereIs(Value value, Operation *op) {
-  if (auto argument = llvm::dyn_cast_or_null<BlockArgument>(value)) {
-    auto function = llvm::dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
-    auto name = function
-                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.name")
-                    : StringAttr();
-    return name ? name.getValue().str() : llvm::formatv("{0}", argument.getArgNumber()).str();
-  }
-  if (!op && value)
-    op = value.getDefiningOp();
-  std::string where;
-  if (op)
-    op->getLoc()->walk([&](Location location) {
-      if (auto name = llvm::dyn_cast<NameLoc>(location)) {
-        where = name.getName().str();
-        return WalkResult::interrupt();
-      }
-      if (auto file = llvm::dyn_cast<FileLineColLoc>(location); file && where.empty())
-        where = llvm::formatv("line {0}", file.getLine()).str();
-      return WalkResult::advance();
-    });
-  return where;
-}
-
-static std::string nameOf(Value value, Operation *op) {
-  if (!op && value)
-    op = value.getDefiningOp();
-  return op ? op->getName().getStringRef().str() : "argument";
-}
-
-static std::optional<int64_t> layerOf(Operation *op) {
-  auto layer = op ? op->getAttrOfType<IntegerAttr>(attr::layer) : IntegerAttr();
-  return layer ? std::optional(layer.getInt()) : std::nullopt;
-}
-
-/// The layer of the op that makes a value; of an argument the first layer that uses it.
-static std::optional<int64_t> layerOf(Value value) {
-  if (Operation *op = value.getDefiningOp())
-    return layerOf(op);
-  std::optional<int64_t> first;
-  for (Operation *user : value.getUsers())
-    if (std::optional<int64_t> layer = layerOf(user); layer && (!first || *layer < *first))
-      first = layer;
-  return first;
-}
-
-/// "8x64xf32".
-static std::string typeText(Type type) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  if (auto tensor = llvm::dyn_cast<RankedTensorType>(type)) {
-    for (int64_t size : tensor.getShape())
-      os << size << "x";
-    type = tensor.getElementType();
-  }
-  os << type;
-  return text;
-}
-
-static std::string typesText(Operation *op) {
-  auto list = [](TypeRange types) { return llvm::join(llvm::map_range(types, typeText), ", "); };
-  return "(" + list(op->getOperandTypes()) + ") -> " + list(op->getResultTypes());
-}
-
-/// The name of the argument that a value is, in another precision or form.
-static std::string argumentOf(Value value) {
-  while (Operation *op = value.getDefiningOp()) {
-    if (op->getNumOperands() != 1 || op->getNumRegions() > 0)
-      return "";
-    value = op->getOperand(0);
-  }
-  return whereIs(value, nullptr);
-}
 
 std::string Explainer::specsOf(const OpInfo &info, const Strategy &strategy) const {
   RuleProjection projection(info.rule, builder.getMeshShape());
