@@ -52,6 +52,8 @@ class Calls:
         self._lock = threading.Lock()
         self._work = _Lane(MessageStream(streams.work), self._ended)
         self._beside = _Lane(MessageStream(streams.beside), self._ended)
+        self._work.start()  # Both are there: the end of the one is that of the other.
+        self._beside.start()
 
     def send(self, method: str, args: tuple[Any, ...], beside: bool) -> Future[Any]:
         """Start a call; a future whose result is what `HostProcess.answer` gives.
@@ -75,10 +77,10 @@ class Calls:
         self._work.end()
         self._beside.end()
 
-    def _ended(self) -> WorkerLostError:
+    def _ended(self, why: str | None) -> WorkerLostError:
         with self._lock:
             if self._gone is None:
-                self._gone = self._how_it_ended()
+                self._gone = why or self._how_it_ended()
                 self._end_streams()  # With one of them the process is of no use.
         return WorkerLostError(self._gone, where=self.where)
 
@@ -86,13 +88,18 @@ class Calls:
 class _Lane:
     """One stream, and the calls that wait for its answers."""
 
-    def __init__(self, stream: MessageStream, ended: Callable[[], WorkerLostError]) -> None:
+    def __init__(
+        self, stream: MessageStream, ended: Callable[[str | None], WorkerLostError]
+    ) -> None:
         self._stream = stream
         self._ended = ended
         self._lock = threading.Lock()
         self._count = 0
         self._waiting: dict[int, Future[Any]] = {}
         self._error: WorkerLostError | None = None
+
+    def start(self) -> None:
+        """Begin to read answers."""
         threading.Thread(target=self._read, name="alpa-mlir answers", daemon=True).start()
 
     def send(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -117,6 +124,7 @@ class _Lane:
         self._stream.end()
 
     def _read(self) -> None:
+        why: str | None = None
         try:
             while True:
                 number, succeeded, result = self._stream.receive()
@@ -126,7 +134,9 @@ class _Lane:
                 del future, result
         except (EOFError, OSError):
             pass
-        error = self._ended()
+        except Exception as error:  # No room for it, or nothing here that it can be made of.
+            why = f"its answer cannot be read: {type(error).__name__}: {error}"
+        error = self._ended(why)
         with self._lock:
             self._error = error
             waiting = list(self._waiting.values())

@@ -187,9 +187,10 @@ class HostProcess:
     def ping(self) -> dict[str, Any]:
         """A sign of life, with what the Worker says of itself once it is there."""
         said: dict[str, Any] = {}
-        if self._worker is not None:
-            self._worker.notice_failed_values()
-            said = dict(self._worker.ping())
+        worker = self._worker
+        if worker is not None:
+            worker.notice_failed_values()
+            said = dict(worker.ping())
         return {**said, "pid": os.getpid(), "compiled": self._compiled}
 
     def warm_up(self) -> None:
@@ -322,6 +323,8 @@ class HostProcess:
             worker.close()
         if self._transport is not None:
             self._transport.close()
+        if self._device_transport is not None:  # Of a plan that could not be loaded.
+            self._device_transport.close()
 
     def answer(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """The result of a call, or what it raised, as something that can be pickled.
@@ -329,10 +332,10 @@ class HostProcess:
         Methods of the Worker are called under their own names.
         """
         try:
-            own = getattr(type(self), method, None)
-            if own is None and self._worker is None:
-                raise WorkerError(f"call of {method!r} before the plan is loaded")
-            return True, getattr(self if own else self._worker, method)(*args)
+            own, worker = getattr(type(self), method, None), self._worker
+            if own is None and worker is None:
+                raise WorkerError(f"call of {method!r} where no plan is loaded")
+            return True, getattr(self if own else worker, method)(*args)
         except Exception as error:
             return False, portable_error(error)
 

@@ -75,9 +75,8 @@ class ProcessGroup(ABC):
     """Worker processes, one for each rank, each with a `HostProcess`.
 
     Workers get copies of what they are given. A group never recovers: once a worker is lost, every
-    call raises WorkerLostError,
-    and a new group takes its place. Nobody needs to close a group: its processes end when it is
-    collected, or with this process.
+    call raises WorkerLostError, and a new group takes its place. Nobody needs to close a group: its
+    processes end when it is collected, or with this process.
     """
 
     shares_memory = False
@@ -159,6 +158,8 @@ class ProcessGroup(ABC):
     def _lose(self, error: WorkerLostError) -> WorkerLostError:
         with self._losing:
             if self._lost is None:
+                if self.closed.is_set():
+                    return error  # Who is ended with its group was not lost.
                 self._lost = error
                 self.lost_at = time.monotonic()
         return self._error(self._lost)
@@ -189,9 +190,10 @@ class ProcessGroup(ABC):
 
     def close(self) -> None:
         """End all workers. May be called again."""
-        if self.closed.is_set():
-            return
-        self.closed.set()
+        with self._losing:
+            if self.closed.is_set():
+                return
+            self.closed.set()
         if self._lost is None:
             calls: list[Any] = []
             deadline = time.monotonic() + _CLOSE_SECONDS

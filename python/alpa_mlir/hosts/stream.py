@@ -36,6 +36,8 @@ class MessageStream:
         Raises:
             OSError: the other end is gone.
             Exception: the message cannot be pickled; nothing was sent.
+            BaseException: such as KeyboardInterrupt, in the middle of it: both ends are ended, as
+                nobody knows where the next message would begin.
         """
         large: list[memoryview] = []
 
@@ -48,9 +50,13 @@ class MessageStream:
         body = pickle.dumps(message, protocol=5, buffer_callback=is_small)
         sizes = b"".join(_SIZE.pack(view.nbytes) for view in large)
         with self._sending:
-            self._socket.sendall(_HEAD.pack(len(body), len(large)) + sizes + body)
-            for view in large:
-                self._socket.sendall(view)
+            try:
+                self._socket.sendall(_HEAD.pack(len(body), len(large)) + sizes + body)
+                for view in large:
+                    self._socket.sendall(view)
+            except BaseException:
+                self.end()
+                raise
 
     def receive(self) -> Any:
         """Wait for the next message. Its large arrays lie in aligned memory of their own.

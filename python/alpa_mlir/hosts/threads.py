@@ -37,19 +37,27 @@ class _Thread:
 
     def submit(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
         pool = self._beside if method in Worker.BESIDE else self._ordered
-        return pool.submit(self._run, method, args)
+        try:
+            return pool.submit(self._run, method, args)
+        except RuntimeError:  # It was closed.
+            raise self._gone() from None
 
     def make(self, make: Any) -> Future[None]:
         def build() -> None:
-            self.worker = make()
+            self.worker = made = make()
+            if not self._alive:  # Killed meanwhile.
+                made.close()
 
         return self._ordered.submit(build)
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
         worker = self.worker
         if worker is None or not self._alive:
-            raise WorkerError("is gone", where=f"worker {self.rank}")
+            raise self._gone()
         return getattr(worker, method)(*args)
+
+    def _gone(self) -> WorkerError:
+        return WorkerError("is gone", where=f"worker {self.rank}")
 
     def kill(self) -> None:
         self._alive = False
@@ -61,8 +69,8 @@ class _Thread:
         self.kill()
         # The group may be garbage-collected in one of its own threads, which cannot wait for it.
         wait = not threading.current_thread().name.startswith("alpa-mlir worker")
-        self._ordered.shutdown(wait=wait, cancel_futures=True)
-        self._beside.shutdown(wait=wait, cancel_futures=True)
+        self._ordered.shutdown(wait=wait)  # Calls that wait for their turn say that it is gone.
+        self._beside.shutdown(wait=wait)
         self.worker = None
 
 

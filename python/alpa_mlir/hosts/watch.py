@@ -38,34 +38,48 @@ class Stillness:
 
     def look(self, now: float) -> float:
         """Seconds of stillness, by a clock that stands at `now`."""
-        passed, self._looked = max(0.0, now - self._looked), now
-        self.seconds += min(passed, 4 * _LOOK_SECONDS)
+        passed, self._looked = _passed(now - self._looked), now
+        self.seconds += passed
         if all(mark is None for mark in self._marks.values()):
             self.seconds = 0.0
         return self.seconds
+
+
+def _passed(seconds: float) -> float:
+    """What counts of the time between two looks."""
+    return min(max(0.0, seconds), 4 * _LOOK_SECONDS)
 
 
 class Watch:
     """Looks at a group again and again."""
 
     def __init__(self) -> None:
-        self._sent: dict[int, tuple[float, Any]] = {}  # When each was pinged, and its answer.
+        self._sent: dict[int, Any] = {}  # The answers to pings.
+        self._owed: dict[int, float] = {}  # For how many seconds.
+        self._looked = math.inf
         self._failed_at: dict[int, float] = {}
         self._stillness = Stillness()
 
     def look(self, group: ProcessGroup) -> None:
         """Send a ping to every worker that owes no answer, and lose those that owe it too long.
 
+        Only time between two looks counts: an answer may be here and unread if this process was
+        stopped.
+
         Raises:
             WorkerLostError: a worker is lost, or none of them makes progress.
         """
         now, limit = time.monotonic(), group.limits.frozen_seconds
+        passed, self._looked = _passed(now - self._looked), now
         for rank in range(group.size):
-            if rank in self._sent and self._sent[rank][1].done():
-                self._heard(group, rank, self._sent.pop(rank)[1].result())
+            if rank in self._sent and self._sent[rank].done():
+                self._heard(group, rank, self._sent.pop(rank).result())
             if rank not in self._sent:
-                self._sent[rank] = now, group.call(rank, "ping")
-            elif now - self._sent[rank][0] > limit:
+                self._sent[rank] = group.call(rank, "ping")
+                self._owed[rank] = 0.0
+                continue
+            self._owed[rank] += passed
+            if self._owed[rank] > limit:
                 how = f"no answer for {limit:g} s: frozen or unreachable; killed"
                 raise group.lose(rank, how)
         stalled = group.limits.stalled_seconds
