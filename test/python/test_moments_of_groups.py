@@ -12,7 +12,7 @@ import handmade
 import numpy as np
 import pytest
 import steps
-from alpa_mlir.errors import WorkerError, WorkerLostError
+from alpa_mlir.errors import TransportError, WorkerError, WorkerLostError
 from alpa_mlir.hosts import calls as process_calls
 from alpa_mlir.hosts import threads, watch
 from alpa_mlir.hosts.calls import Calls, Streams
@@ -20,8 +20,12 @@ from alpa_mlir.hosts.process_group import Limits, ProcessGroup
 from alpa_mlir.hosts.stream import MessageStream
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime import Placement
+from alpa_mlir.runtime.array import DistributedArray
 from alpa_mlir.runtime.driver import DistributedPlan
+from alpa_mlir.runtime.messages import StepReply
+from alpa_mlir.runtime.pending_steps import Failure, PendingSteps
 from alpa_mlir.runtime.worker import Worker
+from alpa_mlir.runtime.worker_failures import cause_behind
 from device_ends import eventually
 
 SECONDS = 20
@@ -222,3 +226,91 @@ def test_calls_that_wait_for_their_turn_when_workers_are_closed(step):
         waiting.result(SECONDS)
     with pytest.raises(WorkerError, match="worker 0: is gone"):
         thread.submit("clock", ())
+
+
+def test_values_are_looked_at_again_once_all_of_them_are_begun(step, monkeypatch):
+    """A look in the middle of what begins them does not settle it."""
+    worker, looked = step.group._threads[0].worker, []
+    monkeypatch.setattr(worker._failed, "look", looked.append)
+    run = worker._bound.run_once
+
+    def run_once(*args):
+        worker.notice_failed_values()
+        return run(*args)
+
+    monkeypatch.setattr(worker._bound, "run_once", run_once)
+    worker.run_once((), (), ())
+    worker.notice_failed_values()
+    assert looked[0] != looked[1]
+    looked.clear()
+    state, batch = handmade.arguments(2)
+    counts = worker.__dict__.pop("_begun")
+
+    class Looking(Worker):
+        @property
+        def _begun(self):
+            return counts
+
+        @_begun.setter
+        def _begun(self, value):
+            nonlocal counts
+            counts = value
+            self.notice_failed_values()  # Another thread may look at once.
+
+    monkeypatch.setattr(worker, "__class__", Looking)
+    step(handmade.flat(state, batch))
+    step.synchronize()
+    worker.notice_failed_values()
+    assert len(looked) == 2
+    assert looked[0] != looked[1]
+
+
+def test_two_threads_read_an_array_at_once(step, monkeypatch):
+    state, batch = handmade.arguments(2)
+    loss = step(handmade.flat(state, batch))[2]
+    both, read, second = threading.Barrier(2), threading.Event(), []
+    gather, start = DistributedPlan.gather, DistributedArray.copy_to_host_async
+
+    def gathered(home, array, replies):
+        both.wait(SECONDS)  # The other one is about to look for the replies.
+        return gather(home, array, replies)
+
+    def started(array):
+        start(array)
+        if threading.current_thread().name.startswith("second") and not second:
+            second.append(array)
+            both.wait(SECONDS)
+            assert read.wait(SECONDS)
+
+    monkeypatch.setattr(DistributedPlan, "gather", gathered)
+    monkeypatch.setattr(DistributedArray, "copy_to_host_async", started)
+    with ThreadPoolExecutor(1, "first") as one, ThreadPoolExecutor(1, "second") as other:
+        first = one.submit(loss.on_host)
+        eventually(lambda: loss._replies is not None)
+        reading = other.submit(loss.on_host)
+        value = first.result(SECONDS)
+        read.set()
+        assert reading.result(SECONDS) == value
+
+
+def test_workers_that_do_not_say_in_time_are_not_the_cause():
+    pending = PendingSteps()
+    lost = TransportError("rank 2 is gone", peer=2)
+    pending.add(4, [Answer(lost), Answer(), Answer(WorkerError("no room"))])
+    pending.add(5, [Answer(lost), Answer(), Answer(StepReply(5, {}))])
+    found = pending.hear(0, lambda *_: None)
+    assert (found.rank, found.number, found.cause.what) == (2, 4, "no room")
+
+
+def test_the_worker_that_says_what_happened_comes_before_one_that_is_slow():
+    said = {"error": None, "lost_another": False}
+    failure = Failure(2, 3, TransportError("rank 1 is gone"))
+    group = Group(3)
+    group.limits = Limits(frozen_seconds=0.1)
+    group.ping = lambda rank, timeout: Group.ping(group, rank, 0.01)
+    group.answers = {0: Answer(), 1: Answer(said | {"error": "no room"}), 2: Answer(said)}
+    assert cause_behind(group, failure).cause.what == "no room"
+    group.answers[1] = Answer(said)
+    assert cause_behind(group, failure).rank == 0
+    group.answers[0] = Answer(said)
+    assert cause_behind(group, failure) is failure

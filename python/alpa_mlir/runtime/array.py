@@ -157,16 +157,19 @@ class DistributedArray(WholeArray):
     def on_host(self) -> NDArray[Any]:
         """The whole array, read-only; waits for it, and keeps it."""
         self.check()
-        if self._host is None:
+        while (host := self._host) is None:
             self.copy_to_host_async()
-            assert self._replies is not None
+            replies = self._replies
+            if replies is None:
+                continue  # Another thread has read it meanwhile.
             try:
-                host = self.home.gather(self, self._replies)
+                host = self.home.gather(self, replies)
+                host.setflags(write=False)
+                self.arrived(host)
             finally:
                 self._replies = None
-            host.setflags(write=False)
-            self._host = host
-        return self._host
+            return host
+        return host
 
     def block_until_ready(self) -> DistributedArray:
         """Waits until its value has been computed."""

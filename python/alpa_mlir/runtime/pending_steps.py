@@ -50,6 +50,8 @@ class PendingSteps:
             for rank, reply in enumerate(replies):
                 try:
                     answer: StepReply = reply.result(_SECONDS_FOR_OTHERS if failures else None)
+                except TimeoutError:
+                    continue  # It waits for the one that failed, or is slow: no cause.
                 except Exception as error:
                     failures.append(Failure(rank, number, error))
                 else:
@@ -65,6 +67,8 @@ class PendingSteps:
             for rank, reply in enumerate(replies):
                 try:
                     reply.result(_SECONDS_FOR_OTHERS)
+                except TimeoutError:
+                    continue
                 except Exception as error:
                     failures.append(Failure(rank, number, error))
         causes = [found for found in failures if not isinstance(found.cause, TransportError)]

@@ -214,8 +214,8 @@ class Worker:
             WorkerError, TransportError: the step could not be started.
         """
         self._store.check_open()
-        self._begun += 1
         self._stepping = True
+        self._begun += 1
         try:
             self.free(request.free)
             return self._step(request)
@@ -238,9 +238,9 @@ class Worker:
             uids: for each program those of its results.
         """
         self._store.check_open()
-        self._begun += 1
         with self._under_way.takes_time():
             results = self._bound.run_once(jobs, arguments)
+        self._begun += 1
         self._store.keep(
             {
                 uid: {(job.mesh, tensor, None): array}
@@ -309,7 +309,8 @@ class Worker:
         Only for a process of its own: it looks at all that JAX has there.
         """
         if not self._store.is_over:
-            error = self._failed.look(None if self._stepping else self._begun)
+            begun = self._begun  # Read first: a step that begins meanwhile is looked at as well.
+            error = self._failed.look(None if self._stepping else begun)
             if error is not None:
                 self._fail(error)
 

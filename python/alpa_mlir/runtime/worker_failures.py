@@ -25,14 +25,16 @@ def cause_behind(group: WorkerGroup, failure: Failure) -> Failure:
     Args:
         failure: of a worker that lost another one.
     """
+    silent: Failure | None = None
     for rank in range(group.size):
         try:
             said = group.ping(rank, _SECONDS_TO_ANSWER)
         except WorkerError as error:
-            return Failure(rank, failure.number, error)
+            silent = silent or Failure(rank, failure.number, error)
+            continue  # Perhaps it is only slow, and another one knows what happened.
         if said["error"] is not None and not said["lost_another"]:
             return Failure(rank, failure.number, WorkerError(said["error"]))
-    return failure
+    return silent or failure
 
 
 def failed_worker(rank: int, cause: BaseException, number: int | None) -> WorkerError:
