@@ -17,7 +17,7 @@ import steps
 from alpa_mlir import errors
 from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_hosts import RayWorkers
-from test_hosts import SPANNING, TWO
+from test_hosts import SPANNING, TWO, notice_soon
 
 FROZEN_SECONDS = 5
 
@@ -27,7 +27,7 @@ def say(**what):
 
 
 def load(address, placement):
-    limits = Limits(start_seconds=200, frozen_seconds=FROZEN_SECONDS)
+    limits = Limits(start_seconds=600, frozen_seconds=60)
     workers = RayWorkers(address, placement=placement, limits=limits)
     begin = time.monotonic()
     step = alpa_mlir.load(steps.two_stage_plan(2), workers=workers)
@@ -42,7 +42,7 @@ def load(address, placement):
     return step
 
 
-def wait_for_nodes(address, count, seconds=200):
+def wait_for_nodes(address, count, seconds=600):
     deadline = time.monotonic() + seconds
     while len(nodes := RayWorkers(address).nodes()) < count:
         if time.monotonic() > deadline:
@@ -63,10 +63,11 @@ def main():
         if placement is SPANNING:
             step.close()
     group = step.loaded.group
+    notice_soon(group, FROZEN_SECONDS)  # So far, who did not answer was only busy.
     say(ready=True)
     sys.stdin.readline()
     begin = time.monotonic()
-    while group.lost is None and time.monotonic() < begin + 60:
+    while group.lost is None and time.monotonic() < begin + 300:
         time.sleep(0.01)
     noticed = time.monotonic() - begin
     try:

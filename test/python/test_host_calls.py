@@ -11,11 +11,10 @@ import pytest
 import steps
 from alpa_mlir import errors
 from alpa_mlir.hosts.connect import DriverEnds, Entrance, connect
-from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.stream import MessageStream
 from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.transport.address import Address, own_ip
-from test_hosts import TWO, freeze, gone, running
+from test_hosts import BUSY, TWO, freeze, gone, notice_soon, running
 
 
 @pytest.fixture
@@ -104,9 +103,9 @@ def test_a_driver_that_stays_away_is_not_waited_for():
 
 def test_a_full_stream_hides_no_frozen_worker():
     """The driver waits in the middle of a batch that a stopped worker does not read."""
-    limits = Limits(start_seconds=120, frozen_seconds=2)
-    _, group = ProcessWorkers(platform="cpu", limits=limits).start(steps.two_stage_plan(2), TWO)
+    _, group = ProcessWorkers(platform="cpu", limits=BUSY).start(steps.two_stage_plan(2), TWO)
     processes = running(group.pids)
+    notice_soon(group, 2)
     freeze(group.pids[1])
     batch = (((0, 1 << 24),), np.zeros(1 << 24, np.float32))
     call = group.call(1, "put", 0, 0, (batch,))

@@ -71,7 +71,7 @@ def plan():
 
 @pytest.fixture(scope="module")
 def hosts():
-    limits = Limits(frozen_seconds=10)
+    limits = Limits(start_seconds=600, frozen_seconds=60)  # Whatever else the machine does.
     two = Placement(((0,), (1,)))
     with ProcessWorkers(two, platform="cpu", spares=2, limits=limits) as hosts:
         yield hosts

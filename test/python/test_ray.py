@@ -9,13 +9,11 @@ import alpa_mlir
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.hosts.ray_actors import cause
 from alpa_mlir.hosts.ray_hosts import RayWorkers
-from test_hosts import SPANNING, TWO, freeze, gone, running
+from test_hosts import BUSY, SPANNING, TWO, freeze, gone, notice_soon, running
 
 ray = pytest.importorskip("ray")
-QUICK = Limits(start_seconds=120, frozen_seconds=5)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +25,7 @@ def local_ray():
 
 
 def load(placement):
-    workers = RayWorkers(placement=placement, platform="cpu", limits=QUICK)
+    workers = RayWorkers(placement=placement, platform="cpu", limits=BUSY)
     return alpa_mlir.load(steps.two_stage_plan(2), workers=workers)
 
 
@@ -38,6 +36,7 @@ def test_two_actors_equal_one_device():
     group = step.loaded.group
     assert group.ping(1, 10)["rank"] == 1
     processes = running(group.pids)
+    notice_soon(group)
     freeze(group.pids[1])  # Which Ray cannot end.
     with pytest.raises(errors.WorkerLostError, match="worker 1: no answer for 5 s"):
         group.call(1, "free", ()).result(60)
@@ -54,7 +53,7 @@ def waiting(workers):
 @pytest.mark.usefixtures("local_ray")
 def test_spare_actors_take_the_place_of_lost_ones():
     plan = steps.two_stage_plan(2)
-    workers = RayWorkers(placement=TWO, platform="cpu", spares=3, limits=QUICK)
+    workers = RayWorkers(placement=TWO, platform="cpu", spares=3, limits=BUSY)
     step = alpa_mlir.load(plan, workers=workers)
     first, spares = running(step.loaded.group.pids), waiting(workers)
     assert len(spares) == 3
