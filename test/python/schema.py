@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from importlib import resources
 from typing import Any
+
+import alpa_mlir
+
+SCHEMA = json.loads(resources.files(alpa_mlir).joinpath("plan.schema.json").read_text())
+
 
 _TYPES: dict[str, Any] = {
     "object": dict,
