@@ -11,7 +11,6 @@ import alpa_mlir
 
 SCHEMA = json.loads(resources.files(alpa_mlir).joinpath("plan.schema.json").read_text())
 
-
 _TYPES: dict[str, Any] = {
     "object": dict,
     "array": list,
