@@ -22,7 +22,7 @@ from alpa_mlir import cli
 from alpa_mlir.carried_step import CarriedStep
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.random_inputs import callable_plan, random_batch, random_state
-from test_cli_plan import STEP
+from cli_entries import STEP
 
 SOURCE = Path(alpa_mlir.__file__).parents[1]
 MORE = '''
