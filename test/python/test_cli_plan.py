@@ -1,4 +1,4 @@
-"""Planning, explaining and comparing from the command line, and entry points that are wrong."""
+"""Planning from the command line, and entry points that are wrong."""
 
 from __future__ import annotations
 
