@@ -12,7 +12,7 @@ import pytest
 from alpa_mlir.errors import TransportError
 from alpa_mlir.runtime.reshard_part import Outgoing
 from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.transport import connection, device, make_transport
+from alpa_mlir.transport import connection, device, mailbox, make_transport
 from alpa_mlir.transport.in_process import connect_in_process
 from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
 from test_device_transport import device_threads, filled, later
@@ -134,6 +134,41 @@ def test_a_send_that_is_asked_for_behind_the_end_of_its_worker():
     with pytest.raises(TransportError, match="closed"):
         waiting()
     assert not failures
+
+
+def test_a_message_for_who_was_interrupted_goes_to_the_next(monkeypatch):
+    box, delivered = mailbox.Mailbox(1), threading.Event()
+
+    class Interrupted:
+        def acquire(self):
+            assert delivered.wait(SECONDS)
+            raise KeyboardInterrupt
+
+        def locked(self):
+            return True
+
+        def release(self):
+            delivered.set()
+
+    waits = mailbox._Waiter
+
+    def first(tag):
+        monkeypatch.setattr(mailbox, "_Waiter", waits)
+        waiter = waits(tag)
+        waiter.gate = Interrupted()
+        return waiter
+
+    monkeypatch.setattr(mailbox, "_Waiter", first)
+    byte = np.dtype("uint8")
+    interrupted = later(lambda: box.take(3, (1,), byte))
+    eventually(lambda: box._waiting)
+    waiting = later(lambda: box.take(3, (1,), byte))
+    eventually(lambda: len(box._waiting[3]) == 2)
+    box.deliver(3, mailbox.Message(b"uint8[1]", "data"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert waiting() == "data"
+    assert not box._queues
 
 
 def test_files_are_not_closed_while_they_are_sent(shared, monkeypatch):

@@ -63,13 +63,18 @@ class Mailbox:
     def deliver(self, tag: int, message: Message) -> None:
         """Keeps a message, or hands it to the first thread that waits for it."""
         with self._lock:
-            if waiting := self._waiting.get(tag):
-                waiter = waiting[0]
-                self._remove(waiter)
-                waiter.message = message
-                _open(waiter)
-            else:
+            if not self._given(tag, message):
                 self._queues.setdefault(tag, deque()).append(message)
+
+    def _given(self, tag: int, message: Message) -> bool:
+        waiting = self._waiting.get(tag)
+        if not waiting:
+            return False
+        waiter = waiting[0]
+        self._remove(waiter)
+        waiter.message = message
+        _open(waiter)
+        return True
 
     def fail(self, error: TransportError) -> None:
         """Nothing more will come: threads that wait raise this, and so do later ones."""
@@ -123,7 +128,7 @@ class Mailbox:
         except BaseException:  # Such as KeyboardInterrupt: what it was given is for the next one.
             with self._lock:
                 self._remove(waiter)
-                if waiter.message is not None:
+                if waiter.message is not None and not self._given(waiter.tag, waiter.message):
                     self._queues.setdefault(waiter.tag, deque()).appendleft(waiter.message)
             if waiter.reads:
                 self._hand_over()
