@@ -16,6 +16,7 @@ import threading
 import time
 from queue import SimpleQueue
 from types import ModuleType, SimpleNamespace
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Device:
         current.device = self._before.stack.pop()
 
 
-_streams: dict[int, Stream] = {}
+_streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
 
 
 class Stream:
@@ -56,15 +57,19 @@ class Stream:
         self.device = current.device
         self.queue = SimpleQueue()
         _streams[self.ptr] = self
-        threading.Thread(target=self._run, name="fake stream", daemon=True).start()
-
-    def _run(self):
-        while (work := self.queue.get()) is not None:
-            with contextlib.suppress(OSError):  # Aborted.
-                work()
+        threading.Thread(
+            target=_run_stream, args=(self.queue,), name="fake stream", daemon=True
+        ).start()
 
     def __del__(self):
         self.queue.put(None)
+
+
+def _run_stream(queue):
+    while (work := queue.get()) is not None:
+        with contextlib.suppress(OSError):  # Aborted.
+            work()
+        del work  # What it holds may be all that keeps the stream.
 
 
 class Event:
