@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import fake_cupy
@@ -134,6 +135,20 @@ def test_a_send_that_is_asked_for_behind_the_end_of_its_worker():
     with pytest.raises(TransportError, match="closed"):
         waiting()
     assert not failures
+
+
+def test_an_end_that_is_closed_while_it_waits_for_another_to_connect():
+    files = set(os.listdir("/proc/self/fd"))
+    ends = [make_transport(rank, ip="127.0.0.1") for rank in range(3)]
+    addresses = [end.address() for end in ends]
+    connecting = [later(lambda end=end: end.connect(addresses)) for end in ends[:2]]
+    time.sleep(0.3)  # Both may be connected; the third never comes.
+    for end, call in zip(ends, connecting, strict=False):
+        end.close()
+        with pytest.raises(TransportError, match=r"was closed|is closed"):
+            call()
+    ends[2].close()
+    eventually(lambda: set(os.listdir("/proc/self/fd")) <= files)
 
 
 def test_a_message_for_who_was_interrupted_goes_to_the_next(monkeypatch):

@@ -71,20 +71,29 @@ class _SocketTransport:
             self._size = len(ends)
         deadline = time.monotonic() + self._connect_seconds
         streams: dict[int, socket.socket] = {}
+        made: dict[int, Connection] = {}
         try:
             for peer in ends[: self.rank]:
                 streams[peer.rank] = dial(self._own, peer, deadline)
             expected = {end.rank: end for end in ends[self.rank + 1 :]}
-            streams |= Reception(self._own, self._listeners, expected).wait(deadline)
+            reception = Reception(self._own, tuple(self._listeners), expected)
+            streams |= reception.wait(deadline, lambda: self._closed)
             for peer, stream in streams.items():
-                self._connections[peer] = self._connection(peer, stream)
-        except BaseException:
+                made[peer] = self._connection(peer, stream)
+            with self._lock:
+                if self._closed:
+                    raise TransportError(f"rank {self.rank} was closed")
+                self._connections, self._connected = made, True
+        except BaseException as error:
+            for connection in made.values():
+                connection.close()
             for stream in streams.values():
                 stream.close()
+            if self._closed and isinstance(error, Exception):  # What else fails follows from that.
+                raise TransportError(f"rank {self.rank} was closed") from None
             self.close()
             raise
         self._stop_listening()
-        self._connected = True
 
     def _connection(self, peer: int, stream: socket.socket) -> Connection:
         local = stream.family == socket.AF_UNIX

@@ -8,7 +8,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,6 +22,7 @@ _HEAD = struct.Struct("<8sHI")
 _MAGIC = b"alpa-trn"
 _LONGEST = 4096
 _BACKLOG = 1024
+_LOOK_SECONDS = 0.1  # Whether who waits is still needed.
 
 
 def _greeting(**fields: Any) -> bytes:
@@ -195,11 +196,16 @@ class Reception:
     came: dict[int, socket.socket] = field(default_factory=dict[int, socket.socket])
     refusals: list[str] = field(default_factory=list[str])
 
-    def wait(self, deadline: float) -> dict[int, socket.socket]:
+    def wait(
+        self, deadline: float, given_up: Callable[[], bool] = lambda: False
+    ) -> dict[int, socket.socket]:
         """The streams of all that are expected. Others are refused, and keep nobody waiting.
 
+        Args:
+            given_up: asked again and again; whether nobody needs them any more.
+
         Raises:
-            TransportError: somebody did not come in time.
+            TransportError: somebody did not come in time, or they were given up.
         """
         with selectors.DefaultSelector() as selector:
             for listener in self.listeners:
@@ -208,9 +214,11 @@ class Reception:
             try:
                 while len(self.came) < len(self.expected):
                     left = deadline - time.monotonic()
+                    if given_up():
+                        raise TransportError(f"rank {self.own.rank} was closed")
                     if left <= 0:
                         raise self._late()
-                    for key, _ in selector.select(left):
+                    for key, _ in selector.select(min(left, _LOOK_SECONDS)):
                         self._look_at(selector, key)
             except BaseException:
                 for stream in self.came.values():
