@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -20,7 +21,7 @@ from alpa_mlir.hosts.subprocesses import ProcessWorkers
 from alpa_mlir.hosts.watch import Stillness
 from alpa_mlir.runtime import Placement
 from test_equality import CLUSTER
-from test_hosts import gone, running
+from test_hosts import BUSY, gone, running
 
 STATE = handmade.arguments(2)[0]
 STEPS = 6
@@ -45,27 +46,27 @@ def test_a_run_gets_over_a_message_that_never_comes(tmp_path, caplog):
     program = [str(Path(__file__).with_name("losing_worker.py")), str(tmp_path)]
     placement = Placement(((0, 1), (2, 3)))
     found, processes, loaded = [], {}, []
-    workers = ProcessWorkers(placement, platform="cpu", limits=SHORT, program=program)
+    workers = ProcessWorkers(placement, platform="cpu", limits=BUSY, program=program)
 
     def load():
         loaded.append(alpa_mlir.load(steps.two_stage_plan(2), workers=workers))
         processes.update(running(loaded[-1].loaded.group.pids))
         return loaded[-1]
 
-    training.run(
-        load,
-        STATE,
-        batch,
-        STEPS,
-        training.Resume(tmp_path / "checkpoints", every=3),
-        on_result=lambda number, result: found.append((number, float(result[0]))),
-    )
+    def heard(number, result):
+        found.append((number, float(result[0])))
+        if number == 3 and len(loaded) == 1:  # Whoever stands still from here on waits forever.
+            group = loaded[0].loaded.group
+            group.limits = dataclasses.replace(group.limits, stalled_seconds=2)
+
+    resume = training.Resume(tmp_path / "checkpoints", every=3)
+    training.run(load, STATE, batch, STEPS, resume, on_result=heard)
     loaded[-1].close()
     assert found == list(enumerate(expected))
     assert len(processes) == 4
     (line,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert re.search(
-        r"no progress for [23] s: worker 0 in step 4 at instruction \d+ of \d+: receive \d+ on "
+        r"no progress for \d+ s: worker 0 in step 4 at instruction \d+ of \d+: receive \d+ on "
         r"mesh 0, from worker 1; worker 1 in step 4 at instruction \d+ of \d+: receive \d+ on "
         r"mesh 1, from worker 0",
         line,
