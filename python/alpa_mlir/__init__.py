@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
+    ArgumentTypeError,
     BackendError,
     CheckpointError,
     ClusterFileError,
@@ -161,6 +162,7 @@ _HOME = {
 __all__ = [
     "AlpaError",
     "ArgumentMismatchError",
+    "ArgumentTypeError",
     "AutoLayerOption",
     "AutoParallel",
     "AutoShardingOption",

@@ -9,6 +9,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import BackendError
 from alpa_mlir.gpus import GPUS
 from alpa_mlir.parallel_step import Progress, progress_bar
@@ -59,6 +60,7 @@ class CompiledAhead:
         return "\n".join(lines)
 
 
+@checks_types
 def compile_ahead(
     folder: str | Path,
     target: str | None = None,

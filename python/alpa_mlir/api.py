@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.cluster import ClusterLike
 from alpa_mlir.errors import MethodError
@@ -54,6 +55,7 @@ def parallelize(
     cache: CacheLike = True,
     workers: Hosts | None = None,
 ) -> Callable[[Callable[..., Any]], ParallelFunction]: ...
+@checks_types
 def parallelize(
     fn: Callable[..., Any] | None = None,
     *,
@@ -118,6 +120,7 @@ def parallelize(
     return make if fn is None else make(fn)
 
 
+@checks_types
 def compile(
     fn: Callable[..., Any],
     *example_args: Any,

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from alpa_mlir import compiler
+from alpa_mlir.argument_types import checks_types
 
 _jax: Any = jax
 
@@ -30,6 +31,7 @@ class Cluster:
     text: str
 
     @classmethod
+    @checks_types
     def load(cls, name_or_path: str | os.PathLike[str]) -> Cluster:
         """A preset (`compiler.cluster_presets()` lists them) or a YAML file.
 
@@ -196,12 +198,13 @@ def device_memory_bytes() -> int:
 ClusterLike = Cluster | str | os.PathLike[str] | Mapping[str, Any] | None
 
 
-def as_cluster(value: ClusterLike) -> Cluster:
+@checks_types
+def as_cluster(cluster: ClusterLike) -> Cluster:
     """A cluster from whatever the API takes: preset, path, dictionary, or None for `live`."""
-    if isinstance(value, Cluster):
-        return value
-    if value is None:
+    if isinstance(cluster, Cluster):
+        return cluster
+    if cluster is None:
         return Cluster.live()
-    if isinstance(value, Mapping):
-        return Cluster.from_dict(value)
-    return Cluster.load(value)
+    if isinstance(cluster, Mapping):
+        return Cluster.from_dict(cluster)
+    return Cluster.load(cluster)

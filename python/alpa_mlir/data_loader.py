@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from alpa_mlir import trees
+from alpa_mlir.argument_types import checks_types
+from alpa_mlir.call_form import CallForm
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.parallel_step import ParallelStep
+from alpa_mlir.plan import Plan
 from alpa_mlir.runtime.xla import as_any
 from alpa_mlir.step_state import StepBatch, step_batch
 
@@ -30,6 +33,20 @@ class Placer(Protocol):
         ...
 
 
+class LoadedStep(Protocol):
+    """What a loader asks of a step: a `ParallelStep` has it."""
+
+    @property
+    def form(self) -> CallForm: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def loaded(self) -> Any: ...
+
+
+@checks_types
 class DataLoader:
     """Iterates over batches that are already where the step's first functions read them.
 
@@ -63,7 +80,7 @@ class DataLoader:
     """
 
     def __init__(
-        self, batches: Any, step: ParallelStep, *, prefetch: int = 2, start: int = 0
+        self, batches: Any, step: LoadedStep, *, prefetch: int = 2, start: int = 0
     ) -> None:
         where = "DataLoader"
         if prefetch < 1:

@@ -60,6 +60,10 @@ class ArgumentMismatchError(AlpaError):
     """A step was called with a tree, shape or dtype other than the one it was built for."""
 
 
+class ArgumentTypeError(AlpaError, TypeError):
+    """A function was given something of another type than it takes; names the argument."""
+
+
 class DeletedArrayError(AlpaError, RuntimeError):
     """An array was read that a step has used up, or that was deleted."""
 

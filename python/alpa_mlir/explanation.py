@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_text import seconds_text
 
 Row = Mapping[str, Any]
 
 
+@checks_types
 def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     """Where each stage's time goes, its dearest ops and decisions, and each one's runner-up.
 

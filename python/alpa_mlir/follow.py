@@ -11,6 +11,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from alpa_mlir import trees
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.known_methods import submesh_of
@@ -28,6 +29,7 @@ from alpa_mlir.stage_cuts import StageCuts
 _jax: Any = jax
 
 
+@checks_types
 @final
 @dataclass(frozen=True, eq=False)
 class CreateStateParallel:
@@ -83,6 +85,7 @@ class StateFunction:
         return self.get_executable(*args).init(self.fn, *args)
 
 
+@checks_types
 @final
 @dataclass(frozen=True, eq=False)
 class FollowParallel:

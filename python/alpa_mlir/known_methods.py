@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.method import Method
@@ -93,6 +94,7 @@ def get_3d_parallel_method(
     )
 
 
+@checks_types
 def plan_to_method(plan: Plan) -> Method:
     """A method that makes the stages and meshes of a plan again, for this step or one like it.
 

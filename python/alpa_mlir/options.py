@@ -9,6 +9,7 @@ from typing import Any, final
 import jax
 from jax.sharding import PartitionSpec
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import MethodError
 from alpa_mlir.submesh import SubmeshLike
 
@@ -119,6 +120,7 @@ def chosen_shardings(
         object.__setattr__(method, "in_shardings", manual.in_shardings)
 
 
+@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class AutoLayerOption:
@@ -168,6 +170,7 @@ class AutoStageOption:
     pipeline: str = "auto"
 
 
+@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class UniformStageOption:
@@ -186,6 +189,7 @@ class UniformStageOption:
     submesh_logical_shape: tuple[int, ...] | None = None
 
 
+@checks_types
 @final
 @dataclass(frozen=True)
 class ManualStageOption:

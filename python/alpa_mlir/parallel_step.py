@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.call_form import CallForm, positional
 from alpa_mlir.checkpoint.restore import StateTarget
@@ -48,6 +49,7 @@ class ParallelStep:
             args = positional(self.form.parameters, args, named, self.form.name)
         return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
+    @checks_types
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
         """The first state, made by a function where the step wants it.
 
@@ -101,6 +103,7 @@ class ParallelStep:
             return state.target(self.plan, lambda _: None, loaded)
         return state.target(self.plan, loaded.sharding_of_input)
 
+    @checks_types
     def record(
         self, path: str | Path | None = None, simulated: ChromeEvents | None = None
     ) -> Recording:
@@ -129,6 +132,7 @@ class ParallelStep:
         self.loaded.close()
 
 
+@checks_types
 def load(
     plan: Plan | str | Path,
     *,

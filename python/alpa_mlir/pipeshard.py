@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass, replace
 from math import prod
 from typing import Any, Literal, final
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
@@ -28,6 +29,7 @@ from alpa_mlir.submesh import SubmeshLike, submeshes_text
 _WHERE = "PipeshardParallel"
 
 
+@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class PipeshardParallel(Method):

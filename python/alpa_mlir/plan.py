@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import PlanFormatError, PlanMismatchError
 from alpa_mlir.plan_binaries import Binary, read_binaries, write_binaries
 from alpa_mlir.plan_check import check_references, cluster_difference, signature_difference
@@ -145,6 +146,7 @@ class Plan:
         return _from_pickle, (self.to_json(), {**self.modules, **self.explanations})
 
     @classmethod
+    @checks_types
     def load(cls, folder: str | Path) -> Plan:
         """Read the plan that `save` wrote to `folder`.
 
@@ -158,6 +160,7 @@ class Plan:
         plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
         return replace(plan, binaries=read_binaries(folder))
 
+    @checks_types
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
         folder = Path(folder)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from alpa_mlir import feasible, finalists, plan_cache, session, trees
 from alpa_mlir import trace as tracing
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.boundary import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.cache_folder import CacheLike, chosen_folder
 from alpa_mlir.candidates import Candidates
@@ -109,6 +110,7 @@ class TracedStep:
         """The StableHLO module."""
         return self.traced.as_text()
 
+    @checks_types
     def plan(
         self,
         cluster: ClusterLike = None,
@@ -251,6 +253,7 @@ class PlannedStep:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
         return self.plan.save(folder)
 
+    @checks_types
     def load(
         self,
         *,

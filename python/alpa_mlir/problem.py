@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from alpa_mlir import compiler, gurobi
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import ProblemFormatError, SolverError
 
 
@@ -66,6 +67,7 @@ def _highs_library() -> str:
     return next((str(file) for file in files if file.exists()), "")
 
 
+@checks_types
 def solve_problem(
     problem: str | os.PathLike[str] | Mapping[str, Any],
     *,

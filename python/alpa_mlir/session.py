@@ -8,6 +8,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.errors import AlpaError, ClusterFileError
 from alpa_mlir.hosts.interface import Hosts
@@ -48,6 +49,7 @@ class _Current:
 _current = _Current()
 
 
+@checks_types
 def init(
     cluster: ClusterLike | Literal["local", "ray"] = "ray",
     devices_per_node: int | None = None,

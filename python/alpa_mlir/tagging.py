@@ -22,6 +22,8 @@ from typing import Any
 import jax
 from jax.extend import core, source_info_util
 
+from alpa_mlir.argument_types import checks_types
+
 from . import jax_internals, random_keys, trees
 from .bare_marks import filled
 from .jaxpr_values import Values, bind, placed, stack_inside
@@ -235,6 +237,7 @@ def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
 
 
+@checks_types
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -275,6 +278,7 @@ def value_and_grad(
     return value_and_grad_fun
 
 
+@checks_types
 def grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,

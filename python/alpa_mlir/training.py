@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 
 import jax
 
+from alpa_mlir.argument_types import check_type, checks_types
 from alpa_mlir.checkpoint import (
     Saving,
     latest_checkpoint,
@@ -55,6 +56,7 @@ class Step(Protocol):
 Batches = Callable[[int], Any] | Iterable[Any]
 
 
+@checks_types
 @dataclass(frozen=True)
 class Resume:
     """How a run gets over failures.
@@ -81,6 +83,7 @@ class Resume:
                 )
 
 
+@checks_types
 def run(
     load: Callable[[], Step],
     state: Any,
@@ -187,6 +190,7 @@ class _Run:
                 raise
             _log.warning("a host cannot be replaced, planning again: %s", error)
             step = self.replan(error)
+        check_type(step, Step, "the step", "load")
         _log.info("workers are up after %.1f s", time.monotonic() - begin)
         return step
 

@@ -17,6 +17,7 @@ import pytest
 import steps
 import zoo
 from alpa_mlir import (
+    ArgumentTypeError,
     CheckpointError,
     DamagedCheckpointError,
     PipeshardParallel,
@@ -345,7 +346,7 @@ def test_steps_may_be_numbers_of_arrays(tmp_path):
         save_checkpoint(tmp_path, [int(step)], step=step, keep=np.int32(2)).wait()
     assert steps_in(tmp_path) == [4, 5]
     assert restore_checkpoint(tmp_path, step=np.int64(4)) == [4]
-    with pytest.raises(CheckpointError, match="step='4' is a str, expected a whole number"):
+    with pytest.raises(ArgumentTypeError, match="step='4' is a str; fix: give a whole"):
         restore_checkpoint(tmp_path, step="4")
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import (
+    ArgumentTypeError,
     CheckpointError,
     restore_checkpoint,
     save_checkpoint,
@@ -155,9 +156,11 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="step -1"):
         save_checkpoint(tmp_path, {}, step=-1)
     for number in (True, 1.5, "9", np.ones(2, int)):
-        with pytest.raises(CheckpointError, match=r"step=.* is a .*, expected a whole number"):
+        with pytest.raises(
+            ArgumentTypeError, match=r"save_checkpoint: step.* is an? .*; fix: give a wh"
+        ):
             save_checkpoint(tmp_path, {}, step=number)
-    with pytest.raises(CheckpointError, match=r"keep=1.5 is a float, expected a whole number"):
+    with pytest.raises(ArgumentTypeError, match=r"keep=1.5 is a float; fix: give a whole number"):
         save_checkpoint(tmp_path, {}, step=1, keep=1.5)
     assert list(tmp_path.iterdir()) == []
 

@@ -39,28 +39,13 @@ def numbered_in(folder: str | Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if _is_numbered(path))
 
 
-def whole_number(value: Any, what: str) -> int:
-    """A number of Python, NumPy or JAX as one of Python.
-
-    Raises:
-        CheckpointError: it is no whole number.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise CheckpointError(f"{what}={value!r} is a {kind}, expected a whole number") from None
-
-
 def step_number(step: Any) -> int:
-    """The number of a step.
+    """The number of a step, which may be one of NumPy or JAX.
 
     Raises:
         CheckpointError: it is none.
     """
-    number = whole_number(step, "step")
+    number = operator.index(step)
     if number < 0:
         raise CheckpointError(f"step {number}", fix="number steps from 0")
     return number

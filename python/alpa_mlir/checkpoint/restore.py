@@ -13,6 +13,7 @@ import jax.numpy
 import numpy as np
 
 from alpa_mlir import tree_json, trees
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.checkpoint.folders import choose_step, steps_in
 from alpa_mlir.checkpoint.leaves import index_box
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest
@@ -97,6 +98,7 @@ class HasState(Protocol):
         ...
 
 
+@checks_types
 def latest_checkpoint(folder: str | Path) -> int | None:
     """The highest step of which there is a checkpoint; None if there is none.
 
@@ -108,6 +110,7 @@ def latest_checkpoint(folder: str | Path) -> int | None:
     return present[-1] if present else None
 
 
+@checks_types
 def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | None = None) -> Any:
     """The state that was saved, in the form that is wanted.
 

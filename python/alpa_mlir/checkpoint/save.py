@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.checkpoint.folders import Writing, step_number, whole_number
+from alpa_mlir.argument_types import checks_types
+from alpa_mlir.checkpoint.folders import Writing, step_number
 from alpa_mlir.checkpoint.leaves import (
     copied_shards,
     held_boxes,
@@ -93,6 +95,7 @@ class Saving:
         return self.folder
 
 
+@checks_types
 def save_checkpoint(
     folder: str | Path, state: Any, *, step: int, keep: int | None = None
 ) -> Saving:
@@ -120,7 +123,7 @@ def save_checkpoint(
         >>> saving = save_checkpoint("run/checkpoints", state, step=100, keep=3)  # doctest: +SKIP
         >>> saving.wait()                                                       # doctest: +SKIP
     """
-    step, keep = step_number(step), None if keep is None else whole_number(keep, "keep")
+    step, keep = step_number(step), None if keep is None else operator.index(keep)
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep={keep}", fix="keep at least one checkpoint")
     require_tensorstore()

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -41,6 +42,7 @@ _CLOSE_SECONDS = 2.0  # For workers to finish what they do before they are ended
 _GRACE_SECONDS = 5.0  # For others to answer, or fail by themselves.
 
 
+@checks_types
 @dataclass(frozen=True)
 class Limits:
     """How long things may take.

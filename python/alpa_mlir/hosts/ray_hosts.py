@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import alpa_mlir
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import DevicesError, WorkerError, WorkerLostError
 from alpa_mlir.hosts.calls import Calls
@@ -123,6 +124,7 @@ class RayGroup(ProcessGroup):
         return tuple(facts.pid for facts in self.facts)
 
 
+@checks_types
 class RayWorkers:
     """Starts the workers of a plan as actors of Ray, one on each node.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import alpa_mlir
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import DevicesError
 from alpa_mlir.hosts.calls import OUT_OF_MEMORY, Calls, Streams
@@ -144,6 +145,7 @@ class LocalProcessGroup(ProcessGroup):
         return tuple(process.popen.pid for process in self._processes)
 
 
+@checks_types
 class ProcessWorkers:
     """Starts the workers of a plan as processes of this machine.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cache_folder import CacheLike
 from alpa_mlir.errors import DevicesError, PlacementError, WorkerError
 from alpa_mlir.hosts.interface import Progress
@@ -111,6 +112,7 @@ class ThreadGroup:
                 thread.close()
 
 
+@checks_types
 class ThreadWorkers:
     """Starts a plan's workers in threads of this process; see `Hosts`.
 

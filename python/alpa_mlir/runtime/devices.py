@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import DevicesError
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_stage import MeshInfo
@@ -20,6 +21,7 @@ _jax: Any = jax
 _FLAG = "xla_force_host_platform_device_count"
 
 
+@checks_types
 def use_virtual_devices(count: int) -> list[Device]:
     """Make JAX offer at least `count` virtual CPU devices in this process.
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import PlacementError
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_check import host_groups
 
 
+@checks_types
 @dataclass(frozen=True)
 class Placement:
     """The devices of each worker. A worker is one process of one host.

@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.plan import Plan
 from alpa_mlir.simulator.costs import function_seconds
@@ -20,6 +21,7 @@ from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, T
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
 
 
+@checks_types
 def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
     """Execute a plan's instruction lists on a described cluster.
 

@@ -42,7 +42,7 @@ def _():
 @row("shutdown")
 def _():
     closed = []
-    workers = types.SimpleNamespace(close=lambda: closed.append(True))
+    workers = types.SimpleNamespace(start=None, close=lambda: closed.append(True))
     alpa_mlir.init(CLUSTER, workers=workers)
     step = alpa_mlir.parallelize(train_step)
     assert step.trace(*example()).cluster == CLUSTER
