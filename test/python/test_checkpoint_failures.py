@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -191,6 +192,27 @@ def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="has 48 bytes, 47 are free; fix: make room"):
         save_checkpoint(tmp_path, GOOD, step=2, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["1"]
+
+
+def test_file_systems_without_locks(tmp_path, monkeypatch):
+    """Are saved to, and what others left there stays, as they may still be writing."""
+    left = tmp_path / ".saving-1-ab"
+    left.mkdir()
+    (left / "lock").touch()
+
+    def refuse(number):
+        def flock(*_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(folders.fcntl, "flock", flock)
+
+    refuse(errno.EOPNOTSUPP)
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    check_same(GOOD, restore_checkpoint(tmp_path))
+    refuse(errno.EIO)
+    with pytest.raises(CheckpointError, match="cannot write: Input/output error"):
+        save_checkpoint(tmp_path, GOOD, step=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".saving-1-ab", "1"]
 
 
 def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):

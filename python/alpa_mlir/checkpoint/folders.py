@@ -22,6 +22,8 @@ from alpa_mlir.errors import CheckpointError, DamagedCheckpointError
 
 _SAVING, _DELETING, _LOCK = ".saving-", ".deleting-", "lock"
 _DAMAGED = ".damaged"  # After a step's number.
+# Of file systems that are mounted without locks: what is left there, nobody clears away.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _NUMBER = re.compile("0|[1-9][0-9]*")
 _OURS = re.compile(rf"\{_SAVING}.*|\{_DELETING}.*|({_NUMBER.pattern})\{_DAMAGED}(-[0-9]+)?")
 
@@ -157,7 +159,13 @@ class Writing:
                 lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
             except FileNotFoundError:
                 continue
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(lock)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
             if os.fstat(lock).st_nlink:
                 self._lock = lock
                 return folder
