@@ -14,9 +14,10 @@
   The programs are timed in this process on one core: `in turn`, as a worker runs them, and `alone`,
   each again and again (runtime_bare.py). `more` is by how much steps that the driver waits for, one
   by one, take longer: the best step than with the least seconds of each function, the median one
-  than with the median of rounds. Target: at most 10 %. `of_sum` is the step beside the sum of all
-  functions and transfers, as one worker would do them: two workers without any overhead come to
-  somewhat more than half.
+  than with the median of rounds, and `side by side` the median of rounds of which each has its
+  programs timed right before and behind its steps. Target: at most 10 %. `of_sum` is the step
+  beside the sum of all functions and transfers, as one worker would do them: two workers without
+  any overhead come to somewhat more than half.
 - `torch`: the same GPT on torch.distributed.pipelining (gloo, 1F1B), its steps and ours in turn.
   `--torch-python` names an interpreter with a CPU build of torch; without one the part is left out.
 
@@ -48,6 +49,9 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("step", "run", "gpt", "torch")
 CORES = sorted(os.sched_getaffinity(0))
 ONE_THREAD = {"NPROC": "1"}
+# Steps until two cores are as fast side by side as one is alone: a machine that is virtual gives
+# them back what it took while one was idle only after a second or two.
+WARM_UP = 25
 HOST = {"memory_bytes": "4GiB", "memory_bandwidth": 1e10, "peak_flops": {"float32": 2e10}}
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -283,53 +287,59 @@ def gpt(options: argparse.Namespace, micro_batches: int) -> tuple[Any, Any, Any]
     return plan_stages(demo.train_step, state, batch, 2, micro_batches), state, batch
 
 
-def bare_seconds(plan: Any, turns: Any, realtime: bool) -> dict[str, dict[tuple[int, str], float]]:
-    """The seconds of each phase of each stage without a runtime, on one core."""
-    import runtime_bare
-
-    bind(os.getpid(), CORES[:1], realtime)
-    try:
-        return {"in turn": turns.seconds(5), "alone": runtime_bare.alone_seconds(plan)}
-    finally:
-        bind(os.getpid(), CORES, realtime)
-
-
 def measure_gpt(options: argparse.Namespace) -> dict[str, Any]:
     """Part `gpt`."""
     import runtime_bare
 
     planned, state, batch = gpt(options, 4)
+    plan = planned.plan
     real: list[float] = []
+    more: list[float] = []
     functions: dict[str, dict[tuple[int, str], list[float]]] = {"in turn": {}, "alone": {}}
-    turns = runtime_bare.Turns(planned.plan)
+    turns = runtime_bare.Turns(plan)
+
+    def bare(how: str, measure: Callable[[], dict[tuple[int, str], float]]) -> float:
+        """Seconds of a step of programs measured now, on one core."""
+        bind(os.getpid(), CORES[:1], options.realtime)
+        try:
+            found = measure()
+        finally:
+            bind(os.getpid(), CORES, options.realtime)
+        for key, seconds in found.items():
+            functions[how].setdefault(key, []).append(seconds)
+        return runtime_bare.pipeline_seconds(plan, found)[0]
+
     turns.seconds(5)
     with on_workers(planned, options) as step:
         _, state = timed(step, state, batch, 5)
         for i in range(options.rounds):
             progress(f"gpt: round {i + 1} of {options.rounds}")
-            for how, found in bare_seconds(planned.plan, turns, options.realtime).items():
-                for key, seconds in found.items():
-                    functions[how].setdefault(key, []).append(seconds)
-            for _ in range(10):
+            bare("alone", lambda: runtime_bare.alone_seconds(plan))
+            before = bare("in turn", lambda: turns.seconds(5))
+            steps: list[float] = []
+            for _ in range(WARM_UP + 20):
                 seconds, state = timed(step, state, batch, 1)
-                real.append(seconds)
-    steps = summary(real)
-    result: dict[str, Any] = {"hosts": options.hosts, "step_seconds": steps, "target_more": 0.1}
-    for how, found in functions.items():
-        each = {key: summary(seconds) for key, seconds in found.items()}
-        bare = {
-            kind: runtime_bare.pipeline_seconds(
-                planned.plan, {key: seconds[kind] for key, seconds in each.items()}
-            )
+                steps.append(seconds)
+            steps = steps[WARM_UP:]
+            after = bare("in turn", lambda: turns.seconds(5))
+            more.append(statistics.median(steps) / ((before + after) / 2) - 1)
+            real += steps
+    found = summary(real)
+    result: dict[str, Any] = {"hosts": options.hosts, "step_seconds": found, "target_more": 0.1}
+    for how, each in functions.items():
+        took = {key: summary(seconds) for key, seconds in each.items()}
+        by_kind = {
+            kind: runtime_bare.pipeline_seconds(plan, {key: t[kind] for key, t in took.items()})
             for kind in ("median", "best")
         }
         result[how] = {
-            "seconds": {kind: pipeline for kind, (pipeline, _) in bare.items()},
-            "sum_seconds": {kind: total for kind, (_, total) in bare.items()},
-            "more": {kind: steps[kind] / pipeline - 1 for kind, (pipeline, _) in bare.items()},
-            "of_sum": {kind: steps[kind] / total for kind, (_, total) in bare.items()},
-            "functions": {f"stage {i} {phase}": took for (i, phase), took in each.items()},
+            "seconds": {kind: pipeline for kind, (pipeline, _) in by_kind.items()},
+            "sum_seconds": {kind: total for kind, (_, total) in by_kind.items()},
+            "more": {kind: found[kind] / pipeline - 1 for kind, (pipeline, _) in by_kind.items()},
+            "of_sum": {kind: found[kind] / total for kind, (_, total) in by_kind.items()},
+            "functions": {f"stage {i} {phase}": t for (i, phase), t in took.items()},
         }
+    result["in turn"]["more"]["side by side"] = statistics.median(more)
     return result
 
 
