@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import sys
 from pathlib import Path
 
@@ -16,12 +14,6 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
 from reshard_by_hand import chains, network, sends
 from reshard_cases import Case, Seeded, random_case
-
-
-def test_examples():
-    failed, tried = doctest.testmod(importlib.import_module("alpa_mlir.reshard.bounds"))
-    assert failed == 0
-    assert tried > 0
 
 
 def brute_slow_bytes(case):

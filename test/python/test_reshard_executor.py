@@ -24,8 +24,9 @@ from reshard_by_hand import chains, sends, steps_of
 from reshard_cases import Seeded, random_case
 
 
-def test_examples():
-    failed, tried = doctest.testmod(importlib.import_module("alpa_mlir.reshard.executor"))
+@pytest.mark.parametrize("name", ["executor", "network", "bounds"])
+def test_examples(name):
+    failed, tried = doctest.testmod(importlib.import_module(f"alpa_mlir.reshard.{name}"))
     assert failed == 0
     assert tried > 0
 
