@@ -1,7 +1,7 @@
 """What the programs of a step take without a runtime: parts of benchmark/runtime.py.
 
 Both ways compute in this process, on one core. `alone_seconds` calls each function again and again
-on the same arrays. `in_turn_seconds` calls the very programs that a worker has, with the sums of
+on the same arrays. `Turns` calls the very programs that a worker has, with the sums of
 micro-batches in them and buffers given away, in the worker's order on arrays that come and go as in
 its steps; what other workers send is there at once. A program has begun and ended before the next
 one begins, so nothing else takes the core meanwhile.
@@ -28,9 +28,8 @@ from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
 from alpa_mlir.runtime.linear import merge_programs
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Backend, Job, Meshes, Program
-from alpa_mlir.runtime.reshard_part import reshard_part
 from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.runtime.worker_step import remote_reshards, worker_step
+from alpa_mlir.runtime.worker_step import remote_parts, worker_step
 from alpa_mlir.simulator import simulate
 from alpa_mlir.transport.interface import DONE, Sending
 from alpa_mlir.transport.memory import aligned, shaped
@@ -157,11 +156,6 @@ class Turns:
         plan, share = self._plan, worker_step(self._plan, merged, placement, rank)
         device: Any = _jax.devices()[0]
         own = dict.fromkeys(placement.workers[rank], device)
-        parts = {
-            by: reshard_part(info, placement.owners, rank, np.dtype(info.source.dtype).itemsize)
-            for by in remote_reshards(plan, share)
-            for info in (plan.reshards[by],)
-        }
         return bind_step(
             plan,
             share,
@@ -170,14 +164,16 @@ class Turns:
             max_in_flight=MAX_IN_FLIGHT,
             backend=self._backend,
             progress=None,
-            ends=Ends(parts, own, Wires(_NoTransport(), _raise)),
+            ends=Ends(
+                remote_parts(plan, share, placement, rank), own, Wires(_NoTransport(), _raise)
+            ),
         )
 
     def _zeros(self, bound: BoundStep, places: Sequence[Place]) -> dict[int, Any]:
         found: dict[int, Any] = {}
         for place in places:
             tensor = bound.step.values[place.value].tensor
-            zeros = np.zeros(tensor.shape, tensor.dtype)
+            zeros = np.zeros(tensor.shape, _jax.numpy.dtype(tensor.dtype))
             found[place.value] = _jax.device_put(zeros, bound.shardings[place.value])
         return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -32,12 +31,11 @@ from alpa_mlir.runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_mlir.runtime.placement import Placement
 from alpa_mlir.runtime.program import Job, Progress
 from alpa_mlir.runtime.recorder import Event, clock
-from alpa_mlir.runtime.reshard_part import reshard_part
 from alpa_mlir.runtime.step_inputs import StepInputs
 from alpa_mlir.runtime.under_way import UnderWay
 from alpa_mlir.runtime.wires import Wires
 from alpa_mlir.runtime.worker_checks import check_devices, check_ends
-from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_reshards, worker_step
+from alpa_mlir.runtime.worker_step import meshes_of_inputs, remote_parts, worker_step
 from alpa_mlir.runtime.xla import Device, as_any
 from alpa_mlir.transport.device import DeviceTransport
 from alpa_mlir.transport.interface import Transport
@@ -109,11 +107,7 @@ class Worker:
         ends = None
         if transport is not None:
             self._wires = Wires(transport, self._fail, device_transport)
-            parts = {
-                by: reshard_part(info, placement.owners, rank, _itemsize(info.source.dtype))
-                for by in remote_reshards(plan, share)
-                for info in (plan.reshards[by],)
-            }
+            parts = remote_parts(plan, share, placement, rank)
             ends = Ends(parts, own, self._wires)
         else:
             self._wires = None
@@ -400,8 +394,3 @@ class Worker:
                     found[uid] = parts
             self._small.popleft()
         return found
-
-
-@cache
-def _itemsize(dtype: str) -> int:
-    return int(_jnp.dtype(dtype).itemsize)

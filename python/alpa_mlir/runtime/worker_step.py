@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
+
+import jax.numpy
 
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_reshard import Tile, place_tiles
@@ -21,6 +24,9 @@ from alpa_mlir.runtime.actions import (
     drop_at_last_use,
 )
 from alpa_mlir.runtime.placement import Placement
+from alpa_mlir.runtime.reshard_part import ReshardPart, reshard_part
+
+_jnp: Any = jax.numpy
 
 
 def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -> LinearStep:
@@ -37,9 +43,21 @@ def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -
     return replace(step, actions=drop_at_last_use(actions, kept))
 
 
-def remote_reshards(plan: Plan, step: LinearStep) -> set[int]:
-    """The reshards of which a worker has a part, and does not do all."""
-    return {action.by for action in step.actions if isinstance(action, Send | Exchange)}
+def remote_parts(
+    plan: Plan, step: LinearStep, placement: Placement, rank: int
+) -> dict[int, ReshardPart]:
+    """What worker `rank` does of each reshard of which it has a part, and does not do all.
+
+    Args:
+        step: its share (`worker_step`).
+    """
+    numbers = {action.by for action in step.actions if isinstance(action, Send | Exchange)}
+    found: dict[int, ReshardPart] = {}
+    for by in numbers:
+        info = plan.reshards[by]
+        itemsize = _jnp.dtype(info.source.dtype).itemsize
+        found[by] = reshard_part(info, placement.owners, rank, itemsize)
+    return found
 
 
 def meshes_of_inputs(step: LinearStep) -> dict[tuple[int, int | None], int]:
