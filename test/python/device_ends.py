@@ -103,7 +103,7 @@ def eventually(condition, seconds: float = 20) -> None:
 def is_quiet(end: DeviceTransport) -> bool:
     """Whether an end knows of all that it was asked to send that it is there."""
     outlets = [outlet for _, outlet in end.outlets()]
-    asked = all(outlet._asked == outlet._waited for outlet in outlets)
+    asked = all(outlet._values.count == outlet._waited for outlet in outlets)
     return asked and not any(peer._offered for peer in end._peers.values())
 
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from alpa_mlir.runtime.xla import Device, put_on
 from alpa_mlir.transport.carrier import Block
 from alpa_mlir.transport.channel import Outlet
 from alpa_mlir.transport.device import DeviceTransport
+from alpa_mlir.transport.ending_queue import EndingQueue
 from alpa_mlir.transport.interface import Sending, Transport, description
 from alpa_mlir.transport.memory import aligned, shaped
 
@@ -80,31 +80,20 @@ class _Sender(threading.Thread):
 
     def __init__(self, transport: Transport, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="alpa-mlir sends", daemon=True)
-        self.asked = self.done = 0  # Each is changed by one thread only.
-        self._queue: SimpleQueue[tuple[Any, Outgoing, int, Ticket] | None] = SimpleQueue()
-        self._ending = threading.Lock()  # Nothing is put behind the end of the queue.
-        self._ended = False
+        self.done = 0  # Changed by this thread only.
+        self.asked: EndingQueue[tuple[Any, Outgoing, int, Ticket]] = EndingQueue()
         self._transport = transport
         self._failed = failed
 
     def ask(self, value: Any, outgoing: Outgoing, copy: int) -> Ticket:
         """Sends a value when it is there, and what was asked for before is sent."""
         ticket = Ticket()
-        with self._ending:
-            if not self._ended:
-                self.asked += 1
-                self._queue.put((value, outgoing, copy, ticket))
-                return ticket
+        if self.asked.put((value, outgoing, copy, ticket)):
+            return ticket
         return Ticket(_STARTED, error=TransportError("the worker was closed"))
 
-    def end(self) -> None:
-        """Nothing more is asked for; the thread ends when all has been sent."""
-        with self._ending:
-            self._ended = True
-            self._queue.put(None)
-
     def run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self.asked.get()) is not None:
             value, outgoing, copy, ticket = item
             del item
             try:
@@ -187,7 +176,7 @@ class Wires:
             sender.start()
 
         def send(value: Any, copy: int) -> Ticket:
-            if sender.asked == sender.done and _is_there(value):
+            if sender.asked.count == sender.done and _is_there(value):
                 return self._send_now(value, outgoing, copy)
             return sender.ask(value, outgoing, copy)
 
@@ -345,7 +334,7 @@ class Wires:
     def close(self) -> None:
         """Ends the threads; what has been asked for is sent before, if the transport is open."""
         for sender in self._senders.values():
-            sender.end()
+            sender.asked.end()
         for sender in self._senders.values():
             if sender is not threading.current_thread():
                 sender.join(timeout=10)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 
 from alpa_mlir.errors import TransportError
 from alpa_mlir.transport.carrier import Block, Memory, Sink, Source
+from alpa_mlir.transport.ending_queue import EndingQueue
 from alpa_mlir.transport.interface import Sending, check_tag
 
 # Ends all messages of two ends; told whether something went wrong here: else the other end is gone.
@@ -110,10 +111,8 @@ class Outlet:
         self._offer = offer
         self._written = written
         self._failed = failed
-        self._asked = self._waited = 0  # Each is changed by one thread only.
-        self._ending = Lock()  # Nothing is put behind the end of the values.
-        self._ended = False
-        self._values: SimpleQueue[Sent | None] = SimpleQueue()
+        self._waited = 0  # Changed by one thread only.
+        self._values: EndingQueue[Sent] = EndingQueue()
         self._rooms: SimpleQueue[tuple[int, Sent, bytes] | None] = SimpleQueue()
         self._source: Source | None = None
 
@@ -144,16 +143,12 @@ class Outlet:
         """
         check_tag(tag << 1)
         sent = Sent(tag, description, memory)
-        if self._asked == self._waited and memory.is_ready():
+        if self._values.count == self._waited and memory.is_ready():
             self._offer(sent)
             self.count += 1
             return sent
-        with self._ending:
-            if not self._ended:
-                self._asked += 1
-                self._values.put(sent)
-                return sent
-        self._offer(sent)  # Raises what ended it.
+        if not self._values.put(sent):
+            self._offer(sent)  # Raises what ended it.
         return sent
 
     def _offer_values(self) -> None:
@@ -192,9 +187,7 @@ class Outlet:
 
     def end(self) -> None:
         """Nothing more is sent; what `offer` raises from now on is the reason."""
-        with self._ending:
-            self._ended = True
-            self._values.put(None)
+        self._values.end()
         self._rooms.put(None)
         if self._source is not None:
             self._source.end()
