@@ -333,7 +333,7 @@ def test_folders_of_leaves():
 @pytest.mark.slow
 def test_many_bytes(tmp_path, monkeypatch):
     """More than may be in flight at once."""
-    monkeypatch.setattr(store, "MAX_BYTES_IN_FLIGHT", 1 << 20)
+    monkeypatch.setattr(store, "MAX_BYTES_AHEAD", 1 << 20)
     state = {str(i): np.random.default_rng(i).standard_normal((700, 600)) for i in range(40)}
     save_checkpoint(tmp_path, state, step=1).wait()
     check_same(state, restore_checkpoint(tmp_path, state))

@@ -22,7 +22,7 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.checkpoint import remote, steps_in
+from alpa_mlir.checkpoint import fill, remote, steps_in
 from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
 from alpa_mlir.hosts.threads import ThreadWorkers
 from alpa_mlir.runtime.array import DistributedArray
@@ -93,7 +93,7 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
     state, batch = handmade.arguments(2)
     state, _, _ = step(state, batch)
     written, read = [], []
-    writing, reading = remote.write_shards, remote.read_boxes
+    writing, reading = remote.write_shards, fill.read_boxes
 
     def write(folder, leaves, shards):
         written.append([(leaf.name, p.box) for (_, leaf), own in zip(leaves, shards, strict=True)
@@ -106,7 +106,7 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
         return reading(folder, wanted)
 
     monkeypatch.setattr(remote, "write_shards", write)
-    monkeypatch.setattr(remote, "read_boxes", read_boxes)
+    monkeypatch.setattr(fill, "read_boxes", read_boxes)
     save_checkpoint(tmp_path, state, step=1).wait()
     halves = [
         [("['w0']", ((0, 8), (0, 8))), ("['w0']", ((0, 8), (8, 16)))],

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax.numpy
-import numpy as np
 
 from alpa_mlir.checkpoint.leaves import Shard, copied_shards
 from alpa_mlir.checkpoint.manifest import LeafRecord
-from alpa_mlir.checkpoint.store import check_chunks, read_boxes, write_shards
-from alpa_mlir.errors import AlpaError, CheckpointError, TransportError
+from alpa_mlir.checkpoint.store import write_shards
+from alpa_mlir.errors import AlpaError, TransportError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.runtime.array import DistributedArray
-from alpa_mlir.runtime.host_parts import Filling, shifted
 
 _jnp: Any = jax.numpy
 
@@ -148,46 +146,3 @@ def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
     """
     shards = [copied_shards([(row, array_of(uid)) for row, uid in task.pieces]) for task in tasks]
     return Copies(tasks, shards)
-
-
-def fill(
-    folder: str, tasks: Sequence[RestoreTask], forms: Mapping[int, Mapping[Any, Filling]]
-) -> None:
-    """Read parts of arrays from a checkpoint, each once, and put them where they belong.
-
-    Args:
-        forms: the arrays that are made of each input of the plan.
-
-    Raises:
-        CheckpointError: a shard is missing or damaged.
-    """
-    path = Path(folder)
-    distinct = [
-        list({b: None for f in forms[task.index].values() for b in f.boxes}) for task in tasks
-    ]
-    there = [
-        (task.leaf, [shifted(box, task.row) for box in wanted])
-        for task, wanted in zip(tasks, distinct, strict=True)
-    ]
-    check_chunks(path, there)
-    data = read_boxes(path, [(leaf, box) for leaf, wanted in there for box in wanted])
-    for task, wanted in zip(tasks, distinct, strict=True):
-        for box in wanted:
-            part = as_dtype(next(data), task.dtype, task.leaf.name)
-            for filling in forms[task.index].values():
-                filling.put(box, part)
-            del part
-
-
-def as_dtype(data: np.ndarray[Any, Any], dtype: str, name: str) -> np.ndarray[Any, Any]:
-    """A Python number as the type that is wanted; other arrays have it.
-
-    Raises:
-        CheckpointError: the number does not fit.
-    """
-    wanted = _jnp.dtype(dtype)
-    if data.dtype == wanted:
-        return data
-    if wanted.kind in "iu" and not np.iinfo(wanted).min <= data.item() <= np.iinfo(wanted).max:
-        raise CheckpointError(f"{data.item()} does not fit {dtype}", where=name)
-    return data.astype(wanted)

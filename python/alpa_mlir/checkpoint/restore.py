@@ -14,11 +14,12 @@ import numpy as np
 
 from alpa_mlir import tree_json, trees
 from alpa_mlir.argument_types import checks_types
+from alpa_mlir.checkpoint.fill import Piece, fill
 from alpa_mlir.checkpoint.folders import choose_step, steps_in
 from alpa_mlir.checkpoint.leaves import index_box
 from alpa_mlir.checkpoint.manifest import LeafRecord, Manifest
-from alpa_mlir.checkpoint.remote import RestoreTask, as_dtype
-from alpa_mlir.checkpoint.store import check_chunks, read_boxes
+from alpa_mlir.checkpoint.remote import RestoreTask
+from alpa_mlir.checkpoint.store import check_chunks
 from alpa_mlir.errors import AlpaError, CheckpointError
 from alpa_mlir.hosts.interface import Reply
 from alpa_mlir.plan_reshard import Box
@@ -259,19 +260,14 @@ def _kind(dtype: str) -> str:
 def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -> list[Any]:
     """Leaves, made part by part as these are read."""
     places = [_places(leaf) for leaf in wanted]
-    parts = [list({box: None for place in own for box in place.boxes}) for own in places]
-    check_chunks(path, zip(records, parts, strict=True))
-    order = [(record, box) for record, boxes in zip(records, parts, strict=True) for box in boxes]
-    data = read_boxes(path, order)
-    result: list[Any] = []
-    for leaf, own, boxes in zip(wanted, places, parts, strict=True):
-        for box in boxes:
-            part = as_dtype(next(data), leaf.dtype, leaf.name)
-            for place in own:
-                place.put(box, part)
-            del part
-        result.append(_made(leaf, [place.array() for place in own]))
-    return result
+    pieces = [
+        Piece(record, leaf.dtype, 0, own)
+        for record, leaf, own in zip(records, wanted, places, strict=True)
+    ]
+    return [
+        _made(leaf, [place.array() for place in own])
+        for leaf, own, _ in zip(wanted, places, fill(path, pieces), strict=True)
+    ]
 
 
 class _OnHost:

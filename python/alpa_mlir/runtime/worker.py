@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -183,7 +184,7 @@ class Worker:
         Raises:
             CheckpointError: a shard is missing or damaged. Nothing is kept.
         """
-        from alpa_mlir.checkpoint.remote import fill
+        from alpa_mlir.checkpoint.fill import Piece, fill
 
         self._store.check_open()
         forms: dict[int, dict[Form, Filling]] = {task.index: {} for task in tasks}
@@ -191,8 +192,10 @@ class Worker:
             if place.arg in forms:
                 cutter = self._bound.cutters[place.value]
                 forms[place.arg][self._inputs.form(place)] = cutter.filling()
+        pieces = [Piece(t.leaf, t.dtype, t.row, list(forms[t.index].values())) for t in tasks]
         with self._under_way.takes_time():
-            fill(folder, tasks, forms)
+            for _ in fill(Path(folder), pieces):
+                pass
         for task in tasks:
             self._placed[task.uid] = task.index
             made = {form: filling.array() for form, filling in forms[task.index].items()}
