@@ -1,7 +1,10 @@
 # Commands for people and for continuous integration; `make help` lists them.
 
 VENV ?= .venv
-PYTHON ?= python3.11
+# The newest that works here; its packages are pinned in python/requirements-VERSION.lock.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell .ci/find-python)
+endif
 PY := $(VENV)/bin/python
 BUILD ?= build
 JOBS ?= $(shell nproc)
@@ -23,9 +26,12 @@ help: ## Show this list
 setup: ## Install what is missing: system packages and the Python environment
 	@VENV=$(VENV) PYTHON=$(PYTHON) .ci/setup
 
-$(BUILD)/build.ninja: | setup
+# `setup` writes it anew when the packages change, maybe with another version of Python.
+$(VENV)/.lock: setup ;
+
+$(BUILD)/build.ninja: $(VENV)/.lock
 	@echo "== configuring"
-	@cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 \
+	@cmake --fresh -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 \
 	  && mv $(BUILD).log $(BUILD)/configure.log || { cat $(BUILD).log; rm -rf $(BUILD).log $(BUILD)/CMakeCache.txt $(BUILD)/CMakeFiles; exit 1; }
 
 build: setup $(BUILD)/build.ninja ## Build alpa-opt, alpa-solve and the native module
@@ -46,7 +52,7 @@ lint: setup ## Check formatting, types and spelling
 	@echo "== lint"
 	@$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
-	@$(VENV)/bin/pyright
+	@$(VENV)/bin/pyright --pythonpath $(PY)
 	@types=$$(PYTHONPATH=python $(VENV)/bin/pyright --pythonpath $(PY) --verifytypes alpa_mlir --ignoreexternal) \
 	  || { echo "$$types" | grep -B1 -A3 'error:'; exit 1; }
 	@$(VENV)/bin/typos
@@ -80,10 +86,11 @@ format: setup ## Rewrite sources in the project's format
 	@$(VENV)/bin/clang-format -i $(CXX_FILES)
 	@$(VENV)/bin/ruff check -q --fix . ; $(VENV)/bin/ruff format -q .
 
-lock: ## Pin the newest versions that requirements.in allows
-	@rm -rf build/lock && $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q -r python/requirements.in
-	@(echo "# Made by \`make lock\` from requirements.in; exact versions for Python 3.11 on Linux."; \
-	  build/lock/bin/pip freeze) > python/requirements.lock
+lock: ## Pin the newest versions that requirements.in allows, for the version of PYTHON
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') && rm -rf build/lock && \
+	  $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q -r python/requirements.in && \
+	  (echo "# Made by \`make lock\` from requirements.in; exact versions for Python $$version on Linux."; \
+	  build/lock/bin/pip freeze) > python/requirements-$$version.lock
 
 clean: ## Remove what was built (not the Python environment)
 	@rm -rf $(BUILD) build-wheel dist docs/generated python/alpa_mlir/_native*.so

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+TRIED = "0.10.2 to 0.12"
 _ENTRY = "vjp"  # the function that jax.grad and jax.value_and_grad call, in jax._src.api
 
 
@@ -109,3 +110,12 @@ def accept_as_array(kind: type, array_of: Callable[[Any], jax.Array]) -> None:
 
     mappings[kind] = aval
     register(kind, array_of)
+
+
+def params_of(eqn: Any) -> dict[str, Any]:
+    """The parameters of an equation.
+
+    Those of an op that is an object (`call_hi_primitive`) are the object's: from JAX 0.11 on,
+    `jax.checkpoint` is one with `jax_remat3`.
+    """
+    return getattr(eqn.params.get("_prim"), "params", eqn.params)

@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import alpa_mlir
@@ -19,7 +20,7 @@ import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.checkpoint import save_checkpoint
 from test_equality import CLUSTER
-from test_schedule_equality import by_parts, model
+from test_schedule_equality import model
 
 ALL = ("here", "threads", "processes")
 TWO = ((0, 1), (2,))  # Devices of each worker.
@@ -47,10 +48,7 @@ def save_case(folder, name, method, placement, how, checkpoint=False):
     planned.save(folder / "plan")
     step, steps, current = jax.jit(model(name).step), [], state
     for number in (1, 2):
-        if name == "wide_resnet":
-            current, metrics = by_parts(step, current, batch)
-        else:
-            current, metrics = step(current, batch)
+        current, metrics = step(current, batch)
         found = jax.device_get((jax.tree.leaves(current), jax.tree.leaves(metrics)))
         steps.append(found)
         if checkpoint and number == 1:
@@ -66,7 +64,11 @@ def staged(**options):
 @pytest.fixture(scope="module")
 def later_python():
     """A Python that later versions of JAX are made for; skips where there is none."""
-    for name in filter(None, (os.environ.get("NEWER_PYTHON"), *PYTHONS)):
+    given = os.environ.get("NEWER_PYTHON")
+    own = sys.executable if sys.version_info >= (3, 12) else None
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    kept = [str(x) for n in PYTHONS for x in pyenv.glob(f"{n.removeprefix('python')}.*/bin/python")]
+    for name in filter(None, (given, own, *PYTHONS, *kept)):
         # A name on the path may be that of a program which only says that there is none.
         if (
             shutil.which(name)
@@ -81,7 +83,7 @@ def cases(tmp_path_factory, later_python):
     folder = tmp_path_factory.mktemp("cases")
     save_case(folder / "gpt", "gpt", staged(schedule="1f1b"), TWO, ALL, checkpoint=True)
     save_case(folder / "moe", "moe", staged(export="collectives"), TWO, ALL)
-    save_case(folder / "wide_resnet", "wide_resnet", staged(), TWO, ALL)
+    save_case(folder / "unet", "unet", staged(), TWO, ALL)
     one = ShardParallel(mesh_shape=(2, 2), num_micro_batches=2)
     # Both processes have a part of its mesh.
     save_case(folder / "spanning", "gpt", one, ((0, 1), (2, 3)), ("here", "processes"))
