@@ -48,10 +48,10 @@ def measure(layers: int, micro_batches: int, run: bool) -> dict[str, Any]:
     """One row: name, sizes, what was found, and seconds by column."""
     model = gpt(layers)
     watch = Stopwatch()
-    traced = trace(model.step, model.state, model.batch, num_micro_batches=micro_batches)
+    traced = trace(model.step, model.state, model.batch)
     watch.mark("trace")
     module = Module(traced.text, model.name).annotate(traced.signature.to_json())
-    module.run("alpa-import,alpa-cluster-layers")
+    module.run(f"alpa-import,alpa-split-batch{{micro-batches={micro_batches}}},alpa-cluster-layers")
     watch.mark("import")
     module.run(f"alpa-search-stages{{cluster={CLUSTER} num-micro-batches={micro_batches}}}")
     watch.mark("search")

@@ -70,10 +70,10 @@ NO_LIMIT = 1 << 60
 def imported(model: BenchmarkModel, micro_batches: int, path: Path) -> dict[str, float]:
     """Write the imported step to `path`; seconds of tracing and import."""
     start = time.perf_counter()
-    traced = trace(model.step, model.state, model.batch, num_micro_batches=micro_batches)
+    traced = trace(model.step, model.state, model.batch)
     middle = time.perf_counter()
     module = Module(traced.text, model.name).annotate(traced.signature.to_json())
-    module.run("alpa-import")
+    module.run(f"alpa-import,alpa-split-batch{{micro-batches={micro_batches}}}")
     seconds = {"trace": middle - start, "import": time.perf_counter() - middle}
     path.write_text(module.as_text())
     return seconds

@@ -60,7 +60,7 @@ def gpt(
 
     Example:
         >>> model = gpt(4)
-        >>> traced = trace(model.step, model.state, model.batch, num_micro_batches=4)
+        >>> traced = trace(model.step, model.state, model.batch)
     """
     config = zoo.GPTConfig(
         layers=layers,

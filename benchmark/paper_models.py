@@ -240,7 +240,7 @@ def gpt(size: str, *, scan: bool = False, layers: int = 0) -> PaperModel:
 
     Example:
         >>> model = gpt("39b")
-        >>> traced = trace(model.step, model.state, model.batch, num_micro_batches=128)
+        >>> traced = trace(model.step, model.state, model.batch)
     """
     hidden, depth, heads, gpus, counts = GPT_SIZES[size]
     net = Decoder((Block(hidden, heads, 4 * hidden),), layers or depth, SEQ, 51200, scan=scan)

@@ -223,13 +223,13 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
 
     best: dict[str, Any] = {}
     misfit: InfeasiblePlanError | None = None
+    traced = trace.trace(model.step, model.state, model.batch)
     for count in counts:
-        traced = trace.trace(model.step, model.state, model.batch, num_micro_batches=count)
         module = Module(traced.text, model.name).annotate(traced.signature.to_json())
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cluster.yaml"
             cluster.save(path)
-            passes = split_passes(method.passes(cluster, str(path), count, "mean"))
+            passes = split_passes(method.passes(cluster, str(path), count))
             last = next(i for i, name in enumerate(passes) if "search-stages" in name)
             try:
                 module.run(",".join(passes[: last + 1]))

@@ -75,7 +75,7 @@ def sliced_module(num_meshes: int, rounds: int, count: int, schedule: str) -> st
     total = list(range(3 * stages + 1, 4 * stages + 1))
     new = list(range(4 * stages + 1, 5 * stages + 1))
     rest = list(range(5 * stages + 1, 6 * stages + 1))
-    grad, mean = ', alpa.accumulate = "mean"', ', alpa.accumulate = "concat"'
+    grad, mean = ', alpa.accumulate = "sum"', ', alpa.accumulate = "concat"'
     arguments = [
         f'tensor<8x8xf32> {{alpa.kind = "state", alpa.value = {s} : i64, alpa.stage = {s} : i64}}'
         for s in range(stages)

@@ -45,7 +45,7 @@ Maker = Callable[[int | None], Json]
 
 def of_step(step: Callable[..., Any], state: Any, batch: Any, name: str) -> Maker:
     """The problem of a training step on a 2x4 mesh of a small cluster."""
-    traced = trace(step, state, batch, num_micro_batches=1)
+    traced = trace(step, state, batch)
     module = Module(traced.text, name).annotate(traced.signature.to_json()).run("alpa-import")
     text = module.as_text()
 

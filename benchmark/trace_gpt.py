@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = gpt(layers)
         args = (model.state, model.batch)
         plain, _ = _seconds(lambda: _jax.jit(model.step).lower(*args))  # noqa: B023
-        ours, traced = _seconds(lambda: trace(model.step, *args, num_micro_batches=4))  # noqa: B023
+        ours, traced = _seconds(lambda: trace(model.step, *args))  # noqa: B023
         print(
             f"{model.name:<14}{model.parameters:>12,}{plain:>13.2f}{ours:>9.2f}"
             f"{len(traced.text) / 1e6:>7.2f}{traced.tagged_equations:>7}"

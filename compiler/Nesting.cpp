@@ -1,7 +1,8 @@
-//===- Nesting.cpp - texts that would use up the parser's stack -----------===//
+//===- Nesting.cpp - texts that MLIR's parser does not survive ------------===//
 
 #include "compiler/Nesting.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
 
 using namespace alpa;
@@ -9,6 +10,11 @@ using namespace alpa;
 llvm::Error alpa::checkNesting(llvm::StringRef text, llvm::StringRef file) {
   constexpr unsigned kMaxDepth = 1000;
   unsigned depth = 0;
+  auto fail = [&](size_t at, const llvm::Twine &what) {
+    return llvm::createStringError(file + ":" + llvm::Twine(text.take_front(at).count('\n') + 1) +
+                                   ":" + llvm::Twine(at - text.take_front(at).rfind('\n')) +
+                                   ": error: " + what);
+  };
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
     case '"': // A string; it ends on its line if it is one.
@@ -28,10 +34,14 @@ llvm::Error alpa::checkNesting(llvm::StringRef text, llvm::StringRef file) {
     case '<':
       if (++depth <= kMaxDepth)
         break;
-      return llvm::createStringError(file + ":" + llvm::Twine(text.take_front(i).count('\n') + 1) +
-                                     ":" + llvm::Twine(i - text.take_front(i).rfind('\n')) +
-                                     ": error: brackets are nested more than " +
-                                     llvm::Twine(kMaxDepth) + " deep");
+      return fail(i, "brackets are nested more than " + llvm::Twine(kMaxDepth) + " deep");
+    case '#': { // Of a value with several results.
+      int32_t number;
+      llvm::StringRef digits = text.substr(i + 1).take_while(llvm::isDigit);
+      if (!digits.empty() && digits.getAsInteger(10, number))
+        return fail(i, "result number " + digits + " is too large");
+      break;
+    }
     case ')':
     case ']':
     case '}':

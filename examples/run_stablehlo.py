@@ -81,7 +81,7 @@ def encoder(weights: list[np.ndarray], ids: np.ndarray) -> np.ndarray:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--micro-batches", type=int, default=4, help="times the file's 8 rows (%(default)s)")
+    add("--micro-batches", type=int, default=4, help="parts of the file's 8 rows (%(default)s)")
     add("--stages", type=int, default=4, help="pipeline stages of equal size (%(default)s)")
     add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
     add("--save-plan", type=Path, help="write the plan to this folder")
@@ -96,11 +96,10 @@ def run(options: argparse.Namespace) -> None:
     cluster = alpa_mlir.Cluster.load(options.cluster)
     alpa_mlir.use_virtual_devices(cluster.num_devices)
     method = alpa_mlir.PipeshardParallel(
-        submeshes=[(1, cluster.num_devices // options.stages)] * options.stages
+        submeshes=[(1, cluster.num_devices // options.stages)] * options.stages,
+        num_micro_batches=options.micro_batches,
     )
-    step = read_stablehlo(
-        HERE / "data" / "encoder.mlir", num_micro_batches=options.micro_batches, method=method
-    )
+    step = read_stablehlo(HERE / "data" / "encoder.mlir", method=method)
     planned = step.plan(cluster)
     print(planned.as_text())
     if options.save_plan:
@@ -110,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
     weights = some_weights(seed=0)
     worst = 0.0
     for seed in range(3):
-        ids = some_texts(ROWS * options.micro_batches, seed)
+        ids = some_texts(ROWS, seed)
         (found,) = classify(*weights, ids)
         expected = encoder(weights, ids)
         worst = max(worst, float(np.max(np.abs(np.asarray(found) - expected) / expected.max())))

@@ -59,7 +59,7 @@ def _planned() -> alpa_mlir.PlannedStep:
 @cache
 def _module() -> str:
     values = names()
-    traced = _parallel().trace(values["state"], values["batch"], num_micro_batches=4).traced
+    traced = _parallel().trace(values["state"], values["batch"]).traced
     module = compiler.Module(traced.text).annotate(traced.signature.to_json())
     return module.as_text(debug_info=True)
 

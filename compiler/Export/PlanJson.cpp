@@ -58,6 +58,7 @@ public:
   void write();
 
 private:
+  void writeExactness();
   void writeSignature();
   void writeMeshes();
   void writeStages();
@@ -122,6 +123,7 @@ void PlanWriter::write() {
     writeCluster(json, module);
     json.attributeEnd();
     json.attribute("num_micro_batches", sliced.numMicroBatches);
+    writeExactness();
     json.attribute("schedule", schedule ? schedule.getValue() : "");
     writeSignature();
     writeMeshes();
@@ -135,6 +137,24 @@ void PlanWriter::write() {
   });
 }
 
+/// What makes several micro-batches give the results of the whole batch.
+void PlanWriter::writeExactness() {
+  auto said = sliced.module->getAttrOfType<DictionaryAttr>(attr::microBatches);
+  if (!said)
+    return;
+  json.attributeObject("micro_batches", [&] {
+    for (NamedAttribute entry : said) {
+      if (auto truth = dyn_cast<BoolAttr>(entry.getValue()))
+        json.attribute(entry.getName().strref(), truth.getValue());
+      else if (auto places = dyn_cast<ArrayAttr>(entry.getValue()))
+        json.attributeArray(entry.getName().strref(), [&] {
+          for (StringAttr place : places.getAsRange<StringAttr>())
+            json.value(place.getValue());
+        });
+    }
+  });
+}
+
 void PlanWriter::writeSignature() {
   json.attributeArray("inputs", [&] {
     for (unsigned i = 0; i < main.getNumArguments(); ++i) {
@@ -145,6 +165,10 @@ void PlanWriter::writeSignature() {
         auto carriedBy = main.getArgAttrOfType<IntegerAttr>(i, attr::carriedBy);
         writeOptional("carried_by", carriedBy ? std::optional(carriedBy.getInt()) : std::nullopt);
         writePiece(main.getArgAttrDict(i), "argument");
+        if (main.getArgAttr(i, attr::perMicroBatch))
+          json.attribute("per_micro_batch", true);
+        if (auto whole = main.getArgAttrOfType<StringAttr>(i, attr::wholeOf))
+          json.attribute("whole_of", whole.getValue());
       });
     }
   });

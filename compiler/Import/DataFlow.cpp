@@ -91,10 +91,6 @@ void alpa::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attributes,
   }
 }
 
-bool alpa::canBeAveraged(Type type) {
-  return isa<FloatType, ComplexType>(getElementTypeOrSelf(type));
-}
-
 static int64_t rankOf(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   return type ? type.getRank() : 0;

@@ -30,10 +30,6 @@ bool isSplatLike(mlir::Operation *op);
 void repeatForReaders(mlir::func::FuncOp main, llvm::ArrayRef<llvm::StringRef> attributes,
                       llvm::function_ref<bool(mlir::Operation *)> which);
 
-/// Whether values of several micro-batches can be averaged: floating point or
-/// complex elements. Integers and booleans "cannot be averaged".
-bool canBeAveraged(mlir::Type type);
-
 /// What of @main depends on the arguments with `alpa.kind = "batch"`, and which
 /// dimensions run over the samples of the batch. Dimensions follow the sharding
 /// rules; an op without a rule is taken to spread the batch over all of its

@@ -8,7 +8,6 @@ using namespace mlir;
 using namespace alpa;
 
 static constexpr llvm::StringLiteral kEqnScope = "alpa_eqn_";
-static constexpr llvm::StringLiteral kUpdateScope = "alpa_update";
 
 /// Position after `word(` where `word` starts a component of the name stack.
 static size_t findTransform(llvm::StringRef name, llvm::StringRef word, size_t from = 0) {
@@ -31,17 +30,6 @@ static llvm::StringRef insideParentheses(llvm::StringRef name, size_t begin) {
   return name.slice(begin, end);
 }
 
-/// Whether `scope` is a component of the name stack.
-static bool hasScope(llvm::StringRef name, llvm::StringRef scope) {
-  while (!name.empty()) {
-    auto [component, rest] = name.split('/');
-    if (component == scope)
-      return true;
-    name = rest;
-  }
-  return false;
-}
-
 NameStack alpa::parseNameStack(llvm::StringRef name) {
   NameStack result;
   if (findTransform(name, "jvp") != llvm::StringRef::npos)
@@ -50,9 +38,6 @@ NameStack alpa::parseNameStack(llvm::StringRef name) {
        at = findTransform(name, "transpose", at))
     if (findTransform(insideParentheses(name, at), "jvp") != llvm::StringRef::npos)
       result.phase = NamedPhase::Backward;
-
-  if (result.phase == NamedPhase::None && hasScope(name, kUpdateScope))
-    result.phase = NamedPhase::Update;
 
   size_t at = name.find(kEqnScope);
   int64_t eqn;

@@ -13,7 +13,6 @@ enum class NamedPhase {
   None,     // No name stack, or one outside the differentiated function.
   Forward,  // jvp(..)
   Backward, // transpose(jvp(..))
-  Update,   // alpa_update: what a step without gradients makes once, of the whole batch
 };
 
 struct NameStack {
@@ -30,7 +29,6 @@ struct NameStack {
 ///   jit(f)/transpose                      None (an op named transpose)
 ///   jit(f)/add                            None
 ///   jit(f)/alpa_eqn_3/add                 None (nothing is differentiated)
-///   jit(f)/alpa_update/add                Update
 NameStack parseNameStack(llvm::StringRef name);
 
 /// Reads a location. Names in a function do not repeat those of its callers: of

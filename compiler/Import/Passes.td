@@ -22,9 +22,9 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     that the name stack says nothing about follow data flow: what feeds the
     forward computation is forward, what depends on the backward one is update,
     and what depends on neither is forward only as long as it holds a dimension
-    of the batch. A metric such as the exponential of the mean loss is update even
-    if the loss function computes it. A module without backward ops is forward but
-    for ops in a scope `alpa_update`, and ops without a name that read them.
+    of the batch. A module without backward ops is forward, and so is one whose
+    phases are not one behind the other (gradients of gradients, a second loss behind
+    an update): all of it is one program then.
 
     Constants, iotas and broadcasts of them are repeated for each equation that
     uses them, so that no later cut has to carry them. Equal ops are merged
@@ -61,7 +61,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
 
     Errors: no `@main`, recursive or undefined callees, ops of programs that are
     already partitioned (collectives, `partition_id`, manual computations),
-    dynamic shapes, a forward op that needs a gradient, a bad signature.
+    dynamic shapes, a bad signature.
   }];
   let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
   let options = [Option<"keepShardings", "keep-shardings", "bool", /*default=*/"false",
@@ -72,6 +72,63 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
     Statistic<"updateOps", "update ops", "Ops of the update phase">
+  ];
+}
+
+def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
+  let summary = "Split the batch of a step over micro-batches";
+  let description = [{
+    Makes the program of one micro-batch from that of the whole batch, for any number
+    of micro-batches that divides the arguments with `alpa.kind = "batch"`, as the
+    sharding rules would split the batch over the devices of one more mesh axis. Every
+    value of the forward and backward phase is whole, split along a factor of one of
+    its dimensions, or partial; its results in the update are those of the whole batch.
+
+    * A sum over examples is a term of the micro-batch; the update reads the sum.
+    * Extremes, and values whose examples the update needs together, are joined: a
+      micro-batch adds them to zeros, where they belong.
+    * An op that is linear in a value of which a scalar factor is known only behind
+      the micro-batches (one over the number of tokens) goes on without the factor,
+      which the update multiplies.
+    * What depends on no example, but is as long as the batch (counters of random
+      bits, positions), is computed for the examples of the micro-batch, by its number:
+      one more argument with `alpa.per_micro_batch`.
+    * What follows from the batch's arguments in a few steps (counts of tokens, weights of
+      classes), and cannot wait, every micro-batch computes of the whole batch: arguments
+      with `alpa.whole_of`, the name of the argument of which they are all rows.
+    * What needs a completed value runs in the update. An op of the backward phase,
+      or a product with weights, that needs all examples of the batch at once makes the
+      pass fail, because micro-batches would not save anything then.
+
+    With `semantics=relaxed`, such ops take what the micro-batch alone says instead
+    (a sum is the micro-batch's times their number), as for router losses and batch
+    statistics; with `independent` all ops of the forward and backward phase do,
+    and results are averaged. `alpa.micro_batches` of the module says what was done.
+
+    Before, with two examples, and after, with two micro-batches:
+    ```mlir
+    func.func public @main(%w: tensor<f32> {alpa.kind = "state"}, %x: tensor<2xf32> {alpa.kind = "batch"})
+      %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] {alpa.phase = "forward", ..}
+      %1 = stablehlo.sqrt %0 {alpa.phase = "forward", ..}
+
+    func.func public @main(%w: tensor<f32> {..}, %x: tensor<1xf32> {alpa.kind = "batch"})
+      %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] {alpa.phase = "forward", ..}
+      %1 = stablehlo.sqrt %0 {alpa.phase = "update"}
+    ```
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let options = [
+    Option<"microBatches", "micro-batches", "int64_t", /*default=*/"1",
+           "Parts of the batch">,
+    Option<"semantics", "semantics", "std::string", /*default=*/"\"exact\"",
+           "exact, relaxed or independent: whether ops may take what one micro-batch says">,
+    Option<"widenSums", "widen-sums", "bool", /*default=*/"true",
+           "Add up terms of half precision in float32">
+  ];
+  let statistics = [
+    Statistic<"numSums", "completed sums", "Sums over the micro-batches that the update reads">,
+    Statistic<"numScales", "scales", "Factors that wait for the update">,
+    Statistic<"numJoins", "joined values", "Values whose examples the update needs together">
   ];
 }
 

@@ -6,7 +6,6 @@
 #include "compiler/Import/NameStack.h"
 
 #include "mlir/IR/Builders.h"
-#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace alpa;
@@ -42,12 +41,12 @@ public:
       for (Operation *op : ops)
         facts[op].phase = choose(op, batch);
       pullSources();
-      deferMetrics(batch);
-    } else {
-      followUpdates();
     }
-    if (failed(verifyOrder()))
-      return failure();
+    // Gradients of gradients, losses behind an update, and the like: all of it is one
+    // program, as in a step without gradients.
+    if (!isInOrder())
+      for (Operation *op : ops)
+        facts[op] = OpFacts();
     numberForward();
     numberBackward();
     annotate();
@@ -77,19 +76,8 @@ private:
       }
   }
 
-  /// Without gradients all is forward but what is named as made once of the whole batch, and
-  /// what depends on that.
-  void followUpdates() {
-    for (Operation *op : ops)
-      if (facts[op].named == NamedPhase::Update ||
-          (!facts[op].eqn && llvm::any_of(sources(op), [&](Operation *source) {
-            return facts[source].phase == Phase::Update;
-          })))
-        facts[op].phase = Phase::Update;
-  }
-
-  /// Update work is done once, on averages; so what holds no sample of the batch
-  /// any more, such as the exponential of the mean loss, is update. Gradients of
+  /// Update work is done once, on sums; so what holds no sample of the batch any more,
+  /// such as the exponential of the mean loss, is update. Gradients of
   /// single samples, and what is made of them until they are added up, are backward.
   Phase choose(Operation *op, const BatchAnalysis &batch) {
     const OpFacts &fact = facts[op];
@@ -136,103 +124,12 @@ private:
           facts[source].phase = std::min(facts[source].phase, facts[op].phase);
   }
 
-  /// A metric such as the exponential of the mean loss is not the mean of the
-  /// micro-batches' exponentials, wherever the program computes it. So what leads
-  /// to results of the step alone, and holds no sample any more, waits for the
-  /// update from the first op on that averaging does not commute with.
-  void deferMetrics(const BatchAnalysis &batch) {
-    DenseSet<Value> carried;
-    for (BlockArgument arg : main.getArguments())
-      if (auto next = main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), "alpa.carried_by"))
-        carried.insert(main.front().getTerminator()->getOperand(next.getInt()));
-    // Running statistics are made in each micro-batch, and integers cannot be averaged.
-    auto canWait = [&](Value value) {
-      Operation *source = value.getDefiningOp();
-      return !source || !facts.contains(source) || facts[source].phase == Phase::Update ||
-             (!carried.contains(value) &&
-              (canBeAveraged(value.getType()) || !batch.dependsOnBatch(value)));
-    };
-    DenseSet<Operation *> waiting;
-    // An op that cannot wait keeps what it reads from waiting.
-    auto waits = [&](Operation *op, bool isFirst) {
-      if (facts[op].phase != Phase::Forward || batch.touchesBatchDim(op))
-        return false;
-      for (Value result : op->getResults()) {
-        if (carried.contains(result))
-          return false;
-        for (Operation *user : getUsers(result))
-          if (!user->hasTrait<OpTrait::IsTerminator>() && !waiting.contains(user) &&
-              facts[user].phase != Phase::Update)
-            return false;
-      }
-      return isFirst || llvm::all_of(getUsedValues(op), [&](Value value) {
-               return waiting.contains(value.getDefiningOp()) || canWait(value);
-             });
-    };
-    for (Operation *op : llvm::reverse(ops))
-      if (waits(op, /*isFirst=*/true))
-        waiting.insert(op);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (Operation *op : ops)
-        if (waiting.contains(op) && !waits(op, /*isFirst=*/false))
-          changed |= waiting.erase(op);
-    }
-    for (Operation *op : ops)
-      if (waiting.contains(op) &&
-          (!commutesWithMeans(op, batch) || llvm::any_of(sources(op), [&](Operation *source) {
-            return waiting.contains(source) && facts[source].phase == Phase::Update;
-          })))
-        facts[op].phase = Phase::Update;
-  }
-
-  static bool commutesWithMeans(Operation *op, const BatchAnalysis &batch) {
-    static const llvm::StringSet<> linear = {"stablehlo.add",
-                                             "stablehlo.subtract",
-                                             "stablehlo.negate",
-                                             "stablehlo.convert",
-                                             "stablehlo.broadcast_in_dim",
-                                             "stablehlo.reshape",
-                                             "stablehlo.transpose",
-                                             "stablehlo.slice",
-                                             "stablehlo.concatenate",
-                                             "stablehlo.multiply",
-                                             "stablehlo.divide",
-                                             "stablehlo.pad",
-                                             "stablehlo.reverse",
-                                             "stablehlo.optimization_barrier"};
-    SmallVector<Value> varying;
-    for (Value value : getUsedValues(op))
-      if (batch.dependsOnBatch(value))
-        varying.push_back(value);
-    if (varying.empty())
-      return true;
-    StringRef name = op->getName().getStringRef();
-    if (!linear.contains(name) ||
-        !llvm::all_of(op->getResultTypes(), [](Type type) { return canBeAveraged(type); }))
-      return false;
-    if (name == "stablehlo.multiply")
-      return varying.size() == 1 && op->getOperand(0) != op->getOperand(1);
-    return name != "stablehlo.divide" || !batch.dependsOnBatch(op->getOperand(1));
-  }
-
-  LogicalResult verifyOrder() {
-    for (Operation *op : ops)
-      for (Operation *source : sources(op)) {
-        if (facts[op].phase >= facts[source].phase)
-          continue;
-        static constexpr llvm::StringLiteral names[] = {"forward", "backward", "update"};
-        InFlightDiagnostic error = op->emitOpError()
-                                   << "is " << names[unsigned(facts[op].phase)]
-                                   << " but needs a value of the "
-                                   << names[unsigned(facts[source].phase)]
-                                   << " computation; a step may have one forward and one backward "
-                                      "computation (no gradient of a gradient, no second forward "
-                                      "computation after a gradient)";
-        error.attachNote(source->getLoc()) << "the value is computed here";
-        return error;
-      }
-    return success();
+  /// Whether every op reads what is made before it: forward, backward, update.
+  bool isInOrder() {
+    return llvm::all_of(ops, [&](Operation *op) {
+      return llvm::all_of(
+          sources(op), [&](Operation *source) { return facts[op].phase >= facts[source].phase; });
+    });
   }
 
   /// Equations of forward ops that the tracer did not name: a value for later

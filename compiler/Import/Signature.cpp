@@ -68,8 +68,6 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
     main.setArgAttr(index, "alpa.kind", builder.getStringAttr(*kind));
     if (std::optional<llvm::StringRef> name = input->getString("name"))
       main.setArgAttr(index, "alpa.name", builder.getStringAttr(*name));
-    if (input->getBoolean("per_micro_batch").value_or(false))
-      main.setArgAttr(index, "alpa.per_micro_batch", builder.getUnitAttr());
     if (const llvm::json::Array *dims = input->getArray("sharding"))
       if (llvm::Error error = pinInput(main, index, *dims))
         return error;
@@ -89,12 +87,6 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
       return fail("output " + llvm::Twine(index) + " is not an object");
     if (std::optional<llvm::StringRef> name = output->getString("name"))
       main.setResultAttr(index, "alpa.name", builder.getStringAttr(*name));
-    if (std::optional<llvm::StringRef> reduction = output->getString("reduction")) {
-      if (*reduction != "mean" && *reduction != "sum" && *reduction != "concat")
-        return fail("output " + llvm::Twine(index) + " has the unknown reduction `" + *reduction +
-                    "`; expected mean, sum or concat");
-      main.setResultAttr(index, "alpa.reduction", builder.getStringAttr(*reduction));
-    }
   }
   return llvm::Error::success();
 }

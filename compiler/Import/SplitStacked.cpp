@@ -1,5 +1,7 @@
 //===- SplitStacked.cpp - stacks of layers into their layers --------------===//
 
+#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
 #include "compiler/Import/Stacked.h"
@@ -8,7 +10,6 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/IRMapping.h"
-#include "mlir/IR/Matchers.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPASPLITSTACKED
@@ -38,55 +39,15 @@ static DictionaryAttr attributesOf(Operation *op) {
   return attributes.getDictionary(op->getContext());
 }
 
-/// Whether the initial value leaves what it is put to as it is.
-static bool isNeutral(Value init, Operation *reducer) {
-  DenseElementsAttr value;
-  if (!matchPattern(init, m_Constant(&value)) || !value.isSplat())
-    return false;
-  StringRef name = reducer->getName().getStringRef();
-  if (auto real = dyn_cast<FloatType>(value.getElementType())) {
-    APFloat number = value.getSplatValue<APFloat>();
-    if (name == "stablehlo.add")
-      return number.isZero();
-    if (name == "stablehlo.multiply")
-      return number.isExactlyValue(1);
-    return number.isInfinity() && number.isNegative() == (name == "stablehlo.maximum") &&
-           (name == "stablehlo.maximum" || name == "stablehlo.minimum");
-  }
-  auto integer = dyn_cast<IntegerType>(value.getElementType());
-  if (!integer)
-    return false;
-  APInt number = value.getSplatValue<APInt>();
-  bool isTruth = integer.getWidth() == 1, isSigned = !integer.isUnsigned() && !isTruth;
-  if (name == "stablehlo.add" || name == "stablehlo.or")
-    return number.isZero();
-  if (name == "stablehlo.multiply")
-    return number.isOne();
-  if (name == "stablehlo.and")
-    return number.isAllOnes();
-  if (name == "stablehlo.maximum")
-    return isSigned ? number.isMinSignedValue() : number.isZero();
-  return name == "stablehlo.minimum" && (isSigned ? number.isMaxSignedValue() : number.isAllOnes());
-}
-
 /// The op that a reduction over dimension 0 puts two values together with, if the
 /// reduction may be done in parts.
 static Operation *findReducer(Operation *op) {
   auto reduce = dyn_cast<hlo::ReduceOp>(op);
   if (!reduce || op->getNumResults() != 1 || !llvm::is_contained(reduce.getDimensions(), 0))
     return nullptr;
-  Block &body = op->getRegion(0).front();
-  Operation *reducer = &body.front();
-  static constexpr llvm::StringLiteral known[] = {"stablehlo.add",     "stablehlo.multiply",
-                                                  "stablehlo.maximum", "stablehlo.minimum",
-                                                  "stablehlo.and",     "stablehlo.or"};
-  bool isPlain = body.getOperations().size() == 2 &&
-                 llvm::is_contained(known, reducer->getName().getStringRef()) &&
-                 reducer->getOperand(0) != reducer->getOperand(1) &&
-                 llvm::all_of(reducer->getOperands(),
-                              [&](Value value) { return value.getParentBlock() == &body; }) &&
-                 body.getTerminator()->getOperand(0) == reducer->getResult(0);
-  return isPlain && isNeutral(op->getOperand(1), reducer) ? reducer : nullptr;
+  std::optional<Reducer> reducer = reducerOf(op->getRegion(0));
+  return reducer && isNeutral(op->getOperand(1), *reducer) ? &op->getRegion(0).front().front()
+                                                           : nullptr;
 }
 
 namespace {
@@ -198,9 +159,12 @@ void Splitter::splitByRow(Operation *op) {
         parts[result].push_back(parts[result][0]);
       continue;
     }
-    Operation *copy = builder.clone(*op);
+    SmallVector<Value> operands; // Their slices stand before the copy.
     for (unsigned index : withRows)
-      copy->setOperand(index, rowOf(op->getOperand(index), row, op));
+      operands.push_back(rowOf(op->getOperand(index), row, op));
+    Operation *copy = builder.clone(*op);
+    for (auto [index, operand] : llvm::zip_equal(withRows, operands))
+      copy->setOperand(index, operand);
     for (Value result : copy->getResults())
       result.setType(rowType(typeOf(result)));
     if (auto slice = dyn_cast<hlo::SliceOp>(copy)) {

@@ -2,6 +2,8 @@
 
 #include "compiler/Spmd/Devices.h"
 
+#include "compiler/Analysis/PartOfOp.h"
+
 using namespace alpa;
 using namespace mlir;
 namespace hlo = mlir::stablehlo;
@@ -15,24 +17,8 @@ static int64_t strideOf(unsigned axis, ArrayRef<int64_t> meshShape) {
   return stride;
 }
 
-DenseElementsAttr DeviceBuilder::number(int64_t value, RankedTensorType type) {
-  Type element = type.getElementType();
-  if (auto complex = dyn_cast<ComplexType>(element)) {
-    auto part = cast<FloatType>(complex.getElementType());
-    APFloat real = FloatAttr::get(part, static_cast<double>(value)).getValue();
-    return DenseElementsAttr::get(
-        type, std::complex<APFloat>(real, APFloat::getZero(real.getSemantics())));
-  }
-  if (auto real = dyn_cast<FloatType>(element))
-    return DenseElementsAttr::get(type,
-                                  FloatAttr::get(real, static_cast<double>(value)).getValue());
-  unsigned width = element.getIntOrFloatBitWidth();
-  return DenseElementsAttr::get(
-      type, APInt(width, static_cast<uint64_t>(value), /*isSigned=*/true, /*implicitTrunc=*/true));
-}
-
 Value DeviceBuilder::scalar(int64_t value, Type element, Location loc) {
-  return hlo::ConstantOp::create(builder, loc, number(value, RankedTensorType::get({}, element)));
+  return hlo::ConstantOp::create(builder, loc, splatOf(value, RankedTensorType::get({}, element)));
 }
 
 Value DeviceBuilder::binary(StringRef name, Value lhs, Value rhs) {

@@ -35,7 +35,6 @@ public:
   mlir::Value reduceScatter(mlir::Value value, unsigned axis, int64_t dim, llvm::StringRef reducer);
 
   /// The number in any element type.
-  static mlir::DenseElementsAttr number(int64_t value, mlir::RankedTensorType type);
   mlir::Value scalar(int64_t value, mlir::Type element, mlir::Location loc);
   mlir::Value splat(mlir::Value scalar, llvm::ArrayRef<int64_t> shape, mlir::Location loc);
   mlir::Value binary(llvm::StringRef name, mlir::Value lhs, mlir::Value rhs);

@@ -2,10 +2,9 @@
 
 #include "compiler/Spmd/LowerOp.h"
 
+#include "compiler/Analysis/PartOfOp.h"
 #include "compiler/Spmd/ShardedModule.h"
 #include "mlir/IR/IRMapping.h"
-#include "mlir/IR/Matchers.h"
-#include "llvm/ADT/TypeSwitch.h"
 
 using namespace alpa;
 using namespace mlir;
@@ -29,44 +28,8 @@ Operation *OpLowering::clone(ValueRange operands) {
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
-  setSizes(made);
+  fitSizes(made, op);
   return made;
-}
-
-/// Sizes that attributes repeat.
-void OpLowering::setSizes(Operation *made) {
-  llvm::TypeSwitch<Operation *>(made)
-      .Case([&](hlo::SliceOp slice) {
-        SmallVector<int64_t> limits(slice.getLimitIndices());
-        for (auto [dim, size] : llvm::enumerate(typeOf(slice.getOperand()).getShape()))
-          if (!axesOf(0, dim).empty()) // All of a split dimension is taken.
-            limits[dim] = size;
-        slice.setLimitIndices(limits);
-      })
-      .Case([&](hlo::DynamicSliceOp slice) {
-        slice.setSliceSizes(typeOf(slice.getResult()).getShape());
-      })
-      .Case([&](hlo::GatherOp gather) {
-        SmallVector<int64_t> sizes(gather.getSliceSizes());
-        for (auto [dim, size] : llvm::enumerate(typeOf(gather.getOperand()).getShape()))
-          if (!axesOf(0, dim).empty() && sizes[dim] != 1)
-            sizes[dim] = size;
-        gather.setSliceSizes(sizes);
-      })
-      .Case([&](hlo::ConvolutionOp convolution) {
-        auto numbers = convolution.getDimensionNumbers();
-        int64_t features =
-            typeOf(convolution.getLhs()).getDimSize(numbers.getInputFeatureDimension());
-        int64_t ofGroup =
-            typeOf(convolution.getRhs()).getDimSize(numbers.getKernelInputFeatureDimension());
-        if (ofGroup > 0)
-          convolution.setFeatureGroupCount(features / ofGroup);
-        int64_t batch = typeOf(convolution.getLhs()).getDimSize(numbers.getInputBatchDimension());
-        int64_t ofBatchGroup =
-            typeOf(convolution.getResult()).getDimSize(numbers.getOutputBatchDimension());
-        if (ofBatchGroup > 0)
-          convolution.setBatchGroupCount(batch / ofBatchGroup);
-      });
 }
 
 Value OpLowering::iota() {
@@ -225,48 +188,6 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   return success();
 }
 
-static StringRef nameOf(Reducer reducer, Type element) {
-  switch (reducer) {
-  case Reducer::Sum: // Of truth values, of which one at most is true, or which are added.
-    return element.isInteger(1) ? "stablehlo.or" : "stablehlo.add";
-  case Reducer::Product:
-    return element.isInteger(1) ? "stablehlo.and" : "stablehlo.multiply";
-  case Reducer::Maximum:
-    return "stablehlo.maximum";
-  case Reducer::Minimum:
-    return "stablehlo.minimum";
-  case Reducer::And:
-    return "stablehlo.and";
-  case Reducer::Or:
-    break;
-  }
-  return "stablehlo.or";
-}
-
-/// What the reducer leaves everything as it is with, as a scalar.
-static DenseElementsAttr neutralOf(Reducer reducer, Type element) {
-  auto type = RankedTensorType::get({}, element);
-  bool isLeast = reducer == Reducer::Maximum, isMost = reducer == Reducer::Minimum;
-  if (auto real = dyn_cast<FloatType>(element); real && (isLeast || isMost)) {
-    const llvm::fltSemantics &semantics = real.getFloatSemantics();
-    return DenseElementsAttr::get(type, APFloat::semanticsHasInf(semantics)
-                                            ? APFloat::getInf(semantics, isLeast)
-                                            : APFloat::getLargest(semantics, isLeast));
-  }
-  auto integer = dyn_cast<IntegerType>(element);
-  bool isOne = reducer == Reducer::Product;
-  if (!integer || isOne || reducer == Reducer::Sum || reducer == Reducer::Or)
-    return DeviceBuilder::number(isOne, type);
-  unsigned width = integer.getWidth();
-  bool isSigned = !integer.isUnsigned() && width > 1;
-  if (isLeast)
-    return DenseElementsAttr::get(type, isSigned ? APInt::getSignedMinValue(width)
-                                                 : APInt::getZero(width));
-  if (isMost && isSigned)
-    return DenseElementsAttr::get(type, APInt::getSignedMaxValue(width));
-  return DenseElementsAttr::get(type, APInt::getAllOnes(width)); // Also of And.
-}
-
 /// What goes into a result once is left out of the partial results, and put to the
 /// whole one. (XLA drops a reduction's initial value where the part of a dimension has
 /// one element, so it cannot be left to one of the devices.)
@@ -276,10 +197,9 @@ void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   Reducer reducer = split.summedAxes[0].reducer;
   for (unsigned index : rule.broughtOnce) {
     RankedTensorType type = typeOf(operands[index]);
-    DenseElementsAttr neutral = neutralOf(reducer, type.getElementType()), known;
-    if (matchPattern(op->getOperand(index), m_Constant(&known)) && known.isSplat() &&
-        known.resizeSplat(neutral.getType()) == neutral)
+    if (isNeutral(op->getOperand(index), reducer))
       continue;
+    DenseElementsAttr neutral = neutralOf(reducer, type.getElementType());
     takenOut.push_back({index, operands[index]});
     operands[index] =
         devices.splat(hlo::ConstantOp::create(builder, op->getLoc(), cast<ElementsAttr>(neutral)),

@@ -30,7 +30,6 @@ private:
   mlir::LogicalResult scatter(mlir::SmallVectorImpl<mlir::Value> &operands);
   void takeOut(mlir::SmallVectorImpl<mlir::Value> &operands);
   void putBack(mlir::SmallVectorImpl<mlir::Value> &results);
-  void setSizes(mlir::Operation *made);
   /// Axes that split dimension `dim` of operand `operand`.
   llvm::ArrayRef<unsigned> axesOf(unsigned operand, int64_t dim) const {
     return split.operands[operand].dims[dim];

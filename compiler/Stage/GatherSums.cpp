@@ -28,8 +28,8 @@ namespace {
 
 class SumGatherer {
 public:
-  SumGatherer(func::FuncOp main, ArrayRef<StageAttr> stages, int64_t numMicroBatches)
-      : main(main), stages(stages), repeated(main, numMicroBatches), builder(main.getContext()) {}
+  SumGatherer(func::FuncOp main, ArrayRef<StageAttr> stages)
+      : main(main), stages(stages), repeated(main), builder(main.getContext()) {}
 
   void run();
   unsigned numSums = 0, numParts = 0;
@@ -205,10 +205,7 @@ struct GatherSums : alpa::impl::AlpaGatherSumsBase<GatherSums> {
         op.emitError() << "is in stage " << *stage << ", but `alpa.stages` has " << stages.size();
         return signalPassFailure();
       }
-    int64_t numMicroBatches = 1;
-    if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
-      numMicroBatches = count.getInt();
-    SumGatherer gatherer(main, stages, numMicroBatches);
+    SumGatherer gatherer(main, stages);
     gatherer.run();
     numSums += gatherer.numSums;
     numParts += gatherer.numParts;

@@ -229,46 +229,30 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
   ];
 }
 
-def AlpaRescale : Pass<"alpa-rescale", "mlir::ModuleOp"> {
-  let summary = "Turn an imported step into that of another micro-batch size, for costing";
+def AlpaLowerPrecision : Pass<"alpa-lower-precision", "mlir::ModuleOp"> {
+  let summary = "Turn an imported step into one of narrower numbers, for costing";
   let description = [{
-    The search over the number of micro-batches asks what a step of another size
-    would cost. Tracing it again takes seconds; this pass changes the types of an
-    imported module instead. Every dimension that holds the batch (dimension 0 of
-    arguments with `alpa.kind = "batch"`, followed through all ops by their sharding
-    rules; merged with others by a reshape, too) is multiplied by `batch`, and so are
-    sizes that ops state as attributes. With `dtype` all wider floating-point numbers
-    become numbers of that type.
-
-    The result has the ops and types that tracing at the new size gives, but not its
-    numbers: a constant that was computed from the size of the batch, such as the 1/n
-    of a mean, keeps its value, and tables of the batch's size become splats. It is to
-    be planned, not to be run.
+    Whoever has no plan that fits wants to know whether one would in bfloat16. All
+    wider floating-point numbers become numbers of that type.
 
     Before:
     ```mlir
-    func.func @main(%w: tensor<8x8xf32>, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> .. {
-      %0 = stablehlo.dot_general %x, %w, .. : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %0 = stablehlo.dot_general %x, %w, .. : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
     ```
-    After `batch=1/2`:
+    After `dtype=bfloat16`:
     ```mlir
-    func.func @main(%w: tensor<8x8xf32>, %x: tensor<2x8xf32> {alpa.kind = "batch"}) -> .. {
-      %0 = stablehlo.dot_general %x, %w, .. : (tensor<2x8xf32>, tensor<8x8xf32>) -> tensor<2x8xf32>
+    %0 = stablehlo.dot_general %x, %w, .. : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>
     ```
-    Errors, all of which begin with `alpa-rescale:`: an op that takes a part of the
-    batch, slides a window along it or splits it; state with a dimension of the batch;
-    a batch of one example; a size that is no whole number; an op that does not allow
+    The result is to be planned, not to be run. Errors, all of which begin with
+    `alpa-lower-precision:`: another type; complex numbers; an op that does not allow
     the new type.
   }];
   let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
   let options = [
-    Option<"batch", "batch", "std::string", /*default=*/"\"1\"",
-           "What the micro-batch size is multiplied by, such as 4 or 1/2">,
-    Option<"dtype", "dtype", "std::string", /*default=*/"\"\"",
+    Option<"dtype", "dtype", "std::string", /*default=*/"\"bfloat16\"",
            "bfloat16 or float16: the type of all floating-point numbers that are wider">
   ];
   let statistics = [
-    Statistic<"numResized", "resized values", "Values with another size than before">,
     Statistic<"numLowered", "lowered values", "Values with another dtype than before">
   ];
 }
@@ -338,10 +322,6 @@ def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
       func.func @forward(%arg0: tensor<8x8xf32> {alpa.sharding = .., alpa.value = 0 : i64}, ...
     ```
   }];
-  let options = [
-    Option<"gradients", "gradients", "std::string", /*default=*/"\"mean\"",
-           "How values of the micro-batches reach the update: `mean` or `sum`">
-  ];
   let statistics = [
     Statistic<"numFunctions", "functions", "Functions made">,
     Statistic<"numCrossing", "inputs", "Arguments of all functions">,
@@ -370,7 +350,7 @@ def AlpaSplitBackward : Pass<"alpa-split-backward", "mlir::ModuleOp"> {
     Before:
     ```mlir
     func.func @backward(%x: .. {alpa.value = 7}, %w: .. {alpa.value = 0}, %dy: .. {alpa.value = 9})
-        -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.value = 11}, tensor<4x8xf32> {alpa.value = 12}) {
+        -> (tensor<8x8xf32> {alpa.accumulate = "sum", alpa.value = 11}, tensor<4x8xf32> {alpa.value = 12}) {
       %0 = stablehlo.multiply %dy, %mask
       %1 = stablehlo.dot_general %x, %0, .. // of the weight
       %2 = stablehlo.dot_general %0, %w, .. // for the stage before
@@ -384,7 +364,7 @@ def AlpaSplitBackward : Pass<"alpa-split-backward", "mlir::ModuleOp"> {
       %1 = stablehlo.dot_general %0, %w, ..
       return %1, %0
     func.func @backward_weight(%x: .. {alpa.value = 7}, %dh: .. {alpa.value = 20})
-        -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.value = 11}) {
+        -> (tensor<8x8xf32> {alpa.accumulate = "sum", alpa.value = 11}) {
       %0 = stablehlo.dot_general %x, %dh, ..
       return %0
     ```

@@ -7,31 +7,22 @@
 using namespace mlir;
 using namespace alpa;
 
-RepeatedOps::RepeatedOps(func::FuncOp main, int64_t numMicroBatches) {
-  Operation *terminator = main.front().getTerminator();
-  for (BlockArgument arg : main.getArguments())
-    if (std::optional<int64_t> result = carriedBy(arg))
-      if (Value next = terminator->getOperand(*result); next != arg)
-        carriers[next].push_back(arg.getArgNumber());
+RepeatedOps::RepeatedOps(func::FuncOp main) {
   for (BlockArgument arg : main.getArguments())
     if (!isStateArgument(arg))
-      taint(main, arg, numMicroBatches);
+      taint(main, arg);
   for (Operation &op : main.front())
     if (isRepeated(&op))
       ops.insert(&op);
 }
 
-/// Marks values that differ between micro-batches. A state argument whose next
-/// value differs is a new value each micro-batch itself.
-void RepeatedOps::taint(func::FuncOp main, Value value, int64_t numMicroBatches) {
+/// Marks values that differ between micro-batches.
+void RepeatedOps::taint(func::FuncOp main, Value value) {
   SmallVector<Value> worklist{value};
   while (!worklist.empty()) {
     Value next = worklist.pop_back_val();
     if (!tainted.insert(next).second)
       continue;
-    if (auto it = carriers.find(next); it != carriers.end() && numMicroBatches > 1)
-      for (int64_t arg : it->second)
-        worklist.push_back(main.getArgument(arg));
     for (Operation *user : next.getUsers()) {
       Operation *op = main.front().findAncestorOpInBlock(*user);
       if (phaseOf(op) != Phase::Update && !op->hasTrait<OpTrait::IsTerminator>())

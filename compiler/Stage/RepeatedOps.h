@@ -12,7 +12,7 @@ namespace alpa {
 /// state and on sums of stages: each function that uses it computes it again.
 class RepeatedOps {
 public:
-  RepeatedOps(mlir::func::FuncOp main, int64_t numMicroBatches);
+  explicit RepeatedOps(mlir::func::FuncOp main);
 
   bool contains(mlir::Operation *op) const { return ops.contains(op); }
   /// Whether the value differs between micro-batches.
@@ -25,10 +25,9 @@ public:
                           const llvm::DenseSet<mlir::Value> &alsoAvailable) const;
 
 private:
-  void taint(mlir::func::FuncOp main, mlir::Value value, int64_t numMicroBatches);
+  void taint(mlir::func::FuncOp main, mlir::Value value);
   bool isRepeated(mlir::Operation *op);
 
-  llvm::DenseMap<mlir::Value, llvm::SmallVector<int64_t, 1>> carriers; // Next value to arguments.
   llvm::DenseSet<mlir::Value> tainted;
   llvm::DenseSet<mlir::Value> constants;
   llvm::DenseSet<mlir::Operation *> ops;

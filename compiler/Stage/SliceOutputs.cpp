@@ -137,28 +137,8 @@ LogicalResult SlicePlan::planMicroBatchOutput(int64_t index, OpResult value) {
     outputFrom(piece, value, index, Accumulate::Last);
     return success();
   }
-  if (!carried) { // A mean leaves from the update, where its sum is scaled.
-    outputThrough(piece.stage, 2, value, index, Accumulate::None);
-    pieces.find({piece.stage, 2})->second.results.back().scale = isTainted(value);
-    return success();
-  }
-  // The next micro-batch starts from this one's value, in the same function.
-  for (Operation *user : carried.getUsers()) {
-    Operation *op = main.front().findAncestorOpInBlock(*user);
-    auto home = homes.find(op);
-    if (home == homes.end() || home->second.second >= 2 || piece.rank == 0)
-      continue;
-    if (home->second.second == 0)
-      return value.getDefiningOp()->emitError()
-             << resultName(index) << " is computed from the batch in the backward pass, and the "
-             << "forward pass of the next micro-batch uses it; use one micro-batch";
-  }
-  PieceResult &result = piece.results.emplace_back();
-  result.source = value;
-  result.accumulate = Accumulate::Last;
-  result.nextOf = carried.getArgNumber();
-  result.mainResult = index;
-  result.spec = specOn(carried, piece.stage);
+  // A sum leaves from the update.
+  outputThrough(piece.stage, 2, value, index, Accumulate::None);
   return success();
 }
 
@@ -168,16 +148,14 @@ LogicalResult SlicePlan::checkAccumulated() {
   for (auto &[key, piece] : pieces) {
     for (PieceResult &result : piece.results) {
       Type element = cast<RankedTensorType>(result.source.getType()).getElementType();
-      bool average = result.accumulate == Accumulate::Mean && isa<IntegerType>(element);
-      bool add = result.accumulate == Accumulate::Sum && element.isInteger(1);
-      if (!average && !add)
+      if (result.accumulate != Accumulate::Sum || !element.isInteger(1))
         continue;
       std::string name =
           result.mainResult >= 0 ? resultName(result.mainResult) : resultReachedBy(result.source);
       return emitError(result.source.getLoc())
-             << name << " needs the " << (average ? "mean" : "sum") << " over " << numMicroBatches
+             << name << " needs the sum over " << numMicroBatches
              << " micro-batches of a value of type " << result.source.getType()
-             << "; convert it to floating point" << (average ? " or use the reduction `sum`" : "");
+             << "; run alpa-split-batch first";
     }
   }
   return success();

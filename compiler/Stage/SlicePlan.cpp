@@ -12,8 +12,6 @@ using namespace alpa;
 
 StringRef alpa::stringify(Accumulate kind) {
   switch (kind) {
-  case Accumulate::Mean:
-    return "mean";
   case Accumulate::Sum:
     return "sum";
   case Accumulate::Last:
@@ -202,7 +200,7 @@ void SlicePlan::need(Piece &piece, Value value) {
     result.spec = specOn(value, producer.stage);
   }
   if (piece.isUpdate() && !producer.isUpdate())
-    producer.results[it->second].accumulate = isTainted(value) ? gradients : Accumulate::Last;
+    producer.results[it->second].accumulate = isTainted(value) ? Accumulate::Sum : Accumulate::Last;
 }
 
 void SlicePlan::number() {
@@ -261,12 +259,6 @@ ShardingSpec SlicePlan::specOn(Value value, int64_t stage) const {
       stages[home].getMesh().getShape() == stages[stage].getMesh().getShape())
     return homeSpec.getSpec();
   return ShardingSpec::replicated(cast<RankedTensorType>(value.getType()).getRank());
-}
-
-bool SlicePlan::isScaledOnUse(const Piece &piece, Value value) const {
-  std::optional<Key> home = homeOf(value);
-  return piece.isUpdate() && home && home->second < 2 && isTainted(value) && numMicroBatches > 1 &&
-         gradients == Accumulate::Mean;
 }
 
 bool SlicePlan::isPassedThrough(BlockArgument arg) const {

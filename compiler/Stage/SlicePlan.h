@@ -15,7 +15,7 @@
 namespace alpa {
 
 /// How values of the micro-batches become one.
-enum class Accumulate { None, Mean, Sum, Last, Concat };
+enum class Accumulate { None, Sum, Last, Concat };
 llvm::StringRef stringify(Accumulate kind);
 
 /// One result of a stage function.
@@ -23,9 +23,7 @@ struct PieceResult {
   mlir::Value source;
   int64_t id = -1;
   Accumulate accumulate = Accumulate::None;
-  int64_t nextOf = -1;     // Value id of the argument that this is the next version of.
   int64_t mainResult = -1; // Result of @main that this is, if any.
-  bool scale = false;      // A sum that this result turns into a mean.
   mlir::Value partOf;      // The sum of stages to which this adds, if any.
   ShardingSpec spec;
 };
@@ -46,10 +44,8 @@ struct Piece {
 /// The whole cut of @main, computed before any op is moved.
 class SlicePlan {
 public:
-  SlicePlan(mlir::func::FuncOp main, llvm::ArrayRef<StageAttr> stages, int64_t numMicroBatches,
-            Accumulate gradients)
-      : main(main), stages(stages), numMicroBatches(numMicroBatches), gradients(gradients),
-        repeated(main, numMicroBatches) {}
+  SlicePlan(mlir::func::FuncOp main, llvm::ArrayRef<StageAttr> stages, int64_t numMicroBatches)
+      : main(main), stages(stages), numMicroBatches(numMicroBatches), repeated(main) {}
 
   /// Reports what cannot be cut and fails.
   mlir::LogicalResult compute();
@@ -69,8 +65,6 @@ public:
   bool hasSpecOn(mlir::Value value, int64_t stage) const {
     return foreignSpecs.contains({value, stage});
   }
-  /// A value that the update sees as the sum over micro-batches and must scale.
-  bool isScaledOnUse(const Piece &piece, mlir::Value value) const;
   bool isPassedThrough(mlir::BlockArgument arg) const;
   /// The largest rank on this stage that uses the value.
   int64_t lastRank(mlir::Value value, int64_t stage) const {
@@ -90,7 +84,7 @@ private:
   mlir::LogicalResult planOutput(int64_t index);
   mlir::LogicalResult planArgumentOutput(int64_t index, mlir::BlockArgument arg);
   mlir::LogicalResult planMicroBatchOutput(int64_t index, mlir::OpResult value);
-  /// Integers cannot be averaged, truth values not added up.
+  /// Truth values cannot be added up.
   mlir::LogicalResult checkAccumulated();
   void number();
 
@@ -112,7 +106,6 @@ private:
   mutable mlir::func::FuncOp main; // A handle; its accessors are not const.
   llvm::ArrayRef<StageAttr> stages;
   int64_t numMicroBatches;
-  Accumulate gradients;
   RepeatedOps repeated;
 
   std::map<Key, Piece> pieces;

@@ -20,21 +20,16 @@ namespace {
 /// Moves the ops of one piece into a function of its stage's module.
 class PieceBuilder {
 public:
-  PieceBuilder(func::FuncOp main, const SlicePlan &plan, const Piece &piece, MeshAttr mesh,
-               int64_t numMicroBatches)
-      : main(main), plan(plan), piece(piece), mesh(mesh), numMicroBatches(numMicroBatches),
-        builder(main.getContext()) {}
+  PieceBuilder(func::FuncOp main, const SlicePlan &plan, const Piece &piece, MeshAttr mesh)
+      : main(main), plan(plan), piece(piece), mesh(mesh), builder(main.getContext()) {}
 
   LogicalResult build(Block *body);
 
 private:
   DictionaryAttr resultAttributes(const PieceResult &result);
   void cloneOp(Operation *op);
-  Value scaled(Value value);
   void markDonated(ArrayRef<const PieceResult *> results);
   LogicalResult check(Value value, const ShardingSpec &spec);
-  Operation *create(StringRef name, ValueRange operands, Type type, NamedAttrList attributes,
-                    Location loc);
   ShardingAttr shardingAttr(const ShardingSpec &spec) {
     return ShardingAttr::get(builder.getContext(), spec);
   }
@@ -43,13 +38,11 @@ private:
   const SlicePlan &plan;
   const Piece &piece;
   MeshAttr mesh;
-  int64_t numMicroBatches;
   OpBuilder builder;
   func::FuncOp function;
   SmallVector<Value> inputs;
   SmallVector<NamedAttrList> argAttrs;
   IRMapping mapping;
-  DenseMap<Value, Value> arguments, scaledValues; // By value of @main.
 };
 
 } // namespace
@@ -88,11 +81,7 @@ LogicalResult PieceBuilder::build(Block *body) {
     argAttrs[index].set(attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
     argAttrs[index].set(attr::sharding, shardingAttr(spec));
     mapping.map(input, entry->getArgument(index));
-    arguments[input] = entry->getArgument(index);
   }
-  for (Value input : inputs)
-    if (plan.isScaledOnUse(piece, input))
-      mapping.map(input, scaled(input));
 
   SmallVector<Operation *> ops(piece.ops.begin(), piece.ops.end());
   llvm::sort(ops, [&](Operation *a, Operation *b) { return plan.orderOf(a) < plan.orderOf(b); });
@@ -105,7 +94,7 @@ LogicalResult PieceBuilder::build(Block *body) {
     if (failed(check(result->source, result->spec)))
       return failure();
     resultAttrs.push_back(resultAttributes(*result));
-    returned.push_back(result->scale ? scaled(result->source) : mapping.lookup(result->source));
+    returned.push_back(mapping.lookup(result->source));
   }
   func::ReturnOp::create(builder, main.front().getTerminator()->getLoc(), returned);
   if (piece.isUpdate())
@@ -124,8 +113,6 @@ DictionaryAttr PieceBuilder::resultAttributes(const PieceResult &result) {
   attributes.set(attr::sharding, shardingAttr(result.spec));
   if (!piece.isUpdate() && result.accumulate != Accumulate::None)
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
-  if (result.nextOf >= 0)
-    attributes.set(attr::nextOf, builder.getI64IntegerAttr(result.nextOf));
   if (result.partOf)
     attributes.set(attr::partOf, builder.getI64IntegerAttr(plan.idOf(result.partOf)));
   return attributes.getDictionary(builder.getContext());
@@ -147,43 +134,6 @@ void PieceBuilder::cloneOp(Operation *op) {
                    builder.getArrayAttr(shardingAttr(plan.specOn(op->getResult(0), piece.stage))));
   else
     clone->removeAttr(attr::shardings);
-}
-
-Operation *PieceBuilder::create(StringRef name, ValueRange operands, Type type,
-                                NamedAttrList attributes, Location loc) {
-  OperationState state(loc, name);
-  state.addOperands(operands);
-  state.addTypes(type);
-  state.addAttributes(attributes);
-  return builder.create(state);
-}
-
-/// The mean of a value of which the function gets the sum over micro-batches.
-Value PieceBuilder::scaled(Value value) {
-  if (Value known = scaledValues.lookup(value))
-    return known;
-  auto type = cast<RankedTensorType>(value.getType());
-  double factor = 1.0 / numMicroBatches;
-  DenseElementsAttr splat;
-  if (auto complex = dyn_cast<ComplexType>(type.getElementType())) {
-    auto element = cast<FloatType>(complex.getElementType());
-    APFloat real = FloatAttr::get(element, factor).getValue();
-    splat = DenseElementsAttr::get(
-        type, std::complex<APFloat>(real, APFloat::getZero(real.getSemantics())));
-  } else {
-    splat = DenseElementsAttr::get(type, FloatAttr::get(type.getElementType(), factor).getValue());
-  }
-  Attribute shardings = builder.getArrayAttr(shardingAttr(plan.specOn(value, piece.stage)));
-  NamedAttrList constantAttrs, multiplyAttrs;
-  constantAttrs.set("value", splat);
-  multiplyAttrs.set(attr::shardings, shardings);
-  Value constant =
-      create("stablehlo.constant", {}, type, constantAttrs, value.getLoc())->getResult(0);
-  Value argument = arguments.lookup(value);
-  Value result =
-      create("stablehlo.multiply", {argument, constant}, type, multiplyAttrs, value.getLoc())
-          ->getResult(0);
-  return scaledValues[value] = result;
 }
 
 /// A state argument may be overwritten by its next value in the last function
@@ -224,8 +174,6 @@ struct SliceStages : alpa::impl::AlpaSliceStagesBase<SliceStages> {
     auto stageAttrs = module->getAttrOfType<ArrayAttr>(attr::stages);
     if (!stageAttrs)
       return fail(module, "has no `alpa.stages`; run alpa-search-stages first");
-    if (gradients != "mean" && gradients != "sum")
-      return fail(module, "option `gradients`: expected `mean` or `sum`, got `" + gradients + "`");
     for (Operation &op : main.front())
       for (Type type : op.getResultTypes())
         if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
@@ -237,9 +185,8 @@ struct SliceStages : alpa::impl::AlpaSliceStagesBase<SliceStages> {
     if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
       numMicroBatches = count.getInt();
 
-    SlicePlan plan(main, stages, numMicroBatches,
-                   gradients == "mean" ? Accumulate::Mean : Accumulate::Sum);
-    if (failed(plan.compute()) || failed(build(main, plan, stages, numMicroBatches)))
+    SlicePlan plan(main, stages, numMicroBatches);
+    if (failed(plan.compute()) || failed(build(main, plan, stages)))
       return signalPassFailure();
     declareMain(main, plan);
   }
@@ -250,8 +197,7 @@ private:
     signalPassFailure();
   }
 
-  LogicalResult build(func::FuncOp main, const SlicePlan &plan, ArrayRef<StageAttr> stages,
-                      int64_t numMicroBatches) {
+  LogicalResult build(func::FuncOp main, const SlicePlan &plan, ArrayRef<StageAttr> stages) {
     OpBuilder builder(main->getContext());
     builder.setInsertionPointAfter(main);
     SmallVector<ModuleOp> modules;
@@ -262,7 +208,7 @@ private:
     }
     for (auto &[key, piece] : plan.getPieces()) {
       int64_t stage = key.first;
-      PieceBuilder pieceBuilder(main, plan, piece, stages[stage].getMesh(), numMicroBatches);
+      PieceBuilder pieceBuilder(main, plan, piece, stages[stage].getMesh());
       if (failed(pieceBuilder.build(modules[stage].getBody())))
         return failure();
       ++numFunctions;

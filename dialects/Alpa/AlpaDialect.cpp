@@ -148,9 +148,9 @@ LogicalResult AlpaDialect::verifyRegionResultAttribute(Operation *op, unsigned,
   if (auto result = verifySignature(emit, attribute, function.getResultTypes()[resultIndex]))
     return *result;
   if (name == attr::reduction)
-    return isOneOf(emit, attribute.getValue(), {"mean", "sum", "concat"});
+    return isOneOf(emit, attribute.getValue(), {"sum", "concat"});
   if (name == attr::accumulate)
-    return isOneOf(emit, attribute.getValue(), {"mean", "sum", "last", "concat"});
+    return isOneOf(emit, attribute.getValue(), {"sum", "last", "concat"});
   if (name == attr::partOf)
     return isInteger(emit, attribute.getValue(), 0);
   return success();

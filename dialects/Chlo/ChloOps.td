@@ -106,11 +106,14 @@ def Chlo_TopKOp : Chlo_Op<"top_k", [
     - `top_k_c2`: 0 <= k <= size of the last dimension.
     - `top_k_c3`: results have the operand's shape with k elements there;
       values its element type, indices i32.
+
+    Of equal elements, a stable one takes the first; JAX says which from 0.12 on.
   }];
-  let arguments = (ins RankedTensorOf<[HLO_Int, HLO_Float]>:$operand, I64Attr:$k);
+  let arguments = (ins RankedTensorOf<[HLO_Int, HLO_Float]>:$operand, I64Attr:$k,
+                       DefaultValuedOptionalAttr<BoolAttr, "true">:$is_stable);
   let results = (outs RankedTensorOf<[HLO_Int, HLO_Float]>:$values, RankedTensorOf<[I32]>:$indices);
   let assemblyFormat = [{
-    `(` $operand `,` `k` `=` $k `)` attr-dict `:` type($operand) `->`
+    `(` $operand `,` `k` `=` $k (`,` `is_stable` `=` $is_stable^)? `)` attr-dict `:` type($operand) `->`
     `(` type($values) `,` type($indices) `)`
   }];
   let hasVerifier = 1;

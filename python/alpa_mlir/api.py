@@ -37,7 +37,7 @@ def parallelize(
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
-    gradient_reduction: Literal["mean", "sum"] = "mean",
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
     workers: Hosts | None = None,
@@ -50,7 +50,7 @@ def parallelize(
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
-    gradient_reduction: Literal["mean", "sum"] = "mean",
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
     workers: Hosts | None = None,
@@ -64,7 +64,7 @@ def parallelize(
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
-    gradient_reduction: Literal["mean", "sum"] = "mean",
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
     workers: Hosts | None = None,
@@ -78,13 +78,14 @@ def parallelize(
         method: `AutoParallel()` by default. With `FollowParallel` the function lies as another one
             does, with `CreateStateParallel` it makes another one's state; these two decide the
             cluster too.
-        batch_argnums: the arguments that are split into micro-batches along dimension 0; by
-            default the last one.
+        batch_argnums: the arguments that may be split into micro-batches along dimension 0. By
+            default the last one with arrays that are neither scalars nor random keys, and those
+            before it that have as many rows and are not returned.
         static_argnums: arguments that are Python values; `"auto"` for those that hold something
             else than arrays, and for single numbers and strings.
         donate_argnums: another way to write `donate_state`: all arguments that are state, or none.
-        gradient_reduction: whether gradients of micro-batches are averaged or summed; means
-            nothing for a step without gradients, whose results are those of the whole batch.
+        micro_batch_semantics: another way to write the method's: `"exact"` (results are those of
+            `jax.jit` on the whole batch), `"relaxed"` or `"independent"`; see `Method`.
         donate_state: a call uses up the state it is given (if it came from an earlier call).
         cache: whether plans and compiled programs are kept on disk and found again, or the
             folder to keep them in.
@@ -99,7 +100,7 @@ def parallelize(
     options = Options(
         batch_argnums,
         static_argnums,
-        gradient_reduction,
+        micro_batch_semantics,
         donate_state,
         cache,
         workers,
@@ -129,7 +130,7 @@ def compile(
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
-    gradient_reduction: Literal["mean", "sum"] = "mean",
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
     workers: Hosts | None = None,
@@ -150,7 +151,7 @@ def compile(
     options = Options(
         batch_argnums,
         static_argnums,
-        gradient_reduction,
+        micro_batch_semantics,
         donate_state,
         cache,
         workers,

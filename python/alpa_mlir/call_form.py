@@ -16,9 +16,9 @@ import numpy as np
 
 from alpa_mlir import tree_json, trees
 from alpa_mlir.errors import ArgumentMismatchError, PlanMismatchError
-from alpa_mlir.leaf import MICRO_BATCH, Leaf
+from alpa_mlir.leaf import Leaf
 from alpa_mlir.plan import Plan
-from alpa_mlir.plan_interface import CallInfo, StaticArgument
+from alpa_mlir.plan_interface import CallInfo, InputInfo, StaticArgument
 from alpa_mlir.runtime.distributed_keys import DistributedKeys, in_workers
 from alpa_mlir.runtime.whole_array import WholeArray
 
@@ -39,7 +39,7 @@ class CallForm:
         in_leaves, out_leaves: the flattened arguments and results, batches at micro-batch size.
         batches: for each flattened argument, whether it is a batch.
         static: the arguments that are Python values.
-        is_numbered: whether the module has one more input, the micro-batches' numbers.
+        added: inputs of the plan behind the arguments', which `flatten_args` adds.
     """
 
     name: str
@@ -50,7 +50,7 @@ class CallForm:
     out_leaves: tuple[Leaf, ...] = field(repr=False)
     batches: tuple[bool, ...] = field(repr=False)
     static: tuple[StaticArgument, ...] = ()
-    is_numbered: bool = False
+    added: tuple[InputInfo, ...] = ()
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -93,8 +93,13 @@ class CallForm:
                 # Python numbers, and NumPy's wider dtypes.
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
             flat.append(value)
-        if self.is_numbered:
-            flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
+        for info in self.added:
+            if info.per_micro_batch:
+                flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
+                continue
+            number = next(i for i, x in enumerate(self.in_leaves) if x.name == info.whole_of)
+            whole = flat[number]  # As a loader placed it, it is in parts.
+            flat.append(np.asarray(whole) if isinstance(whole, WholeArray) else whole)
         return flat
 
     @property
@@ -187,13 +192,6 @@ class CallForm:
         in_tree = _decode(plan, "arguments", call.arguments, examples)
         out_tree = _decode(plan, "result", call.result, [in_tree, *examples])
         inputs, results = plan.arguments, plan.results
-        last = inputs[-1] if inputs else None
-        is_numbered = (
-            last is not None
-            and len(inputs) == in_tree.num_leaves + 1
-            and (last.name, last.kind, last.shape) == (MICRO_BATCH, "batch", (1,))
-        )
-        inputs = inputs[:-1] if is_numbered else inputs
         for what, tree, infos in (
             ("arguments", in_tree, inputs),
             ("result", out_tree, results),
@@ -212,7 +210,7 @@ class CallForm:
             tuple(_leaf(x, call.output_keys.get(i)) for i, x in enumerate(results)),
             tuple(x.kind == "batch" for x in inputs),
             call.static,
-            is_numbered,
+            plan.added_inputs,
         )
 
 

@@ -1,8 +1,7 @@
 """Candidates of the search over micro-batches, schedules and rematerialization.
 
-A step is traced once. For every other number of micro-batches the traced module is rescaled
-(`alpa-rescale`) and searched with a coarse budget; what is planned in full is traced at its own
-size.
+A step is traced and imported once. For every number of micro-batches the imported module is split
+(`alpa-split-batch`) and searched, with a coarse budget where that only ranks candidates.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import gcd, inf, prod
+from math import inf, prod
 from pathlib import Path
 
 import numpy as np
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
-from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, RescaleError, TraceError
+from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, PrecisionError
 from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_tried import Tried, candidate_text
@@ -28,9 +27,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Found:
-    """A plan in full, the step as it was traced for it, and the method that asked for it."""
+    """A plan in full, and the method that asked for it."""
 
-    traced: Traced
     plan: Plan
     method: Method
 
@@ -44,9 +42,8 @@ class Candidates:
     """What is known of each candidate; a context, because the search reads a file.
 
     Args:
-        trace: the step, traced for so many micro-batches.
-        annotated: the signature of a traced step as the compiler wants it.
-        first: the step as it is traced already.
+        traced: the step.
+        annotated: its signature as the compiler wants it.
         method: its number of micro-batches does not matter here.
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
@@ -54,26 +51,24 @@ class Candidates:
     Attributes:
         batch_size: examples of a step.
         state_bytes: of the step's state, wherever it lies.
-        whole_only: why the step has one micro-batch only; empty if it may have several.
+        couplings: by number of micro-batches why it would give other results than the whole
+            batch.
     """
 
     def __init__(
         self,
-        trace: Callable[[int], Traced],
-        annotated: Callable[[Traced], str],
-        first: Traced,
+        traced: Traced,
+        annotated: str,
         cluster: Cluster,
         method: Method,
         progress: Progress | None = None,
         solved: Path | None = None,
     ) -> None:
         self._solved = "" if solved is None else str(solved)
-        self._trace = trace
+        self._traced = traced
         self._annotated = annotated
-        self._traced = {first.signature.num_micro_batches: first}
-        self._base = first.signature.num_micro_batches
-        self._modules: dict[int, Module] = {}  # Of traces.
-        self._rescaled: dict[int, Module] = {}  # Fit for estimates alone: constants stay.
+        self._imported: Module | None = None
+        self._modules: dict[int, Module] = {}  # Of so many micro-batches, in layers.
         self._exact: dict[tuple[int, str, str], Found] = {}
         self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
         self._tried: dict[tuple[int, str, str], Tried] = {}
@@ -81,13 +76,13 @@ class Candidates:
         self._done = 0
         self.cluster = cluster
         self.method = method
-        self.batch_size: int = first.signature.batch_size
+        self.batch_size: int = traced.signature.batch_size
         self.state_bytes: int = sum(
             prod(x.shape) * np.dtype(x.dtype).itemsize
-            for x in first.signature.inputs
+            for x in traced.signature.inputs
             if x.kind == "state"
         )
-        self.whole_only: str = first.whole_only
+        self.couplings: dict[int, MicroBatchError] = {}
         self._misfits: list[tuple[int, Method]] = []
 
     def __enter__(self) -> Candidates:
@@ -100,7 +95,7 @@ class Candidates:
     @property
     def name(self) -> str:
         """The step's name."""
-        return self._traced[self._base].signature.name
+        return self._traced.signature.name
 
     def label(self, count: int, method: Method) -> str:
         """`4 micro-batches, rematerialized, gpipe`; a schedule only where it is not as given."""
@@ -116,11 +111,11 @@ class Candidates:
     def estimate(
         self, count: int, method: Method, cluster: Cluster | None = None, dtype: str = ""
     ) -> Tried:
-        """A coarse search, on a rescaled module where it can be had.
+        """A coarse search.
 
         Args:
             cluster: instead of the step's.
-            dtype: of all floating-point numbers that are wider; see `alpa-rescale`.
+            dtype: of all floating-point numbers that are wider; see `alpa-lower-precision`.
         """
         cluster = cluster or self.cluster
         key = (*_key(count, method), cluster, dtype)
@@ -134,25 +129,22 @@ class Candidates:
         return self._estimates[key]
 
     def in_full(self, count: int, method: Method) -> Found:
-        """The plan from a module of its own size.
+        """The plan.
 
         Raises:
             InfeasiblePlanError: there is none.
-            TraceError: the step cannot be traced for that number of micro-batches.
-            MicroBatchError: it uses values that only the whole batch has.
+            MicroBatchError: so many micro-batches would give other results than the whole batch.
         """
         key = _key(count, method)
         if key in self._exact:
             return self._exact[key]
         remat = remat_text(method)
         self.say(f"planning {self.label(count, method)}")
-        traced = self.traced(count)
-        module = self._module_of(traced).clone()
         try:
+            module = self._module(count).clone()
             self._search(module, count, method)
             stages = int(module.predicted()["stages"])
-            gradients = traced.signature.gradient_reduction
-            module.run(method.finish_passes(gradients, stages, count))
+            module.run(method.finish_passes(stages, count))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule_name, None, exact=True, reason=error.what
@@ -161,7 +153,7 @@ class Candidates:
                 self._misfits.append((count, method))
             raise
         plan = module.export_plan()
-        found = Found(traced, plan, method)
+        found = Found(plan, method)
         self._tried[key] = Tried(
             count,
             remat,
@@ -188,12 +180,6 @@ class Candidates:
         key = _key(found.plan.num_micro_batches, found.method)
         self._tried[key] = replace(self._tried[key], measured_seconds=measured, reason=reason)
         self._done += 1
-
-    def traced(self, count: int) -> Traced:
-        """The step at the size of one of `count` micro-batches."""
-        if count not in self._traced:
-            self._traced[count] = self._trace(count)
-        return self._traced[count]
 
     def say(self, what: str) -> None:
         """Tell the progress function what is done now."""
@@ -240,13 +226,13 @@ class Candidates:
         try:
             module = self._module(count).clone()
             if dtype:
-                module.run(f"alpa-rescale{{dtype={dtype}}}")
+                module.run(f"alpa-lower-precision{{dtype={dtype}}}")
             self._search(module, count, method, cluster, coarse=True)
         except InfeasiblePlanError as error:
             if cluster is self.cluster and not dtype:
                 self._misfits.append((count, method))
             return Tried(count, remat, method.schedule_name, None, reason=error.what)
-        except (TraceError, MicroBatchError, RescaleError) as error:
+        except (MicroBatchError, PrecisionError) as error:
             return Tried(count, remat, method.schedule_name, None, reason=str(error))
         found = module.predicted()
         return Tried(
@@ -260,26 +246,34 @@ class Candidates:
         )
 
     def _module(self, count: int) -> Module:
-        """The step in layers, of the size of one of `count` micro-batches."""
-        if count in self._rescaled:
-            return self._rescaled[count]
-        if count in self._traced:
-            return self._module_of(self._traced[count])
-        module = self._module_of(self._traced[self._base]).clone()
-        try:
-            common = gcd(self._base, count)
-            module.run(f"alpa-rescale{{batch={self._base // common}/{count // common}}}")
-        except RescaleError:
-            return self._module_of(self.traced(count))
-        self._rescaled[count] = module
-        return module
+        """The step in layers, of the size of one of `count` micro-batches.
 
-    def _module_of(self, traced: Traced) -> Module:
-        count = traced.signature.num_micro_batches
+        Raises:
+            MicroBatchError: so many would give other results than the whole batch.
+        """
+        if count in self.couplings:
+            raise self.couplings[count]
+        for item in self._traced.signature.inputs:
+            rows = item.shape[0] if item.kind == "batch" else count
+            if rows == 0 or rows % count:
+                divisors = [n for n in range(1, rows + 1) if rows % n == 0]
+                raise MicroBatchError(
+                    f"{rows} rows cannot be split into {count} equal micro-batches",
+                    where=item.name,
+                    fix=f"use {' or '.join(map(str, divisors[-4:]))} micro-batches"
+                    if divisors
+                    else "pass a batch that is not empty",
+                )
         if count not in self._modules:
-            module = Module(traced.text, traced.signature.name)
-            module.annotate(self._annotated(traced))
-            self._modules[count] = module.run(self.method.import_passes(self.cluster))
+            if self._imported is None:
+                module = Module(self._traced.text, self._traced.signature.name)
+                self._imported = module.annotate(self._annotated).run(self.method.import_pass)
+            try:
+                split = self._imported.clone().run(self.method.layer_passes(self.cluster, count))
+            except MicroBatchError as error:
+                self.couplings[count] = error
+                raise
+            self._modules[count] = split
         return self._modules[count]
 
     def _file(self, cluster: Cluster) -> str:

@@ -18,8 +18,8 @@ from alpa_mlir.errors import (
     MicroBatchError,
     ModuleSyntaxError,
     PassError,
+    PrecisionError,
     ProblemFormatError,
-    RescaleError,
     SolverError,
     UnsupportedOpError,
 )
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 # The first pattern that a diagnostic matches gives its error.
 _NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
-    (r"^alpa-rescale:", RescaleError),
+    (r"^alpa-lower-precision:", PrecisionError),
     (r"no plan fits|no plan exists|infeasible", InfeasiblePlanError),
     (
         r"no sharding rule|unsupported op|not (a )?supported|unregistered|custom op",
@@ -37,7 +37,7 @@ _NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
     ),
     (r"^cluster|cluster file|unknown cluster", ClusterFileError),
     (r"^alpa-search-stages:|^bad pass pipeline", MethodError),
-    (r"(each of|over) \d+ micro-batches|next micro-batch", MicroBatchError),
+    (r"micro-batches (would give|do not divide)", MicroBatchError),
 )
 _DIAGNOSTIC = re.compile(r"^(?:(?P<where>.*?): )?(?P<kind>error|note): (?P<what>.*)$")
 

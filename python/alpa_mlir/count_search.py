@@ -6,28 +6,9 @@ What a number is worth is for a function to say; nothing here knows of modules o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import gcd
 
 # Predicted seconds of the best plan with so many micro-batches; infinite if there is none.
 Worth = Callable[[int], float]
-
-
-def sensible_count(sizes: Sequence[int], counts: Sequence[int] | None, devices: int) -> int:
-    """The number of micro-batches to trace first: each has about one example for each device
-    of a host, and at least two, which tell the batch from other dimensions.
-
-    Args:
-        sizes: of dimension 0 of the batch's arrays.
-        counts: what may be chosen; None for all.
-
-    Example:
-        >>> sensible_count([1024], None, 8), sensible_count([8, 16], None, 4)
-        (128, 2)
-    """
-    size = gcd(*sizes) if sizes else 1
-    fitting = [n for n in counts or range(1, size + 1) if size % n == 0]
-    told = [n for n in fitting if size // n >= 2] or fitting
-    return nearest(told or [1], max(size / devices, 1))
 
 
 def nearest(counts: Sequence[int], wanted: float) -> int:

@@ -45,7 +45,8 @@ class InfeasiblePlanError(AlpaError):
 
 
 class MicroBatchError(AlpaError):
-    """The batch cannot be split into the wanted number of micro-batches."""
+    """So many micro-batches do not divide the batch, or would give other results than the whole
+    batch."""
 
 
 class TraceError(AlpaError):
@@ -140,8 +141,8 @@ class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
 
 
-class RescaleError(AlpaError):
-    """A traced step cannot be turned into that of another batch size or dtype; trace it anew."""
+class PrecisionError(AlpaError):
+    """A step has no form in lower precision."""
 
 
 class ProblemFormatError(AlpaError):

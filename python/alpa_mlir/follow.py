@@ -171,8 +171,8 @@ class FollowingFunction(ParallelFunction):
         super().__init__(fn, None, None, options)
         self.follow = follow
 
-    def trace(self, *args: Any, num_micro_batches: int | None = None) -> TracedStep:
-        return self._followed(args).function.trace(*args, num_micro_batches=num_micro_batches)
+    def trace(self, *args: Any) -> TracedStep:
+        return self._followed(args).function.trace(*args)
 
     def _key(self, args: Sequence[Any]) -> Any:
         number, *rest = super()._key(args)

@@ -14,11 +14,12 @@ from jax.sharding import PartitionSpec as P
 
 from alpa_mlir import trees
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
+from alpa_mlir.jaxpr_values import only
+from alpa_mlir.leaf import is_typed_key
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_program import InputOp
 from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.random_keys import is_typed_key, only
 from alpa_mlir.runtime.distributed_keys import in_workers, keys_in_workers
 from alpa_mlir.runtime.program import Job
 from alpa_mlir.runtime.stacked import StackedArray

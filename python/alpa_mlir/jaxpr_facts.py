@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import jax
+from jax.extend import core
+
+from .jax_internals import params_of
 from .jaxpr_values import is_literal
-from .random_keys import bodies
 from .tagging import TAG_PREFIX, call_body
+
+_jax: Any = jax
+_core: Any = core
 
 Phase = Literal["input", "forward", "backward", "update"]
 
@@ -43,9 +49,20 @@ def has_gradients(jaxpr: Any, scope: str = "") -> bool:
         stack = f"{scope}/{eqn.source_info.name_stack}"
         if phase_of(stack) == "backward":
             return True
-        if any(has_gradients(inner, stack) for inner, _ in bodies(eqn)):
+        if any(has_gradients(inner, stack) for inner in bodies(eqn)):
             return True
     return False
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """Jaxprs inside an equation."""
+
+    def is_jaxpr(value: Any) -> bool:
+        return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
+
+    params: list[Any] = list(params_of(eqn).values())
+    found = [x for x in _jax.tree.leaves(params, is_leaf=is_jaxpr) if is_jaxpr(x)]
+    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
 
 
 def result_facts(closed: Any) -> list[ResultFacts]:

@@ -21,10 +21,12 @@ class Values:
 
     @classmethod
     def at_start(cls, jaxpr: Any, consts: Iterable[Any], args: Iterable[Any]) -> Values:
-        """Those of a jaxpr's constants and arguments."""
-        values = cls(jaxpr.constvars, consts)
-        values.write(jaxpr.invars, args)
-        return values
+        """Those of a jaxpr's constants and arguments.
+
+        From JAX 0.12 on, constants of a jaxpr that was made without their values are the first
+        of its arguments; both follow each other, so where one list ends does not matter.
+        """
+        return cls((*jaxpr.constvars, *jaxpr.invars), (*consts, *args))
 
     def read(self, atoms: Iterable[Any]) -> list[Any]:
         """Values of variables and literals."""
@@ -64,3 +66,16 @@ def placed(eqn: Any, stack: Any | None) -> Any:
 def stack_inside(call: Any) -> Any:
     """The name stack for the body of a plain call."""
     return call.source_info.name_stack.extend(f"jit({call.params.get('name', 'call')})")
+
+
+def only(jaxpr: Any, places: Sequence[int]) -> Any:
+    """The part of a jaxpr that makes these results."""
+    outvars = [jaxpr.outvars[place] for place in places]
+    needed = {v for v in outvars if not is_literal(v)}
+    eqns: list[Any] = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed for v in eqn.outvars):
+            eqns.append(eqn)
+            needed.update(v for v in eqn.invars if not is_literal(v))
+    debug = jaxpr.debug_info.with_unknown_names()
+    return _core.Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns[::-1], jaxpr.effects, debug)

@@ -6,21 +6,20 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from itertools import pairwise
 from math import prod
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 import jax
-from jax.extend import core
 
 from alpa_mlir import trees
 from alpa_mlir.bare_marks import filled
 from alpa_mlir.boundary import is_mark
 from alpa_mlir.errors import MethodError
+from alpa_mlir.jaxpr_facts import bodies
 from alpa_mlir.jaxpr_values import Values, bind, is_literal
 from alpa_mlir.planned_step import positions
 from alpa_mlir.tagging import call_body
 
 _jax: Any = jax
-_core: Any = core
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # Numbers of the equations at which parts begin, of a jaxpr without plain calls.
@@ -202,16 +201,5 @@ def _flops(eqn: Any) -> float:
         kernel = eqn.invars[1].aval
         features = eqn.params["dimension_numbers"].rhs_spec[0]
         return 2 * size * kernel.size / kernel.shape[features]
-    inner = [body for value in eqn.params.values() for body in _bodies(value)]
     times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-    return size + times * sum(_flops(each) for body in inner for each in body.eqns)
-
-
-def _bodies(value: Any) -> list[Any]:
-    if isinstance(value, _core.ClosedJaxpr):
-        return [value.jaxpr]
-    if isinstance(value, _core.Jaxpr):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [body for item in cast("Sequence[Any]", value) for body in _bodies(item)]
-    return []
+    return size + times * sum(_flops(each) for body in bodies(eqn) for each in body.eqns)

@@ -13,9 +13,6 @@ from alpa_mlir.errors import TraceError
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
 
-# The input that numbers the micro-batches of a step that draws random numbers.
-MICRO_BATCH = "micro_batch"
-
 
 @dataclass(frozen=True)
 class Leaf:
@@ -23,7 +20,7 @@ class Leaf:
 
     Attributes:
         name: tree path.
-        shape: logical shape at micro-batch size.
+        shape: logical shape.
         dtype: JAX dtype; an extended one for typed PRNG keys.
         data_shape: shape of the array that stands for the leaf in the module.
         data_dtype: NumPy's name of that array's dtype.
@@ -36,6 +33,11 @@ class Leaf:
     data_shape: tuple[int, ...]
     data_dtype: str
     key_impl: str | None = None
+
+
+def is_typed_key(aval: Any) -> bool:
+    """Whether an array or an abstract one holds typed PRNG keys."""
+    return bool(_jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key))
 
 
 def make_leaf(name: str, aval: Any) -> Leaf:

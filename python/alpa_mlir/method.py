@@ -15,6 +15,7 @@ from alpa_mlir.plan_stage import EXPORTS
 from alpa_mlir.schedule import Schedule, ScheduleProblem
 
 LAYER_BALANCES = ("communication", "operators")
+SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
@@ -30,6 +31,12 @@ class Method(ABC):
 
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
+        micro_batch_semantics: what several micro-batches compute. `"exact"`: the results of
+            `jax.jit` on the whole batch; where that takes all examples at once, one micro-batch.
+            `"relaxed"`: the same, but values that couple examples (router balance losses, batch
+            statistics) are those of each micro-batch, as in Megatron. `"independent"`: each
+            micro-batch is a batch of its own, and results are averaged, as in Alpa.
+        widen_sums: add up terms of half precision (gradients of micro-batches) in float32.
         schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
             more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
             (gradients of weights fill what stages wait); or `"auto"` for the one of the
@@ -64,6 +71,8 @@ class Method(ABC):
     """Whether `num_micro_batches` may be several numbers, or None."""
 
     num_micro_batches: int | Sequence[int] | None = 1
+    micro_batch_semantics: str = "exact"
+    widen_sums: bool = True
     schedule: str | Schedule = "1f1b"
     virtual_stages: int = 0
     layers: int = 0
@@ -94,6 +103,12 @@ class Method(ABC):
         if self.in_shardings is not None and self.method != "manual":
             raise MethodError(
                 f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
+            )
+        if self.micro_batch_semantics not in SEMANTICS:
+            raise MethodError(
+                f"micro_batch_semantics {self.micro_batch_semantics!r}",
+                where=where,
+                fix=f"use one of {', '.join(SEMANTICS)}",
             )
         if self.schedule_name not in ("auto", *schedules()):
             raise MethodError(
@@ -215,17 +230,31 @@ class Method(ABC):
             )
         return fitting
 
-    def import_passes(self, cluster: Cluster) -> str:
-        """Passes that make a traced module ready for searches."""
+    @property
+    def import_pass(self) -> str:
+        """The pass that reads the step, of whatever number of micro-batches."""
+        return "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
+
+    def layer_passes(self, cluster: Cluster, count: int) -> str:
+        """Passes that make the imported step ready for searches with `count` micro-batches."""
         layers = {
             "layers": str(self.layers),
             "max-layers": str(self.max_layers),
             "balance": self.layer_balance,
         }
+        split = {
+            "micro-batches": str(count),
+            **(
+                {"semantics": self.micro_batch_semantics}
+                if self.micro_batch_semantics != "exact"
+                else {}
+            ),
+            **({} if self.widen_sums else {"widen-sums": "false"}),
+        }
         scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
         return ",".join(
             (
-                "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import",
+                *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
                 *scans,
                 _with_options("alpa-cluster-layers", layers),
                 "alpa-trim-activations",
@@ -275,7 +304,7 @@ class Method(ABC):
             )
         )
 
-    def finish_passes(self, gradients: str, num_stages: int = 0, count: int = 1) -> str:
+    def finish_passes(self, num_stages: int = 0, count: int = 1) -> str:
         """Passes that make programs of the chosen stages.
 
         Args:
@@ -300,7 +329,7 @@ class Method(ABC):
             (
                 "alpa-defer-sums",
                 "alpa-gather-sums",
-                _with_options("alpa-slice-stages", {"gradients": gradients}),
+                "alpa-slice-stages",
                 "alpa-split-backward",
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
@@ -312,12 +341,13 @@ class Method(ABC):
             )
         )
 
-    def passes(self, cluster: Cluster, cluster_file: str, count: int, gradients: str) -> str:
+    def passes(self, cluster: Cluster, cluster_file: str, count: int) -> str:
         """The whole pass pipeline for one count of micro-batches."""
         parts = (
-            self.import_passes(cluster),
+            self.import_pass,
+            self.layer_passes(cluster, count),
             self.search_passes(cluster, cluster_file, count),
-            self.finish_passes(gradients),
+            self.finish_passes(),
         )
         return ",".join(parts)
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from typing import Any
 
 import jax
 
 from alpa_mlir import session
 from alpa_mlir.call_form import positional
-from alpa_mlir.cluster import ClusterLike, as_cluster
-from alpa_mlir.count_search import sensible_count
-from alpa_mlir.errors import TraceError
+from alpa_mlir.cluster import ClusterLike
 from alpa_mlir.method import Method
 from alpa_mlir.parallel_step import ParallelStep, Progress
 from alpa_mlir.planned_step import Options, PlannedStep, TracedStep, positions, trace_step
 from alpa_mlir.runtime.whole_array import WholeArray
 from alpa_mlir.search import AutoParallel
-from alpa_mlir.traced import Traced
 
 _jax: Any = jax
 
@@ -37,7 +34,7 @@ class ParallelFunction:
         method: Method | None = None,
         options: Options | None = None,
     ) -> None:
-        self.fn = fn
+        self.fn: Callable[..., Any] = _by_position(fn)
         self.cluster = cluster
         self.method: AutoParallel | Method = AutoParallel() if method is None else method
         self.options: Options = Options() if options is None else options
@@ -46,45 +43,18 @@ class ParallelFunction:
         update_wrapper(self, fn)
         session.remember(self)
 
-    def trace(self, *args: Any, num_micro_batches: int | None = None) -> TracedStep:
-        """Trace at the size of one micro-batch (by default as many as the method says).
+    def trace(self, *args: Any) -> TracedStep:
+        """Trace at the whole batch.
 
         Raises:
-            TraceError, MicroBatchError: the function or its batch does not fit.
+            TraceError: the function or its arguments do not fit.
         """
         options = self.options.for_arguments(args)
         static = positions(options.static_argnums, len(args))
         examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
         cluster = session.default_cluster(self.cluster)
-        counts = self.method.num_micro_batches
-        if num_micro_batches is not None:
-            traced = trace_step(self.fn, examples, options, num_micro_batches)
-        elif isinstance(counts, int):
-            traced = trace_step(self.fn, examples, options, counts)
-        else:
-            traced = self._trace_some(examples, options, counts, cluster)
-        return TracedStep(self.fn, examples, options, traced, cluster, self.method)
-
-    def _trace_some(
-        self,
-        examples: tuple[Any, ...],
-        options: Options,
-        counts: Sequence[int] | None,
-        cluster: ClusterLike,
-    ) -> Traced:
-        """Trace for a number of micro-batches that the search may well choose; for one if the
-        step cannot be traced for more, as where its state has a batch dimension."""
-        batches = options.batches(len(examples))
-        leaves = _jax.tree.leaves([examples[i] for i in batches])
-        sizes = [leaf.shape[0] for leaf in leaves if getattr(leaf, "shape", ())]
-        devices = max(as_cluster(cluster).devices_per_host)
-        count = sensible_count(sizes, counts, devices)
-        try:
-            return trace_step(self.fn, examples, options, count)
-        except TraceError:
-            if count == 1 or (counts is not None and 1 not in counts):
-                raise
-            return trace_step(self.fn, examples, options, 1)
+        traced = trace_step(self.fn, examples, options)
+        return TracedStep(self.fn, options, traced, cluster, self.method)
 
     def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:
         """Trace and plan with this function's cluster and method."""
@@ -140,6 +110,27 @@ class ParallelFunction:
         )
         number = session.session_of(self.cluster, self.options.workers)
         return number, tree, forms, tuple(args[i] for i in static)
+
+
+def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose keyword-only arguments may be given by position, in their order."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return fn
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not keywords or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return fn
+    first = parameters.index(keywords[0])
+
+    @wraps(fn)
+    def call(*args: Any) -> Any:
+        named = {p.name: x for p, x in zip(keywords, args[first:], strict=False)}
+        return fn(*args[:first], **named)
+
+    positional = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters]
+    call.__signature__ = inspect.Signature(positional)  # pyright: ignore
+    return call
 
 
 def shapes_of(tree: Any) -> Any:

@@ -23,7 +23,14 @@ from alpa_mlir.errors import PlanFormatError, PlanMismatchError
 from alpa_mlir.plan_binaries import Binary, read_binaries, write_binaries
 from alpa_mlir.plan_check import check_references, cluster_difference, signature_difference
 from alpa_mlir.plan_diff import PlanDiff, diff_plans
-from alpa_mlir.plan_interface import CallInfo, InputInfo, OutputInfo, join_pieces, owner_numbers
+from alpa_mlir.plan_interface import (
+    CallInfo,
+    Exactness,
+    InputInfo,
+    OutputInfo,
+    join_pieces,
+    owner_numbers,
+)
 from alpa_mlir.plan_json import Node, pretty
 from alpa_mlir.plan_program import ProgramInfo
 from alpa_mlir.plan_reshard import ReshardInfo
@@ -53,6 +60,7 @@ class Plan:
         predicted: seconds and bytes of the whole step, as the search foresaw them.
         tried: the numbers of micro-batches that the search looked at, and other candidates; empty
             if nobody has said.
+        exactness: whether results are those of the whole batch, and by what means.
     """
 
     name: str
@@ -73,6 +81,7 @@ class Plan:
     reshards: tuple[ReshardInfo, ...] = field(default=(), repr=False)
     binaries: tuple[Binary, ...] = field(default=(), repr=False, compare=False)
     tried: tuple[Tried, ...] = field(default=(), repr=False)
+    exactness: Exactness = field(default_factory=Exactness, repr=False)
 
     @classmethod
     def from_json(
@@ -127,6 +136,7 @@ class Plan:
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
             tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
             tried=tuple(Tried.read(item) for item in root.optional("tried").items()),
+            exactness=Exactness.read(root.optional("micro_batches")),
         )
         check_references(plan, root)
         if check_programs:
@@ -183,6 +193,7 @@ class Plan:
             "call": None if self.call is None else self.call.to_json(),
             "cluster": dict(self.cluster),
             "num_micro_batches": self.num_micro_batches,
+            "micro_batches": asdict(self.exactness),
             "schedule": self.schedule,
             "inputs": [asdict(item) for item in self.inputs],
             "outputs": [asdict(item) for item in self.outputs],
@@ -217,7 +228,7 @@ class Plan:
         """Refuse a plan that was made for something else.
 
         Args:
-            traced: a step, as `alpa_mlir.trace.trace` gives it, with the plan's micro-batches.
+            traced: a step, as `alpa_mlir.trace.trace` gives it.
             cluster: an `alpa_mlir.Cluster`.
             compiler: version of the compiler that should have made the plan.
 
@@ -259,7 +270,14 @@ class Plan:
         return tuple(
             replace(info, carried_by=None if (r := info.carried_by) is None else result_of[r])
             for info in join_pieces(self.inputs)
+            if info.is_given
         )
+
+    @property
+    def added_inputs(self) -> tuple[InputInfo, ...]:
+        """The last inputs, which callers do not give: the micro-batches' numbers, and whole
+        arguments of which the micro-batches have parts."""
+        return tuple(info for info in self.inputs if not info.is_given)
 
     @property
     def results(self) -> tuple[OutputInfo, ...]:

@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,28 +27,12 @@ from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import PlanFormatError
 from alpa_mlir.method import Method
 from alpa_mlir.plan import Plan
-from alpa_mlir.signature import Signature
 
 MOST_BYTES = 2 << 30
 _RECORD = "record.json"
-_TEXT = "step.txt"
 _SOLVED = "solved"
 # Where a line stands in its file is no part of what it says; the names in locations are.
 _FILE_LOCATION = re.compile(r'^(#loc\d* = loc\()"[^"\n]*":\d+:\d+(?: to :\d+)*.*$', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class CachedPlan:
-    """What the search found once.
-
-    Attributes:
-        plan: the plan.
-        signature, text: of the step as traced for the plan's number of micro-batches.
-    """
-
-    plan: Plan
-    signature: Signature
-    text: str
 
 
 @cache
@@ -110,7 +94,7 @@ class PlanCache:
         self.folder = folder
         self.most_bytes = most_bytes
 
-    def get(self, name: str) -> CachedPlan | None:
+    def get(self, name: str) -> Plan | None:
         """The entry, or None. A damaged one is removed with a warning."""
         entry = self.folder / name
         if not (entry / _RECORD).exists():
@@ -118,11 +102,7 @@ class PlanCache:
         try:
             record: dict[str, Any] = json.loads((entry / _RECORD).read_text())
             _check(entry, record)
-            found = CachedPlan(
-                Plan.load(entry),
-                Signature.from_json(json.dumps(record["signature"])),
-                (entry / _TEXT).read_text(),
-            )
+            found = Plan.load(entry)
         except (OSError, ValueError, KeyError, TypeError, PlanFormatError) as error:
             warnings.warn(
                 f"the plan in {entry} is damaged and is made again: {error}", stacklevel=2
@@ -133,19 +113,15 @@ class PlanCache:
             os.utime(entry / _RECORD)
         return found
 
-    def put(self, name: str, made: CachedPlan) -> None:
+    def put(self, name: str, plan: Plan) -> None:
         """Keep a plan: all of it appears at once, or nothing. A folder that cannot be written
         to is a warning, since the plan itself is good."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 new = Path(folder) / "entry"
-                made.plan.save(new)
-                (new / _TEXT).write_text(made.text)
-                record = {
-                    "signature": json.loads(made.signature.to_json()),
-                    "files": {path.name: _digest(path) for path in sorted(new.iterdir())},
-                }
+                plan.save(new)
+                record = {"files": {path.name: _digest(path) for path in sorted(new.iterdir())}}
                 (new / _RECORD).write_text(json.dumps(record))
                 with contextlib.suppress(FileExistsError):
                     _rename(new, self.folder / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.plan_json import Node
@@ -45,14 +46,17 @@ def signature_difference(plan: Plan, signature: Any) -> str | None:
     """The first way in which a traced step's `Signature` differs from the plan's tables."""
     if plan.name != signature.name:
         return f"the plan is for {plan.name}, the step is {signature.name}"
-    if plan.num_micro_batches != signature.num_micro_batches:
-        return (
-            f"the plan has {plan.num_micro_batches} micro-batches, the step was traced for "
-            f"{signature.num_micro_batches}"
-        )
+
+    def whole(info: Any, is_part: bool) -> Any:
+        if not is_part:
+            return info
+        return replace(info, shape=(info.shape[0] * plan.num_micro_batches, *info.shape[1:]))
+
+    arguments = [whole(x, x.kind == "batch") for x in plan.arguments]
+    results = [whole(x, x.reduction == "concat") for x in plan.results]
     for what, planned, traced, fields in (
-        ("argument", plan.arguments, signature.inputs, ("kind", "carried_by")),
-        ("result", plan.results, signature.outputs, ("reduction",)),
+        ("argument", arguments, signature.inputs, ("kind", "carried_by")),
+        ("result", results, signature.outputs, ()),
     ):
         found = _leaf_difference(what, planned, traced, fields)
         if found:

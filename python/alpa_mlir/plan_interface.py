@@ -31,7 +31,9 @@ class PieceInfo:
 class InputInfo:
     """An argument of the step; `shape` of a batch argument is that of one micro-batch.
 
-    A stack of layers may be several inputs, one behind the other, each a `piece` of it.
+    A stack of layers may be several inputs, one behind the other, each a `piece` of it. An input
+    that is `per_micro_batch` has one element for each micro-batch, its number; one with `whole_of`
+    is all rows of the batch argument of that name. Callers give neither.
     """
 
     name: str
@@ -40,6 +42,8 @@ class InputInfo:
     kind: str
     carried_by: int | None
     piece: PieceInfo | None = None
+    per_micro_batch: bool = False
+    whole_of: str | None = None
 
     @classmethod
     def read(cls, node: Node) -> InputInfo:
@@ -50,7 +54,14 @@ class InputInfo:
             node.get("kind").choice("state", "batch"),
             node.get("carried_by").optional_integer(),
             PieceInfo.read(node.optional("piece")),
+            node.mapping().get("per_micro_batch") is True,
+            node.optional("whole_of").optional_string(),
         )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether callers give it, and the step does not add it by itself."""
+        return not self.per_micro_batch and self.whole_of is None
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ class OutputInfo:
             node.get("name").string(),
             node.get("shape").dims(),
             node.get("dtype").string(),
-            None if reduction.value is None else reduction.choice("mean", "sum", "concat"),
+            None if reduction.value is None else reduction.choice("sum", "concat"),
             PieceInfo.read(node.optional("piece")),
         )
 
@@ -102,6 +113,47 @@ def join_pieces(infos: Sequence[_Info]) -> list[_Info]:
             rows, *rest = whole[-1].shape
             whole[-1] = replace(whole[-1], shape=(rows + info.piece.size, *rest))
     return whole
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What micro-batches make of the whole batch.
+
+    Attributes:
+        exact: results are those of `jax.jit` on the whole batch.
+        sums: source lines of the sums over examples that the update completes.
+        scales: of the factors that are known behind the micro-batches only, and wait.
+        joins: of the values whose examples the update needs together.
+        repeats: of the values of the whole batch that each micro-batch computes, as counts of
+            tokens.
+        estimates: of the values that each micro-batch takes from its own examples, by the
+            wish of who planned.
+    """
+
+    exact: bool = True
+    sums: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
+    repeats: tuple[str, ...] = ()
+    estimates: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, node: Node) -> Exactness:
+        fields = node.mapping()
+        if not fields:
+            return cls()
+
+        def places(name: str) -> tuple[str, ...]:
+            return tuple(item.string() for item in node.optional(name).items())
+
+        return cls(
+            fields.get("exact") is not False,
+            places("sums"),
+            places("scales"),
+            places("joins"),
+            places("repeats"),
+            places("estimates"),
+        )
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,57 @@ def plan_summary(plan: Plan) -> str:
     return text
 
 
+def inexact_text(plan: Plan) -> str:
+    """One line on values that are not those of the whole batch; nothing if there are none."""
+    if plan.exactness.exact:
+        return ""
+    places = _places(plan.exactness.estimates)
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return (
+        "results differ from jax.jit: as micro_batch_semantics asks, each micro-batch takes "
+        f"values of its own examples at {named}"
+    )
+
+
+# Of `Exactness`, what each list of source lines is about.
+_MEANS = {
+    "sums": "sums over examples: each micro-batch adds a term, the update reads the sum",
+    "scales": "scales that wait: factors known behind the micro-batches, which the update applies",
+    "joins": "joins: values of single examples, of which the update reads those of the whole batch",
+    "repeats": "repeats: values of the whole batch that each micro-batch computes from the batch's "
+    "arguments",
+    "estimates": "estimates, as micro_batch_semantics asks: values that couple examples, which "
+    "each micro-batch takes of its own",
+}
+
+
+def micro_batches_text(plan: Plan) -> str:
+    """What the plan's micro-batches compute, in words and with source lines."""
+    text = _count(plan.num_micro_batches, "micro-batch", "micro-batches")
+    if plan.num_micro_batches == 1:
+        return f"{text}: the step runs on the whole batch, as with jax.jit"
+    if plan.exactness.exact:
+        lines = [f"{text}: results are those of jax.jit on the whole batch"]
+    else:
+        lines = [f"{text}: results differ from those of jax.jit on the whole batch"]
+    for name, means in _MEANS.items():
+        places = _places(getattr(plan.exactness, name))
+        if places:
+            lines += [means, *(f"  {place}" for place in places)]
+    return "\n".join(lines)
+
+
+def _places(places: Sequence[str]) -> list[str]:
+    """Source lines; a module need not say any."""
+    return list(dict.fromkeys(place or "a line that the module does not name" for place in places))
+
+
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
     lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
+    inexact = inexact_text(plan)
+    if inexact:
+        lines.insert(1, inexact)
     for (source, target), text in transfers_text(plan).items():
         lines.append(f"mesh {source} to mesh {target}: {text}")
     return "\n".join(lines)

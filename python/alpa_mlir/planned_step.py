@@ -13,16 +13,17 @@ from alpa_mlir import trace as tracing
 from alpa_mlir.argument_types import checks_types
 from alpa_mlir.boundary import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.cache_folder import CacheLike, chosen_folder
+from alpa_mlir.call_form import CallForm
 from alpa_mlir.candidates import Candidates
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
-from alpa_mlir.errors import InfeasiblePlanError, MethodError, MicroBatchError
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.method import Method
 from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
 from alpa_mlir.plan import Plan
-from alpa_mlir.plan_cache import CachedPlan, PlanCache, code_version
+from alpa_mlir.plan_cache import PlanCache, code_version
 from alpa_mlir.plan_tried import Tried, tried_text
 from alpa_mlir.planning import Planner
 from alpa_mlir.search import AutoParallel
@@ -35,7 +36,7 @@ class Options:
 
     batch_argnums: int | Sequence[int] | None = None
     static_argnums: int | Sequence[int] | Literal["auto"] = ()
-    gradient_reduction: Literal["mean", "sum"] = "mean"
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None
     donate_state: bool = True
     cache: CacheLike = True
     workers: Hosts | None = None
@@ -93,14 +94,12 @@ class TracedStep:
     """A step as the compiler will read it; `plan` goes on.
 
     Attributes:
-        traced: text, signature and trees, at the size of one micro-batch.
+        traced: text, signature and trees.
         fn: the function; None for a step that was read from a file.
-        examples: the arguments' shapes, to trace again for another number of micro-batches.
         cluster, method: what `plan` takes by default.
     """
 
     fn: Callable[..., Any] | None = field(repr=False)
-    examples: tuple[Any, ...] = field(repr=False)
     options: Options
     traced: Traced
     cluster: ClusterLike = None
@@ -137,6 +136,8 @@ class TracedStep:
         """
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
+        if self.options.micro_batch_semantics is not None:
+            method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
         method = method.settled(described, lambda: _marked_layers(self.traced))
         kept = _cache(self.options.cache if cache is None else cache)
         if not isinstance(method.schedule, str):
@@ -150,42 +151,26 @@ class TracedStep:
             )
             found = kept.get(name)
             if found is not None:
-                traced = self.traced.resized(found.signature, found.text)
-                return PlannedStep(traced, found.plan, self.options).called()
+                return PlannedStep(self.traced, found, self.options).called()
         candidates = Candidates(
-            self._again,
-            lambda traced: _signature_json(traced, method),
             self.traced,
+            annotated,
             described,
             method,
             progress_bar("planning", "candidate") if progress is True else progress or None,
             None if kept is None else kept.solved_folder(),
         )
-        if self.fn is None:  # Its micro-batches are what they are.
-            candidates.batch_size = self.traced.signature.num_micro_batches
         with candidates:
             planner = Planner(candidates)
             try:
                 chosen = planner.run()
             except InfeasiblePlanError as error:
                 raise feasible.explained(planner, error) from None
-        traced = chosen.found.traced
         plan = replace(chosen.found.plan, tried=chosen.tried)
-        result = PlannedStep(traced, plan, self.options).signed()
+        result = PlannedStep(self.traced, plan, self.options).signed()
         if kept is not None:
-            kept.put(name, CachedPlan(result.plan, traced.signature, traced.text))
+            kept.put(name, result.plan)
         return result
-
-    def _again(self, count: int) -> Traced:
-        if self.fn is None:
-            signature = self.traced.signature
-            raise MicroBatchError(
-                f"a file is read for one number of micro-batches, {signature.num_micro_batches}, "
-                f"not for {count}",
-                where=signature.name,
-                fix="read it again for that number",
-            )
-        return trace_step(self.fn, self.examples, self.options, count)
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
@@ -201,8 +186,6 @@ class TracedStep:
         """
         plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         traced = self.traced
-        if plan.num_micro_batches != traced.signature.num_micro_batches:
-            traced = self._again(plan.num_micro_batches)
         wanted = self.cluster if cluster is None else cluster
         described = None if wanted is None else as_cluster(wanted)
         plan.check(traced=traced, cluster=described, compiler=compiler_version())
@@ -214,12 +197,17 @@ class PlannedStep:
     """A plan together with the trees of the function it was made from; `load` goes on.
 
     Attributes:
-        traced, plan: the step, at the size of one micro-batch, and its plan.
+        traced, plan: the step and its plan.
     """
 
     traced: Traced = field(repr=False)
     plan: Plan
     options: Options
+
+    @property
+    def form(self) -> CallForm:
+        """How the plan is called."""
+        return self.traced.form_for(self.plan.num_micro_batches, self.plan.added_inputs)
 
     @property
     def tried(self) -> tuple[Tried, ...]:
@@ -246,7 +234,7 @@ class PlannedStep:
     def called(self) -> PlannedStep:
         """The same, where the plan says how this step is called. A kept plan may have been made
         for other containers, other static values that change nothing, or another `donate_state`."""
-        call = self.traced.form.to_info(self.options.donate_state)
+        call = self.form.to_info(self.options.donate_state)
         return replace(self, plan=replace(self.plan, call=call))
 
     def save(self, folder: str | Path) -> Path:
@@ -285,7 +273,7 @@ class PlannedStep:
         # Devices that are named are those of this process.
         default = session.default_workers(hosts) if devices is None else hosts
         loaded = load_on(self.plan, devices, default, donate, progress, backend, kept)
-        step = ParallelStep(self.traced.form, loaded)
+        step = ParallelStep(self.form, loaded)
         if default is not hosts:
             session.close_at_shutdown(loaded)
         return step
@@ -315,15 +303,13 @@ def _signature_json(traced: Traced, method: Method) -> str:
     return json.dumps(fields)
 
 
-def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options, count: int) -> Traced:
-    """A step as its options say, at the size of one of `count` micro-batches."""
+def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options) -> Traced:
+    """A step as its options say."""
     return tracing.trace(
         fn,
         *args,
-        num_micro_batches=count,
         batch_argnums=options.batch_argnums,
         static_argnums=positions(options.static_argnums, len(args)),
-        gradient_reduction=options.gradient_reduction,
     )
 
 

@@ -22,7 +22,6 @@ from alpa_mlir.errors import (
     InfeasiblePlanError,
     MethodError,
     MicroBatchError,
-    TraceError,
 )
 from alpa_mlir.method import AUTO_SCHEDULES, Method
 from alpa_mlir.plan import Plan
@@ -33,14 +32,14 @@ _jax: Any = jax
 # Plans in full beyond the first, where that one is slower than others were estimated.
 _MOST_RUNNERS_UP = 2
 # Why a plan cannot be had for a number of micro-batches.
-_NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError, TraceError)
+_NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError)
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan that was chosen, the step as it was traced for it, and all that was tried."""
+    """The plan that was chosen, and all that was tried."""
 
     found: Found
     tried: tuple[Tried, ...]
@@ -58,8 +57,6 @@ class Planner:
         self.candidates = candidates
         self.method: Method = candidates.method
         self.counts: tuple[int, ...] = self.method.micro_batch_counts(candidates.batch_size)
-        if candidates.whole_only and 1 in self.counts:
-            self.counts = (1,)
 
     def run(self) -> Chosen:
         """Search, and plan what is best in full.
@@ -92,9 +89,24 @@ class Planner:
 
     def _search(self) -> Found:
         """The best of several numbers of micro-batches."""
-        if climb(self.counts, self.start(), lambda n: self._worth(n, self.method)) is None:
+        counts = self._exact_counts()
+        best = climb(counts, nearest(counts, self.start()), lambda n: self._worth(n, self.method))
+        if counts[0] == 1 and len(counts) > 1:  # Many micro-batches may hide a valley at one.
+            self._worth(1, self.method)
+        if best is None and not self._ranked():
             raise self.candidates.why_not() or self._no_count()
         return self._plan_best()
+
+    def _exact_counts(self) -> tuple[int, ...]:
+        """The counts, if several micro-batches give the results of the whole batch; else one. What
+        couples examples couples them for any count, but for rows that counts do not divide."""
+        several = [n for n in self.counts if n > 1]
+        if several and 1 in self.counts:
+            for count in (nearest(several, self.start()), several[0]):
+                if self._worth(count, self.method) < inf or count not in self.candidates.couplings:
+                    return self.counts
+            return (1,)
+        return self.counts
 
     def _worth(self, count: int, method: Method) -> float:
         return _seconds(self.candidates.estimate(count, method))
@@ -117,8 +129,6 @@ class Planner:
                 continue
             if best is None or found.seconds < best.seconds:
                 best = found
-        if best is None and isinstance(misfit, MicroBatchError) and 1 in self.counts:
-            return self._only(1)  # Other numbers are as bad.
         if best is None:
             assert misfit is not None
             raise misfit
@@ -221,8 +231,10 @@ class Planner:
             )
 
     def _no_count(self) -> AlpaError:
-        return TraceError(
-            "the step cannot be traced for any of the numbers of micro-batches: "
+        if self.candidates.couplings:
+            return next(iter(self.candidates.couplings.values()))
+        return MicroBatchError(
+            "the step has no plan for any of the numbers of micro-batches: "
             + "; ".join(dict.fromkeys(t.reason for t in self.candidates.tried)),
             where=self.candidates.name,
         )

@@ -12,7 +12,7 @@ import numpy as np
 from alpa_mlir import trees
 from alpa_mlir.call_form import CallForm
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.leaf import MICRO_BATCH, Leaf
+from alpa_mlir.leaf import Leaf
 from alpa_mlir.parallel_step import ParallelStep
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_interface import CallInfo
@@ -40,9 +40,7 @@ def callable_plan(plan: Plan) -> Plan:
         return plan
     except PlanMismatchError:
         pass
-    infos = list(plan.arguments)
-    if infos and infos[-1].name == MICRO_BATCH and infos[-1].shape == (1,):
-        infos.pop()
+    infos = plan.arguments
     groups = [list(group) for _, group in itertools.groupby(infos, lambda info: info.kind)]
     arguments = {"tuple": [["*"] * len(group) for group in groups]}
     result = ["*"] * len(plan.results)

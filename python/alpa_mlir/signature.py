@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from math import gcd
 from typing import Any, Literal
 
 Kind = Literal["state", "batch"]
-Reduction = Literal["mean", "sum", "concat"]
 
 
 @dataclass(frozen=True)
@@ -18,12 +16,10 @@ class Input:
 
     Attributes:
         name: tree path, such as `state.params['h0']['kernel']`.
-        shape: at micro-batch size for batch inputs. Typed PRNG keys appear as their data.
+        shape: of the whole array. Typed PRNG keys appear as their data.
         dtype: NumPy's name.
-        kind: `"state"` lives across steps, `"batch"` is split into micro-batches.
+        kind: `"batch"` may be split into micro-batches along dimension 0, `"state"` may not.
         carried_by: index of the output that is this state's value for the next step.
-        per_micro_batch: a batch input with one element for each micro-batch, whatever the
-            batch's size: the micro-batch's number, with which random keys are folded.
     """
 
     name: str
@@ -31,7 +27,6 @@ class Input:
     dtype: str
     kind: Kind
     carried_by: int | None = None
-    per_micro_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,15 +35,13 @@ class Output:
 
     Attributes:
         name: tree path, such as `result[1]['loss']`.
-        shape: at micro-batch size.
+        shape: of the whole array.
         dtype: NumPy's name.
-        reduction: how the values of the micro-batches become one; None for carried state.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    reduction: Reduction | None = None
 
 
 @dataclass(frozen=True)
@@ -57,13 +50,9 @@ class Signature:
 
     Attributes:
         name: name of the traced function.
-        num_micro_batches: parts into which every batch input is split along dimension 0.
-        gradient_reduction: how gradients of the micro-batches become one.
     """
 
     name: str
-    num_micro_batches: int
-    gradient_reduction: Literal["mean", "sum"]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
 
@@ -75,16 +64,15 @@ class Signature:
             if item.carried_by is None:
                 continue
             output = self.outputs[item.carried_by]
-            if item.kind != "state" or output.reduction is not None:
-                raise ValueError(f"{item.name}: only state is carried, and it is not reduced")
+            if item.kind != "state":
+                raise ValueError(f"{item.name}: only state is carried")
             if (item.shape, item.dtype) != (output.shape, output.dtype):
                 raise ValueError(f"{item.name} and {output.name} differ in shape or dtype")
 
     @property
     def batch_size(self) -> int:
-        """Examples that all batch inputs of a step have: their greatest common divisor."""
-        rows = [x.shape[0] for x in self.inputs if x.kind == "batch" and not x.per_micro_batch]
-        return gcd(*rows) * self.num_micro_batches if rows else 1
+        """Examples of a step: rows of its batch inputs; 1 if there are none."""
+        return next((x.shape[0] for x in self.inputs if x.kind == "batch"), 1)
 
     def to_json(self) -> str:
         """JSON text of the form that docs/architecture.md describes."""

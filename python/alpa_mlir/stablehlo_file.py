@@ -1,36 +1,32 @@
 """Steps that come as StableHLO text: from other frameworks, or from files that passes wrote.
 
-`@main` is the program of one micro-batch. What its arguments and results are, either the file says
+`@main` is the program of the whole batch. What its arguments and results are, either the file says
 with the attributes of docs/architecture.md, or its reader does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import jax
 import jax.numpy
 from jaxlib.mlir import ir
 
 from alpa_mlir import trees
 from alpa_mlir.compiler import Module
 from alpa_mlir.element_types import numpy_name
-from alpa_mlir.errors import MicroBatchError, ModuleSyntaxError, TraceError
+from alpa_mlir.errors import ModuleSyntaxError, TraceError
 from alpa_mlir.leaf import Leaf
 from alpa_mlir.method import Method
 from alpa_mlir.planned_step import Options, TracedStep
 from alpa_mlir.search import AutoParallel
-from alpa_mlir.signature import Input, Output, Reduction, Signature
+from alpa_mlir.signature import Input, Output, Signature
 from alpa_mlir.traced import Traced
 
 _ir: Any = ir
-_jax: Any = jax
 _jnp: Any = jax.numpy
-# How the tracer names gradients, see docs/architecture.md.
-_GRADIENT = "transpose(jvp(alpa_eqn"
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,8 @@ class _Port:
 def read_stablehlo(
     path: str | Path,
     *,
-    num_micro_batches: int = 1,
     batches: Sequence[int] | None = None,
     carried: Mapping[int, int] | None = None,
-    reductions: Mapping[int, Reduction] | None = None,
     method: Method | None = None,
     options: Options | None = None,
 ) -> TracedStep:
@@ -57,21 +51,15 @@ def read_stablehlo(
     Its arguments are those of `@main`, its results the tuple of `@main`'s results.
 
     Args:
-        num_micro_batches: how often a step runs the program, each time with rows of its own: a
-            step's batches are so many times as large.
-        batches: numbers of the arguments that are split into micro-batches; by default what the
+        batches: numbers of the arguments that may be split into micro-batches; by default what the
             file says, else the last one.
         carried: by number of a state argument the result that is its value for the next step.
-        method: how `plan` plans by default; its number of micro-batches does not count.
-        reductions: by number of a result how its micro-batches become one: `"mean"`, `"sum"`, or
-            `"concat"` along dimension 0, which is the default where that dimension is the batch's.
-            Needed for the others, if there are several micro-batches.
+        method: how `plan` plans by default.
 
     Raises:
         ModuleSyntaxError: the file cannot be read, or is no module with `@main`.
         UnsupportedOpError: it holds an op that the dialects do not define.
         TraceError: an argument or result does not exist, or they do not go together.
-        MicroBatchError: a result needs a reduction.
 
     Example:
         >>> step = read_stablehlo("model.mlir", batches=[5])         # doctest: +SKIP
@@ -82,30 +70,26 @@ def read_stablehlo(
     where = str(path)
     name, arguments, results = _main(text, where)
     inputs = _inputs(arguments, len(results), batches, carried or {}, where)
-    rows = {x.shape[0] for x in inputs if x.kind == "batch" and not x.per_micro_batch}
-    outputs = _outputs(results, inputs, rows, num_micro_batches, reductions or {}, where)
-    reduction: Literal["mean", "sum"] = "mean" if _GRADIENT in text else "sum"
+    outputs = tuple(
+        Output(str(port.attributes.get("alpa.name", f"result[{number}]")), port.shape, port.dtype)
+        for number, port in enumerate(results)
+    )
     try:
-        signature = Signature(name, num_micro_batches, reduction, inputs, outputs)
+        signature = Signature(name, inputs, outputs)
     except ValueError as error:
         raise TraceError(str(error), where=where, fix="look at what is carried") from None
-    own = inputs[:-1] if inputs and inputs[-1].per_micro_batch else inputs
     traced = Traced(
         text,
         signature,
-        trees.structure(tuple(range(len(own)))),
+        trees.structure(tuple(range(len(inputs)))),
         trees.structure(tuple(range(len(outputs)))),
-        tuple(_leaf(x) for x in own),
+        tuple(_leaf(x) for x in inputs),
         tuple(_leaf(x) for x in outputs),
         (),
         0,
-        "",
         None,
     )
-    examples = tuple(_jax.ShapeDtypeStruct(x.shape, _jnp.dtype(x.dtype)) for x in own)
-    count: Any = {"num_micro_batches": num_micro_batches}
-    wanted = AutoParallel(**count) if method is None else replace(method, **count)
-    return TracedStep(None, examples, options or Options(), traced, method=wanted)
+    return TracedStep(None, options or Options(), traced, method=method or AutoParallel())
 
 
 def _read(path: Path) -> str:
@@ -219,40 +203,9 @@ def _inputs(
                 port.dtype,
                 cast(Any, kind),
                 carried.get(number, told.get("alpa.carried_by")),
-                "alpa.per_micro_batch" in told,
             )
         )
     return tuple(result)
-
-
-def _outputs(
-    results: Sequence[_Port],
-    inputs: Sequence[Input],
-    rows: set[int],
-    count: int,
-    reductions: Mapping[int, Reduction],
-    where: str,
-) -> tuple[Output, ...]:
-    carried = {x.carried_by for x in inputs}
-    for number in reductions:
-        if not 0 <= number < len(results) or number in carried:
-            what = "is carried state" if number in carried else "does not exist"
-            raise TraceError(f"result {number} {what}, and has no reduction", where=where)
-    made: list[Output] = []
-    for number, port in enumerate(results):
-        reduction: Any = reductions.get(number, port.attributes.get("alpa.reduction"))
-        if reduction is None and number not in carried:
-            is_batch = bool(port.shape) and port.shape[0] in rows
-            if count > 1 and not is_batch:
-                raise MicroBatchError(
-                    f"result {number} does not say how {count} micro-batches become one",
-                    where=where,
-                    fix="say whether it is a mean or a sum of theirs",
-                )
-            reduction = "concat" if is_batch else "sum"
-        name = str(port.attributes.get("alpa.name", f"result[{number}]"))
-        made.append(Output(name, port.shape, port.dtype, reduction))
-    return tuple(made)
 
 
 def _leaf(port: Input | Output) -> Leaf:

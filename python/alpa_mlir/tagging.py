@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from jax.extend import core, source_info_util
 
 from alpa_mlir.argument_types import checks_types
 
-from . import jax_internals, random_keys, trees
+from . import jax_internals, trees
 from .bare_marks import filled
 from .jaxpr_values import Values, bind, placed, stack_inside
 
@@ -33,8 +34,6 @@ _jax: Any = jax
 _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
-# Of a step without gradients, what is made once of sums over the whole batch.
-UPDATE_SCOPE = "alpa_update"
 INNER_PREFIX = "alpa_inner"
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
@@ -48,9 +47,6 @@ class TagSession:
         equations: tags given so far; the next equation gets this number.
         functions: functions whose equations were tagged.
         hooked: whether plain `jax.grad` goes through the session.
-        keys: random keys seen to enter those functions.
-        micro_batch: the micro-batch's number, with which keys are folded (random_keys.py);
-            None leaves them as they are.
     """
 
     def __init__(self, level: int = 0) -> None:
@@ -58,8 +54,6 @@ class TagSession:
         self.equations: int = 0
         self.functions = 0
         self.hooked = False
-        self.keys = 0
-        self.micro_batch: Any | None = None
 
     def next_tag(self) -> str:
         prefix = f"{INNER_PREFIX}{self.level}_" if self.level else TAG_PREFIX
@@ -81,6 +75,9 @@ def tag_gradients(hook: bool = True) -> Generator[TagSession]:
         hook: also tag for users of plain `jax.grad` and `jax.value_and_grad`; without it
             only `alpa_mlir.grad` and `alpa_mlir.value_and_grad` tag.
 
+    Warns when `jax.grad` cannot be hooked and nothing was tagged without that: ops of the backward
+    pass are then assigned to layers without their names.
+
     Yields:
         The session, whose counters are final when the block ends.
     """
@@ -91,6 +88,14 @@ def tag_gradients(hook: bool = True) -> Generator[TagSession]:
         if hook:
             session.hooked = stack.enter_context(jax_internals.intercept_grad(_wrap_vjp))
         yield session
+    if hook and not (session.hooked or session.functions):
+        warnings.warn(
+            f"jax.grad of JAX {_jax.__version__} works in a way that is not known here: if the "
+            "step takes gradients, backward ops are assigned to layers less exactly; fix: call "
+            "alpa_mlir.grad or alpa_mlir.value_and_grad instead, or install a version of JAX "
+            f"that was tried ({jax_internals.TRIED})",
+            stacklevel=3,
+        )
 
 
 @functools.cache
@@ -148,38 +153,12 @@ def _call_tagged(session: TagSession, fun: Callable[..., Any], args: Any, kwargs
 
     inputs = [leaves[i] for i in arrays]
     closed = filled(_jax.make_jaxpr(flat)(*inputs), call_body)
-    outputs = _evaluate_folded(session, closed.jaxpr, closed.consts, inputs)
+    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, None)
     session.functions += 1
     result = list(found["leaves"])
     for i, value in zip(found["arrays"], outputs, strict=True):
         result[i] = value
     return trees.unflatten(found["tree"], result)
-
-
-def _evaluate_folded(
-    session: TagSession, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
-) -> list[Any]:
-    """Evaluate with the keys of one micro-batch; keys that come out are those of the step."""
-    keys = random_keys.entering(jaxpr, [*consts, *args])
-    session.keys += len(keys)
-    micro_batch = session.micro_batch
-    if micro_batch is None:
-        return _evaluate(session, jaxpr, consts, args, None)
-    folded = [*consts, *args]
-    if keys:
-        with _jax.named_scope(session.next_tag()):
-            for place, impl in keys.items():
-                folded[place] = random_keys.fold(folded[place], impl, micro_batch)
-    split = len(consts)
-    outputs = _evaluate(session, jaxpr, folded[:split], folded[split:], None)
-    kept = random_keys.bookkeeping(jaxpr, list(keys))
-    if kept:
-        session.micro_batch = None
-        again = _evaluate(session, random_keys.only(jaxpr, kept), consts, args, None)
-        session.micro_batch = micro_batch
-        for place, value in zip(kept, again, strict=True):
-            outputs[place] = value
-    return outputs
 
 
 def _evaluate(
@@ -203,11 +182,6 @@ def _evaluate(
                 eqn = with_tagged_body(eqn, session.level + 1)
             with _jax.named_scope(session.next_tag()):
                 outputs = bind(eqn, operands, debug)
-                is_seed = eqn.primitive.name == "random_seed"
-                if is_seed and isinstance(operands[0], _jax.core.Tracer):
-                    session.keys += 1  # A key made of the step's state.
-                    if session.micro_batch is not None:
-                        outputs = [random_keys.fold(outputs[0], None, session.micro_batch)]
         values.write(eqn.outvars, outputs)
     return values.read(jaxpr.outvars)
 

@@ -1,51 +1,53 @@
 """Turn a user's training step into StableHLO text and a signature.
 
-The step is traced at micro-batch shape: every batch leaf has its dimension 0 divided by the
-number of micro-batches. Every op's location carries JAX's name stack, in which the ops of a
+The step is traced once, at its whole batch; the compiler splits it over micro-batches
+(`alpa-split-batch`). Every op's location carries JAX's name stack, in which the ops of a
 differentiated function are tagged with their forward equation (see tagging.py).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, cast
 
-from . import carry, jaxpr_facts, lowering, micro_batch, trees
+import jax
+from jax.extend import source_info_util
+
+from . import carry, jaxpr_facts, tagging, trees
 from .call_form import static_arguments
 from .errors import TraceError
-from .forward_only import ForwardStep
-from .leaf import MICRO_BATCH, Leaf, make_leaf
-from .lowering import Example
+from .leaf import Leaf, is_typed_key, make_leaf
 from .signature import Input, Output, Signature
 from .traced import Traced
+
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
+_jax: Any = jax
+_source: Any = source_info_util
 
 
 def trace(
     fn: Callable[..., Any],
     *args: Any,
-    num_micro_batches: int = 1,
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] = (),
-    gradient_reduction: Literal["mean", "sum"] = "mean",
     carried: Mapping[int, int | None] | None = None,
     hook: bool = True,
     platform: str | None = None,
 ) -> Traced:
-    """Trace `fn(*args)` at micro-batch shape.
+    """Trace `fn(*args)` at its whole batch.
 
     Args:
-        fn: the step, `(state..., batch) -> result`; jitted or not. Plain `jax.value_and_grad`
+        fn: the step, `(state..., batch...) -> result`; jitted or not. Plain `jax.value_and_grad`
             inside gives exact forward/backward pairing.
-        args: example arguments: arrays or `jax.ShapeDtypeStruct`; a batch has its full size.
-        num_micro_batches: parts of every batch leaf along dimension 0.
-        batch_argnums: the arguments that are batches; by default the last one that is not
-            static. All others are state.
+        args: example arguments: arrays or `jax.ShapeDtypeStruct`.
+        batch_argnums: the arguments that are batches. By default the last one with arrays that
+            are neither scalars nor random keys, and those before it whose arrays have as many
+            rows and that the step does not return. All others are state.
         static_argnums: arguments that are Python values, not arrays.
-        gradient_reduction: whether gradients, and results of real dtype whose shape does not
-            grow with the batch, are averaged or summed over micro-batches. Results of integer
-            dtype that depend on the batch are counts and always summed. A step without gradients
-            needs no such choice: its results are those of the whole batch.
         carried: by number of a state argument, the index of the result that is its next
             value, or None for an argument that is never replaced. By default found from the
             trees (see carry.py).
@@ -53,148 +55,301 @@ def trace(
         platform: `"cpu"`, `"cuda"`, ...: what to lower for; the default backend if None.
 
     Raises:
-        MicroBatchError: a batch leaf cannot be split into `num_micro_batches`.
-        TraceError: bad options, a step that fails at micro-batch shape, a result whose
-            micro-batches cannot be combined, or an ambiguous state.
+        TraceError: bad options, a step that cannot be traced, or an ambiguous state.
 
     Example:
-        >>> traced = trace(step, state, batch, num_micro_batches=4)
+        >>> traced = trace(step, state, batch)
         >>> print(traced.as_text())
     """
-    if gradient_reduction not in ("mean", "sum"):
-        raise TraceError(
-            f"got {gradient_reduction!r}", where="gradient_reduction", fix="use 'mean' or 'sum'"
-        )
-    static, dynamic, batches = _kinds(fn, args, static_argnums, batch_argnums)
+    static = positions(static_argnums, len(args), "static_argnums")
+    dynamic = tuple(i for i in range(len(args)) if i not in static)
+    if not dynamic:
+        raise TraceError("no example argument holds arrays", where=name_of(fn), fix="pass a batch")
+    names = argument_names(fn, len(args))
+    full = abstract(args, dynamic, names)
+    given = None if batch_argnums is None else positions(batch_argnums, len(args), "batch_argnums")
+    if given is not None and set(given) & set(static):
+        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
     for number in carried or {}:
-        if number not in dynamic or number in batches:
+        if number not in dynamic or number in (given or ()):
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-    names = micro_batch.argument_names(fn, len(args))
-    full = micro_batch.abstract(args, dynamic, names)
-    micro = micro_batch.split_batches(full, batches, names, num_micro_batches)
-    example = Example(fn, static, dynamic, batches, micro, full, num_micro_batches)
-    # Whether the step needs the micro-batch's number is known for sure once it is traced.
-    step = lowering.lower(example, example.may_draw(), hook, platform)
-    forward: ForwardStep | None = None
-    if step.lowered is None:
-        plain = example.jitted.trace(*micro) if step.numbered else step.traced
-        forward = lowering.forward_step(example, plain)
-        tagged = forward.function(example.name, dynamic, trees.structure(step.traced.out_info))
-        again = replace(example, fn=tagged)
-        step = lowering.lower(again, step.numbered, hook, platform, is_tagged=True)
-    lowering.check_single_examples(example)
+    traced, session = _traced(fn, full, static, hook)
+    lowered = traced.lower(lowering_platforms=(platform,) if platform else None)
 
-    in_paths, in_tree = trees.flatten_with_path(tuple(micro[i] for i in dynamic))
+    in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
     in_leaves = tuple(
         make_leaf(names[owner] + trees.text(path[1:]), aval)
         for owner, (path, aval) in zip(owners, in_paths, strict=True)
     )
-    out_paths, out_tree = trees.flatten_with_path(step.traced.out_info)
+    out_paths, out_tree = trees.flatten_with_path(traced.out_info)
     out_leaves = tuple(make_leaf("result" + trees.text(path), aval) for path, aval in out_paths)
 
-    facts = jaxpr_facts.result_facts(step.traced.jaxpr)
-    if forward is not None and forward.why_whole:  # Any result may be the next value of a state.
-        facts = [replace(f, phase="update" if f.phase == "forward" else f.phase) for f in facts]
-    states: list[carry.Subtree] = []
+    rows = _batch_rows(full, dynamic, given)
+    facts = jaxpr_facts.result_facts(traced.jaxpr)
+    if not session.functions and not jaxpr_facts.has_gradients(traced.jaxpr.jaxpr):
+        # What is not of single examples may be the next value of a state.
+        facts = [
+            replace(fact, phase="update")
+            if fact.phase == "forward" and leaf.shape[:1] != (rows,)
+            else fact
+            for fact, leaf in zip(facts, out_leaves, strict=True)
+        ]
     in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
-    for number in dynamic:
-        if number not in batches:
-            states.append(
-                carry.subtree(
-                    micro[number], names[number], in_avals, _first(owners, number), number
-                )
-            )
     out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
-    result = carry.subtree(step.traced.out_info, "result", out_avals, 0)
-    pairs = carry.match_state(states, result, facts, carried)
+    result = carry.subtree(traced.out_info, "result", out_avals, 0)
 
-    batch_bits = sum(1 << i for i, owner in enumerate(owners) if owner in batches)
-    if step.numbered:
-        number_bit = 1 << len(in_leaves)
-        _check_carried_keys(in_leaves, pairs, facts, number_bit)
-        batch_bits |= number_bit
-    carried_results = set(pairs.values())
-    if forward is not None:
-        reductions = forward.check(out_leaves, carried_results)
-        gradient_reduction = "sum"  # What the update reads of a batch are sums.
-    else:
-        reductions = micro_batch.find_reductions(
-            out_leaves,
-            facts,
-            carried_results,
-            batch_bits,
-            num_micro_batches,
-            gradient_reduction,
-            example.result_shapes,
-        )
+    def paired(batches: Sequence[int]) -> dict[int, int]:
+        states = [
+            carry.subtree(full[i], names[i], in_avals, _first(owners, i), i)
+            for i in dynamic
+            if i not in batches
+        ]
+        return carry.match_state(states, result, facts, carried)
+
+    batches = given if given is not None else _last_batch(full, dynamic)
+    for number in carried or {}:
+        if number in batches:
+            raise TraceError(f"argument {number} is not a state argument", where="carried")
+    pairs = paired(batches)
+    if given is None:
+        returned = {owners[leaf] for leaf in pairs} | set(carried or {})
+        batches = _with_others(full, dynamic, batches, rows, returned)
+
+    def is_batch(leaf: Leaf, owner: int) -> bool:
+        return owner in batches and _rows_of(leaf) == rows
+
     inputs = tuple(
         Input(
             leaf.name,
             leaf.data_shape,
             leaf.data_dtype,
-            "batch" if owner in batches else "state",
+            "batch" if is_batch(leaf, owner) else "state",
             pairs.get(i),
         )
         for i, (leaf, owner) in enumerate(zip(in_leaves, owners, strict=True))
     )
-    if step.numbered:
-        inputs += (Input(MICRO_BATCH, (1,), "uint32", "batch", per_micro_batch=True),)
-    outputs = tuple(
-        Output(leaf.name, leaf.data_shape, leaf.data_dtype, reduction)
-        for leaf, reduction in zip(out_leaves, reductions, strict=True)
-    )
-    module = step.lowered.compiler_ir("stablehlo").operation
-    _check_main(module, len(inputs), len(outputs), example.name)
+    outputs = tuple(Output(leaf.name, leaf.data_shape, leaf.data_dtype) for leaf in out_leaves)
+    name = name_of(fn)
+    module = lowered.compiler_ir("stablehlo").operation
+    _check_main(module, len(inputs), len(outputs), name)
     return Traced(
         module.get_asm(print_generic_op_form=True, enable_debug_info=True),
-        Signature(example.name, num_micro_batches, gradient_reduction, inputs, outputs),
+        Signature(name, inputs, outputs),
         in_tree,
         out_tree,
         in_leaves,
         out_leaves,
         static_arguments(args, static),
-        step.session.equations,
-        "" if forward is None else forward.why_whole,
-        step.lowered,
+        session.equations,
+        lowered,
     )
 
 
-def _kinds(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    static_argnums: int | Sequence[int],
-    batch_argnums: int | Sequence[int] | None,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Numbers of the arguments that are Python values, of the others, and of the batches."""
-    static = micro_batch.positions(static_argnums, len(args), "static_argnums")
-    dynamic = tuple(i for i in range(len(args)) if i not in static)
-    if not dynamic:
-        where = lowering.name_of(fn)
-        raise TraceError("no example argument holds arrays", where=where, fix="pass a batch")
-    default = dynamic[-1] if batch_argnums is None else batch_argnums
-    batches = micro_batch.positions(default, len(args), "batch_argnums")
-    if set(batches) & set(static):
-        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
-    return static, dynamic, batches
+def name_of(fn: Any) -> str:
+    """The function's own name, seen through `functools.partial`; else that of its type."""
+    while isinstance(fn, functools.partial):
+        fn = cast("functools.partial[Any]", fn).func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def _check_carried_keys(
-    in_leaves: Sequence[Leaf],
-    pairs: Mapping[int, int],
-    facts: Sequence[jaxpr_facts.ResultFacts],
-    number_bit: int,
-) -> None:
-    """The next key is the unmodified step's, which knows no micro-batches."""
-    for i, leaf in enumerate(in_leaves):
-        is_key = leaf.key_impl is not None or leaf.data_dtype == "uint32"
-        if is_key and i in pairs and facts[pairs[i]].depends & number_bit:
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first `count` positional arguments, for people."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [f"arg{i}" for i in range(count)]
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
+    return names[:count] + [f"arg{i}" for i in range(len(names), count)]
+
+
+def positions(value: int | Sequence[int], count: int, option: str) -> tuple[int, ...]:
+    """Argument numbers as a sorted tuple without repetition; negative ones count from the end."""
+    given = [value] if isinstance(value, int) else list(value)
+    for number in given:
+        if not -count <= number < count:
+            raise TraceError(f"argument {number} does not exist, got {count}", where=option)
+    return tuple(sorted({number % count for number in given}))
+
+
+def abstract(args: Sequence[Any], dynamic: Sequence[int], names: Sequence[str]) -> list[Any]:
+    """Arguments with every array replaced by its shape and dtype; static ones are kept."""
+    result = list(args)
+    for i in dynamic:
+        try:
+            result[i] = _jax.eval_shape(_same, args[i])
+        except TypeError:
+            _blame_leaf(args[i], names[i])
+            raise
+    return result
+
+
+def _blame_leaf(argument: Any, name: str) -> None:
+    """Raise for the first leaf that is no array."""
+    for path, leaf in trees.flatten_with_path(argument)[0]:
+        try:
+            _jax.eval_shape(_same, leaf)
+        except TypeError as error:
             raise TraceError(
-                "the next value of this random key comes from inside of the loss function, mixed "
-                "with what depends on the micro-batch",
-                where=leaf.name,
-                fix="split the key outside of the loss function, or use one micro-batch",
-            )
+                f"a value of type {type(leaf).__name__} is no array",
+                where=name + trees.text(path),
+                fix="pass it in an argument listed in static_argnums",
+            ) from error
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _traced(
+    fn: Callable[..., Any], full: Sequence[Any], static: tuple[int, ...], hook: bool
+) -> tuple[Any, tagging.TagSession]:
+    """JAX's trace, with equations tagged: those of differentiated functions, or all of a step
+    that differentiates nothing."""
+
+    names = argument_names(fn, len(full))
+
+    def run(function: Callable[..., Any]) -> tuple[Any, tagging.TagSession]:
+        with tagging.tag_gradients(hook) as session:
+            watched = _watched(function, names)
+            jitted = _jax.jit(watched, static_argnums=static, keep_unused=True)
+            return jitted.trace(*full), session
+
+    traced, session = run(fn)
+    _refuse_effects(traced.jaxpr, name_of(fn))
+    if session.functions or jaxpr_facts.has_gradients(traced.jaxpr.jaxpr):
+        return traced, session
+    tagged = tagging.tag_equations(fn)
+    tagged.__name__ = name_of(fn)
+    again, session = run(tagged)
+    session.functions = 0
+    return again, session
+
+
+def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, which must not change the models of flax.nnx that it is given: outside of
+    `nnx.jit` nobody would see the change."""
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        before = [trees.leaves(x) if _is_nnx(x) else None for x in args]
+        result = fn(*args)
+        returned = {id(leaf) for leaf in trees.leaves(result)}
+        for argument, known, name in zip(args, before, names, strict=False):
+            if known is None:
+                continue
+            seen = {id(leaf) for leaf in known} | returned
+            if any(id(leaf) not in seen for leaf in trees.leaves(argument)):
+                raise TraceError(
+                    "the step changes this argument in place, and a parallel step returns its "
+                    "state",
+                    where=name,
+                    fix="take states of nnx.split, nnx.merge them inside, and return nnx.state(..)",
+                )
+        return result
+
+    call.__name__ = name_of(fn)
+    return call
+
+
+def _is_nnx(argument: Any) -> bool:
+    """Whether an argument is a module, an optimizer or the like of flax.nnx."""
+    names = {(cls.__module__.partition(".nnx.")[0], cls.__name__) for cls in type(argument).__mro__}
+    return bool(names & {("flax", "Pytree"), ("flax", "Object")})
+
+
+_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+
+
+def _refuse_effects(closed: Any, name: str) -> None:
+    """Calls of Python from inside of the step would run once for each device and micro-batch."""
+    found = _callback(closed.jaxpr)
+    if found is not None:
+        kind, place = found
+        raise TraceError(
+            f"the step calls Python ({kind}){f' at {place}' if place else ''}",
+            where=name,
+            fix="return the values and use them outside of the step",
+        )
+    if closed.effects:
+        effects = ", ".join(sorted(str(effect) for effect in closed.effects))
+        raise TraceError(
+            f"the step has side effects ({effects})",
+            where=name,
+            fix="remove mutable references",
+        )
+
+
+def _callback(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
+    """The first callback: its kind, and the line of the user's that calls it."""
+    for eqn in jaxpr.eqns:
+        place = _source.summarize(eqn.source_info)
+        place = place if place.strip(" ()") else around
+        if eqn.primitive.name in _CALLBACKS:
+            return eqn.primitive.name, place
+        for inner in jaxpr_facts.bodies(eqn):
+            found = _callback(inner, place)
+            if found is not None:
+                return found
+    return None
+
+
+def _rows_of(x: Any) -> int | None:
+    """How many examples an array may hold; none for scalars and random keys."""
+    if not x.shape or ((getattr(x, "key_impl", None) or is_typed_key(x)) and len(x.shape) < 1):
+        return None
+    is_raw_key = str(x.dtype) == "uint32" and tuple(x.shape) in ((2,), (4,))
+    return None if is_raw_key else int(x.shape[0])
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [x for x in trees.leaves(tree) if hasattr(x, "shape")]
+
+
+def _last_batch(full: Sequence[Any], dynamic: Sequence[int]) -> tuple[int, ...]:
+    """The last argument that has rows; none if no argument has any."""
+    for i in reversed(dynamic):
+        if any(_rows_of(x) is not None for x in _leaves(full[i])):
+            return (i,)
+    return ()
+
+
+def _batch_rows(
+    full: Sequence[Any], dynamic: Sequence[int], given: Sequence[int] | None
+) -> int | None:
+    """Rows that most arrays of the batch have."""
+    batches = _last_batch(full, dynamic) if given is None else given
+    counts = Counter(_rows_of(x) for i in batches for x in _leaves(full[i]))
+    del counts[None]
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _with_others(
+    full: Sequence[Any],
+    dynamic: Sequence[int],
+    batches: Sequence[int],
+    rows: int | None,
+    returned: set[int],
+) -> tuple[int, ...]:
+    """The batch, and the arguments before it that belong to it: inputs before targets."""
+    found = list(batches)
+    for i in reversed([i for i in dynamic if batches and i < batches[0]]):
+        leaves = _leaves(full[i])
+        mixed = [x for x in leaves if _rows_of(x) is not None]
+        if i in returned or not leaves:
+            break
+        if any(_rows_of(x) != rows for x in mixed):
+            break
+        # A matrix of a step that returns no state is weights as likely as examples.
+        if not returned and any(len(x.shape) == 2 and x.shape[0] == x.shape[1] for x in mixed):
+            break
+        found.append(i)
+    return tuple(sorted(found))
 
 
 def _first(owners: Sequence[int], number: int) -> int:

@@ -12,8 +12,8 @@ from .call_form import CallForm
 from .compiler import Module
 from .leaf import Leaf
 from .plan_check import without_locations
-from .plan_interface import StaticArgument
-from .signature import Input, Output, Signature
+from .plan_interface import InputInfo, StaticArgument
+from .signature import Signature
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,11 @@ class Traced:
         signature: what its inputs and outputs are.
         in_tree: tree of the tuple of positional arguments, the static ones left out.
         out_tree: tree of the result.
-        in_leaves: the flattened arguments, batches at micro-batch size.
+        in_leaves: the flattened arguments.
         out_leaves: the flattened results.
         static: the static arguments: positions, and values that are names or numbers.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
-        whole_only: why the step has one micro-batch only; empty if it may have several, and
-            always for steps with gradients.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
             text was kept from an earlier trace.
     """
@@ -44,7 +42,6 @@ class Traced:
     out_leaves: tuple[Leaf, ...] = field(repr=False)
     static: tuple[StaticArgument, ...]
     tagged_equations: int
-    whole_only: str
     lowered: Any = field(repr=False)
 
     def as_text(self, debug_info: bool = False) -> str:
@@ -56,16 +53,34 @@ class Traced:
     @cached_property
     def form(self) -> CallForm:
         """How the step is called."""
+        return self.form_for(1)
+
+    def form_for(self, count: int, added: tuple[InputInfo, ...] = ()) -> CallForm:
+        """How a plan of the step is called.
+
+        Args:
+            count: its number of micro-batches.
+            added: its inputs that callers do not give.
+        """
+        is_batch = tuple(item.kind == "batch" for item in self.signature.inputs)
+
+        def part(leaf: Leaf) -> Leaf:
+            shapes = [(x[0] // count, *x[1:]) for x in (leaf.shape, leaf.data_shape)]
+            return replace(leaf, shape=shapes[0], data_shape=shapes[1])
+
         return CallForm(
             self.signature.name,
-            self.signature.num_micro_batches,
+            count,
             self.in_tree,
             self.out_tree,
-            self.in_leaves,
+            tuple(
+                part(leaf) if batch else leaf
+                for leaf, batch in zip(self.in_leaves, is_batch, strict=True)
+            ),
             self.out_leaves,
-            tuple(item.kind == "batch" for item in self.signature.inputs[: len(self.in_leaves)]),
+            is_batch,
             self.static,
-            is_numbered=len(self.signature.inputs) > len(self.in_leaves),
+            added=added,
         )
 
     @cached_property
@@ -73,32 +88,6 @@ class Traced:
         """Tells this step from others: equal computations with equal signatures have equal ones."""
         text = without_locations(self.text) + self.signature.to_json()
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-    def resized(self, signature: Signature, text: str) -> Traced:
-        """The same step at another number of micro-batches, as it was traced before.
-
-        Args:
-            signature, text: what that trace gave.
-        """
-        if signature.num_micro_batches == self.signature.num_micro_batches:
-            return self
-
-        def fit(leaves: Sequence[Leaf], forms: Sequence[Input] | Sequence[Output]) -> Any:
-            return tuple(
-                replace(leaf, shape=(*form.shape[:1], *leaf.shape[1:]), data_shape=form.shape)
-                if leaf.shape
-                else leaf
-                for leaf, form in zip(leaves, forms, strict=False)
-            )
-
-        return replace(
-            self,
-            text=text,
-            signature=signature,
-            in_leaves=fit(self.in_leaves, signature.inputs),
-            out_leaves=fit(self.out_leaves, signature.outputs),
-            lowered=None,
-        )
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.

@@ -277,7 +277,7 @@ func.func private @f(tensor<8xf32> {alpa.carried_by = 3 : i64})
 
 // -----
 
-// expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.reduction`: expected one of "mean", "sum", "concat", got "max"}}
+// expected-error@+1 {{alpa_attribute_c1: result 0: `alpa.reduction`: expected one of "sum", "concat", got "max"}}
 func.func private @f() -> (tensor<8xf32> {alpa.reduction = "max"})
 
 // -----

@@ -50,5 +50,7 @@ func.func @others(%a: tensor<4x8xf32>) {
   %2 = chlo.zeta %a, %a : tensor<4x8xf32>, tensor<4x8xf32> -> tensor<4x8xf32>
   // CHECK: %{{.*}}, %{{.*}} = chlo.top_k(%{{.*}}, k = 3) : tensor<4x8xf32> -> (tensor<4x3xf32>, tensor<4x3xi32>)
   %3:2 = chlo.top_k(%a, k = 3) : tensor<4x8xf32> -> (tensor<4x3xf32>, tensor<4x3xi32>)
+  // CHECK: chlo.top_k(%{{.*}}, k = 3, is_stable = false) : tensor<4x8xf32>
+  %unstable:2 = chlo.top_k(%a, k = 3, is_stable = false) : tensor<4x8xf32> -> (tensor<4x3xf32>, tensor<4x3xi32>)
   return
 }

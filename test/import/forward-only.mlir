@@ -1,10 +1,10 @@
 // RUN: alpa-opt %s -split-input-file -alpa-import | FileCheck %s
 
-// A step without gradients: tagged equations are forward, what the tracer names as made once of
-// the whole batch is update, and so is what has no name and reads it.
+// A step without gradients is forward as a whole, whether or not it still holds samples; an
+// equation without a tag belongs to its first reader, or to the last that it reads.
 
 // CHECK-LABEL: func.func @main
-func.func @main(%w: tensor<8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<4x8xf32> {alpa.reduction = "concat"}, tensor<f32> {alpa.reduction = "mean"}) {
+func.func @main(%w: tensor<8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<4x8xf32> {alpa.reduction = "concat"}, tensor<f32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %size = stablehlo.constant dense<64.0> : tensor<f32>
   // CHECK: broadcast_in_dim {{.*}}alpa.eqn = 0 : i64, alpa.phase = "forward"
@@ -16,13 +16,12 @@ func.func @main(%w: tensor<8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {al
   %2 = stablehlo.negate %1 : tensor<4x8xf32> loc("jit(f)/neg")
   // CHECK: reduce({{.*}}alpa.eqn = 5 : i64, alpa.phase = "forward"
   %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8xf32>, tensor<f32>) -> tensor<f32> loc("jit(f)/alpa_eqn_5/sum")
-  // CHECK: divide {{.*}}{alpa.phase = "update"}
-  %4 = stablehlo.divide %3, %size : tensor<f32> loc("jit(f)/alpa_update/jit(g)/div")
-  // CHECK: exponential {{.*}}{alpa.phase = "update"}
+  // CHECK: divide {{.*}}alpa.eqn = 5 : i64, alpa.phase = "forward"
+  %4 = stablehlo.divide %3, %size : tensor<f32> loc("jit(f)/div")
+  // CHECK: exponential {{.*}}alpa.eqn = 5 : i64, alpa.phase = "forward"
   %5 = stablehlo.exponential %4 : tensor<f32> loc("jit(f)/exp")
-  // A function of that name is no scope.
-  // CHECK: sine {{.*}}alpa.phase = "forward"
-  %6 = stablehlo.sine %2 : tensor<4x8xf32> loc("jit(alpa_update)/sin")
+  // CHECK: sine {{.*}}alpa.eqn = 5 : i64, alpa.phase = "forward"
+  %6 = stablehlo.sine %2 : tensor<4x8xf32> loc("jit(f)/sin")
   return %6, %5 : tensor<4x8xf32>, tensor<f32>
 }
 

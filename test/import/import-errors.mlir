@@ -42,13 +42,6 @@ func.func public @main(%a: tensor<4xf32> {alpa.kind = "state"}, %b: tensor<4xf32
 
 // -----
 
-// expected-error @below {{argument 1 has 4 samples in dimension 0, an earlier batch argument has 2}}
-func.func public @main(%a: tensor<2xf32> {alpa.kind = "batch"}, %b: tensor<4xf32> {alpa.kind = "batch"}) {
-  return
-}
-
-// -----
-
 // expected-error @below {{argument 0 is of kind "batch" but has no dimension to split}}
 func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
   return
@@ -59,14 +52,4 @@ func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
 // expected-error @below {{result 0 carries both argument 0 and argument 1}}
 func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %b: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}) -> tensor<f32> {
   return %a : tensor<f32>
-}
-
-// -----
-
-func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-note @unknown {{the value is computed here}}
-  %0 = stablehlo.sine %x : tensor<4xf32> loc("jit(f)/alpa_update/sin")
-  // expected-error @unknown {{is forward but needs a value of the update computation}}
-  %1 = stablehlo.cosine %0 : tensor<4xf32> loc("jit(f)/alpa_eqn_0/cos")
-  return %1 : tensor<4xf32>
 }

@@ -3,7 +3,7 @@
 // Phases and equations come from name stacks; a call's own names count for all of its body.
 
 // CHECK-LABEL: func.func public @main
-func.func public @main(%w: tensor<8x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<2x8xf32> {alpa.kind = "batch"}) -> (tensor<8x4xf32>, tensor<f32> {alpa.reduction = "mean"}) {
+func.func public @main(%w: tensor<8x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<2x8xf32> {alpa.kind = "batch"}) -> (tensor<8x4xf32>, tensor<f32>) {
   // CHECK: stablehlo.dot_general
   // CHECK-SAME: alpa.eqn = 0 : i64, alpa.phase = "forward"
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32> loc("jit(step)/jvp(alpa_eqn_0)/dot_general")
@@ -15,7 +15,7 @@ func.func public @main(%w: tensor<8x4xf32> {alpa.kind = "state", alpa.carried_by
   // CHECK: %[[SUM:.+]] = stablehlo.reduce
   // CHECK-SAME: alpa.eqn = 2 : i64, alpa.phase = "forward"
   %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x4xf32>, tensor<f32>) -> tensor<f32> loc("jit(step)/jvp(alpa_eqn_2)/reduce_sum")
-  // Holds no sample of the batch: taken once, of the average.
+  // Holds no sample of the batch: taken once, of the sum.
   // CHECK: stablehlo.exponential %[[SUM]]
   // CHECK-SAME: {alpa.phase = "update"}
   %3 = stablehlo.exponential %2 : tensor<f32> loc("jit(step)/exp")
@@ -63,7 +63,7 @@ func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 // prepares the forward computation is forward; the step counter is update.
 
 // CHECK-LABEL: func.func public @main
-func.func public @main(%w: tensor<4xf32> {alpa.kind = "state"}, %n: tensor<i32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<2x4xf32> {alpa.kind = "batch"}) -> (tensor<2x4xf32> {alpa.reduction = "concat"}, tensor<i32>, tensor<4xf32> {alpa.reduction = "mean"}) {
+func.func public @main(%w: tensor<4xf32> {alpa.kind = "state"}, %n: tensor<i32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<2x4xf32> {alpa.kind = "batch"}) -> (tensor<2x4xf32> {alpa.reduction = "concat"}, tensor<i32>, tensor<4xf32>) {
   // CHECK: stablehlo.negate {{.*}}alpa.eqn = 3 : i64, alpa.phase = "forward"
   %0 = stablehlo.negate %x : tensor<2x4xf32> loc("jit(step)/neg")
   // CHECK: stablehlo.sine {{.*}}alpa.eqn = 3 : i64, alpa.phase = "forward"
@@ -139,7 +139,7 @@ func.func public @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by =
 
 // -----
 
-// With one sample in a micro-batch, what has the shape of a weight is its gradient.
+// With one sample in the batch, what has the shape of a weight is its gradient.
 
 // CHECK-LABEL: func.func public @main
 func.func public @main(%w: tensor<1x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %v: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<1x4xf32> {alpa.kind = "batch"}) -> (tensor<1x4xf32>, tensor<4xf32>) {

@@ -2,13 +2,14 @@
 
 The stage of an op follows from the named scopes of the layers, its sharding is any that
 divides: slicing, scheduling, export and the runtime must give the single-device numbers for
-all of them. The step has a weight that two stages use, running statistics that change from
-micro-batch to micro-batch, gradients clipped by their global norm, an integer metric, and
-state that never changes.
+all of them. The step has a weight that two stages use, running statistics of sums over the
+micro-batches, gradients clipped by their global norm, an integer metric, and state that never
+changes. Its program is that of one micro-batch, whose sums the update completes.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
@@ -24,7 +25,7 @@ from alpa_mlir.plan import Plan
 from jax.interpreters import mlir
 
 ROWS, WIDTH, LAYERS = 4, 8, 4
-REDUCTIONS = {"loss": "mean", "norm": "mean", "out": "concat", "positive": "sum"}
+REDUCTIONS = {"loss": "sum", "norm": None, "out": "concat", "positive": "sum"}
 ROOT = Path(__file__).resolve().parents[2]
 OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
 
@@ -51,7 +52,8 @@ def init_state(seed: int = 0) -> dict[str, Any]:
     }
 
 
-def forward(params, stats, frozen, x, y):
+def forward(params, stats, frozen, x, y, rows):
+    """Sums over the examples at hand, of `rows` in all."""
     h = x
     with jax.named_scope("l0"):
         h = h @ params["l0"]["tied"]
@@ -59,12 +61,12 @@ def forward(params, stats, frozen, x, y):
         with jax.named_scope(f"l{i}"):
             h = jnp.tanh(h @ params[f"l{i}"]["w"] + params[f"l{i}"]["b"] * frozen)
             if i == 2:
-                new_stats = 0.9 * stats + 0.1 * jax.lax.stop_gradient(h).mean(0)
+                average = jax.lax.stop_gradient(h).sum(0) / rows
                 h = h - stats
     with jax.named_scope(f"l{LAYERS - 1}"):
         out = h @ params["l0"]["tied"].T
-        loss = jnp.mean((out - y) ** 2)
-    return loss, (new_stats, out, jnp.sum(out > 0, dtype=jnp.int32))
+        loss = jnp.sum((out - y) ** 2) / (rows * WIDTH)
+    return loss, (average, out, jnp.sum(out > 0, dtype=jnp.int32))
 
 
 value_and_grad = jax.value_and_grad(forward, has_aux=True)
@@ -86,31 +88,13 @@ def update(state, grads):
     return dict(state, params=params, mu=mu, nu=nu, count=count), norm
 
 
-def train_step(state, x, y):
-    (loss, (stats, out, positive)), grads = value_and_grad(
-        state["params"], state["stats"], state["frozen"], x, y
+def train_step(rows, state, x, y):
+    (loss, (average, out, positive)), grads = value_and_grad(
+        state["params"], state["stats"], state["frozen"], x, y, rows
     )
-    state, norm = update(state, grads)
-    return dict(state, stats=stats), {"loss": loss, "norm": norm, "out": out, "positive": positive}
-
-
-def reference_step(state, x, y, micro_batches: int):
-    """The same on one device, micro-batch after micro-batch."""
-    stats, parts = state["stats"], []
-    for px, py in zip(np.split(x, micro_batches), np.split(y, micro_batches), strict=True):
-        (loss, (stats, out, positive)), grads = value_and_grad(
-            state["params"], stats, state["frozen"], px, py
-        )
-        parts.append((loss, out, positive, grads))
-    losses, outs, counts, all_grads = zip(*parts, strict=True)
-    grads = jax.tree.map(lambda *g: sum(g) / micro_batches, *all_grads)
-    state, norm = update(state, grads)
-    return dict(state, stats=stats), {
-        "loss": sum(losses) / micro_batches,
-        "norm": norm,
-        "out": jnp.concatenate(outs),
-        "positive": sum(counts),
-    }
+    new, norm = update(state, grads)
+    new["stats"] = 0.9 * state["stats"] + 0.1 * average
+    return new, {"loss": loss, "norm": norm, "out": out, "positive": positive}
 
 
 class Specs:
@@ -146,7 +130,8 @@ def annotate(
     ir: Any = mlir.ir
     state = init_state()
     example = jax.ShapeDtypeStruct((ROWS, WIDTH), np.float32)
-    module = jax.jit(train_step, keep_unused=True).lower(state, example, example).compiler_ir()
+    step = functools.partial(train_step, ROWS * micro_batches)
+    module = jax.jit(step, keep_unused=True).lower(state, example, example).compiler_ir()
     paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
     with module.context as context:
         context.allow_unregistered_dialects = True
@@ -228,7 +213,10 @@ def annotate_signature(main: Any, block: Any, paths: list[str], stages: Any, spe
         arguments.append(ir.DictAttr.get(entry))
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
     outputs = [
-        {"alpa.name": ir.StringAttr.get(n), "alpa.reduction": ir.StringAttr.get(r)}
+        {
+            "alpa.name": ir.StringAttr.get(n),
+            **({"alpa.reduction": ir.StringAttr.get(r)} if r else {}),
+        }
         for n, r in sorted(REDUCTIONS.items())
     ]
     entries = [*({} for _ in paths), *outputs]

@@ -23,3 +23,16 @@ os.environ["ALPA_MLIR_CACHE"] = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
 pytest.register_assert_rewrite("alpa_rows")
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "python"), str(_ROOT / "test")]
+
+
+@pytest.fixture
+def newer_checkpoint():
+    """JAX's newer way of rematerializing, from 0.11 on."""
+    import jax
+
+    if not hasattr(jax.config, "jax_remat3"):
+        pytest.skip("this JAX has one jax.checkpoint only")
+    before = jax.config.jax_remat3
+    jax.config.update("jax_remat3", True)
+    yield
+    jax.config.update("jax_remat3", before)

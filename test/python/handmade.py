@@ -121,7 +121,7 @@ def two_stages(
         return jnp.tanh(x @ w)
 
     def stage1(w, h, y):
-        return jnp.mean((h @ w - y) ** 2)
+        return jnp.mean((h @ w - y) ** 2) / n
 
     def backward1(w, h, y):
         loss, (gw, gh) = jax.value_and_grad(stage1, argnums=(0, 1))(w, h, y)
@@ -131,7 +131,7 @@ def two_stages(
         return (jax.vjp(lambda w: stage0(w, x), w)[1](gh)[0],)
 
     def update(w, g):
-        return (w - RATE * (g / n),)
+        return (w - RATE * g,)
 
     functions = [
         {
@@ -251,7 +251,7 @@ def two_stages(
         "outputs": [
             info("state['w0']", w0, reduction=None),
             info("state['w1']", w1, reduction=None),
-            info("loss", scalar, reduction="mean"),
+            info("loss", scalar, reduction=None),
             info("h", h0, reduction="concat"),
         ],
         "meshes": meshes,

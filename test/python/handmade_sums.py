@@ -77,17 +77,17 @@ def plan_fields(n: int, strategy: str = "broadcast") -> tuple[dict[str, Any], di
     one = tensor((), [])
 
     def squares(g):
-        return (jnp.sum((g / n) ** 2),)
+        return (jnp.sum(g**2),)
 
     def update(w, g, norm2):
-        return (w - RATE * scaled(norm2) * g / n,)
+        return (w - RATE * scaled(norm2) * g,)
 
     def backward_input(w, h, g):
         before = g * (1 - jnp.tanh(h @ w) ** 2)
         return before @ w.T, before
 
     def head(w, h, target):
-        return jnp.mean((h @ w - target) ** 2)
+        return jnp.mean((h @ w - target) ** 2) / n
 
     def backward2(w, h, target):
         loss, (gw, gh) = jax.value_and_grad(head, argnums=(0, 1))(w, h, target)
@@ -188,8 +188,8 @@ def plan_fields(n: int, strategy: str = "broadcast") -> tuple[dict[str, Any], di
         ],
         "outputs": [
             *[info(name, t, reduction=None) for name, t in state.items()],
-            info("loss", one, reduction="mean"),
-            info("norm2", one, reduction="mean"),
+            info("loss", one, reduction=None),
+            info("norm2", one, reduction=None),
         ],
         "meshes": meshes,
         "stages": tables,

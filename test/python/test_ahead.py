@@ -172,7 +172,7 @@ def test_collectives_by_iree(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("jax_plugins") is None, reason="needs jax-cuda12-plugin")
+@pytest.mark.skipif(find_spec("jax_plugins") is None, reason="needs JAX's plugin for CUDA")
 @pytest.mark.parametrize("export", ["shardy", "collectives"])
 def test_xla_for_gpus(tmp_path, export):
     model = zoo.get("gpt")
@@ -190,6 +190,16 @@ def test_xla_for_gpus(tmp_path, export):
         assert item.memory_bytes > 0
 
 
+def test_either_plugin(monkeypatch):
+    def version(name):
+        if name == "jax-cuda13-pjrt":
+            return "0.12.0"
+        raise xla_described.PackageNotFoundError(name)
+
+    monkeypatch.setattr(xla_described, "version", version)
+    assert xla_described.plugin_version() == "0.12.0"
+
+
 def test_missing_plugin(saved, monkeypatch):
     def version(name):
         raise xla_described.PackageNotFoundError(name)
@@ -197,7 +207,9 @@ def test_missing_plugin(saved, monkeypatch):
     monkeypatch.setattr(xla_described, "version", version)
     with pytest.raises(errors.BackendError) as error:
         ahead.compile_ahead(saved(device_type="h100"))
-    assert str(error.value).endswith("is not installed; fix: pip install 'alpa-mlir[cuda12]'")
+    assert str(error.value).endswith(
+        "is installed; fix: pip install 'alpa-mlir[cuda12]', or [cuda13]"
+    )
 
 
 def test_unknown_targets(saved, capsys):

@@ -54,9 +54,13 @@ def test_methods_become_pass_options():
     }
     typed = PipeshardParallel(submeshes=[(1, 1, "a100"), (1, 2)])
     assert options(typed) == {"submeshes": "1x1@a100,1x2"}
-    text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2, "sum")
+    text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2)
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
-    assert "alpa-slice-stages{gradients=sum}" in text
+    assert text.startswith("alpa-import,alpa-split-batch{micro-batches=2},")
+    assert "alpa-split-batch" not in ShardParallel().passes(CLUSTER, "c.yaml", 1)
+    relaxed = ShardParallel(micro_batch_semantics="relaxed", widen_sums=False)
+    split = relaxed.layer_passes(CLUSTER, 4).split(",")[0]
+    assert split == "alpa-split-batch{micro-batches=4 semantics=relaxed widen-sums=false}"
 
 
 def test_automatic_counts_divide_the_batch():
@@ -91,6 +95,10 @@ def test_automatic_counts_divide_the_batch():
         (lambda: AutoParallel(layers=-1), "layers -1"),
         (lambda: AutoParallel(max_layers=0), "max_layers 0; fix: use a whole number of at least 1"),
         (lambda: AutoParallel(remat=None), "remat None"),
+        (
+            lambda: AutoParallel(micro_batch_semantics="mean"),
+            "micro_batch_semantics 'mean'; fix: use one of exact, relaxed, independent",
+        ),
         (lambda: AutoParallel(remat=3), "remat 3; fix: use one of none, all, auto, or numbers"),
         (lambda: AutoParallel(remat=("all",)), "remat"),
         (
@@ -198,7 +206,8 @@ def test_tracing_by_itself():
 
     w, x = np.ones((4, 2), np.float32), np.ones((6, 4), np.float32)
     traced = step.trace(w, x)
-    assert "tensor<3x4xf32>" in traced.as_text()
+    assert "tensor<6x4xf32>" in traced.as_text()
+    assert traced.traced.signature.batch_size == 6
     assert traced.traced.signature.inputs[1].kind == "batch"
     assert step.__name__ == "step"
     with pytest.raises(ArgumentMismatchError, match=r"x.*float32\[6, ?4\]"):

@@ -7,7 +7,7 @@ import json
 import alpa_mlir
 import pytest
 from alpa_mlir import cli
-from cli_entries import failure, write_files
+from cli_entries import STEP, failure, write_files
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,68 @@ def test_explain(files, capsys):
     source = f"{files}/model.py:parallel"
     assert cli.main(["explain", source, "--json", "-q"]) == 0
     assert [row["num_micro_batches"] for row in json.loads(capsys.readouterr().out)["tried"]] == [2]
+
+
+COUPLED = """
+import jax
+import jax.numpy as jnp
+
+
+def entry():
+    def step(w, x, mask):
+        def loss(w):
+            h = x @ w
+            each = jnp.sum(jnp.tanh(h) ** 2, 1)
+            balance = jnp.mean(jax.nn.softmax(h), 0)
+            return jnp.sum(each * mask) / jnp.sum(mask) + jnp.sum(balance**2)
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return w - 0.1 * gradient, value
+
+    a = jax.ShapeDtypeStruct
+    return step, (a((16, 16), jnp.float32), a((8, 16), jnp.float32), a((8,), jnp.float32))
+"""
+
+
+def test_explain_micro_batches(files, capsys):
+    assert cli.main(["explain", str(files / "pipeline"), "--micro-batches"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 micro-batches: results are those of jax.jit on the whole batch"
+    assert "sums over examples: each micro-batch adds a term, the update reads the sum" in lines
+    line = next(n for n, text in enumerate(STEP.splitlines(), 1) if "value_and_grad" in text)
+    assert all(place.startswith(f"  {files}/model.py:") for place in lines[2:])
+    assert 0 < int(lines[2].rpartition(":")[2]) <= line
+    assert cli.main(["explain", "--json", str(files / "pipeline"), "--micro-batches"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert (fields["num_micro_batches"], fields["exact"], fields["estimates"]) == (2, True, [])
+    assert fields["sums"]
+    assert fields["left_out"] == []
+    # A number still is one to plan with.
+    error = failure(["explain", files / "plan", "--micro-batches", "4"], capsys)
+    assert error["what"] == "--micro-batches for a plan that is made already"
+
+
+def test_explain_micro_batches_of_a_step_that_couples_examples(tmp_path, capsys):
+    (tmp_path / "coupled.py").write_text(COUPLED)
+    source = [f"{tmp_path}/coupled.py", "--cluster", "cpu-test", "--no-cache", "-q"]
+    assert cli.main(["explain", *source, "--micro-batches"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("1 micro-batch: the step runs on the whole batch, as with jax.jit\n")
+    assert f"{tmp_path}/coupled.py:11" in text.partition("no plan\n")[2]
+    relaxed = ["--micro-batch-semantics", "relaxed", "--method", "shard", "--micro-batches", "2"]
+    folder = str(tmp_path / "relaxed")
+    assert cli.main(["plan", *source, *relaxed, "-o", folder]) == 0
+    differs = "results differ from jax.jit: as micro_batch_semantics asks, each micro-batch takes"
+    assert differs in capsys.readouterr().out.splitlines()[1]
+    assert cli.main(["explain", folder, "--micro-batches"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2 micro-batches: results differ from those of jax.jit")
+    assert "sums over examples" in text
+    assert f"{tmp_path}/coupled.py:" in text.partition("estimates, as ")[2]
+    assert cli.main(["explain", folder, "--micro-batches", "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["exact"] is False
+    assert fields["estimates"]
 
 
 def test_explain_says_what_limits_a_step(files, tmp_path, capsys):

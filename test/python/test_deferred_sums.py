@@ -26,22 +26,22 @@ COLLECTIVE = re.compile(r"\b(all-reduce|reduce-scatter|all-gather|all-to-all|col
 
 
 def _plan_and_check(model: zoo.Model, method: Any, devices: int) -> Plan:
-    """Checks the step against the same micro-batches on one device; returns its plan."""
+    """Checks the step against plain JAX; returns its plan."""
     state, batch = model.init()
-    whole = ShardParallel(mesh_shape=(1, 1), num_micro_batches=method.num_micro_batches)
-    expected = alpa_mlir.parallelize(
-        model.step, cluster=slow_links(1), method=whole, donate_state=False
-    )(state, batch)
+    expected = jax.jit(model.step)(state, batch)
     step = alpa_mlir.parallelize(
         model.step, cluster=slow_links(devices), method=method, donate_state=False
     )
     found = step(state, batch)
-    for want, got in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+    for (path, want), got in zip(
+        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True
+    ):
         if jax.dtypes.issubdtype(want.dtype, jax.dtypes.prng_key):
             continue
         want, got = np.asarray(want), np.asarray(got)
         # Adam turns gradients that are zero but for rounding into steps of 1e-3.
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-6 + 2e-5 * np.abs(want).max())
+        noise = 1e-7 if re.search("[.](mu|nu)", jax.tree_util.keystr(path)) else 2e-5
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=noise + 2e-5 * np.abs(want).max())
     return step.plan(state, batch).plan
 
 
@@ -119,11 +119,11 @@ def _perceptron(optimizer: optax.GradientTransformation) -> zoo.Model:
         ("gpt", (2, 2), 2, "shardy"),
         ("gpt", (1, 4), 4, "collectives"),
         ("moe", (2, 2), 4, "shardy"),
-        ("wide_resnet", (1, 4), 2, "collectives"),
+        ("vit", (1, 4), 2, "collectives"),
         pytest.param("gpt", (2, 2), 2, "collectives", marks=pytest.mark.slow),
         pytest.param("gpt", (1, 4), 4, "shardy", marks=pytest.mark.slow),
         pytest.param("moe", (2, 2), 4, "collectives", marks=pytest.mark.slow),
-        pytest.param("wide_resnet", (1, 4), 2, "shardy", marks=pytest.mark.slow),
+        pytest.param("vit", (1, 4), 2, "shardy", marks=pytest.mark.slow),
     ],
 )
 def test_numbers(name: str, mesh_shape: tuple[int, ...], count: int, export: str) -> None:
@@ -173,7 +173,7 @@ def test_pipeline(export: str) -> None:
 
 def test_scanned_layers_in_stages() -> None:
     """A stage's gradients are pieces of those of the stacked weights."""
-    model = zoo.make_gpt(zoo.GPTConfig(layers=4, scan=True, optimizer="sgd", learning_rate=0.1))
+    model = zoo.make_gpt(zoo.GPTConfig(layers=6, scan=True, optimizer="sgd", learning_rate=0.1))
     method = PipeshardParallel(
         submeshes=[(1, 4), (1, 4)],
         mesh_shapes=[(1, 4), (1, 4)],
@@ -182,6 +182,6 @@ def test_scanned_layers_in_stages() -> None:
         export="collectives",
     )
     plan = _plan_and_check(model, method, 8)
-    pieces = {(4, 1, *shape[1:]) for shape in _shapes(model) if len(shape) > 1}
+    pieces = {(4, 1, *shape[1:]) for shape in _shapes(model) if len(shape) > 2}
     assert pieces & {t.shape for t in _added_up(plan)}
     assert _collectives(plan, "backward") == []

@@ -171,6 +171,12 @@ def test_missing_options_name_their_extra(versions, package, check, extra):
     assert not finding.needed
 
 
+def test_options_for_cuda_13(versions):
+    versions |= {"jax-cuda12-plugin": None, "jax-cuda13-plugin": "0.12.0"}
+    versions |= {name: None for name in ("cupy-cuda12x", "cupy-cuda13x")}
+    assert only(options.nccl(60.0)).fix == "pip install 'alpa-mlir[nccl13]'"
+
+
 @pytest.mark.parametrize(
     ("package", "module", "check", "title"),
     [("cupy-cuda12x", "cupy", options.nccl, "NCCL"), ("nixl-cu12", "nixl", options.nixl, "NIXL")],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from alpa_mlir import MethodError, PipeshardParallel, automatic_remat, manual_remat
 from alpa_mlir.boundary import is_mark
+from alpa_mlir.jax_internals import params_of
 
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
 
@@ -31,7 +32,7 @@ def example(layers=4):
 
 
 def is_part(eqn):
-    return eqn.primitive.name in ("checkpoint", "remat2")
+    return eqn.primitive.name in ("checkpoint", "remat2", "call_hi_primitive")
 
 
 def parts_of(fun, args):
@@ -41,7 +42,7 @@ def parts_of(fun, args):
     for eqn in jaxpr.eqns:
         if not is_mark(eqn):
             assert is_part(eqn), eqn.primitive
-            inner = eqn.params["jaxpr"].eqns
+            inner = params_of(eqn)["jaxpr"].eqns
             found.append(sum(e.primitive.name == "dot_general" for e in inner))
     return found
 
@@ -78,6 +79,12 @@ def test_parts_are_cut_where_the_fewest_bytes_cross():
     jaxpr = jax.make_jaxpr(fun)(jnp.ones(64)).jaxpr
     first, _second = (eqn for eqn in jaxpr.eqns if is_part(eqn))
     assert len(first.outvars) == 1
+
+
+def test_parts_of_the_newer_checkpoint(newer_checkpoint):
+    test_parts_between_marks()
+    test_parts_of_like_flops(2, [2, 2])
+    test_parts_are_cut_where_the_fewest_bytes_cross()
 
 
 def test_static_arguments_and_bad_numbers():

@@ -17,9 +17,9 @@ OP = re.compile(r'stablehlo\.(\w+).*alpa\.layer = (\d+) : i64, alpa\.phase = "(\
 def layers_of(model, options) -> list[Counter]:
     """Ops of each layer by name and phase."""
     state, batch = jax.eval_shape(model.init)
-    traced = trace(model.step, state, batch, num_micro_batches=2)
+    traced = trace(model.step, state, batch)
     module = Module(traced.text).annotate(traced.signature.to_json())
-    module.run(f"alpa-import,alpa-cluster-layers{{{options}}}")
+    module.run(f"alpa-import,alpa-split-batch{{micro-batches=2}},alpa-cluster-layers{{{options}}}")
     found: dict[int, Counter] = {}
     for name, layer, phase in OP.findall(module.as_text()):
         found.setdefault(int(layer), Counter())[name, phase] += 1

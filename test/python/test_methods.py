@@ -13,7 +13,7 @@ import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.compiler import sharding_methods
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_equality import CLUSTER, relative_difference, run
 
@@ -79,7 +79,7 @@ def test_two_micro_batches_and_zero():
     assert relative_difference(run(step, state, batch), expected) < 2e-4
 
 
-MESH = AbstractMesh((2, 4), ("data", "model"))
+MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
 def pinned_step(state, batch):
@@ -267,7 +267,7 @@ def test_numbers_of_pipelines(pipeline):
         assert len(set(sizes)) == 1
 
 
-@pytest.mark.parametrize("name", ["gpt", "moe", "wide_resnet"])
+@pytest.mark.parametrize("name", ["gpt", "moe", "vit"])
 def test_auto_is_behind_no_pipeline_method(name):
     """On links so slow that updates, which sum gradients, are long beside a micro-batch."""
     model = zoo.get(name)

@@ -26,7 +26,7 @@ def write_training_steps(folder: Path) -> list[Path]:
     files: list[Path] = []
     for name in ZOO:
         model = zoo.get(name)
-        traced = trace(model.step, *jax.eval_shape(model.init), num_micro_batches=1)
+        traced = trace(model.step, *jax.eval_shape(model.init))
         module = Module(traced.text, name).annotate(traced.signature.to_json())
         for stage in ("traced", "imported"):
             if stage == "imported":

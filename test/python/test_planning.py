@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel, plan_cache
-from alpa_mlir.count_search import sensible_count
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError
 from alpa_mlir.plan_cache import PlanCache
 from test_equality import CLUSTER, relative_difference
@@ -81,29 +81,30 @@ def test_the_table_of_what_was_tried():
 
 
 def test_a_step_that_needs_its_whole_batch():
-    """Outputs of examples, weighted by the norm of the gradient: one micro-batch, though a
-    pipeline of several would be faster."""
+    """Examples are told apart from all others: one micro-batch, though a pipeline of several
+    would be faster."""
 
     def step(w, x):
         def loss(w):
             y = jnp.tanh(x @ w["a"]) @ w["b"]
-            return jnp.mean(y**2), y
+            return -jnp.mean(jnp.diag(jax.nn.log_softmax(y @ y.T)))
 
-        (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(w)
-        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
-        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), y * norm
+        value, gradient = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
 
     args = mlp(hidden=2048, rows=512)
     method = AutoParallel(pipeline="inter-only", layers=2)
     assert planned(method, args=args, cache=False).plan.num_micro_batches > 1
     found = planned(method, step, args, cache=False)
     assert found.plan.num_micro_batches == 1
-    with pytest.raises(MicroBatchError, match="each of 4 micro-batches"):
+    refused = [tried for tried in found.tried if tried.num_micro_batches > 1]
+    assert refused
+    assert all("couples examples" in tried.reason for tried in refused)
+    with pytest.raises(MicroBatchError, match=r"couples examples, and 4 micro-batches would give"):
         planned(dataclasses.replace(method, num_micro_batches=4), step, args, cache=False)
 
 
 def test_counts_of_another_size_run():
-    """Estimates come from rescaled modules, what runs from one of its own size."""
     w, x = mlp(rows=12)
     step = alpa_mlir.compile(
         mlp_step, w, x, cluster=cluster(), method=AutoParallel(num_micro_batches=(3, 6))
@@ -122,29 +123,52 @@ def test_counts_of_another_size_run_where_memory_is_short():
     assert relative_difference(found.load()(w, x), jax.jit(mlp_step)(w, x)) < 1e-5
 
 
-def test_what_cannot_be_rescaled_is_traced():
+def test_a_step_is_traced_once():
+    """Whatever the number of micro-batches."""
+    traces = []
+
     def step(w, x):
-        halves = x.reshape(2, -1, 16).sum(0)
-        return w - jax.grad(lambda w: jnp.mean(halves @ w))(w), w.sum()
+        traces.append(x.shape)
+        return mlp_step(w, x)
 
-    found = planned(
-        AutoParallel(num_micro_batches=(1, 2)), step, (jnp.ones((16, 4)), jnp.ones((8, 16)))
-    )
-    assert {t.num_micro_batches for t in found.tried} == {1, 2}
-    assert all(t.seconds is not None for t in found.tried)
+    found = planned(AutoParallel(), step, cache=False)
+    assert len({tried.num_micro_batches for tried in found.tried}) > 2
+    assert set(traces) == {(8, 16)}
+    assert len(traces) == 1
 
 
-def test_state_with_a_batch_dimension_has_one_micro_batch():
+def test_state_with_a_batch_dimension():
+    """A cache of keys and values, one row for each example."""
     model = zoo.get("kv_cache")
-    found = planned(AutoParallel(), model.step, jax.eval_shape(model.init), CLUSTER)
-    assert found.plan.num_micro_batches == 1
+    state, batch = model.init()
+    expected = jax.jit(model.step)(state, batch)
+    for count in (1, 2, None):
+        method = AutoParallel(num_micro_batches=count)
+        found = planned(method, model.step, (state, batch), CLUSTER)
+        assert found.plan.num_micro_batches == (count or 1)
+        assert relative_difference(found.load()(state, batch), expected) < 1e-5
 
 
 def test_the_first_count():
-    assert sensible_count([1024], None, 8) == 128
-    assert sensible_count([8, 12], None, 1) == 2
-    assert sensible_count([8], (3, 8), 1) == 8
-    assert sensible_count([], None, 4) == 1
+    assert nearest((1, 2, 8), 4) == 2
+    assert nearest((1, 2, 4, 8), 128) == 8
+    assert nearest((3, 8), 0.5) == 3
+
+
+def test_the_ladder_of_counts():
+    asked = []
+
+    def worth(count):
+        asked.append(count)
+        return abs(count - 24)
+
+    counts = tuple(n for n in range(1, 97) if 96 % n == 0)
+    assert climb(counts, 2, worth) == 24
+    assert len(set(asked)) < len(counts)
+    assert climb(counts, 2, lambda n: float("inf")) is None
+    # What does not fit with few micro-batches may fit with more, or with fewer.
+    for wanted in (1, 96):
+        assert climb(counts, 8, lambda n, w=wanted: 0.0 if n == w else float("inf")) == wanted
 
 
 # -- plans on disk ----------------------------------------------------------------------------
@@ -265,14 +289,13 @@ def test_a_kept_plan_is_called_like_the_step_at_hand(tmp_path):
 
 def test_the_bound(tmp_path):
     found = planned(AutoParallel(num_micro_batches=1), cache=False)
-    record = plan_cache.CachedPlan(found.plan, found.traced.signature, "text")
     cache = PlanCache(tmp_path)
     for i, name in enumerate("abc"):
-        cache.put(name, record)
+        cache.put(name, found.plan)
         os.utime(tmp_path / name / "record.json", (i, i))
     assert cache.get("a") is not None  # Used last from now on.
     size = sum(p.stat().st_size for p in (tmp_path / "a").iterdir())
-    PlanCache(tmp_path, most_bytes=int(2.5 * size)).put("d", record)
+    PlanCache(tmp_path, most_bytes=int(2.5 * size)).put("d", found.plan)
     assert sorted(p.name for p in plans_in(tmp_path)) == ["a", "d"]
 
 

@@ -69,6 +69,11 @@ def test_numbers_stay(name, count):
     assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
 
 
+@pytest.mark.parametrize(("name", "count"), [("gpt with jax.checkpoint", 2), ("checkpoint", 1)])
+def test_numbers_stay_with_the_newer_checkpoint(name, count, newer_checkpoint):
+    test_numbers_stay(name, count)
+
+
 @pytest.mark.parametrize("name", ["dropout", "wide_resnet", "while_cond"])
 def test_numbers_stay_on_one_mesh(name):
     """Random bits are the same bits; running statistics are updated once."""

@@ -48,8 +48,12 @@ def test_counts_agree(name: str, micro_batches: int, mesh: str, tmp_path: Path) 
     """Random choices: the passes' own sum, the problem's, and what is reported."""
     model = zoo.get(name)
     state, batch = model.init(32)
-    traced = trace(model.step, state, batch, num_micro_batches=micro_batches)
-    imported = Module(traced.text, name).annotate(traced.signature.to_json()).run("alpa-import")
+    traced = trace(model.step, state, batch)
+    imported = (
+        Module(traced.text, name)
+        .annotate(traced.signature.to_json())
+        .run(f"alpa-import,alpa-split-batch{{micro-batches={micro_batches}}}")
+    )
     text = imported.as_text()
     options = f"cluster=cpu-test mesh-shape={mesh} micro-batches={micro_batches}"
     file, solution = tmp_path / "problem.json", tmp_path / "choices.json"

@@ -72,18 +72,19 @@ def _functions(module: Module, stage: int) -> dict[str, Function]:
 def sliced_step(model: zoo.Model, folder: Path, remat: str = "none") -> Module:
     """The step in two stages on meshes of their own; the last one sends a gradient back."""
     state, batch = model.init()
-    traced = trace(model.step, state, batch, num_micro_batches=2)
+    traced = trace(model.step, state, batch)
     module = Module(traced.text).annotate(traced.signature.to_json())
     method = PipeshardParallel(
         submeshes=[(1, 4), (1, 4)],
         mesh_shapes=[(1, 4), MESH],
         num_micro_batches=2,
+        micro_batch_semantics="relaxed",  # wide_resnet has statistics of its batch.
         remat=remat,
         method="data-parallel" if remat == "all" else "auto",
     )
     cluster = folder / "cluster.yaml"
     CLUSTER.save(cluster)
-    module.run(method.import_passes(CLUSTER))
+    module.run(f"{method.import_pass},{method.layer_passes(CLUSTER, 2)}")
     module.run(method.search_passes(CLUSTER, str(cluster), 2))
     return module.run("alpa-defer-sums,alpa-slice-stages")
 

@@ -59,12 +59,9 @@ def by_hand(stages, count=1):
 
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (2, 1), (2, 4)])
 def test_a_program_from_elsewhere(stages, count, bare, weights):
-    step = read_stablehlo(
-        bare, num_micro_batches=count, reductions={1: "mean"}, method=by_hand(stages)
-    )
-    planned = step.plan("cpu-test")
+    planned = read_stablehlo(bare, method=by_hand(stages, count)).plan("cpu-test")
     assert (len(planned.plan.stages), planned.plan.num_micro_batches) == (stages, count)
-    x = np.random.default_rng(1).normal(size=(ROWS * count, WIDTH)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(ROWS, WIDTH)).astype(np.float32)
     found = planned.load()(*jax.tree.leaves(weights), x)
     expected = jax.jit(forward)(weights, x)
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
@@ -104,10 +101,9 @@ def test_a_file_that_says_all_of_it(tmp_path):
     traced = function.trace(w, x).traced
     module = compiler.Module(traced.text).annotate(traced.signature.to_json())
     (tmp_path / "told.mlir").write_text(module.as_text(debug_info=True))
-    told = read_stablehlo(tmp_path / "told.mlir", num_micro_batches=2, method=by_hand(1))
+    told = read_stablehlo(tmp_path / "told.mlir", method=by_hand(1, 2))
     ours, theirs = told.traced.signature, traced.signature
     assert (ours.inputs, ours.outputs) == (theirs.inputs, theirs.outputs)
-    assert ours.gradient_reduction == "mean"
     planned = told.plan("cpu-test")
     assert set(planned.plan.stages[0].functions) == {"forward", "backward", "update_0"}
     expected = function.compile(w, x)(w, x)
@@ -131,9 +127,6 @@ BODY = """ {
         ({"carried": {0: 2}}, TraceError, "there is no result 2; fix: use 0 to 1"),
         ({"carried": {1: 0}}, TraceError, "argument 1 is a batch, but is no state"),
         ({"carried": {0: 1}}, TraceError, "differ in shape or dtype"),
-        ({"reductions": {7: "sum"}}, TraceError, "result 7 does not exist"),
-        ({"carried": {0: 0}, "reductions": {0: "sum"}}, TraceError, "result 0 is carried state"),
-        ({"num_micro_batches": 2}, MicroBatchError, "result 1 does not say how 2 micro-batches"),
     ],
 )
 def test_wrong_descriptions(given, error, message, tmp_path):
@@ -164,24 +157,34 @@ def test_wrong_files(text, error, message, tmp_path):
         read_stablehlo(tmp_path / "small.mlir")
 
 
-def test_a_file_has_its_own_micro_batches(bare, tmp_path):
+def test_a_file_of_any_number_of_micro_batches(bare):
     step = read_stablehlo(bare)
-    plan = step.plan("cpu-test").plan
-    with pytest.raises(MicroBatchError, match="read for one number of micro-batches, 1, not for 2"):
-        step.plan("cpu-test", alpa_mlir.ShardParallel(num_micro_batches=2))
-    assert step.with_plan(plan).plan is plan
-    other = read_stablehlo(bare, num_micro_batches=2, reductions={1: "mean"})
-    with pytest.raises(MicroBatchError, match="read it again for that number"):
-        other.with_plan(plan)
-    tiny = json.loads(alpa_mlir.Cluster.load("cpu-test").text)
-    tiny["device_types"]["virtual"]["memory_bytes"] = 64
-    with pytest.raises(alpa_mlir.InfeasiblePlanError) as found:
-        step.plan(tiny)
-    assert "micro-batches" not in found.value.fix  # Its rows are what they are.
+    plans = [step.plan("cpu-test", by_hand(1, count)).plan for count in (1, 2)]
+    assert [plan.num_micro_batches for plan in plans] == [1, 2]
+    assert all(step.with_plan(plan).plan is plan for plan in plans)
+    with pytest.raises(MicroBatchError, match=r"4 rows cannot be split into 3 equal micro-batches"):
+        step.plan("cpu-test", by_hand(1, 3))
+
+
+def test_a_file_that_couples_examples(tmp_path):
+    """Nothing says what is a gradient: whatever needs all examples is made of them in the end."""
+
+    def step(w, x):
+        def loss(w):
+            h = jnp.tanh(x @ w)
+            return -jnp.mean(jnp.diag(jax.nn.log_softmax(h @ h.T)))
+
+        return w - jax.grad(loss)(w)
+
+    path = tmp_path / "coupled.mlir"
+    w, x = np.random.default_rng(3).normal(size=(2, WIDTH, WIDTH)).astype(np.float32)
+    path.write_text(jax.jit(step).lower(w, x).as_text())
+    (found,) = read_stablehlo(path, method=by_hand(1, 2)).plan("cpu-test").load()(w, x)
+    np.testing.assert_allclose(found, jax.jit(step)(w, x), rtol=1e-5, atol=1e-6)
 
 
 def test_the_command_line_plans_and_runs_files(bare, tmp_path, capsys):
-    words = ["--cluster", "cpu-test", "--micro-batches", "4", "--reductions", "1=mean"]
+    words = ["--cluster", "cpu-test", "--micro-batches", "4"]
     words += ["--method", "pipeshard", "--submeshes", "1x1,1x1", "-q"]
     assert cli.main(["plan", str(bare), *words, "-o", str(tmp_path / "plan")]) == 0
     assert "2 stages on 2 devices, 4 micro-batches" in capsys.readouterr().out
@@ -196,10 +199,9 @@ def test_the_command_line_plans_and_runs_files(bare, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "kind", "what"),
     [
-        (["--micro-batches", "2,4"], "MethodError", "(2, 4) micro-batches to choose from"),
         (["--set", "layers=3"], "EntryPointError", "--set for a file"),
         (["--batch-arguments", "99"], "TraceError", "there is no argument 99"),
-        (["--micro-batches", "2"], "MicroBatchError", "result 1 does not say how 2"),
+        (["--micro-batches", "3"], "MicroBatchError", "4 rows cannot be split"),
     ],
 )
 def test_errors_of_the_command_line(words, kind, what, bare, capsys):
@@ -211,15 +213,12 @@ def test_errors_of_the_command_line(words, kind, what, bare, capsys):
 
 def test_options_of_files(bare, capsys):
     words = ["plan", "x.mlir", "--batch-arguments", "0,3-5", "--carried", "0-2=1-3,7=0"]
-    words += ["--reductions", "0-1=mean,4=concat"]
     options = cli.parser(only="plan").parse_args(words)
     assert options.batch_arguments == [0, 3, 4, 5]
     assert options.carried == [(0, 1), (1, 2), (2, 3), (7, 0)]
-    assert options.reductions == [(0, "mean"), (1, "mean"), (4, "concat")]
     for words, message in (
         (["--carried", "0-2=1"], "'0-2=1' is no pair such as"),
         (["--carried", "0"], "'' is no whole number"),
-        (["--reductions", "0=max"], "'0=max' is not RESULT=mean"),
     ):
         with pytest.raises(SystemExit):
             cli.main(["plan", str(bare), *words])

@@ -36,7 +36,7 @@ def test_steps(name, count):
 
 
 def test_sums_over_micro_batches():
-    """Losses that are sums over the batch, with gradients added up over micro-batches."""
+    """Losses that are sums over the batch, and what the update makes of such sums."""
     weights = [0.3 * jax.random.normal(jax.random.key(i), (8, 8)) for i in range(3)]
     x = jax.random.normal(jax.random.key(7), (8, 8))
 
@@ -60,9 +60,7 @@ def test_sums_over_micro_batches():
             "old": weights[0][0],
         }
 
-    planned = alpa_mlir.parallelize(
-        step, cluster=CLUSTER, method=two_stages(4), gradient_reduction="sum"
-    ).compile(weights, x)
+    planned = alpa_mlir.compile(step, weights, x, cluster=CLUSTER, method=two_stages(4))
     assert relative_difference(planned(weights, x), jax.jit(step)(weights, x)) < 1e-5
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir.errors import ArgumentMismatchError, MicroBatchError, TraceError
+from alpa_mlir.errors import ArgumentMismatchError, TraceError
 from alpa_mlir.jaxpr_facts import phase_of
 from alpa_mlir.signature import Signature
 from alpa_mlir.trace import trace
@@ -35,32 +35,25 @@ def _carried(signature):
     }
 
 
-def _reductions(signature):
-    return {o.name: o.reduction for o in signature.outputs if o.reduction}
-
-
 @pytest.mark.parametrize("name", zoo.names())
 def test_zoo(name):
     model = zoo.get(name)
     state, batch = jax.eval_shape(model.init)
-    count = 1 if "batched_state" in model.tags else 4
-    traced = trace(model.step, state, batch, num_micro_batches=count)
+    traced = trace(model.step, state, batch)
     signature = traced.signature
+    assert signature.batch_size == 8
 
-    inputs = [i for i in signature.inputs if not i.per_micro_batch]
-    assert (len(inputs) < len(signature.inputs)) == ("random" in model.tags)
-    kinds = Counter(i.kind for i in inputs)
+    kinds = Counter(i.kind for i in signature.inputs)
     assert kinds == {"state": len(jax.tree.leaves(state)), "batch": len(jax.tree.leaves(batch))}
-    for item in inputs:
+    for item in signature.inputs:
         if item.kind == "batch":
-            assert item.shape[0] == 8 // count
+            assert item.shape[0] == 8
         else:
             assert item.carried_by is not None
             carrier = signature.outputs[item.carried_by]
             assert carrier.name == item.name.replace("state", "result[0]", 1)
-    assert _reductions(signature)["result[1]['loss']"] == "mean"
     assert signature == Signature.from_json(signature.to_json())
-    assert json.loads(signature.to_json())["num_micro_batches"] == count
+    assert set(json.loads(signature.to_json())) == {"name", "inputs", "outputs"}
 
     coverage = Counter()
     for op in main_ops(traced.lowered):
@@ -120,114 +113,142 @@ def test_locations_show_the_users_lines_only():
     assert "/alpa_mlir/" not in traced.text
 
 
-def test_micro_batch_shapes():
-    traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4)
+def test_whole_batch():
+    traced = trace(_sgd, _PARAMS, _BATCH)
     names = {i.name: (i.shape, i.kind) for i in traced.signature.inputs}
     assert names == {
         "params['w']": ((4, 3), "state"),
         "params['b']": ((3,), "state"),
-        "batch": ((2, 4), "batch"),
+        "batch": ((8, 4), "batch"),
     }
     assert _carried(traced.signature) == {
         "params['w']": "result[0]['w']",
         "params['b']": "result[0]['b']",
     }
-    assert _reductions(traced.signature) == {"result[1]": "mean"}
-    traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4, gradient_reduction="sum")
-    assert _reductions(traced.signature) == {"result[1]": "sum"}
-    assert traced.signature.gradient_reduction == "sum"
+    assert [o.shape for o in traced.signature.outputs] == [(3,), (4, 3), ()]
 
 
-def test_reductions():
-    def step(params, batch):
-        x, label = batch
-        logits = x @ params
-        correct = jnp.sum(jnp.argmax(logits, -1) == label)
-        return params + 1, {
-            "loss": jnp.mean(logits),
-            "logits": logits,
-            "correct": correct,
-            "table": logits.T @ logits,
-        }
-
-    params, batch = jnp.ones((4, 3)), (jnp.ones((8, 4)), jnp.zeros(8, jnp.int32))
+def test_form_of_a_plan():
+    """What is called has the whole batch, whatever the plan's micro-batches are."""
+    traced = trace(_sgd, _PARAMS, _BATCH)
     for count in (1, 4):
-        traced = trace(step, params, batch, num_micro_batches=count)
-        assert _reductions(traced.signature) == {
-            "result[1]['loss']": "mean",
-            "result[1]['logits']": "concat",
-            "result[1]['correct']": "sum",
-            "result[1]['table']": "sum",
-        }
-    traced = trace(step, params, batch, num_micro_batches=2, gradient_reduction="sum")
-    # Without gradients a result is that of the whole batch, whatever becomes of gradients.
-    assert _reductions(traced.signature)["result[1]['loss']"] == "mean"
-
-
-def test_result_that_cannot_be_combined():
-    def step(params, batch):
-        return params, (batch @ params).T
-
-    with pytest.raises(TraceError, match=r"result\[1\].*2 micro-batches.*along dimension 1"):
-        trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=2)
-
-
-def test_truth_value_of_a_micro_batch():
-    def step(params, batch):
-        def loss(p):
-            value = jnp.mean(batch @ p)
-            return value, value > 0
-
-        (_, positive), grads = jax.value_and_grad(loss, has_aux=True)(params)
-        return params - grads, positive
-
-    with pytest.raises(TraceError, match=r"result\[1\].*truth value.*fix:"):
-        trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=2)
-    assert trace(step, jnp.ones((4, 3)), _BATCH).signature.outputs[1].dtype == "bool"
+        form = traced.form_for(count)
+        assert [x.shape for x in form.in_leaves] == [(3,), (4, 3), (8 // count, 4)]
+        assert [x.shape for x in form.flatten_args(_PARAMS, _BATCH)] == [(3,), (4, 3), (8, 4)]
 
 
 @pytest.mark.parametrize(
-    ("batch", "count", "message"),
+    ("rest", "batches"),
     [
-        (jnp.ones((10, 4)), 4, r"batch: batch size 10 .* 4 equal .*fix: .*1, 2, 5, 10"),
-        ({"x": jnp.ones((8, 4)), "k": 1.0}, 2, r"batch\['k'\]: a scalar"),
-        (
-            {"x": jnp.ones((8, 4)), "weights": jnp.ones(6)},
-            1,
-            r"batch\['x'\]: dimension 0 has 8 examples, that of batch\['weights'\] has 6",
-        ),
-        (jnp.ones((8, 4)), 0, r"num_micro_batches: got 0"),
-        (jnp.ones((8, 4)), 2.0, r"num_micro_batches: got 2.0"),
-        (jnp.ones((0, 4)), 2, r"batch size 0"),
+        (lambda x, y: (x,), {"b"}),
+        # Inputs before targets, and a mask.
+        (lambda x, y: (x, y), {"b", "c"}),
+        # A number or a key behind the batch.
+        (lambda x, y: (x, 0.1), {"b"}),
+        (lambda x, y: (x, jax.random.PRNGKey(0)), {"b"}),
+        (lambda x, y: (x, jax.random.key(0)), {"b"}),
+        # What is in the batch, and has no examples.
+        (lambda x, y: (y, {"x": x, "k": 1.0}), {"b", "c['x']"}),
+        (lambda x, y: ({"x": x, "y": y, "z": jnp.ones(6)},), {"b['x']", "b['y']"}),
+        (lambda x, y: (x, {"x": x, "y": y, "z": jnp.ones(6)}), {"b", "c['x']", "c['y']"}),
     ],
 )
-def test_bad_micro_batches(batch, count, message):
-    with pytest.raises(MicroBatchError, match=message):
-        trace(_sgd, _PARAMS, batch, num_micro_batches=count)
+def test_which_arguments_are_batches(rest, batches):
+    def step(a, b, c=0.0):
+        leaves = map(jnp.asarray, jax.tree.leaves((b, c)))
+        numbers = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
+        return a + 1, [jnp.sum(x) for x in numbers]
+
+    arguments = rest(jnp.ones((8, 4)), jnp.ones(8))
+    signature = trace(step, jnp.ones((4, 3)), *arguments).signature
+    assert {i.name for i in signature.inputs if i.kind == "batch"} == batches
 
 
-def test_state_of_single_examples_is_explained():
-    model = zoo.get("kv_cache")
-    with pytest.raises(TraceError, match=r"works on the whole batch but not on one of 4"):
-        trace(model.step, *model.init(), num_micro_batches=4)
+def test_arguments_that_are_returned_are_no_batches():
+    """Weights and averages of them with as many rows as the batch."""
+
+    def step(w, average, batch):
+        gradient = jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
+        return w - gradient, 0.9 * average + 0.1 * w
+
+    w, batch = jnp.ones((8, 4)), jnp.ones((8, 8))
+    kinds = [i.kind for i in trace(step, w, w, batch).signature.inputs]
+    assert kinds == ["state", "state", "batch"]
+    kinds = [i.kind for i in trace(step, w, w, batch, batch_argnums=(1, 2)).signature.inputs]
+    assert kinds == ["state", "batch", "batch"]
 
 
 def test_own_errors_of_the_step_come_through():
     def step(params, batch):
         return params @ params, batch
 
-    for count in (1, 2):
-        with pytest.raises(TypeError, match="dot_general"):
-            trace(step, jnp.ones((4, 3)), _BATCH, num_micro_batches=count)
+    with pytest.raises(TypeError, match="dot_general"):
+        trace(step, jnp.ones((4, 3)), _BATCH)
 
 
-def test_side_effects_are_refused():
+def _printing(x):
+    jax.debug.print("{}", x)
+    return x
+
+
+def _pure(x):
+    return jax.pure_callback(np.asarray, x, x, vmap_method="sequential")
+
+
+def _in_out(x):
+    return jax.experimental.io_callback(np.asarray, x, x)
+
+
+@pytest.mark.parametrize("call", [_printing, _pure, _in_out])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint, jax.vmap])
+def test_calls_of_python_are_refused(call, wrap):
     def step(params, batch):
-        jax.debug.print("{}", batch.sum())
+        return params, jnp.sum(wrap(call)(batch))
+
+    line = call.__code__.co_firstlineno + 1
+    with pytest.raises(
+        TraceError, match=rf"step: the step calls Python .*test_trace.py:{line}.*; fix"
+    ):
+        trace(step, jnp.ones(3), _BATCH)
+
+
+def test_calls_of_python_in_gradients_and_loops_are_refused():
+    def step(params, batch):
+        def body(x, row):
+            return _printing(x) + jnp.sum(row @ params), None
+
+        return params - jax.grad(lambda p: jax.lax.scan(body, 0.0, batch * p.sum())[0])(params), 0
+
+    with pytest.raises(TraceError, match=r"calls Python .*_printing"):
+        trace(step, jnp.ones(4), _BATCH)
+
+
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="this JAX has no mutable arrays")
+def test_side_effects_are_refused():
+    kept = jax.new_ref(jnp.zeros(()))
+
+    def step(params, batch):
+        kept[...] += batch.sum()
         return params, batch.sum()
 
-    with pytest.raises(TraceError, match=r"step: the step has side effects .*fix: remove"):
+    with pytest.raises(TraceError, match=r"step: .* side effects .*fix: remove"):
         trace(step, jnp.ones(3), _BATCH)
+
+
+def test_models_that_are_changed_in_place_are_refused():
+    from flax import nnx
+
+    model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+
+    def step(model, batch):
+        loss, grads = nnx.value_and_grad(lambda m: jnp.mean(m(batch) ** 2))(model)
+        model.kernel[...] = model.kernel[...] - 0.1 * grads["kernel"][...]
+        return loss
+
+    with pytest.raises(
+        TraceError, match=r"model: the step changes this argument in place.*fix: .*split"
+    ):
+        trace(step, model, _BATCH)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +257,6 @@ def test_side_effects_are_refused():
         ({"batch_argnums": 5}, r"batch_argnums: argument 5 does not exist, got 2"),
         ({"static_argnums": (0, 1)}, r"no example argument holds arrays"),
         ({"batch_argnums": 0, "static_argnums": 0}, r"also in static_argnums"),
-        ({"gradient_reduction": "max"}, r"gradient_reduction: got 'max'; fix: use"),
         ({"carried": {1: 0}}, r"carried: argument 1 is not a state"),
         ({"carried": {0: 7}}, r"params: `carried` names result 7, but the step returns 2"),
         ({"carried": {0: 1}}, r"params: result 1 has another structure"),
@@ -271,7 +291,7 @@ def test_jitted_step_and_none_leaves():
 
     state = {"params": _PARAMS, "nothing": None}
     step(state, _BATCH)
-    traced = trace(step, state, _BATCH, num_micro_batches=2)
+    traced = trace(step, state, _BATCH)
     assert len(_carried(traced.signature)) == 2
     assert traced.tagged_equations > 0
 
@@ -303,7 +323,7 @@ def test_typed_keys_travel_as_data():
         return {"key": key, "w": state["w"] + 1}, jnp.mean(batch + noise), used
 
     state = {"key": jax.random.key(1), "w": jnp.ones(2)}
-    traced = trace(step, state, _BATCH, num_micro_batches=2)
+    traced = trace(step, state, _BATCH)
     key = traced.signature.inputs[0]
     assert (key.name, key.shape, key.dtype) == ("state['key']", (2,), "uint32")
     assert key.carried_by == 0
@@ -320,7 +340,7 @@ def test_python_and_numpy_numbers_become_arrays():
 
     state = {"n": 3, "x": np.ones(2, np.float64)}
     batch = np.arange(8)
-    traced = trace(step, state, batch, num_micro_batches=2)
+    traced = trace(step, state, batch)
     flat = traced.flatten_args(state, batch)
     assert [x.dtype for x in flat] == [np.int32, np.float32, np.int32]
     assert [i.dtype for i in traced.signature.inputs] == ["int32", "float32", "int32"]
@@ -336,18 +356,7 @@ def test_python_and_numpy_numbers_become_arrays():
     ],
 )
 def test_arguments_that_do_not_match(args, message):
-    traced = trace(_sgd, _PARAMS, _BATCH, num_micro_batches=4)
+    traced = trace(_sgd, _PARAMS, _BATCH)
     assert len(traced.flatten_args(_PARAMS, _BATCH)) == 3
     with pytest.raises(ArgumentMismatchError, match=message):
         traced.flatten_args(*args)
-
-
-@pytest.mark.parametrize(
-    ("count", "reason"), [(2, "data of single examples"), (8, "another program")]
-)
-def test_state_with_a_batch_dimension(count, reason):
-    """Micro-batches of one example would fit the cache of all by broadcasting."""
-    model = zoo.get("kv_cache")
-    state, batch = jax.eval_shape(model.init)
-    with pytest.raises(TraceError, match=reason):
-        trace(model.step, state, batch, num_micro_batches=count)

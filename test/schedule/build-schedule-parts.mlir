@@ -18,7 +18,7 @@ module attributes {alpa.num_micro_batches = 3 : i64, alpa.schedule_parameters = 
     func.func private @backward(
         tensor<4xf32> {alpa.value = 2 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 5 : i64, alpa.sharding = #alpa.sharding<[R]>})
-        -> (tensor<4xf32> {alpa.value = 7 : i64, alpa.sharding = #alpa.sharding<[R]>, alpa.accumulate = "mean"})
+        -> (tensor<4xf32> {alpa.value = 7 : i64, alpa.sharding = #alpa.sharding<[R]>, alpa.accumulate = "sum"})
     func.func private @update_0(
         tensor<4xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 7 : i64, alpa.sharding = #alpa.sharding<[R]>})
@@ -36,7 +36,7 @@ module attributes {alpa.num_micro_batches = 3 : i64, alpa.schedule_parameters = 
     func.func private @backward_weight(
         tensor<4xf32> {alpa.value = 3 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 6 : i64, alpa.sharding = #alpa.sharding<[R]>})
-        -> (tensor<4xf32> {alpa.value = 8 : i64, alpa.sharding = #alpa.sharding<[R]>, alpa.accumulate = "mean"})
+        -> (tensor<4xf32> {alpa.value = 8 : i64, alpa.sharding = #alpa.sharding<[R]>, alpa.accumulate = "sum"})
     func.func private @update_0(
         tensor<4xf32> {alpa.value = 1 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 8 : i64, alpa.sharding = #alpa.sharding<[R]>})

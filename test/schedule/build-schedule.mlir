@@ -45,7 +45,7 @@ module attributes {alpa.num_micro_batches = 3 : i64} {
     func.func private @backward(
         tensor<4xf32> {alpa.value = 2 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 4 : i64, alpa.sharding = #alpa.sharding<[R]>})
-        -> (tensor<8xf32> {alpa.value = 5 : i64, alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R]>})
+        -> (tensor<8xf32> {alpa.value = 5 : i64, alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R]>})
     func.func private @update_0(
         tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<8xf32> {alpa.value = 5 : i64, alpa.sharding = #alpa.sharding<[R]>})

@@ -32,7 +32,7 @@ func.func @main(%w: tensor<32x64xf32> {alpa.kind = "state", alpa.carried_by = 0 
                 %x: tensor<4096x64xbf16> {alpa.kind = "batch"},
                 %dy: tensor<4096x32xbf16> {alpa.kind = "batch"},
                 %dz: tensor<4096x32xf32> {alpa.kind = "batch"})
-    -> (tensor<32x64xf32>, tensor<32xf32>, tensor<32xbf16>, tensor<64x32xbf16> {alpa.reduction = "mean"}) {
+    -> (tensor<32x64xf32>, tensor<32xf32>, tensor<32xbf16>, tensor<64x32xbf16>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0] {alpa.phase = "backward"} : (tensor<4096x64xbf16>, tensor<4096x32xbf16>) -> tensor<64x32xbf16>
   %1 = stablehlo.transpose %0, dims = [1, 0] {alpa.phase = "backward"} : (tensor<64x32xbf16>) -> tensor<32x64xbf16>

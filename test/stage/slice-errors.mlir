@@ -50,24 +50,37 @@ module attributes {alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]
 
 // -----
 
-// An integer has no mean.
+// A truth value of each micro-batch has no sum.
 module attributes {alpa.num_micro_batches = 2 : i64,
     alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>]} {
-  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<i32> {alpa.reduction = "mean", alpa.name = "correct"}) {
-    // expected-error@+1 {{result 0 (correct) needs the mean over 2 micro-batches of a value of type 'tensor<i32>'; convert it to floating point or use the reduction `sum`}}
-    %0 = "test.count"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<i32>
-    return %0 : tensor<i32>
+  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<i1> {alpa.reduction = "sum", alpa.name = "correct"}) {
+    // expected-error@+1 {{result 0 (correct) needs the sum over 2 micro-batches of a value of type 'tensor<i1>'; run alpa-split-batch first}}
+    %0 = "test.count"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<i1>
+    return %0 : tensor<i1>
   }
 }
 
 // -----
 
-// With one micro-batch there is nothing to average.
+// Nor has one that the update reads.
+module attributes {alpa.num_micro_batches = 2 : i64,
+    alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>]} {
+  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<i32> {alpa.name = "correct"}) {
+    // expected-error@+1 {{result 0 (correct) needs the sum over 2 micro-batches of a value of type 'tensor<i1>'; run alpa-split-batch first}}
+    %0 = "test.count"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<i1>
+    %1 = "test.use"(%0) {alpa.phase = "update", alpa.stage = 0 : i64} : (tensor<i1>) -> tensor<i32>
+    return %1 : tensor<i32>
+  }
+}
+
+// -----
+
+// With one micro-batch there is nothing to add up.
 module attributes {alpa.num_micro_batches = 1 : i64,
     alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>]} {
-  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<i32> {alpa.reduction = "mean", alpa.name = "correct"}) {
-    %0 = "test.count"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<i32>
-    return %0 : tensor<i32>
+  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<i1> {alpa.reduction = "sum", alpa.name = "correct"}) {
+    %0 = "test.count"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<i1>
+    return %0 : tensor<i1>
   }
 }
 
@@ -75,7 +88,7 @@ module attributes {alpa.num_micro_batches = 1 : i64,
 
 module attributes {alpa.num_micro_batches = 2 : i64,
     alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1]>]} {
-  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> (tensor<f32> {alpa.reduction = "mean"}) {
+  func.func @main(%x: tensor<4xf32> {alpa.kind = "batch"}) -> tensor<f32> {
     // expected-error@+1 {{runs once a step and uses batch argument 0, which has a value for each of 2 micro-batches; compute it inside the loss function}}
     %0 = "test.sum"(%x) {alpa.phase = "update", alpa.stage = 0 : i64} : (tensor<4xf32>) -> tensor<f32>
     return %0 : tensor<f32>
@@ -88,7 +101,7 @@ module attributes {alpa.num_micro_batches = 2 : i64,
     alpa.stages = [#alpa.stage<mesh = <shape = [2], devices = [0, 1]>, layers = [0, 1]>]} {
   func.func @main(
       // expected-error@+1 {{held by stage 0 as #alpa.sharding<[S0]>: dimension 0 of 'tensor<3xf32>' is not divisible by its 2 pieces}}
-      %x: tensor<3xf32> {alpa.kind = "batch", alpa.sharding = #alpa.sharding<[S0]>}) -> (tensor<f32> {alpa.reduction = "mean"}) {
+      %x: tensor<3xf32> {alpa.kind = "batch", alpa.sharding = #alpa.sharding<[S0]>}) -> tensor<f32> {
     %0 = "test.sum"(%x) {alpa.phase = "forward", alpa.stage = 0 : i64} : (tensor<3xf32>) -> tensor<f32>
     return %0 : tensor<f32>
   }

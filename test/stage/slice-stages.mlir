@@ -2,35 +2,34 @@
 // RUN: alpa-opt %s --alpa-slice-stages --allow-unregistered-dialect --split-input-file | FileCheck %s
 
 // Two stages, two micro-batches, plain gradient descent on both weights. The
-// learning rate is state: scalar arithmetic on it is repeated in both updates.
+// learning rate is state: scalar arithmetic on it is repeated in both updates. What comes
+// of the micro-batches is added up over them, which is all that the step has to know of them.
 
 // CHECK: func.func private @main(tensor<8x8xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.stage = 0 : i64, alpa.value = 0 : i64}
 // CHECK-SAME: tensor<8x8xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.stage = 1 : i64, alpa.value = 1 : i64}
 // CHECK-SAME: tensor<f32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.stage = 0 : i64, alpa.value = 2 : i64}
 // CHECK-SAME: tensor<4x8xf32> {alpa.kind = "batch", alpa.value = 3 : i64}
-// CHECK-SAME: -> (tensor<8x8xf32> {alpa.value = [[W0:.*]] : i64}, tensor<8x8xf32> {alpa.value = [[W1:.*]] : i64}, tensor<f32> {alpa.value = 2 : i64}, tensor<f32> {alpa.reduction = "mean", alpa.value = [[MEAN:.*]] : i64}, tensor<4x8xf32> {alpa.reduction = "concat", alpa.value = [[Y:.*]] : i64})
+// CHECK-SAME: -> (tensor<8x8xf32> {alpa.value = [[W0:.*]] : i64}, tensor<8x8xf32> {alpa.value = [[W1:.*]] : i64}, tensor<f32> {alpa.value = 2 : i64}, tensor<f32> {alpa.value = [[TOTAL:.*]] : i64}, tensor<4x8xf32> {alpa.reduction = "concat", alpa.value = [[Y:.*]] : i64})
 // CHECK: module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>}
 // CHECK: func.func @forward(%[[W:.*]]: tensor<8x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 0 : i64}, %[[X:.*]]: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64}) -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = [[H:[0-9]+]] : i64})
 // CHECK-NEXT: %[[D:.*]] = "test.dot"(%[[X]], %[[W]]) {alpa.shardings = [#alpa.sharding<[R, S0]>]}
 // CHECK-NEXT: return %[[D]]
-// CHECK: func.func @backward(%{{.*}}: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64}, %{{.*}}: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = [[DH:[0-9]+]] : i64}) -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = [[G0:[0-9]+]] : i64})
+// CHECK: func.func @backward(%{{.*}}: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64}, %{{.*}}: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = [[DH:[0-9]+]] : i64}) -> (tensor<8x8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = [[G0:[0-9]+]] : i64})
 // CHECK: func.func @update_0(%[[W:.*]]: tensor<8x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 0 : i64, tf.aliasing_output = 0 : i32}, %[[LR:.*]]: tensor<f32> {{.*}}alpa.value = 2 : i64}, %[[G:.*]]: tensor<8x8xf32> {{.*}}alpa.value = [[G0]] : i64}) -> (tensor<8x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = [[W0]] : i64})
-// CHECK-NEXT: %[[HALF:.*]] = {{.*}}stablehlo.constant{{.*}}dense<5.000000e-01> : tensor<8x8xf32>
-// CHECK-NEXT: %[[M:.*]] = {{"?}}stablehlo.multiply{{"?[ (]}}%[[G]], %[[HALF]]
 // CHECK-NEXT: %[[NEG:.*]] = {{"?}}stablehlo.negate{{"?[ (]}}%[[LR]]
 // CHECK-NEXT: %[[B:.*]] = {{"?}}stablehlo.broadcast_in_dim{{"?[ (]}}%[[NEG]]
-// CHECK-NEXT: %[[S:.*]] = {{"?}}stablehlo.multiply{{"?[ (]}}%[[B]], %[[M]]
+// CHECK-NEXT: %[[S:.*]] = {{"?}}stablehlo.multiply{{"?[ (]}}%[[B]], %[[G]]
 // CHECK-NEXT: %[[N:.*]] = {{"?}}stablehlo.add{{"?[ (]}}%[[W]], %[[S]]
 // CHECK-NEXT: return %[[N]]
 // CHECK: module @stage_1 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [2, 3]>}
 // CHECK: func.func @forward(%{{.*}}: tensor<8x8xf32> {{.*}}alpa.value = 1 : i64}, %{{.*}}: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = [[H]] : i64})
-// CHECK-SAME: -> (tensor<4x8xf32> {{.*}}alpa.value = [[ACT:[0-9]+]] : i64}, tensor<f32> {alpa.accumulate = "mean", {{.*}}alpa.value = [[LOSS:[0-9]+]] : i64}, tensor<4x8xf32> {alpa.accumulate = "concat", {{.*}}alpa.value = [[Y]] : i64})
+// CHECK-SAME: -> (tensor<4x8xf32> {{.*}}alpa.value = [[ACT:[0-9]+]] : i64}, tensor<f32> {alpa.accumulate = "sum", {{.*}}alpa.value = [[LOSS:[0-9]+]] : i64}, tensor<4x8xf32> {alpa.accumulate = "concat", {{.*}}alpa.value = [[Y]] : i64})
 // CHECK: func.func @backward
 // CHECK-SAME: alpa.value = [[ACT]] : i64
 // CHECK: func.func @update_0
 // CHECK-SAME: alpa.value = 2 : i64
 // CHECK-SAME: alpa.value = [[LOSS]] : i64
-// CHECK-SAME: -> ({{.*}}alpa.value = [[W1]] : i64}, tensor<f32> {{.*}}alpa.value = [[MEAN]] : i64})
+// CHECK-SAME: -> ({{.*}}alpa.value = [[W1]] : i64}, tensor<f32> {{.*}}alpa.value = [[TOTAL]] : i64})
 // CHECK: return
 module attributes {alpa.num_micro_batches = 2 : i64, alpa.stages = [
     #alpa.stage<mesh = <shape = [2], devices = [0, 1]>, layers = [0, 1]>,
@@ -40,7 +39,7 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.stages = [
       %w1: tensor<8x8xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64},
       %lr: tensor<f32> {alpa.kind = "state", alpa.carried_by = 2 : i64},
       %x: tensor<4x8xf32> {alpa.kind = "batch"})
-      -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<f32>, tensor<f32> {alpa.reduction = "mean"}, tensor<4x8xf32> {alpa.reduction = "concat"}) {
+      -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<f32>, tensor<f32>, tensor<4x8xf32> {alpa.reduction = "concat"}) {
     %h = "test.dot"(%x, %w0) {alpa.phase = "forward", alpa.stage = 0 : i64, alpa.shardings = [#alpa.sharding<[R, S0]>]} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
     %a = "stablehlo.tanh"(%h) {alpa.phase = "forward", alpa.stage = 1 : i64, alpa.operand_shardings = [#alpa.sharding<[S0, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
     %y = "test.dot"(%a, %w1) {alpa.phase = "forward", alpa.stage = 1 : i64} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>

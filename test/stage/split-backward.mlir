@@ -28,8 +28,8 @@
 // CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 10 : i64},
 // CHECK-SAME: %[[S:[a-z0-9]+]]: tensor<4x1xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 12 : i64},
 // CHECK-SAME: %[[DH:[a-z0-9]+]]: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = [[NEW]] : i64})
-// CHECK-SAME: -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 14 : i64},
-// CHECK-SAME: tensor<8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R]>, alpa.value = 15 : i64})
+// CHECK-SAME: -> (tensor<8x8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 14 : i64},
+// CHECK-SAME: tensor<8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R]>, alpa.value = 15 : i64})
 // CHECK-DAG: %[[DW:.*]] = stablehlo.dot_general %[[X]], %[[DH]]
 // CHECK-DAG: %[[WIDE:.*]] = stablehlo.broadcast_in_dim %[[S]]
 // CHECK-DAG: %[[DB:.*]] = stablehlo.reduce(%[[WIDE]]
@@ -48,7 +48,7 @@ module attributes {alpa.num_micro_batches = 2 : i64} {
     }
     func.func @backward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64},
                         %dy: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 13 : i64})
-        -> (tensor<8x8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 16 : i64}) {
+        -> (tensor<8x8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 16 : i64}) {
       %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0] {alpa.shardings = [#alpa.sharding<[R, S0]>]} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
       return %0 : tensor<8x8xf32>
     }
@@ -68,8 +68,8 @@ module attributes {alpa.num_micro_batches = 2 : i64} {
                         %t: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 11 : i64},
                         %s: tensor<4x1xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 12 : i64})
         -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 13 : i64},
-            tensor<8x8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 14 : i64},
-            tensor<8xf32> {alpa.accumulate = "mean", alpa.sharding = #alpa.sharding<[R]>, alpa.value = 15 : i64}) {
+            tensor<8x8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 14 : i64},
+            tensor<8xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R]>, alpa.value = 15 : i64}) {
       %wide = stablehlo.broadcast_in_dim %s, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x1xf32>) -> tensor<4x8xf32>
       %tt = stablehlo.multiply %t, %t {alpa.shardings = [#alpa.sharding<[R, S0]>]} : tensor<4x8xf32>
       %dh = stablehlo.subtract %wide, %tt {alpa.shardings = [#alpa.sharding<[R, S0]>]} : tensor<4x8xf32>

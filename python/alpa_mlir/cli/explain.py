@@ -6,22 +6,25 @@ import argparse
 from dataclasses import asdict
 
 from alpa_mlir.cli.common import Answer, count
-from alpa_mlir.cli.source import SOURCE, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli.method import ASKED
+from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "
     "else was tried, where the time of each stage goes, and for the dearest decisions the sharding "
-    "that came second and what it would cost."
+    "that came second and what it would cost. With --micro-batches alone, whether results are "
+    "those of jax.jit on the whole batch, and by what means, with source lines."
 )
 EXAMPLES = """\
   alpa-mlir explain my_plan
   alpa-mlir explain my_plan --op qkv --most 3
+  alpa-mlir explain my_plan --micro-batches
   alpa-mlir explain train.py:entry --cluster dgx-a100 --alternatives
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_source(parser, SOURCE)
+    add_source(parser, SOURCE, asks_about_micro_batches=True)
     parser.add_argument(
         "--op", default="", metavar="TEXT", help="only ops and decisions with this in their name"
     )
@@ -40,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    if options.micro_batches == ASKED:
+        options.micro_batches = None
+        return _micro_batches(plan_source(options))
     source = plan_source(options)
     from alpa_mlir.alternatives import alternatives_text
     from alpa_mlir.bottleneck import bottlenecks
@@ -75,3 +81,25 @@ def run(options: argparse.Namespace) -> Answer:
         "tried": [asdict(row) for row in plan.tried],
     }
     return Answer("\n\n".join(parts), fields)
+
+
+def _micro_batches(source: Source) -> Answer:
+    """What micro-batches compute."""
+    from alpa_mlir.plan_text import micro_batches_text
+
+    plan = source.plan
+    rows = [row for row in plan.tried if row.seconds is None and row.num_micro_batches > 1]
+    left_out = {row.num_micro_batches: row.reason for row in rows}
+    parts = [micro_batches_text(plan)]
+    if left_out:
+        parts.append("no plan")
+        parts += [f"  {count} micro-batches: {left_out[count]}" for count in sorted(left_out)]
+    fields = {
+        "name": plan.name,
+        "num_micro_batches": plan.num_micro_batches,
+        **asdict(plan.exactness),
+        "left_out": [
+            {"num_micro_batches": count, "reason": left_out[count]} for count in sorted(left_out)
+        ],
+    }
+    return Answer("\n".join(parts), fields)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from alpa_mlir.method import Method
 
 METHODS = ("auto", "shard", "pipeshard")
+#: Value of `--micro-batches` without a number, where a subcommand has an answer to that.
+ASKED = ()
 
 
 class _Names:
@@ -33,8 +35,12 @@ class _Names:
         return name in tuple(self)
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Options named like the fields of the Python API's methods; docs/methods.md."""
+def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: bool = False) -> None:
+    """Options named like the fields of the Python API's methods; docs/methods.md.
+
+    Args:
+        asks_about_micro_batches: `--micro-batches` may stand alone, and is `ASKED` then.
+    """
     group = parser.add_argument_group(
         "how to plan", "as the classes of alpa_mlir.search say it (docs/methods.md)"
     )
@@ -57,11 +63,24 @@ def add_method(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="with auto, which stages may be chosen: %(choices)s",
     )
+    counts = "parts of the batch; several or `any` to choose from (default: any with auto, else 1)"
+    if asks_about_micro_batches:
+        add(
+            "--micro-batches",
+            nargs="?",
+            const=ASKED,
+            type=_counts,
+            metavar="N[,N..]",
+            help=f"{counts}; without a number: say what those of the plan compute",
+        )
+    else:
+        add("--micro-batches", type=_counts, metavar="N[,N..]", help=counts)
     add(
-        "--micro-batches",
-        type=_counts,
-        metavar="N[,N..]",
-        help="parts of the batch; several or `any` to choose from (default: any with auto, else 1)",
+        "--micro-batch-semantics",
+        choices=("exact", "relaxed", "independent"),
+        help="what several micro-batches compute; exact: the results of the whole batch, relaxed: "
+        "values that couple examples within each micro-batch, independent: the mean over "
+        "micro-batches that are batches of their own (default: exact)",
     )
     add(
         "--schedule",
@@ -133,6 +152,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 _FIELDS = {
     "shardings": "method",
     "micro_batches": "num_micro_batches",
+    "micro_batch_semantics": "micro_batch_semantics",
     "schedule": "schedule",
     "virtual_stages": "virtual_stages",
     "layers": "layers",

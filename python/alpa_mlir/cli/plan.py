@@ -57,6 +57,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "cluster": plan.cluster.get("name"),
         "num_devices": sum(len(mesh.devices) for mesh in plan.meshes),
         "num_micro_batches": plan.num_micro_batches,
+        "exact": plan.exactness.exact,
         "schedule": plan.schedule,
         "predicted": dict(plan.predicted),
         "stages": [

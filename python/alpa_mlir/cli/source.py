@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from alpa_mlir.cli.common import add_virtual_devices, interruptible, numbers, progress, use_devices
 from alpa_mlir.cli.method import OPTIONS, add_method, method_of
-from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError, MethodError
+from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
 
 if TYPE_CHECKING:
     from alpa_mlir.alternatives import Alternative
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alpa_mlir.plan import Plan
     from alpa_mlir.planned_step import PlannedStep, TracedStep
 
-FILE_OPTIONS = ("batch_arguments", "carried", "reductions")
+FILE_OPTIONS = ("batch_arguments", "carried")
 SOURCE = "a plan's folder, an entry point (module:function, file.py:function), or a .mlir file"
 
 
@@ -68,8 +68,10 @@ def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alte
     return interruptible(lambda: alternatives(traced, bar))
 
 
-def add_source(parser: argparse.ArgumentParser, what: str) -> None:
-    """The positional argument and everything that planning takes."""
+def add_source(
+    parser: argparse.ArgumentParser, what: str, *, asks_about_micro_batches: bool = False
+) -> None:
+    """The positional argument and everything that planning takes; see `add_method`."""
     parser.usage = "%(prog)s STEP [options]"
     parser.add_argument("source", metavar="STEP", help=what)
     parser.add_argument(
@@ -90,9 +92,9 @@ def add_source(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--no-cache", action="store_true", help="plan and compile anew, and keep neither"
     )
-    add_method(parser)
+    add_method(parser, asks_about_micro_batches=asks_about_micro_batches)
     group = parser.add_argument_group(
-        "StableHLO files", "where the file does not say it; the program is that of a micro-batch"
+        "StableHLO files", "where the file does not say it; the program is that of the whole batch"
     )
     group.add_argument(
         "--batch-arguments",
@@ -105,12 +107,6 @@ def add_source(parser: argparse.ArgumentParser, what: str) -> None:
         type=_pairs,
         metavar="A=R[,A=R..]",
         help="arguments whose values for the next step are these results; ranges such as 0-5=0-5",
-    )
-    group.add_argument(
-        "--reductions",
-        type=_reductions,
-        metavar="R=HOW[,..]",
-        help="how a result's micro-batches become one: mean, sum, or concat along dimension 0",
     )
 
 
@@ -183,21 +179,11 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
         raise EntryPointError(
             "--set for a file, which has no parameters", where=name, fix="leave --set out"
         )
-    method = method_of(options, None)
-    count = method.num_micro_batches
-    if isinstance(count, tuple):
-        raise MethodError(
-            f"{count} micro-batches to choose from",
-            where=name,
-            fix="give one number: the file is the program of one micro-batch",
-        )
     step = read_stablehlo(
         name,
-        num_micro_batches=count if isinstance(count, int) else 1,
         batches=options.batch_arguments,
         carried=dict(options.carried or ()),
-        reductions=dict(options.reductions or ()),
-        method=method,
+        method=method_of(options, None),
         options=Options(cache=not options.no_cache),
     )
     step = replace(step, cluster=cluster)
@@ -273,14 +259,4 @@ def _pairs(text: str) -> list[tuple[int, int]]:
         if len(first) != len(second):
             raise argparse.ArgumentTypeError(f"{item!r} is no pair such as 0=0 or 0-5=0-5")
         pairs += zip(first, second, strict=True)
-    return pairs
-
-
-def _reductions(text: str) -> list[tuple[int, str]]:
-    pairs: list[tuple[int, str]] = []
-    for item in text.split(","):
-        left, _, how = item.partition("=")
-        if how not in ("mean", "sum", "concat"):
-            raise argparse.ArgumentTypeError(f"{item!r} is not RESULT=mean, =sum or =concat")
-        pairs += [(result, how) for result in numbers(left)]
     return pairs

@@ -168,24 +168,27 @@ def iree(seconds: float) -> Iterator[Finding]:
 
 def nccl(seconds: float) -> Iterator[Finding]:
     """CuPy with NCCL: what brings values from GPU to GPU of another worker."""
-    yield _carrier("nccl", "NCCL", ("cupy-cuda12x", "cupy-cuda13x"), seconds)
+    yield _carrier("nccl", "NCCL", {"cupy-cuda12x": "nccl", "cupy-cuda13x": "nccl13"}, seconds)
 
 
 def nixl(seconds: float) -> Iterator[Finding]:
     """NIXL with UCX, which does the same."""
-    yield _carrier("nixl", "NIXL", ("nixl-cu12", "nixl-cu13"), seconds)
+    yield _carrier("nixl", "NIXL", {"nixl-cu12": "nixl", "nixl-cu13": "nixl13"}, seconds)
 
 
-def _carrier(name: str, title: str, packages: tuple[str, ...], seconds: float) -> Finding:
-    found = {package: version for package in packages if (version := version_of(package))}
+def _carrier(name: str, title: str, extras: dict[str, str], seconds: float) -> Finding:
+    """A library of which one package, that of an extra, is for CUDA 12, and one for 13."""
+    found = {package: version for package in extras if (version := version_of(package))}
     if not found:
-        text = f"{title}: no {packages[0]}: values of GPUs go to other workers through the host"
-        return Finding(name, "missing", text, _extra(name))
+        newer = version_of("jax-cuda13-plugin") and not version_of("jax-cuda12-plugin")
+        package = list(extras)[1 if newer else 0]
+        text = f"{title}: no {package}: values of GPUs go to other workers through the host"
+        return Finding(name, "missing", text, _extra(extras[package]))
     package, version = next(iter(found.items()))
     outcome = run_probe(name, seconds=seconds)
     if outcome.facts is None:
         text = f"{title}: {package} {version} cannot be used: {outcome.error}"
-        return Finding(name, "problem", text, _extra(name), facts=found)
+        return Finding(name, "problem", text, _extra(extras[package]), facts=found)
     more = "".join(f", {key} {value}" for key, value in outcome.facts.items())
     return Finding(name, "ok", f"{title}: {package} {version}{more}", facts=found)
 

@@ -297,6 +297,6 @@ def _examples(plan: Plan) -> int | None:
     sizes = {
         info.shape[0]
         for info in plan.inputs
-        if info.kind == "batch" and info.shape and info.name != "micro_batch"
+        if info.kind == "batch" and info.shape and not info.per_micro_batch
     }
     return sizes.pop() * plan.num_micro_batches if len(sizes) == 1 else None

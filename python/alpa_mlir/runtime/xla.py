@@ -96,12 +96,23 @@ class Executable:
 
     `call(args)` takes arrays that have exactly the shardings the program was compiled for
     (XLA does not look) and returns without waiting for the results.
+
+    Args:
+        per_device: the program says what one device does, so that XLA takes a device's part for
+            the whole result. From JAX 0.12 on such an array does not come to the host; its parts
+            are put together anew.
     """
 
-    def __init__(self, handle: Any, outputs: Sequence[tuple[TensorSpec, NamedSharding]]) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        outputs: Sequence[tuple[TensorSpec, NamedSharding]],
+        per_device: bool = False,
+    ) -> None:
         pxla = _pxla()
         self.handle = handle
         self._execute = handle.execute_sharded
+        self._in_parts = per_device and any(sharding.num_devices > 1 for _, sharding in outputs)
         self._handlers = [
             pxla.global_aval_to_result_handler(_aval(tensor), sharding, True)
             for tensor, sharding in outputs
@@ -109,7 +120,11 @@ class Executable:
 
     def call(self, args: Sequence[jax.Array]) -> list[jax.Array]:
         """Start the program; results are futures."""
-        return self._execute(args).consume_with_handlers(self._handlers)
+        results = self._execute(args)
+        if self._in_parts:
+            parts = results.disassemble_into_single_device_arrays()
+            return [handler(x) for handler, x in zip(self._handlers, parts, strict=True)]
+        return results.consume_with_handlers(self._handlers)
 
     def memory_bytes(self) -> int:
         """Arguments, results and temporaries on one device, aliased buffers counted once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -17,8 +18,12 @@ from alpa_mlir.gpus import Gpu
 from alpa_mlir.runtime.xla import as_any, compile_options
 
 _mlir: Any = mlir
-_PLUGIN = "jax_plugins.xla_cuda12"
-_PACKAGE = "jax-cuda12-pjrt"
+# By package; one of them will do, and the first that is there counts.
+_PLUGINS = {
+    "jax-cuda12-pjrt": "jax_plugins.xla_cuda12",
+    "jax-cuda13-pjrt": "jax_plugins.xla_cuda13",
+}
+_FIX = "pip install 'alpa-mlir[cuda12]', or [cuda13]"
 _lock = threading.Lock()
 
 
@@ -28,14 +33,17 @@ def plugin_version() -> str:
     Raises:
         BackendError: it is not installed.
     """
-    try:
-        return version(_PACKAGE)
-    except PackageNotFoundError:
-        raise BackendError(
-            f"the package {_PACKAGE} is not installed",
-            where="XLA for GPUs",
-            fix="pip install 'alpa-mlir[cuda12]'",
-        ) from None
+    return version(_package())
+
+
+def _package() -> str:
+    for name in _PLUGINS:
+        with contextlib.suppress(PackageNotFoundError):
+            version(name)
+            return name
+    raise BackendError(
+        f"neither {' nor '.join(_PLUGINS)} is installed", where="XLA for GPUs", fix=_FIX
+    )
 
 
 def _lib() -> Any:
@@ -50,21 +58,17 @@ def described_devices(gpu: Gpu, hosts: int, per_host: int) -> list[Any]:
     Raises:
         BackendError: XLA for CUDA is not installed, or cannot be loaded.
     """
-    plugin_version()
+    plugin = _PLUGINS[_package()]
     with _lock:
-        return _devices(gpu, hosts, per_host)
+        return _devices(plugin, gpu, hosts, per_host)
 
 
 @cache
-def _devices(gpu: Gpu, hosts: int, per_host: int) -> list[Any]:
+def _devices(plugin: str, gpu: Gpu, hosts: int, per_host: int) -> list[Any]:
     client = _lib().xla_client
-    spec = find_spec(_PLUGIN)
+    spec = find_spec(plugin)
     if spec is None or spec.origin is None:
-        raise BackendError(
-            f"there is no module {_PLUGIN}",
-            where="XLA for GPUs",
-            fix="pip install 'alpa-mlir[cuda12]'",
-        )
+        raise BackendError(f"there is no module {plugin}", where="XLA for GPUs", fix=_FIX)
     try:
         if not client.pjrt_plugin_loaded("cuda"):
             library = Path(spec.origin).parent / "xla_cuda_plugin.so"

@@ -60,7 +60,7 @@ class XlaBackend:
             outputs = [(t, named_sharding(mesh, t)) for t in job.outputs]
             if not job.per_device:  # XLA knows nothing of wholes; the types were compared
                 check_shardings(handle, inputs, outputs, job.label)
-            programs.append(Executable(handle, outputs))
+            programs.append(Executable(handle, outputs, job.per_device))
         return programs
 
     def _compile(self, job: Job, mesh: Mesh, wanted: bool) -> tuple[Any, bytes | None]:

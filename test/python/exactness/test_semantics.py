@@ -1,0 +1,133 @@
+"""What micro-batches compute where somebody asks for other results than the whole batch's."""
+
+from __future__ import annotations
+
+import operator
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import ShardParallel
+from alpa_mlir.errors import MethodError, MicroBatchError
+
+ONE = alpa_mlir.Cluster.nominal("one", "cpu", (1,), 1 << 30)
+COUNT = 4
+X = jax.random.normal(jax.random.key(0), (16, 8)) * jnp.linspace(0.5, 2, 16)[:, None]
+Y = jax.random.normal(jax.random.key(1), (16, 4))
+MASK = (jnp.arange(16) % 5 != 0).astype(jnp.float32)
+PARAMS = {
+    "w": jax.random.normal(jax.random.key(2), (8, 8)) / 3,
+    "v": jax.random.normal(jax.random.key(3), (8, 4)) / 3,
+}
+BATCH = {"x": X, "y": Y, "mask": MASK}
+
+
+def normalized(params, b):
+    h = b["x"] @ params["w"]
+    h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-3)
+    return jnp.mean((jnp.tanh(h) @ params["v"] - b["y"]) ** 2)
+
+
+def masked(params, b):
+    losses = jnp.sum((jnp.tanh(b["x"] @ params["w"]) @ params["v"] - b["y"]) ** 2, -1)
+    return jnp.sum(losses * b["mask"]) / jnp.sum(b["mask"])
+
+
+def balanced(params, b):
+    gates = jax.nn.softmax(b["x"] @ params["w"])
+    share = jnp.mean(jax.nn.one_hot(jnp.argmax(gates, -1), 8), 0)
+    balance = 8 * jnp.sum(share * gates.mean(0))
+    return jnp.mean((gates @ params["v"] - b["y"]) ** 2) + 0.1 * balance
+
+
+def contrastive(params, b):
+    h = jnp.tanh(b["x"] @ params["w"]) @ params["v"]
+    scores = h @ b["y"].T
+    return -jnp.mean(jnp.diag(jax.nn.log_softmax(scores)))
+
+
+def step_of(loss):
+    def step(params, batch):
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    return step
+
+
+def micro_batches_apart(loss):
+    """Each micro-batch is a batch of its own; gradients and losses are averaged."""
+    parts = jax.tree.map(lambda a: a.reshape(COUNT, -1, *a.shape[1:]), BATCH)
+    made = [
+        jax.jit(jax.value_and_grad(loss))(PARAMS, jax.tree.map(operator.itemgetter(i), parts))
+        for i in range(COUNT)
+    ]
+    values, grads = jax.tree.map(lambda *xs: sum(xs) / COUNT, *made)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, PARAMS, grads), values
+
+
+def compiled(loss, semantics):
+    method = ShardParallel(num_micro_batches=COUNT, micro_batch_semantics=semantics)
+    return alpa_mlir.compile(step_of(loss), PARAMS, BATCH, cluster=ONE, method=method, cache=False)
+
+
+def assert_near(found, wanted):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss", [normalized, masked, balanced])
+def test_independent_micro_batches_are_batches_of_their_own(loss):
+    step = compiled(loss, "independent")
+    assert not step.plan.exactness.exact
+    assert step.plan.exactness.estimates
+    assert_near(step(PARAMS, BATCH), micro_batches_apart(loss))
+
+
+def test_relaxed_is_exact_where_that_is_possible():
+    step = compiled(masked, "relaxed")
+    assert step.plan.exactness.exact
+    assert_near(step(PARAMS, BATCH), jax.jit(step_of(masked))(PARAMS, BATCH))
+
+
+@pytest.mark.parametrize("loss", [normalized, balanced])
+def test_relaxed_takes_couplings_within_a_micro_batch(loss):
+    step = compiled(loss, "relaxed")
+    assert not step.plan.exactness.exact
+    params, value = step(PARAMS, BATCH)
+    apart, value_apart = micro_batches_apart(loss)
+    assert_near(params, apart)
+    whole = jax.jit(loss)(PARAMS, BATCH)
+    # What the update makes of sums is the whole batch's.
+    assert min(abs(float(value - whole)), abs(float(value - value_apart))) < 1e-5
+
+
+@pytest.mark.parametrize("semantics", ["exact", "relaxed", "independent"])
+def test_examples_that_meet_each_other_have_one_micro_batch(semantics):
+    with pytest.raises(MicroBatchError, match="couples examples"):
+        compiled(contrastive, semantics)
+
+
+def test_the_search_says_why_it_takes_one_micro_batch():
+    function = alpa_mlir.parallelize(step_of(contrastive), cluster=ONE, cache=False)
+    planned = function.plan(PARAMS, BATCH)
+    assert planned.plan.num_micro_batches == 1
+    assert any("couples examples" in tried.reason for tried in planned.tried)
+    assert "couples examples" in planned.as_text()
+
+
+def test_unknown_semantics_are_an_error():
+    with pytest.raises(MethodError, match="use one of exact, relaxed, independent"):
+        ShardParallel(micro_batch_semantics="roughly")
+
+
+def test_the_argument_of_parallelize_counts():
+    function = alpa_mlir.parallelize(
+        step_of(masked),
+        cluster=ONE,
+        method=ShardParallel(num_micro_batches=COUNT),
+        micro_batch_semantics="independent",
+        cache=False,
+    )
+    assert_near(function(PARAMS, BATCH), micro_batches_apart(masked))
