@@ -221,7 +221,9 @@ def test_a_square_weight_is_no_state_that_returns():
         ("state", None),
         ("batch", None),
     ]
-    with pytest.raises(MicroBatchError, match=r"x: 4 rows cannot be split into 3 equal micro-batches"):
+    with pytest.raises(
+        MicroBatchError, match=r"x: 4 rows cannot be split into 3 equal micro-batches"
+    ):
         alpa_mlir.compile(predict, w, w, cluster=CLUSTER, method=ShardParallel(num_micro_batches=3))
 
 
