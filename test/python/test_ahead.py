@@ -278,7 +278,7 @@ def test_peaks_are_those_of_live_values(schedule, meshes):
             case Zero():
                 return (), action.values
 
-    kept = {v for result in step.results for v in result.values}
+    kept = {v for result in step.results for v in result}
     born, died = {}, {}
     for i, action in enumerate(step.actions):
         reads, makes = io(action)

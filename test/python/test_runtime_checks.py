@@ -108,6 +108,14 @@ def drop(mesh, op):
     return apply
 
 
+def both(*edits):
+    def apply(plan, modules):
+        for edit in edits:
+            edit(plan, modules)
+
+    return apply
+
+
 def edit_module(old, new):
     def apply(plan, modules):
         assert old in modules["stage_0.mlir"]
@@ -130,6 +138,15 @@ MISMATCH_CASES = [
     (edit_first(0, "input", arg=1), r"\(state\['w1'\]\): float32\[8x16\] \[R, y\], but the argum"),
     (edit_first(0, "output", result=0), r"result state\['w0'\] is float32\[8x16\]|given twice"),
     (drop(1, "output"), r"outputs\[1\] \(state\['w1'\]\): no program gives this result"),
+    (drop(0, "output"), r"outputs\[3\] \(h\): values of micro-batches \[1\], expected all 2"),
+    (
+        edit_first(1, "output", micro_batch=0),
+        r"\(state\['w1'\]\): values of micro-batches \[0\], expected one value",
+    ),
+    (
+        both(drop(0, "output"), edit_first(0, "output", micro_batch=None)),
+        r"\(h\): one value for a result that joins micro-batches",
+    ),
     (edit_first(1, "accumulate", right=2), "adds .* to "),
     (change(["meshes", 1, "devices"], [1, 2]), "device 1 belongs to mesh 0 as well"),
     (change(["programs", 1, "mesh"], 0), r"programs for meshes \[0, 0\]"),

@@ -44,7 +44,7 @@ def test_actions_of_sums(good):
     assert scalars == [(1, 0), (2, 0), (0, 1), (0, 2)]
     last = [a for a in linear.actions if isinstance(a, Accumulate) and a.mesh == 0][-2:]
     assert last[1].sums[0][1] == last[0].sums[0][0]
-    assert [len(r.values) for r in linear.results] == [1] * 6
+    assert [len(r) for r in linear.results] == [1] * 6
 
 
 def test_an_all_reduce_gives_the_same_bits_everywhere():

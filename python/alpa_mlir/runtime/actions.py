@@ -10,17 +10,10 @@ from alpa_mlir.plan_tensor import TensorSpec
 
 @dataclass(frozen=True)
 class Value:
-    """A buffer of the step.
-
-    Attributes:
-        of_micro_batch: it is what a function gave for one micro-batch.
-        is_sum: it is the plain sum of such values.
-    """
+    """A buffer of the step."""
 
     mesh: int
     tensor: TensorSpec
-    of_micro_batch: bool = False
-    is_sum: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,25 +112,17 @@ Action = Place | Run | Zero | Reshard | Accumulate | Copy | Send | Exchange
 
 
 @dataclass(frozen=True)
-class Result:
-    """A result of the step: its values (one a micro-batch, or one) and how they become one.
-
-    `scale` multiplies what is left after joining: 1/micro-batches for a mean of which the
-    program gives the plain sum.
-    """
-
-    values: tuple[int, ...]
-    join: str | None
-    scale: float
-
-
-@dataclass(frozen=True)
 class LinearStep:
-    """A whole step, ready to be bound to devices."""
+    """A whole step, ready to be bound to devices.
+
+    Attributes:
+        results: for each one its value, or the micro-batches' parts of it, to be joined along
+            dimension 0.
+    """
 
     values: tuple[Value, ...]
     actions: tuple[Action, ...]
-    results: tuple[Result, ...]
+    results: tuple[tuple[int, ...], ...]
 
 
 def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
@@ -223,5 +208,5 @@ def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[
 def in_one_process(step: LinearStep) -> LinearStep:
     """The step where one process has all meshes: a copy is one action."""
     actions = [action for action in step.actions if not isinstance(action, Send)]
-    kept = {value for result in step.results for value in result.values}
+    kept = {value for result in step.results for value in result}
     return replace(step, actions=drop_at_last_use(actions, kept))

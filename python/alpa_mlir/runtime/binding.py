@@ -25,7 +25,6 @@ from alpa_mlir.runtime.actions import (
     LinearStep,
     Place,
     Reshard,
-    Result,
     Run,
     Send,
     Zero,
@@ -132,7 +131,7 @@ class BoundStep:
         self._donated = donated
         self.recorder: Recorder | None = None
         self._finish = [self._finisher(result) for result in step.results]
-        results = {v for result in step.results for v in result.values}
+        results = {v for result in step.results for v in result}
         self._sent_results = sorted(results & self._sent)
         self._unfinished: list[Ticket] = []
 
@@ -329,16 +328,14 @@ class BoundStep:
 
         return run
 
-    def _finisher(self, result: Result) -> Callable[[Buffers], jax.Array | None]:
-        values, scale = result.values, result.scale
-        sharding = self.shardings[values[0]]
+    def _finisher(self, result: tuple[int, ...]) -> Callable[[Buffers], jax.Array | None]:
+        sharding = self.shardings[result[0]]
         if sharding is None:
             return lambda buffers: None
-        if result.join is None and scale == 1.0:
-            return lambda buffers: buffers[values[0]]
-        join = _jax.jit(_join_values, static_argnums=(1, 2), out_shardings=sharding)
-        how = result.join or "sum"
-        return lambda buffers: join([buffers[v] for v in values], how, scale)
+        if len(result) == 1:
+            return lambda buffers: buffers[result[0]]
+        join = _jax.jit(_jnp.concatenate, out_shardings=sharding)
+        return lambda buffers: join([buffers[v] for v in result])
 
 
 def bind_step(
@@ -412,12 +409,3 @@ def _after_sends(call: Bound, values: Sequence[int]) -> Bound:
         call(buffers)
 
     return run
-
-
-def _join_values(arrays: list[jax.Array], join: str, scale: float) -> jax.Array:
-    if join == "concat":
-        return _jnp.concatenate(arrays, axis=0)
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = total + array
-    return (total * scale).astype(total.dtype) if scale != 1.0 else total

@@ -56,7 +56,7 @@ def _carried_pairs(
 ) -> dict[tuple[int, str], dict[int, int]]:
     """Where a function reads a state argument and makes its next value: input to output."""
     next_value = {
-        a.value: step.results[carried].values[0]
+        a.value: step.results[carried][0]
         for a in step.actions
         if isinstance(a, Place) and (carried := plan.inputs[a.arg].carried_by) is not None
     }

@@ -88,7 +88,7 @@ def outputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> li
 
 
 def _output(plan: Plan, placement: Placement, step: LinearStep, index: int) -> OutputInWorkers:
-    value = step.values[step.results[index].values[0]]
+    value = step.values[step.results[index][0]]
     tensor = TensorSpec(result_shape(plan, index), value.tensor.dtype, value.tensor.spec)
     dtype = np.dtype(_jnp.dtype(tensor.dtype))
     return OutputInWorkers(value.mesh, tensor, dtype, placement.ranks_of(plan, value.mesh))

@@ -9,7 +9,7 @@ neighbouring accumulations one action. No device is needed for any of this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.plan import Plan
@@ -126,8 +126,8 @@ class _Merger:
                 "received",
                 where="programs",
             )
-        results = step_results(self.plan, self.values, self.outputs)
-        kept = {value for result in results for value in result.values}
+        results = step_results(self.plan, self.outputs)
+        kept = {value for result in results for value in result}
         folded = fold_sums(self.actions, self.values, kept)
         actions = tuple(fuse_sums(folded, self.values))
         return LinearStep(tuple(self.values), actions, results)
@@ -216,7 +216,7 @@ class _Merger:
                 f"holds {held.tensor.as_text()} as {op.tensor.as_text()}", where=cursor.where()
             )
         check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-        value = self.new_value(cursor, op.slot, replace(held, tensor=op.tensor))
+        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
         self.actions.append(Reshard(source, value))
 
     def all_reduce(self, cursors: list[_Cursor]) -> None:
@@ -238,19 +238,18 @@ class _Merger:
                 raise PlanMismatchError(
                     f"adds {value.tensor.as_text()} to {home.as_text()}", where=cursor.where()
                 )
-        total = Value(first.mesh, home, is_sum=any(value.is_sum for value in held))
+        total = Value(first.mesh, home)
         result = parts[0]
         others = list(zip(cursors, ops, parts, held, strict=True))[1:]
         for cursor, op, part, value in others:
-            copy = Value(first.mesh, home)
-            check_by(self.plan, op.by[0], value, copy, cursor.where())
-            copied = self.add_value(copy)
+            check_by(self.plan, op.by[0], value, total, cursor.where())
+            copied = self.add_value(total)
             self.actions.append(Copy(part, copied, op.by[0], self.send(part, op.by[0]).number))
             left, result = result, self.add_value(total)
             self.actions.append(Accumulate(first.mesh, ((result, left, copied),)))
         first.slots[ops[0].slot] = result
         for cursor, op, _, value in others:
-            copy = replace(total, mesh=cursor.mesh, tensor=value.tensor)
+            copy = Value(cursor.mesh, value.tensor)
             check_by(self.plan, op.by[1], total, copy, cursor.where())
             sent = self.send(result, op.by[1])
             copied = self.new_value(cursor, op.slot, copy)
@@ -269,8 +268,7 @@ class _Merger:
                 raise PlanMismatchError(
                     f"adds {b.tensor.as_text()} to {a.tensor.as_text()}", where=cursor.where()
                 )
-            is_sum = any(v.is_sum or v.of_micro_batch for v in (a, b))
-            value = self.new_value(cursor, slot, Value(cursor.mesh, a.tensor, is_sum=is_sum))
+            value = self.new_value(cursor, slot, Value(cursor.mesh, a.tensor))
             self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
 
     def input(self, cursor: _Cursor, op: InputOp) -> None:
@@ -342,7 +340,7 @@ class _Merger:
                     where=cursor.where(),
                 )
         outputs = tuple(
-            self.new_value(cursor, slot, Value(cursor.mesh, tensor, op.micro_batch is not None))
+            self.new_value(cursor, slot, Value(cursor.mesh, tensor))
             for slot, tensor in zip(op.outputs, function.outputs, strict=True)
         )
         self.actions.append(Run(op.stage, op.function, op.micro_batch, inputs, outputs))
@@ -368,7 +366,7 @@ class _Merger:
                 f"tag {op.tag} is sent by reshard {send.by} and received by {op.by}",
                 where=cursor.where(),
             )
-        received = replace(sent, mesh=cursor.mesh, tensor=op.tensor)
+        received = Value(cursor.mesh, op.tensor)
         check_by(self.plan, op.by, sent, received, cursor.where())
         value = self.new_value(cursor, op.slot, received)
         self.actions.append(Copy(action.source, value, op.by, action.number))

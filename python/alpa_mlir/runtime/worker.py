@@ -364,7 +364,7 @@ class Worker:
                     f"makes nothing of result {self._plan.outputs[index].name}",
                     where=f"worker {self.rank}",
                 )
-            value = self._bound.step.values[self._bound.step.results[index].values[0]]
+            value = self._bound.step.values[self._bound.step.results[index][0]]
             outputs[uid] = {(value.mesh, value.tensor, None): array}
             if index in self._prefetched and array.nbytes <= SMALL_BYTES:
                 array.copy_to_host_async()

@@ -39,7 +39,7 @@ def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -
     mine = set(placement.meshes_of(plan, rank))
     share = _Share(plan, step, placement, mine)
     actions = [own for action in step.actions for own in share.of(action)]
-    kept = {v for r in step.results for v in r.values if step.values[v].mesh in mine}
+    kept = {v for r in step.results for v in r if step.values[v].mesh in mine}
     return replace(step, actions=drop_at_last_use(actions, kept))
 
 
