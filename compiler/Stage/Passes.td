@@ -304,9 +304,8 @@ def AlpaSliceStages : Pass<"alpa-slice-stages", "mlir::ModuleOp"> {
     use the sum take it as an argument, one level behind the last of its parts.
 
     Functions name what they take and give by `alpa.value`; `alpa.accumulate`
-    says how a value of each micro-batch becomes one, and a mean is scaled where
-    the update first uses it. A state argument that only its owner's update still
-    reads is donated to its next value (`tf.aliasing_output`).
+    says how a value of each micro-batch becomes one. A state argument that only its
+    owner's update still reads is donated to its next value (`tf.aliasing_output`).
 
     Before:
     ```mlir

@@ -21,7 +21,7 @@ class Tried:
         stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
             devices needs; 0 if there is none.
         rematerialized_stages: of `stages`, those that compute layers again for the gradients.
-        exact: whether it was planned in full, from a module traced at its own size.
+        exact: whether it was planned in full, rather than estimated by a coarse search.
         reason: why there is no plan, or why it could not be measured.
         measured_seconds: of one step, simulated with the seconds that its stages took on the
             devices of this process; None if it was not measured.
