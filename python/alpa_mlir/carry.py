@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from . import trees
@@ -238,8 +239,11 @@ class _Matcher:
             next((n for n in nodes if self._in_place(s, n)), None)
             for s, nodes in zip(states, found, strict=True)
         ]
-        if None not in exact:  # cannot be bettered
-            return [(s, n) for s, n in zip(states, exact, strict=True) if n is not None]
+        pairs = [(s, n) for s, n in zip(states, exact, strict=True) if n is not None]
+        if len(pairs) == len(states) and all(
+            before.stop <= after.start for (_, before), (_, after) in pairwise(pairs)
+        ):
+            return pairs  # Cannot be bettered.
 
         # best[start]: the best pairing of the arguments from i on with outputs from start on.
         starts = sorted({0, *(node.stop for nodes in found for node in nodes)})
@@ -266,10 +270,11 @@ class _Matcher:
             best = better
         chosen = best[0]
         if chosen.count > 1:
-            index = next(
-                i for i, nodes in enumerate(found) if len(nodes) > 1 or i + 1 == len(found)
-            )
-            self._ambiguous(states[index], found[index])
+            for state, nodes in zip(states, found, strict=True):
+                if len(nodes) > 1:
+                    self._ambiguous(state, nodes)
+            self._rivals([(s, nodes[0]) for s, nodes in zip(states, found, strict=True) if nodes])
+            self._ambiguous(states[-1], found[-1])
         return [(states[i], node) for i, node in chosen.pairs]
 
     def _ambiguous(self, state: Subtree, nodes: Sequence[Subtree]) -> None:
@@ -279,6 +284,16 @@ class _Matcher:
             where=state.name,
             fix=f"say which one by carried={{{max(state.position, 0)}: <index of the result>}}",
         )
+
+    def _rivals(self, pairs: Sequence[tuple[Subtree, Subtree]]) -> None:
+        for (first, node), (second, other) in pairwise(pairs):
+            if node.start < other.stop and other.start < node.stop:
+                raise TraceError(
+                    f"one result may be the next value of {first.name} or of {second.name}",
+                    where=node.name,
+                    fix=f"say of which by carried={{{max(first.position, 0)}: <index of the "
+                    "result>}, or name the batches by batch_argnums",
+                )
 
     def _check_changed(self, state: Subtree) -> None:
         """A result with the same keys, of which only some leaves differ, is a changed state."""

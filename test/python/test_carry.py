@@ -123,6 +123,22 @@ def test_equal_trees_by_position_else_ambiguous():
     assert _carried(two, _PARAMS, _BATCH, carried={0: None}) == {}
 
 
+def test_one_result_for_two_arguments_is_ambiguous():
+    def step(w, x, y):
+        return w - jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+
+    args = [jnp.ones((8, 8))] * 3
+    with pytest.raises(TraceError, match=r"result: one .* of w or of x; .*carried=\{0: "):
+        _carried(step, *args)
+    assert _carried(step, *args, carried={0: 0}) == {"w": "result"}
+    assert _carried(step, *args, batch_argnums=(1, 2)) == {"w": "result"}
+
+    def first_of_two(w, x, y):
+        return step(w, x, y), jnp.float32(1)
+
+    assert _carried(first_of_two, *args) == {"w": "result[0]"}
+
+
 def test_state_returned_in_pieces():
     def step(state, batch):
         params, count = state["params"], state["count"]
