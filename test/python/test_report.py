@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 
 import alpa_mlir
 import handmade
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir import PipeshardParallel
+from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
 from alpa_mlir.plan import Plan
 from alpa_mlir.plan_tried import Tried
@@ -82,6 +84,27 @@ def test_every_argument_is_listed_once_with_its_bytes(planned, data):
             assert tensors.forms[rows[weight.name][0]][2] == weight.spec
     kinds = set(tensors.kinds)
     assert {"weight", "state", "batch", "activation", "gradient", "result"} <= kinds
+
+
+def test_a_batch_that_a_plan_has_twice_is_no_weight():
+    """Weights of examples that need the whole batch's labels."""
+
+    def step(w, x, y):
+        def loss(w):
+            seen = jnp.bincount(y, length=4)
+            return jnp.mean((x @ w).sum(-1) ** 2 / (1 + seen[y]))
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    args = np.ones((8, 4), np.float32), np.ones((8, 8), np.float32), np.zeros(8, np.int32)
+    method = ShardParallel(num_micro_batches=4)
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*args).plan
+    assert [info.whole_of for info in plan.added_inputs] == ["y"]
+    data = collect(plan)
+    kinds = dict(zip(data.tensors.names, data.tensors.kinds, strict=True))
+    assert (kinds["w"], kinds["y"], kinds["y (whole)"]) == ("weight", "batch", "batch")
+    assert (data.header.weights, data.header.state_bytes) == (32, 128)
+    assert data.header.examples == 8
 
 
 def test_each_op_is_in_its_layer(planned, data):

@@ -218,7 +218,7 @@ def _header(
         kinds[group.device_type] += group.count * group.devices
     used = sum(len(mesh.devices) for mesh in plan.meshes)
     weights = _weights(tensors)
-    state = [info for info in plan.inputs if info.kind == "state"]
+    state = [info for info in plan.inputs if info.kind == "state" and info.is_given]
     by_dtype = Counter[str]()
     for shape, dtype in weights:
         by_dtype[dtype] += int(prod(shape) * item_bytes(dtype))

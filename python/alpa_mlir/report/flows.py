@@ -86,7 +86,8 @@ def _flows(plan: Plan, program: ProgramInfo) -> Iterator[Flow]:
             case InputOp():
                 info = plan.inputs[op.arg]
                 if op.arg not in inputs:
-                    inputs[op.arg] = Flow(info.name, info.kind, op.tensor, mesh)
+                    kind = info.kind if info.is_given else "batch"
+                    inputs[op.arg] = Flow(info.name, kind, op.tensor, mesh)
                 at[op.slot] = inputs[op.arg]
             case RunOp():
                 _run(plan, op, mesh, at, made)
