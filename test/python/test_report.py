@@ -19,7 +19,7 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
-from alpa_mlir.plan import Plan
+from alpa_mlir.plan import Exactness, Plan
 from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_plots, write_report
 from alpa_mlir.report.layers import collect_layers
@@ -84,6 +84,17 @@ def test_every_argument_is_listed_once_with_its_bytes(planned, data):
             assert tensors.forms[rows[weight.name][0]][2] == weight.spec
     kinds = set(tensors.kinds)
     assert {"weight", "state", "batch", "activation", "gradient", "result"} <= kinds
+
+
+def test_what_micro_batches_compute(planned, data):
+    exactness = planned.plan.exactness
+    assert data.micro_batches.exact
+    assert data.micro_batches.sums == len(set(exactness.sums)) > 0
+    assert data.micro_batches.estimates == ()
+    other = Exactness(False, ("a.py:1", "a.py:1"), estimates=("a.py:2", "", "a.py:2"))
+    found = collect(dataclasses.replace(planned.plan, exactness=other)).micro_batches
+    assert (found.exact, found.sums) == (False, 1)
+    assert found.estimates == ("a.py:2", "a line without a name")
 
 
 def test_a_batch_that_a_plan_has_twice_is_no_weight():

@@ -11,6 +11,7 @@ import handmade
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
+from alpa_mlir.plan import Exactness
 from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_report
 from alpa_mlir.runtime import load as load_plan
@@ -98,6 +99,8 @@ def test_numbers_are_the_plans(page, plan):
     assert cards["Step"] == _seconds(header.predicted_seconds)
     assert cards["Solver"] == header.solver
     assert f"{header.examples:,} a step" in text(page, "#summary")
+    found = len(set(plan.exactness.sums))
+    assert f"on the whole batch, over 4 micro-batches with {found} sums." in text(page, "#summary")
     stages = [row.split("\t") for row in texts(page, "#cluster tbody tr")]
     assert [row[3] for row in stages] == ["0\u20133", "4\u20137"]
     assert [row[5] for row in stages] == [
@@ -283,6 +286,17 @@ def test_names_are_text(browser, plan, tmp_path):
     assert text(browser, "h1").replace("\u2028", "") == EVIL.replace("\u2028", "")
     assert browser.run("return window.hacked === undefined && !document.querySelector('img')")
     assert browser.run("return document.title").startswith("</script><img")
+
+
+def test_lines_that_are_not_the_whole_batchs_are_named(browser, plan, tmp_path):
+    exactness = Exactness(False, estimates=("model.py:12", EVIL))
+    estimated = dataclasses.replace(plan, exactness=exactness)
+    browser.errors.clear()
+    browser.open(write_report(estimated, tmp_path / "plan.html"))
+    assert browser.errors == []
+    assert "Results differ from those of jax.jit" in text(browser, "#summary .note")
+    assert len(texts(browser, "#summary .note li")) == 2
+    assert texts(browser, "#summary .note li")[0] == "model.py:12"
 
 
 def test_recorded_steps_stand_beside_the_simulated_one(browser, tmp_path):

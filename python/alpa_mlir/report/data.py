@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.errors import AlpaError, PlanFormatError
 from alpa_mlir.plan import VERSION, Plan
 from alpa_mlir.plan_check import host_groups
+from alpa_mlir.plan_interface import Exactness
 from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.report import alternatives, traffic
 from alpa_mlir.report.activity import (
@@ -28,6 +29,7 @@ from alpa_mlir.report.model import (
     Header,
     HostGroup,
     Mesh,
+    MicroBatches,
     ReportData,
     Stage,
     Tensors,
@@ -115,6 +117,7 @@ def collect(
     others = compare if isinstance(compare, Mapping) else _named(compare)
     return ReportData(
         _header(plan, cluster, hosts, timeline, real, tensors, certificates),
+        _micro_batches(plan.exactness),
         hosts,
         tuple(_mesh(mesh, host_of) for mesh in plan.meshes),
         _stages(plan),
@@ -257,6 +260,15 @@ def _header(
         plan_version=VERSION,
         fingerprint=plan.fingerprint,
     )
+
+
+def _micro_batches(found: Exactness) -> MicroBatches:
+    def lines(places: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place or "a line without a name" for place in places))
+
+    parts = (found.sums, found.joins, found.scales, found.repeats)
+    sums, joins, scales, repeats = (len(lines(places)) for places in parts)
+    return MicroBatches(found.exact, sums, joins, scales, repeats, lines(found.estimates))
 
 
 def _weights(tensors: Tensors) -> list[tuple[tuple[int, ...], str]]:

@@ -55,6 +55,24 @@ class Header:
 
 
 @dataclass(frozen=True)
+class MicroBatches:
+    """What several micro-batches make of the whole batch.
+
+    Attributes:
+        exact: results are those of `jax.jit` on the whole batch.
+        sums, joins, scales, repeats: how many source lines are such, as in `Exactness`.
+        estimates: source lines of the values that are not the whole batch's.
+    """
+
+    exact: bool
+    sums: int
+    joins: int
+    scales: int
+    repeats: int
+    estimates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class HostGroup:
     """`count` hosts of `devices` devices each."""
 
@@ -317,6 +335,7 @@ class ReportData:
     """
 
     header: Header
+    micro_batches: MicroBatches
     hosts: tuple[HostGroup, ...]
     meshes: tuple[Mesh, ...]
     stages: tuple[Stage, ...]

@@ -10,6 +10,22 @@ function bar(part, label = null) {
     el("div", { style: { width: `${width}%` }, class: !label ? null : part > 1 ? "over" : part > 0.95 ? "near" : null }));
 }
 
+/** What several micro-batches compute, in a line; source lines where that is not the whole batch's. */
+function microBatches() {
+  const found = data.micro_batches;
+  if (!found.exact) {
+    const rows = found.estimates.map((place) => el("li", {}, el("code", {}, place)));
+    return el("div", { class: "note" },
+      "Results differ from those of jax.jit on the whole batch: as micro_batch_semantics asks, each micro-batch takes values of its own examples",
+      rows.length ? el("span", {}, " at", el("ul", {}, rows)) : ".");
+  }
+  const number = data.header.num_micro_batches;
+  const parts = ["sum", "join", "scale", "repeat"].map((what) => [found[`${what}s`], what])
+    .filter(([many]) => many).map(([many, what]) => plural(many, what));
+  return el("p", { class: "lead" }, "Results are those of jax.jit on the whole batch",
+    parts.length ? `, over ${number} micro-batches with ${parts.join(", ")}.` : ".");
+}
+
 function drawSummary() {
   const h = data.header;
   const step = h.predicted_seconds ?? h.simulated_seconds;
@@ -30,6 +46,7 @@ function drawSummary() {
     el("p", { class: "eyebrow" }, "Plan report"),
     el("h1", { id: "h-summary" }, h.name),
     el("p", { class: "lead" }, where),
+    microBatches(),
     el("div", { class: "cards" },
       card("Step", step === null ? UNKNOWN : seconds(step),
         h.predicted_seconds !== null ? "predicted by the search" : "simulated",
