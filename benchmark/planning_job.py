@@ -158,7 +158,11 @@ def measure(job: Job) -> dict[str, Any]:
     given = {"layers": job.layers} if job.layers else {}
     options: dict[str, Any] = {**defaults, **given, **(job.options or {})}
     method = AutoParallel(
-        num_micro_batches=counts, pipeline=job.pipeline, method=job.method, **options
+        num_micro_batches=counts,
+        pipeline=job.pipeline,
+        method=job.method,
+        micro_batch_semantics="independent",  # As in the paper; batch norm couples examples.
+        **options,
     )
     cluster = cluster_of(model.cluster, gpus)
     watch = Stopwatch()

@@ -60,13 +60,20 @@ class Pipeline:
         return f"{self.case} on {self.gpus} GPUs, {stages}"
 
     def method(self, micro_batches: tuple[int, ...]) -> AutoParallel | PipeshardParallel:
+        semantics = "independent"  # Batch norm takes the statistics of a micro-batch.
         if not self.layers:
-            return AutoParallel(num_micro_batches=micro_batches, layers=16, remat="none")
+            return AutoParallel(
+                num_micro_batches=micro_batches,
+                micro_batch_semantics=semantics,
+                layers=16,
+                remat="none",
+            )
         return PipeshardParallel(
             submeshes=[(1, devices) for devices in self.devices],
             mesh_shapes=[(devices, 1) for devices in self.devices] if self.one_axis else None,
             layer_ranges=self.layers,
             num_micro_batches=32,
+            micro_batch_semantics=semantics,
         )
 
 
