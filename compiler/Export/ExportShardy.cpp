@@ -18,6 +18,8 @@ namespace alpa {
 using namespace mlir;
 using namespace alpa;
 
+static constexpr llvm::StringLiteral kConstraint = "sdy.sharding_constraint";
+
 namespace {
 
 /// The annotations of one mesh. Shardy's attributes are made from their text.
@@ -225,7 +227,12 @@ private:
         auto emit = [&] { return op.emitError(); };
         if (failed(verifySpec(emit, sharding.getSpec(), type, mesh.getShape())))
           return failure();
-        bool follows = isElementwise(&op) && llvm::all_of(op.getOperands(), [&](Value operand) {
+        // Any other reader might have the partitioner split it otherwise.
+        bool isPlain = llvm::all_of(result.getUsers(), [](Operation *user) {
+          return isElementwise(user) || user->getName().getStringRef() == kConstraint;
+        });
+        bool follows = isElementwise(&op) && isPlain &&
+                       llvm::all_of(op.getOperands(), [&](Value operand) {
                          return known.lookup(operand) == sharding;
                        });
         Value held = result;
@@ -251,7 +258,7 @@ private:
       FailureOr<Attribute> made = annotations.sharding(sharding);
       if (failed(made))
         return failure();
-      OperationState state(op.getLoc(), "sdy.sharding_constraint", constrained, op.getType());
+      OperationState state(op.getLoc(), kConstraint, constrained, op.getType());
       state.addAttribute("sharding", *made);
       constrained = builder.create(state)->getResult(0);
       known[constrained] = normal(sharding, mesh);
@@ -331,7 +338,7 @@ private:
       return failure();
     OpBuilder builder(op.getContext());
     builder.setInsertionPointAfter(&op);
-    OperationState state(op.getLoc(), "sdy.sharding_constraint");
+    OperationState state(op.getLoc(), kConstraint);
     state.addOperands(result);
     state.addTypes(result.getType());
     state.addAttribute("sharding", *made);

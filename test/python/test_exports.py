@@ -6,6 +6,8 @@ import math
 
 import alpa_mlir
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import zoo
 from alpa_mlir import Cluster, MethodError, PipeshardParallel, ShardParallel
@@ -60,6 +62,22 @@ def test_collectives_in_a_pipeline() -> None:
 
 def test_three_axes_with_shardy() -> None:
     _check("mlp", round_figures(8), ShardParallel(mesh_shape=(2, 2, 2)))
+
+
+@pytest.mark.parametrize("shift", [lambda v: jnp.roll(v, 1, 0), lambda v: v[:-1], jnp.diff])
+def test_shifted_beside_another_reader(shift) -> None:
+    """The partitioner is told of every value that anything but elementwise ops read."""
+
+    def step(params, batch):
+        v = jnp.tanh(batch["x"])
+        return params, (shift(v), v @ v.T)
+
+    params, batch = jnp.ones(3), {"x": jax.random.normal(jax.random.key(0), (64, 16))}
+    cluster = Cluster.nominal("two", "cpu", (2,), 1 << 30)
+    method = ShardParallel(mesh_shape=(1, 2))
+    found = alpa_mlir.parallelize(step, cluster=cluster, method=method)(params, batch)[1]
+    for value, wanted in zip(found, jax.jit(step)(params, batch)[1], strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_unknown_export() -> None:
