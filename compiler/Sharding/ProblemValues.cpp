@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace alpa;
 using namespace mlir;
@@ -178,8 +179,13 @@ void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned t
   const SpecTable &from = tables[tableA], &to = tables[tableB];
   for (size_t i = 0; i < choicesA; ++i) {
     const int64_t *row = &matrix[from.index[i] * to.specs.size()];
-    for (size_t j = 0; j < choicesB; ++j)
-      costs[isSwapped ? j * choicesA + i : i * choicesB + j] += times * row[to.index[j]];
+    for (size_t j = 0; j < choicesB; ++j) {
+      int64_t &cost = costs[isSwapped ? j * choicesA + i : i * choicesB + j], more = 0;
+      bool isForbidden = llvm::MulOverflow(times, row[to.index[j]], more) ||
+                         llvm::AddOverflow(cost, more, cost) || cost > kForbiddenCost;
+      if (isForbidden) // For several reasons, too.
+        cost = kForbiddenCost;
+    }
   }
 }
 

@@ -44,6 +44,21 @@ def optimized(optimizer, loss=masked_loss, batch=padded):
 
 
 @style
+def heavy_ball():
+    """The weights of the last step are kept, and pull."""
+
+    def step(state, b):
+        value, grads = jax.value_and_grad(mean_loss)(state["weights"], b)
+        weights = sgd(state["weights"], grads, 0.1)
+        weights = jax.tree.map(
+            lambda new, now, old: new + 0.9 * (now - old), weights, state["weights"], state["old"]
+        )
+        return {"weights": weights, "old": state["weights"]}, value
+
+    return Case(step, ({"weights": layers(), "old": layers()},), one(pairs))
+
+
+@style
 def momentum():
     return optimized(optax.sgd(0.3, momentum=0.9, nesterov=True))
 
