@@ -82,14 +82,18 @@ struct Refusal {
 
 class BatchSplitter {
 public:
-  BatchSplitter(func::FuncOp main, int64_t count, Semantics semantics, bool widensSums)
-      : main(main), count(count), semantics(semantics), widensSums(widensSums),
+  /// `once` are values of the step of which parts are cut out of the whole value.
+  BatchSplitter(func::FuncOp main, int64_t count, Semantics semantics, bool widensSums,
+                const DenseSet<Value> &once)
+      : main(main), count(count), semantics(semantics), widensSums(widensSums), once(once),
         context(main.getContext()) {}
 
-  /// Fails without a message if examples are coupled; `refusal` says why.
+  /// Fails without a message if examples are coupled; `refusal` says why. Also fails if
+  /// it computes values twice, whole and in parts: `twice` has them.
   LogicalResult run();
 
   Refusal refusal;
+  DenseSet<Value> twice;
   SmallVector<Attribute> sums, scales, joins, repeats, estimates; // Places, for the plan.
 
 private:
@@ -153,6 +157,8 @@ private:
   std::optional<Form> estimateForm(Value value);
   bool canRepeat(Value value);
   Value repeated(Value value);
+  void takeFromWhole(Operation *op);
+  void findTwice();
   std::optional<Form> repeatedForm(Value value, const std::optional<Form> &form);
   unsigned numberOf(Value value);
 
@@ -197,6 +203,9 @@ private:
   int64_t count;
   Semantics semantics;
   bool widensSums;
+  const DenseSet<Value> &once;
+  DenseSet<Value> cutOnly,
+      parted; // Whole values: that are in `once`; of which parts were computed.
   MLIRContext *context;
   Block *out = nullptr;
   BlockArgument number;
@@ -370,6 +379,19 @@ Value BatchSplitter::cut(Value whole, Layout layout, Scope &scope, DictionaryAtt
   return value;
 }
 
+/// Whether parts of a value may be rounded otherwise than the whole: not if its op only
+/// moves, chooses or converts elements.
+static bool isRounded(Value value) {
+  Operation *op = value.getDefiningOp();
+  if (!op || !isa<FloatType, ComplexType>(typeOf(value).getElementType()))
+    return false;
+  return !isa<hlo::AbsOp, hlo::BroadcastInDimOp, hlo::CeilOp, hlo::ClampOp, hlo::ConcatenateOp,
+              hlo::ConstantOp, hlo::ConvertOp, hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp,
+              hlo::FloorOp, hlo::GatherOp, hlo::IotaOp, hlo::MaxOp, hlo::MinOp, hlo::NegOp,
+              hlo::PadOp, hlo::ReshapeOp, hlo::ReverseOp, hlo::SelectOp, hlo::SignOp, hlo::SliceOp,
+              hlo::TransposeOp>(op);
+}
+
 /// The part of an op's result, from parts of its operands: what depends on no example is
 /// computed for the examples of the micro-batch alone. Null if the op cannot do that.
 Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scope &scope) {
@@ -436,6 +458,8 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
   made->setOperands(operands);
   made->getResult(0).setType(type);
   fitSizes(made, op);
+  if (isRounded(op->getResult(0)))
+    parted.insert(op->getResult(0));
   return made->getResult(0);
 }
 
@@ -479,7 +503,7 @@ Value BatchSplitter::sliceOf(Value whole, Layout layout) {
     return known->second;
   Value part;
   Operation *op = whole.getDefiningOp();
-  if (op) {
+  if (op && !cutOnly.contains(whole)) {
     unsigned index = cast<OpResult>(whole).getResultNumber();
     part = loops.contains(op) ? partOfLoop(op, index, layout) : partOfOp(op, index, layout, scope);
   }
@@ -725,6 +749,46 @@ Value BatchSplitter::repeated(Value value) {
   for (auto [old, result] : llvm::zip_equal(op->getResults(), made->getResults()))
     repeats_[old] = result;
   return repeats_[value];
+}
+
+/// Parts of what is known of the whole batch as well are cut out of that: computed for
+/// themselves they may differ in the last bit, and comparisons tell.
+void BatchSplitter::takeFromWhole(Operation *op) {
+  for (Value value : op->getResults()) {
+    auto it = forms.find(value);
+    if (!once.contains(value) || it == forms.end() || !it->second.isSplit() ||
+        !it->second.scale.empty() || !it->second.value.getDefiningOp())
+      continue;
+    const Form form = it->second;
+    Value part = cut(repeated(value), form.layout, top(), attributesOf(form.value.getDefiningOp()));
+    forms[value] = {part, form.layout, {}};
+  }
+}
+
+/// Values of which both the whole and parts are computed and read.
+void BatchSplitter::findTwice() {
+  DenseSet<Operation *> live;
+  for (Operation &op : llvm::reverse(*out)) {
+    bool isLive = !isOpTriviallyDead(&op) && op.use_empty();
+    for (Value value : op.getResults())
+      for (Operation *user : getUsers(value))
+        isLive |= live.contains(user);
+    if (isLive || op.hasTrait<OpTrait::IsTerminator>())
+      live.insert(&op);
+  }
+  auto isRead = [&](Value made) {
+    Operation *op = made.getDefiningOp();
+    return op && (op->getBlock() == out ? live.contains(op) : !op->use_empty());
+  };
+  for (auto [value, whole] : repeats_)
+    if (isRounded(value) && isRead(whole)) {
+      auto it = forms.find(value);
+      if (it != forms.end() && it->second.isSplit() && isRead(it->second.value))
+        twice.insert(value);
+    }
+  for (const auto &[value, form] : forms)
+    if (form.isPlain() && parted.contains(form.value) && isRead(form.value))
+      twice.insert(value);
 }
 
 /// A form that waits for nothing, if the whole batch's part of it can be repeated.
@@ -1369,8 +1433,11 @@ bool BatchSplitter::cloneWhole(Operation *op) {
   if (isa<hlo::WhileOp>(op))
     loops[made] = op;
   noteMixed(made);
-  for (auto [old, value] : llvm::zip_equal(op->getResults(), made->getResults()))
+  for (auto [old, value] : llvm::zip_equal(op->getResults(), made->getResults())) {
     forms[old] = {value, Layout(), {}};
+    if (once.contains(old))
+      cutOnly.insert(value);
+  }
   return true;
 }
 
@@ -1934,7 +2001,7 @@ void BatchSplitter::visit(Operation *op) {
                  isa<hlo::OptimizationBarrierOp>(op);
   last = {};
   if (isEarly && succeeded(inMicroBatch(op)))
-    return;
+    return takeFromWhole(op);
   behind(op);
 }
 
@@ -2073,7 +2140,12 @@ LogicalResult BatchSplitter::run() {
     if (refusal.op)
       break;
   }
-  if (refusal.op || failed(finish())) {
+  bool isGood = !refusal.op && succeeded(finish());
+  if (isGood)
+    findTwice();
+  if (llvm::any_of(twice, [&](Value value) { return !once.contains(value); }))
+    isGood = false;
+  if (!isGood) {
     out->erase();
     return failure();
   }
@@ -2151,12 +2223,16 @@ private:
       tries.insert(tries.begin(), Semantics::Exact);
     Refusal refusal;
     for (Semantics each : tries) {
-      BatchSplitter splitter(main, microBatches, each, widenSums);
-      if (succeeded(splitter.run())) {
-        report(module, splitter);
-        return success();
-      }
-      refusal = splitter.refusal;
+      DenseSet<Value> once;
+      do {
+        BatchSplitter splitter(main, microBatches, each, widenSums, once);
+        if (succeeded(splitter.run())) {
+          report(module, splitter);
+          return success();
+        }
+        refusal = splitter.refusal;
+        once.insert(splitter.twice.begin(), splitter.twice.end());
+      } while (!refusal.op);
     }
     return refusal.op->emitError()
            << "`" << refusal.op->getName() << "` " << refusal.text
