@@ -231,10 +231,10 @@ private:
         bool isPlain = llvm::all_of(result.getUsers(), [](Operation *user) {
           return isElementwise(user) || user->getName().getStringRef() == kConstraint;
         });
-        bool follows = isElementwise(&op) && isPlain &&
-                       llvm::all_of(op.getOperands(), [&](Value operand) {
-                         return known.lookup(operand) == sharding;
-                       });
+        bool follows =
+            isElementwise(&op) && isPlain && llvm::all_of(op.getOperands(), [&](Value operand) {
+              return known.lookup(operand) == sharding;
+            });
         Value held = result;
         if (!follows && failed(constrain(op, result, sharding, annotations, held)))
           return failure();
