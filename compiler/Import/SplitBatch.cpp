@@ -204,8 +204,8 @@ private:
   Semantics semantics;
   bool widensSums;
   const DenseSet<Value> &once;
-  DenseSet<Value> cutOnly,
-      parted; // Whole values: that are in `once`; of which parts were computed.
+  DenseSet<Value> cutOnly; // Whole values that are in `once`.
+  DenseSet<Value> parted;  // Whole values of which parts were computed.
   MLIRContext *context;
   Block *out = nullptr;
   BlockArgument number;
@@ -765,20 +765,27 @@ void BatchSplitter::takeFromWhole(Operation *op) {
   }
 }
 
-/// Values of which both the whole and parts are computed and read.
+/// Values of which both the whole and parts are computed and read; not those of bodies,
+/// whose loops would then no longer be layers.
 void BatchSplitter::findTwice() {
-  DenseSet<Operation *> live;
-  for (Operation &op : llvm::reverse(*out)) {
-    bool isLive = !isOpTriviallyDead(&op) && op.use_empty();
-    for (Value value : op.getResults())
-      for (Operation *user : getUsers(value))
+  DenseSet<Operation *> live; // Bodies of loops have dead ops as well.
+  auto visitBlock = [&](auto &&self, Block &block) -> void {
+    for (Operation &op : llvm::reverse(block)) {
+      bool isLive = op.hasTrait<OpTrait::IsTerminator>() ||
+                    (op.getNumRegions() == 0 && op.use_empty() && !isOpTriviallyDead(&op));
+      for (Operation *user : op.getUsers())
         isLive |= live.contains(user);
-    if (isLive || op.hasTrait<OpTrait::IsTerminator>())
+      if (!isLive)
+        continue;
       live.insert(&op);
-  }
+      for (Region &region : op.getRegions())
+        for (Block &inner : region)
+          self(self, inner);
+    }
+  };
+  visitBlock(visitBlock, *out);
   auto isRead = [&](Value made) {
-    Operation *op = made.getDefiningOp();
-    return op && (op->getBlock() == out ? live.contains(op) : !op->use_empty());
+    return llvm::any_of(made.getUsers(), [&](Operation *user) { return live.contains(user); });
   };
   for (auto [value, whole] : repeats_)
     if (isRounded(value) && isRead(whole)) {
@@ -787,7 +794,7 @@ void BatchSplitter::findTwice() {
         twice.insert(value);
     }
   for (const auto &[value, form] : forms)
-    if (form.isPlain() && parted.contains(form.value) && isRead(form.value))
+    if (isOfStep(value) && form.isPlain() && parted.contains(form.value) && isRead(form.value))
       twice.insert(value);
 }
 
