@@ -262,7 +262,7 @@ struct SplitBackward : alpa::impl::AlpaSplitBackwardBase<SplitBackward> {
       nextId = std::max(nextId, id + 1);
     llvm::DenseSet<int64_t> awaited = awaitedValues(*sliced);
     for (const Stage &stage : sliced->stages) {
-      if (!stage.backward)
+      if (!stage.backward || func::FuncOp(stage.backward->op).isDeclaration())
         continue;
       BackwardSplit split(*sliced, *stage.backward, awaited, nextId);
       if (!split.isNeeded())
