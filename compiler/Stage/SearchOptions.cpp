@@ -123,7 +123,7 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
                 llvm::Twine(layerRanges.size()) + " for " + llvm::Twine(numStages));
   if (numStages > numLayers)
     return fail(llvm::Twine(numStages) + " stages need as many layers, got " +
-                llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
+                llvm::Twine(numLayers) + "; use fewer stages, or raise `layers`");
 
   SearchSpace space;
   space.manual = true;

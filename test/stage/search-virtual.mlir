@@ -25,7 +25,7 @@
 
 // AUTO: alpa.schedule = "interleaved-1f1b"
 // EITHER: alpa.schedule = "{{interleaved-1f1b|1f1b|zb-h1}}"
-// LAYERS: error: alpa-search-stages: 6 stages need as many layers, got 4; raise the number of layers
+// LAYERS: error: alpa-search-stages: 6 stages need as many layers, got 4; use fewer stages, or raise `layers`
 // MANY: error: alpa-search-stages: 5 stages on a mesh need as many layers, got 4; use fewer virtual-stages
 // UNEQUAL: error: alpa-search-stages: schedule 'interleaved-1f1b' needs equal submeshes, got 1x4 and 1x2
 // APART: error: alpa-search-stages: virtual-stages needs a schedule that takes several stages on a mesh, such as interleaved-1f1b; got 'zb-h1'
