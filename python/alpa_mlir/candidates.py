@@ -7,7 +7,7 @@ A step is traced and imported once. For every number of micro-batches the import
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from pathlib import Path
@@ -260,9 +260,7 @@ class Candidates:
                 raise MicroBatchError(
                     f"{rows} rows cannot be split into {count} equal micro-batches",
                     where=item.name,
-                    fix=f"use {' or '.join(map(str, divisors[-4:]))} micro-batches"
-                    if divisors
-                    else "pass a batch that is not empty",
+                    fix=_count_fix(divisors),
                 )
         if count not in self._modules:
             if self._imported is None:
@@ -271,16 +269,34 @@ class Candidates:
             try:
                 split = self._imported.clone().run(self.method.layer_passes(self.cluster, count))
             except MicroBatchError as error:
-                self.couplings[count] = error
-                raise
+                self.couplings[count] = MicroBatchError(
+                    error.what, where=error.where, fix=self._coupling_fix()
+                )
+                raise self.couplings[count] from None
             self._modules[count] = split
         return self._modules[count]
+
+    def _coupling_fix(self) -> str:
+        batch = [item.name for item in self._traced.signature.inputs if item.kind == "batch"]
+        names = ", ".join(batch[:3]) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
+        return (
+            "use one micro-batch, or say with micro_batch_semantics what several ones may compute; "
+            f"or with batch_argnums what the batch is, if it is not {names}"
+        )
 
     def _file(self, cluster: Cluster) -> str:
         path = Path(self._folder.name) / f"cluster-{hash(cluster) & 0xFFFFFFFFFFFF:x}.yaml"
         if not path.exists():
             cluster.save(path)
         return str(path)
+
+
+def _count_fix(divisors: Sequence[int]) -> str:
+    if not divisors:
+        return "pass a batch that is not empty"
+    if len(divisors) == 1:
+        return "use one micro-batch"
+    return f"use {' or '.join(map(str, divisors[-4:]))} micro-batches"
 
 
 def remat_text(method: Method) -> str:
