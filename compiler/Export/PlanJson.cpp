@@ -22,15 +22,6 @@ std::string explanationFile(size_t stage) {
   return "stage_" + std::to_string(stage) + ".explain.json";
 }
 
-SmallVector<const StageFunction *> microBatchFunctions(const Stage &stage) {
-  SmallVector<const StageFunction *> functions;
-  for (const auto *function :
-       {&stage.forward, &stage.backward, &stage.backwardInput, &stage.backwardWeight})
-    if (*function)
-      functions.push_back(&**function);
-  return functions;
-}
-
 StageAttr infoOf(const SlicedModule &sliced, size_t stage) {
   auto infos = sliced.module->getAttrOfType<ArrayAttr>(attr::stages);
   return infos && stage < infos.size() ? dyn_cast<StageAttr>(infos[stage]) : StageAttr();
@@ -52,7 +43,7 @@ std::string explanationText(const SlicedModule &sliced, size_t stage) {
 
 class PlanWriter {
 public:
-  PlanWriter(const SlicedModule &sliced, ArrayRef<ProgramText> programs, llvm::raw_ostream &os)
+  PlanWriter(SlicedModule &sliced, ArrayRef<ProgramText> programs, llvm::raw_ostream &os)
       : sliced(sliced), programs(programs), main(sliced.main), json(os) {}
 
   void write();
@@ -95,7 +86,7 @@ private:
     return (what + Twine(index)).str();
   }
 
-  const SlicedModule &sliced;
+  SlicedModule &sliced;
   ArrayRef<ProgramText> programs; // In the order of the module.
   func::FuncOp main;
   llvm::json::OStream json;
@@ -204,7 +195,7 @@ void PlanWriter::writeMeshes() {
 void PlanWriter::writeStages() {
   json.attributeArray("stages", [&] {
     for (size_t index = 0; index < sliced.stages.size(); ++index) {
-      const Stage &stage = sliced.stages[index];
+      Stage &stage = sliced.stages[index];
       StageAttr info = infoOf(sliced, index);
       json.object([&] {
         json.attribute("mesh", stage.meshIndex);
@@ -213,10 +204,8 @@ void PlanWriter::writeStages() {
         json.attribute("module", moduleFile(index));
         json.attribute("export", stage.module->hasAttr(attr::perDevice) ? "collectives" : "shardy");
         json.attributeObject("functions", [&] {
-          for (const auto *function : microBatchFunctions(stage))
-            writeFunction(*function, stage.mesh);
-          for (const StageFunction &update : stage.updates)
-            writeFunction(update, stage.mesh);
+          forEachFunction(
+              stage, [&](StageFunction &function, bool) { writeFunction(function, stage.mesh); });
         });
         writeDictionary("predicted", info ? info.getPredicted() : DictionaryAttr());
         NamedAttrList solver(info ? info.getSolver() : DictionaryAttr());
@@ -247,11 +236,12 @@ void PlanWriter::writeFunction(const StageFunction &function, MeshAttr mesh) {
 /// only the update knows, such as an optimizer's moments.
 void PlanWriter::writeWeights(int64_t stage) {
   std::map<int64_t, Port> weights;
-  const Stage &info = sliced.stages[stage];
-  for (const StageFunction *function : microBatchFunctions(info))
-    for (const Port &input : function->inputs)
-      if (sliced.isArgument(input.id) && !sliced.isBatch(input.id))
+  Stage &info = sliced.stages[stage];
+  forEachFunction(info, [&](StageFunction &function, bool isOnce) {
+    for (const Port &input : function.inputs)
+      if (!isOnce && sliced.isArgument(input.id) && !sliced.isBatch(input.id))
         weights.try_emplace(input.id, input);
+  });
   json.attributeArray("weights", [&] {
     for (const auto &weight : weights) {
       int64_t arg = weight.first;

@@ -96,9 +96,13 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
     * What follows from the batch's arguments in a few steps (counts of tokens, weights of
       classes), and cannot wait, every micro-batch computes of the whole batch: arguments
       with `alpa.whole_of`, the name of the argument of which they are all rows.
-    * What needs a completed value runs in the update. An op of the backward phase,
-      or a product with weights, that needs all examples of the batch at once makes the
-      pass fail, because micro-batches would not save anything then.
+    * What needs a completed value runs in the update.
+    * What the backward phase needs of all examples at once (contrastive losses, the
+      hardest examples, balance of experts) is the phase `barrier`: it runs once,
+      between the forward runs of all micro-batches and their backward runs, which cut
+      their examples' parts out of its results. Gradients go through one barrier at
+      most, and products with weights stay in micro-batches: a step that needs more
+      makes the pass fail, because micro-batches would not save anything then.
 
     With `semantics=relaxed`, such ops take what the micro-batch alone says instead
     (a sum is the micro-batch's times their number), as for router losses and batch
@@ -123,7 +127,9 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
     Option<"semantics", "semantics", "std::string", /*default=*/"\"exact\"",
            "exact, relaxed or independent: whether ops may take what one micro-batch says">,
     Option<"widenSums", "widen-sums", "bool", /*default=*/"true",
-           "Add up terms of half precision in float32">
+           "Add up terms of half precision in float32">,
+    Option<"allowBarrier", "allow-barrier", "bool", /*default=*/"true",
+           "Take a barrier where one pass is not exact">
   ];
   let statistics = [
     Statistic<"numSums", "completed sums", "Sums over the micro-batches that the update reads">,

@@ -82,19 +82,29 @@ struct Refusal {
 
 class BatchSplitter {
 public:
-  /// `once` are values of the step of which parts are cut out of the whole value.
-  BatchSplitter(func::FuncOp main, int64_t count, Semantics semantics, bool widensSums,
-                const DenseSet<Value> &once)
-      : main(main), count(count), semantics(semantics), widensSums(widensSums), once(once),
-        context(main.getContext()) {}
+  /// What an attempt found that another one should heed.
+  struct Findings {
+    DenseSet<Value> once;         // Values of the step whose parts are cut out of the whole.
+    DenseSet<Operation *> joined; // Ops of the step that work on the whole batch.
+    bool operator!=(const Findings &other) const {
+      return once.size() != other.once.size() || joined.size() != other.joined.size();
+    }
+  };
 
-  /// Fails without a message if examples are coupled; `refusal` says why. Also fails if
-  /// it computes values twice, whole and in parts: `twice` has them.
+  /// `mayMeet` allows a barrier.
+  BatchSplitter(func::FuncOp main, int64_t count, Semantics semantics, bool widensSums,
+                bool mayMeet, const Findings &known)
+      : found(known), main(main), count(count), semantics(semantics), widensSums(widensSums),
+        mayMeet(mayMeet), known(known), context(main.getContext()) {}
+
+  /// Fails without a message if `found` is more than was known, or if examples are
+  /// coupled: `refusal` says why.
   LogicalResult run();
 
   Refusal refusal;
-  DenseSet<Value> twice;
-  SmallVector<Attribute> sums, scales, joins, repeats, estimates; // Places, for the plan.
+  Findings found;
+  // Places, for the plan.
+  SmallVector<Attribute> sums, scales, joins, repeats, estimates, barriers;
 
 private:
   /// Where ops are made for one region of the step.
@@ -147,7 +157,12 @@ private:
     bool isPartial = false;
     Scale scale;
   };
+  struct Base {
+    unsigned id;
+    Value completed, before; // The latter of the step as it was.
+  };
   std::optional<Joint> jointOf(Operation *op, ArrayRef<Form> in);
+  Form unscaled(Form form, function_ref<Value(const Base &)> factorOf);
   bool isZero(Value value);
   /// Whether the value is of the step itself, not of a loop or branch in it.
   bool isOfStep(Value value) { return value.getParentBlock() == &main.front(); }
@@ -155,6 +170,12 @@ private:
   std::optional<Form> scaledForm(Value value);
   std::optional<Form> baseForm(Value value);
   std::optional<Form> estimateForm(Value value);
+  std::optional<Form> metForm(Value value);
+  bool isBehindBarrier(Value made);
+  bool isLayerOfWhole(Operation *op);
+  LogicalResult cutForLayer(Operation *op);
+  void joinBefore(Value value);
+  Value met(Value made);
   bool canRepeat(Value value);
   Value repeated(Value value);
   void takeFromWhole(Operation *op);
@@ -177,6 +198,7 @@ private:
   Value widened(Value value, RankedTensorType wider, DictionaryAttr attributes);
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
+  bool hasBarrier();
   void relabel();
 
   LogicalResult refuse(Operation *op, const Twine &text) {
@@ -203,8 +225,11 @@ private:
   int64_t count;
   Semantics semantics;
   bool widensSums;
-  const DenseSet<Value> &once;
-  DenseSet<Value> cutOnly; // Whole values that are in `once`.
+  /// Whether micro-batches may read what was completed from all of them: what comes
+  /// before runs for each of them first, then the barrier, then the rest.
+  bool mayMeet;
+  const Findings &known;
+  DenseSet<Value> cutOnly; // Whole values that are known to be cut.
   DenseSet<Value> parted;  // Whole values of which parts were computed.
   MLIRContext *context;
   Block *out = nullptr;
@@ -220,10 +245,9 @@ private:
   DenseMap<Value, Refusal> wide; // Completed from more than sums, and why.
   std::map<std::vector<const void *>, unsigned> numbers;
   DenseMap<Value, unsigned> numbered;
-  struct Base {
-    unsigned id;
-    Value completed, before; // The latter of the step as it was.
-  };
+  DenseMap<Operation *, bool> behindBarrier; // Ops of the step as it becomes.
+  DenseSet<Operation *> meeting;             // Ops of the step that read what was completed.
+  DenseMap<Value, Value> handedOn;           // Values of the step as it becomes, to themselves.
   SmallVector<Base> bases;                   // Scalars that wait.
   DenseMap<Value, Value> repeats_;           // By value of the step, and by argument.
   SmallVector<BlockArgument> wholeArguments; // Of the step as it was.
@@ -408,6 +432,7 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
     if (int64_t(iota.getIotaDimension()) == layout.dim && layout.outer > 1)
       return {};
     Operation *made = builder.clone(*op);
+    made->removeAttr(kLate);
     if (int64_t(iota.getIotaDimension()) != layout.dim) {
       made->getResult(0).setType(type);
       return made->getResult(0);
@@ -441,6 +466,13 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule || rule->forwards || rule->heavy) // Products are made once.
     return {};
+  // Of the terms of a sum there are no parts.
+  if (op->hasAttr(kLate) &&
+      (isRounded(op->getResult(0)) || llvm::any_of(op->getOperands(), [](Value operand) {
+         Operation *source = operand.getDefiningOp();
+         return source && !source->hasAttr(kLate);
+       })))
+    return {};
   std::optional<Assignment> assignment = assignmentOf(*rule, rule->results[index], layout);
   if (!assignment || rule->factors[assignment->factor].kind != FactorKind::Parallel)
     return {};
@@ -455,6 +487,7 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
   for (auto [operand, wanted] : llvm::zip_equal(op->getOperands(), layouts))
     operands.push_back(wanted.kind == Layout::Split ? sliceOf(operand, wanted) : operand);
   Operation *made = builder.clone(*op);
+  made->removeAttr(kLate);
   made->setOperands(operands);
   made->getResult(0).setType(type);
   fitSizes(made, op);
@@ -690,6 +723,115 @@ std::optional<Form> BatchSplitter::estimateForm(Value value) {
   return estimated[value] = result;
 }
 
+/// Whether a value follows from what micro-batches read of the whole batch.
+bool BatchSplitter::isBehindBarrier(Value made) {
+  auto topOf = [&](Value value) -> Operation * {
+    Operation *op = value.getDefiningOp();
+    return op && op->getBlock() ? out->findAncestorOpInBlock(*op) : nullptr;
+  };
+  Operation *wanted = topOf(made);
+  if (!wanted)
+    return false;
+  SmallVector<Operation *> stack{wanted}; // Steps are deep.
+  while (!stack.empty()) {
+    Operation *op = stack.back();
+    if (behindBarrier.contains(op)) {
+      stack.pop_back();
+      continue;
+    }
+    bool isBehind = false, isReady = true;
+    for (Value value : getUsedValues(op)) {
+      Operation *source = topOf(value);
+      if (!source || source == op)
+        continue;
+      auto known = behindBarrier.find(source);
+      if (known == behindBarrier.end()) {
+        stack.push_back(source);
+        isReady = false;
+        continue;
+      }
+      isBehind |= known->second || (source->hasAttr(kLate) && !op->hasAttr(kLate));
+    }
+    if (!isReady)
+      continue;
+    behindBarrier[op] = isBehind;
+    stack.pop_back();
+  }
+  return behindBarrier.lookup(wanted);
+}
+
+/// A value as micro-batches read it behind the barrier, of which there is one: with what
+/// it waits for.
+std::optional<Form> BatchSplitter::metForm(Value value) {
+  if (!mayMeet || !isOfStep(value))
+    return std::nullopt;
+  auto isLate = [&](Value before, Value made) {
+    if (!isBehindBarrier(made))
+      return false;
+    joinBefore(before);
+    return true;
+  };
+  auto it = forms.find(value);
+  if (it != forms.end() && !it->second.isPartial()) {
+    for (const Base &base : bases)
+      if (it->second.scale.count(base.id) && isLate(base.before, base.completed))
+        return std::nullopt;
+    return unscaled(it->second, [&](const Base &base) { return met(base.completed); });
+  }
+  auto done = completed.find(value);
+  if (done == completed.end() && it == forms.end())
+    return std::nullopt;
+  if (isLate(value, done != completed.end() ? done->second : it->second.value))
+    return std::nullopt;
+  return Form{met(done != completed.end() ? done->second : complete(value)), Layout(), {}};
+}
+
+/// What ops behind the micro-batches read is complete; what others read of a sum is their
+/// micro-batch's term. So the barrier hands the value on, if need be before it is as long
+/// as the batch.
+Value BatchSplitter::met(Value made) {
+  SmallVector<Operation *> moves;
+  Value source = made;
+  while (auto op = source.getDefiningOp<hlo::BroadcastInDimOp>()) {
+    if (op->hasAttr(kLate))
+      break;
+    moves.push_back(op);
+    source = op->getOperand(0);
+  }
+  Operation *op = source.getDefiningOp();
+  if (!op || op->hasAttr(kLate))
+    return made;
+  DictionaryAttr late = phaseAttributes(true);
+  Value &handed = handedOn[made];
+  if (!handed) {
+    OpBuilder &builder = top().builder;
+    handed = op1(builder, "stablehlo.convert", source, source.getType(), made.getLoc(), late);
+    for (Operation *move : llvm::reverse(moves)) {
+      Operation *again = builder.clone(*move);
+      again->setDiscardableAttrs(late);
+      again->setOperand(0, handed);
+      handed = again->getResult(0);
+    }
+  }
+  return handed;
+}
+
+/// The value is needed before the barrier: what reads completed values on the way to it
+/// has to work on the whole batch, then.
+void BatchSplitter::joinBefore(Value value) {
+  SmallVector<Value> stack{value};
+  DenseSet<Operation *> seen;
+  while (!stack.empty()) {
+    Operation *op = stack.pop_back_val().getDefiningOp();
+    if (!op || !seen.insert(op).second)
+      continue;
+    if (meeting.contains(op))
+      found.joined.insert(op);
+    else
+      llvm::append_range(stack, getUsedValues(op));
+  }
+}
+
 /// Elements that a micro-batch may compute again of the whole batch: counts of tokens,
 /// weights of classes, normalized advantages, but no layers.
 static constexpr int64_t kMostRepeated = int64_t(1) << 24;
@@ -756,7 +898,7 @@ Value BatchSplitter::repeated(Value value) {
 void BatchSplitter::takeFromWhole(Operation *op) {
   for (Value value : op->getResults()) {
     auto it = forms.find(value);
-    if (!once.contains(value) || it == forms.end() || !it->second.isSplit() ||
+    if (!known.once.contains(value) || it == forms.end() || !it->second.isSplit() ||
         !it->second.scale.empty() || !it->second.value.getDefiningOp())
       continue;
     const Form form = it->second;
@@ -791,46 +933,51 @@ void BatchSplitter::findTwice() {
     if (isRounded(value) && isRead(whole)) {
       auto it = forms.find(value);
       if (it != forms.end() && it->second.isSplit() && isRead(it->second.value))
-        twice.insert(value);
+        found.once.insert(value);
     }
   for (const auto &[value, form] : forms)
     if (isOfStep(value) && form.isPlain() && parted.contains(form.value) && isRead(form.value))
-      twice.insert(value);
+      found.once.insert(value);
+}
+
+/// The micro-batch's value times the scalars for which it waits.
+Form BatchSplitter::unscaled(Form form, function_ref<Value(const Base &)> factorOf) {
+  RankedTensorType type = typeOf(form.value);
+  Location loc = form.value.getLoc();
+  for (const Base &base : bases) {
+    int exponent = form.scale.count(base.id) ? form.scale[base.id] : 0;
+    if (exponent == 0)
+      continue;
+    Value factor = factorOf(base);
+    OpBuilder &builder = here().builder;
+    Operation *source = form.value.getDefiningOp();
+    DictionaryAttr attributes = source ? attributesOf(source) : DictionaryAttr::get(context);
+    auto scalar = RankedTensorType::get({}, typeOf(factor).getElementType());
+    if (factor.getType() != scalar)
+      factor = op1(builder, "stablehlo.reshape", factor, scalar, loc, attributes);
+    if (scalar.getElementType() != type.getElementType())
+      factor = op1(builder, "stablehlo.convert", factor,
+                   RankedTensorType::get({}, type.getElementType()), loc, attributes);
+    factor = spread(builder, factor, type.getShape(), attributes);
+    for (int i = 0; i < std::abs(exponent); ++i)
+      form.value = op1(builder, exponent > 0 ? "stablehlo.multiply" : "stablehlo.divide",
+                       {form.value, factor}, type, loc, attributes);
+  }
+  form.scale.clear();
+  return form;
 }
 
 /// A form that waits for nothing, if the whole batch's part of it can be repeated.
 std::optional<Form> BatchSplitter::repeatedForm(Value value, const std::optional<Form> &form) {
   if (form && form->layout.kind != Layout::Partial) {
-    if (form->scale.empty())
-      return form;
-    Form result = *form;
-    RankedTensorType type = typeOf(result.value);
-    for (auto [id, exponent] : form->scale) {
-      Value before;
-      for (const Base &base : bases)
-        if (base.id == id)
-          before = base.before;
-      if (!canRepeat(before))
+    for (const Base &base : bases)
+      if (form->scale.count(base.id) && !canRepeat(base.before))
         return std::nullopt;
-      Value factor = repeated(before);
-      OpBuilder &builder = here().builder;
-      Operation *source = result.value.getDefiningOp();
-      DictionaryAttr attributes = source ? attributesOf(source) : DictionaryAttr::get(context);
-      auto scalar = RankedTensorType::get({}, typeOf(factor).getElementType());
-      if (factor.getType() != scalar)
-        factor = op1(builder, "stablehlo.reshape", factor, scalar, value.getLoc(), attributes);
-      if (scalar.getElementType() != type.getElementType())
-        factor = op1(builder, "stablehlo.convert", factor,
-                     RankedTensorType::get({}, type.getElementType()), value.getLoc(), attributes);
-      factor = spread(builder, factor, type.getShape(), attributes);
-      for (int i = 0; i < std::abs(exponent); ++i)
-        result.value = op1(builder, exponent > 0 ? "stablehlo.multiply" : "stablehlo.divide",
-                           {result.value, factor}, type, value.getLoc(), attributes);
-      if (Operation *op = before.getDefiningOp())
+    return unscaled(*form, [&](const Base &base) {
+      if (Operation *op = base.before.getDefiningOp())
         repeats.push_back(StringAttr::get(context, placeOf(op)));
-    }
-    result.scale.clear();
-    return result;
+      return repeated(base.before);
+    });
   }
   if (!canRepeat(value))
     return std::nullopt;
@@ -1442,7 +1589,7 @@ bool BatchSplitter::cloneWhole(Operation *op) {
   noteMixed(made);
   for (auto [old, value] : llvm::zip_equal(op->getResults(), made->getResults())) {
     forms[old] = {value, Layout(), {}};
-    if (once.contains(old))
+    if (known.once.contains(old))
       cutOnly.insert(value);
   }
   return true;
@@ -1489,7 +1636,10 @@ void BatchSplitter::unwind(size_t depth, Scope *to) {
 }
 
 void BatchSplitter::destroy(Operation *made) {
-  made->walk([&](Operation *op) { loops.erase(op); });
+  made->walk([&](Operation *op) {
+    loops.erase(op);
+    behindBarrier.erase(op);
+  });
   made->destroy();
 }
 
@@ -1522,6 +1672,8 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op) {
   SmallVector<Scale> scale;
   for (Value operand : op->getOperands()) {
     std::optional<Form> form = formOf(operand);
+    if (!form && (form = metForm(operand)))
+      meeting.insert(op);
     if (!form || form->layout.kind == Layout::Estimate)
       return refuse(op, "needs a value of the whole batch");
     inits.push_back(*form);
@@ -1748,7 +1900,73 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
     if (other.size() == in.size() && succeeded(plain(op, other)))
       return success();
   }
+  // Behind the barrier: what is complete already, then also sums that wait.
+  if (mayMeet && (anySplit || anyPartial)) {
+    for (bool meetsSums : {false, true}) {
+      SmallVector<Form> other;
+      for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {
+        bool isLoose = !form.value || (meetsSums && (form.isPartial() || !form.scale.empty()));
+        std::optional<Form> met = isLoose ? metForm(operand) : form;
+        if (!met)
+          break;
+        other.push_back(*met);
+      }
+      if (other.size() == in.size() && succeeded(plain(op, other))) {
+        meeting.insert(op);
+        return success();
+      }
+    }
+  }
+  if (isLayerOfWhole(op) && succeeded(cutForLayer(op)))
+    return success();
   last = first;
+  return failure();
+}
+
+/// Whether a layer works on what the barrier made of all examples.
+bool BatchSplitter::isLayerOfWhole(Operation *op) {
+  if (!mayMeet || phaseOf(op) == "update")
+    return false;
+  std::optional<ShardingRule> rule = getShardingRule(op);
+  if (!rule || !rule->heavy)
+    return false;
+  bool hasWeights = false, isWide = false;
+  for (Value operand : op->getOperands()) {
+    auto it = forms.find(operand);
+    hasWeights |= it != forms.end() && it->second.isPlain();
+    isWide |= wide.contains(operand);
+  }
+  return hasWeights && isWide;
+}
+
+/// Examples are along any dimension that each result has, and weights do not have.
+LogicalResult BatchSplitter::cutForLayer(Operation *op) {
+  SmallVector<Form> in;
+  for (Value operand : op->getOperands()) {
+    std::optional<Form> form = metForm(operand);
+    if (!form)
+      return failure();
+    in.push_back(*form);
+  }
+  for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {
+    if (!wide.contains(operand))
+      continue;
+    for (auto [dim, size] : llvm::enumerate(typeOf(operand).getShape())) {
+      if (size % count != 0)
+        continue;
+      const Form whole = form;
+      form = {sliceOf(whole.value, Layout::split(dim, 1)), Layout::split(dim, 1), {}};
+      if (succeeded(plain(op, in)) && llvm::all_of(op->getResults(), [&](Value result) {
+            return forms.lookup(result).isSplit();
+          })) {
+        meeting.insert(op);
+        return success();
+      }
+      form = whole;
+    }
+  }
+  for (Value result : op->getResults())
+    forms.erase(result);
   return failure();
 }
 
@@ -1971,7 +2189,17 @@ void BatchSplitter::behind(Operation *op) {
   }
   if (isWide && !why.op)
     why = last.op ? last : Refusal{op, "needs all examples of the batch at once"};
-  if (isWide && !refusal.op && (phaseOf(op) == "backward" || (rule && rule->heavy && hasWeights)))
+  // Layers are for micro-batches, and gradients go back from one barrier.
+  bool isRefused = rule && rule->heavy && hasWeights;
+  if (isWide && phaseOf(op) == "backward") {
+    isRefused |= !mayMeet;
+    for (Value value : getUsedValues(op))
+      if (mayMeet && isBehindBarrier(mapping.lookup(value))) {
+        isRefused = true;
+        joinBefore(value);
+      }
+  }
+  if (isWide && isRefused && !refusal.op)
     refusal = why;
   Operation *made = top().builder.clone(*op, mapping);
   made->removeAttr(attr::eqn);
@@ -2005,9 +2233,9 @@ void BatchSplitter::visit(Operation *op) {
   StringRef phase = phaseOf(op);
   bool isEarly = anySplit || (phase == "backward" && anyLoose) ||
                  (phase != "update" && (anyEstimate || semantics == Semantics::Independent)) ||
-                 isa<hlo::OptimizationBarrierOp>(op);
+                 isa<hlo::OptimizationBarrierOp>(op) || isLayerOfWhole(op);
   last = {};
-  if (isEarly && succeeded(inMicroBatch(op)))
+  if (isEarly && !known.joined.contains(op) && succeeded(inMicroBatch(op)))
     return takeFromWhole(op);
   behind(op);
 }
@@ -2049,19 +2277,20 @@ LogicalResult BatchSplitter::finish() {
 }
 
 /// Phases of what was made: what only the update reads is of the update if it is the
-/// same for all micro-batches, and what micro-batches read is not.
+/// same for all micro-batches, and what micro-batches read is not. What was completed for
+/// micro-batches is the barrier; what they make of it comes behind it, as gradients do.
 void BatchSplitter::relabel() {
-  static constexpr llvm::StringLiteral names[] = {"forward", "backward", "update"};
+  enum Rank { Forward, Barrier, Backward, Update };
+  static constexpr llvm::StringLiteral names[] = {"forward", "barrier", "backward", "update"};
   auto rankOf = [&](Operation *op) {
-    StringRef phase = phaseOf(op);
-    return phase == "forward" ? 0 : phase == "backward" ? 1 : 2;
+    return Rank(llvm::find(names, phaseOf(op)) - std::begin(names));
   };
   auto isLate = [](Operation *op) {
     return op->hasAttr(kLate) || op->hasTrait<OpTrait::IsTerminator>();
   };
-  auto set = [&](Operation *op, int rank, int64_t eqn) {
+  auto set = [&](Operation *op, Rank rank, int64_t eqn) {
     op->setAttr(attr::phase, StringAttr::get(context, names[rank]));
-    if (rank == 2)
+    if (rank == Update)
       op->removeAttr(attr::eqn);
     else
       op->setAttr(attr::eqn, IntegerAttr::get(IntegerType::get(context, 64), eqn));
@@ -2070,35 +2299,59 @@ void BatchSplitter::relabel() {
     auto eqn = op->getAttrOfType<IntegerAttr>(attr::eqn);
     return eqn ? eqn.getInt() : int64_t(0);
   };
+  int64_t lastEqn = 0;
+  for (Operation &op : *out)
+    if (!isLate(&op) && rankOf(&op) == Forward)
+      lastEqn = std::max(lastEqn, eqnOf(&op));
+  DenseSet<Operation *> met, feedsBarrier;
+  for (Operation &op : llvm::reverse(*out)) {
+    if (op.hasTrait<OpTrait::IsTerminator>())
+      continue;
+    for (Value value : op.getResults())
+      for (Operation *user : getUsers(value)) {
+        bool isMet = met.contains(user);
+        if (isLate(&op) ? isMet || !isLate(user) : isMet || feedsBarrier.contains(user))
+          (isLate(&op) ? met : feedsBarrier).insert(&op);
+      }
+  }
   DenseSet<Value> tainted;
   for (BlockArgument arg : main.getArguments())
     if (!isStateArgument(arg))
       tainted.insert(arg);
   for (Operation &op : *out) {
-    if (isLate(&op))
+    bool isMet = met.contains(&op);
+    if (isLate(&op) && !isMet)
       continue;
-    int rank = 0;
+    Rank rank = Forward;
     std::optional<int64_t> eqn;
-    bool isTainted = false;
+    bool isTainted = isMet, readsParts = false;
     for (Value value : getUsedValues(&op)) {
       isTainted |= tainted.contains(value);
       Operation *source = value.getDefiningOp();
       if (!source || !tainted.contains(value))
         continue;
-      int other = rankOf(source);
+      readsParts |= !met.contains(source);
+      Rank other = met.contains(source) ? Backward : rankOf(source);
       if (other > rank)
         eqn.reset();
       rank = std::max(rank, other);
       if (other == rank)
-        eqn = !eqn        ? eqnOf(source)
-              : rank == 1 ? std::min(*eqn, eqnOf(source))
-                          : std::max(*eqn, eqnOf(source));
+        eqn = !eqn               ? eqnOf(source)
+              : rank == Backward ? std::min(*eqn, eqnOf(source))
+                                 : std::max(*eqn, eqnOf(source));
     }
     if (!isTainted)
       continue;
     tainted.insert(op.result_begin(), op.result_end());
-    if (rankOf(&op) == 2 || rankOf(&op) < rank)
+    if (isMet) {
+      set(&op, Barrier, lastEqn);
+      if (readsParts)
+        barriers.push_back(StringAttr::get(context, placeOf(&op)));
+    } else if (feedsBarrier.contains(&op) && rankOf(&op) != Forward) {
+      set(&op, Forward, eqn.value_or(0));
+    } else if (rankOf(&op) == Update || rankOf(&op) < rank) {
       set(&op, rank, eqn.value_or(0));
+    }
   }
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*out))) {
     if (isOpTriviallyDead(&op)) {
@@ -2112,17 +2365,29 @@ void BatchSplitter::relabel() {
     Operation *first = nullptr;
     for (Value value : op.getResults())
       for (Operation *user : getUsers(value))
-        if (!isLate(user) && rankOf(user) < 2 &&
+        if ((!isLate(user) || met.contains(user)) && rankOf(user) < Update &&
             (!first || rankOf(user) < rankOf(first) ||
              (rankOf(user) == rankOf(first) && user->isBeforeInBlock(first))))
           first = user;
     if (!first)
-      set(&op, 2, 0);
-    else if (rankOf(&op) == 2 || rankOf(&op) > rankOf(first))
+      set(&op, Update, 0);
+    else if (rankOf(&op) == Update || rankOf(&op) > rankOf(first))
       set(&op, rankOf(first), eqnOf(first));
   }
   for (Operation &op : *out)
     op.removeAttr(kLate);
+}
+
+/// Whether micro-batches read what was completed. Where they do not, all that couples
+/// examples ran in the update, on the whole batch, and micro-batches save nothing.
+bool BatchSplitter::hasBarrier() {
+  return llvm::any_of(*out, [](Operation &op) {
+    return !op.hasAttr(kLate) && !op.hasTrait<OpTrait::IsTerminator>() &&
+           llvm::any_of(getUsedValues(&op), [](Value value) {
+             Operation *source = value.getDefiningOp();
+             return source && source->hasAttr(kLate);
+           });
+  });
 }
 
 LogicalResult BatchSplitter::run() {
@@ -2147,12 +2412,12 @@ LogicalResult BatchSplitter::run() {
     if (refusal.op)
       break;
   }
-  bool isGood = !refusal.op && succeeded(finish());
-  if (isGood)
+  bool isGood = !refusal.op && succeeded(finish()) && (!mayMeet || hasBarrier());
+  if (isGood) {
+    found.joined = known.joined; // More was not needed in the end.
     findTwice();
-  if (llvm::any_of(twice, [&](Value value) { return !once.contains(value); }))
-    isGood = false;
-  if (!isGood) {
+  }
+  if (!isGood || found != known) {
     out->erase();
     return failure();
   }
@@ -2183,7 +2448,22 @@ LogicalResult BatchSplitter::run() {
       FunctionType::get(context, out->getArgumentTypes(), out->getTerminator()->getOperandTypes()));
   main.setAllArgAttrs(arguments);
   relabel();
-  repeatForReaders(main, {attr::phase, attr::eqn}, isConstantLike);
+  // Where a micro-batch's part begins, every reader finds by itself.
+  DenseSet<Operation *> places;
+  for (Operation &op : out->without_terminator()) {
+    bool isOfNumber = false, isPlace = op.getNumResults() == 1 && op.getNumRegions() == 0 &&
+                                       typeOf(op.getResult(0)).getNumElements() == 1;
+    for (Value operand : op.getOperands()) {
+      Operation *source = operand.getDefiningOp();
+      bool isNumber = isNumbered && (operand == number || places.contains(source));
+      isOfNumber |= isNumber;
+      isPlace &= isNumber || (source && isConstantLike(source));
+    }
+    if (isPlace && isOfNumber)
+      places.insert(&op);
+  }
+  repeatForReaders(main, {attr::phase, attr::eqn},
+                   [&](Operation *op) { return places.contains(op) || isConstantLike(op); });
   return success();
 }
 
@@ -2224,28 +2504,36 @@ private:
           return emitError(module.getLoc())
                  << nameOfArgument(main, arg) << " has " << rows << " rows, which "
                  << microBatches.getValue() << " micro-batches do not divide";
-    // First as exact as can be, whatever else is allowed.
-    SmallVector<Semantics> tries{*wanted};
-    if (*wanted == Semantics::Relaxed)
-      tries.insert(tries.begin(), Semantics::Exact);
+    // One pass where that is exact; else what is allowed instead of a barrier, or that.
+    SmallVector<std::pair<Semantics, bool>> tries;
+    if (*wanted != Semantics::Independent)
+      tries.push_back({Semantics::Exact, false});
+    if (*wanted != Semantics::Exact)
+      tries.push_back({*wanted, false});
+    if (*wanted != Semantics::Independent && allowBarrier)
+      tries.push_back({Semantics::Exact, true});
     Refusal refusal;
-    for (Semantics each : tries) {
-      DenseSet<Value> once;
-      do {
-        BatchSplitter splitter(main, microBatches, each, widenSums, once);
+    for (auto [each, mayMeet] : tries) {
+      BatchSplitter::Findings known;
+      Refusal why;
+      for (bool knowsMore = true; knowsMore;) {
+        BatchSplitter splitter(main, microBatches, each, widenSums, mayMeet, known);
         if (succeeded(splitter.run())) {
           report(module, splitter);
           return success();
         }
-        refusal = splitter.refusal;
-        once.insert(splitter.twice.begin(), splitter.twice.end());
-      } while (!refusal.op);
+        why = splitter.refusal;
+        knowsMore = splitter.found != known;
+        known = std::move(splitter.found);
+      }
+      if (!refusal.op)
+        refusal = why;
     }
     return refusal.op->emitError()
            << "`" << refusal.op->getName() << "` " << refusal.text
            << ": the step couples examples, "
            << "and " << microBatches.getValue()
-           << " micro-batches would give other results than the whole batch; use one micro-batch";
+           << " micro-batches would give other results than the whole batch";
   }
 
   static std::string nameOfArgument(func::FuncOp main, BlockArgument arg) {
@@ -2266,6 +2554,7 @@ private:
     add("scales", splitter.scales);
     add("joins", splitter.joins);
     add("repeats", splitter.repeats);
+    add("barriers", splitter.barriers);
     add("estimates", splitter.estimates);
     module->setAttr(attr::microBatches, entries.getDictionary(&getContext()));
     numSums += splitter.sums.size();

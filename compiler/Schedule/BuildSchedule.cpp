@@ -32,9 +32,12 @@ std::optional<StageSeconds> secondsOf(StageAttr stage) {
     return std::nullopt;
   double backward = numberIn(predicted, "backward_seconds", 0);
   double weight = numberIn(predicted, "backward_weight_seconds", backward / 2);
-  return StageSeconds{numberIn(predicted, "forward_seconds", 0), backward - weight, weight,
+  return StageSeconds{numberIn(predicted, "forward_seconds", 0),
+                      backward - weight,
+                      weight,
                       numberIn(predicted, "forth_seconds", 0),
-                      numberIn(predicted, "back_seconds", 0)};
+                      numberIn(predicted, "back_seconds", 0),
+                      numberIn(predicted, "barrier_seconds", 0)};
 }
 
 /// Bytes of each device, if the module says which cluster it is for.
@@ -106,6 +109,7 @@ FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) 
   for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
     problem.meshOf.push_back(stage.meshIndex);
     problem.hasBackward.push_back(stage.hasBackward());
+    problem.hasBarrier |= stage.barrier.has_value();
     auto info = infos && index < infos.size() ? dyn_cast<StageAttr>(infos[index]) : StageAttr();
     if (std::optional<StageSeconds> seconds = info ? secondsOf(info) : std::nullopt)
       problem.seconds.push_back(*seconds);

@@ -50,7 +50,7 @@ int64_t ProgramBuilder::localOf(int64_t id) {
         routes.push_back({to, &tags.of(id, to)});
     };
     route(value.perMicroBatch, value.flow->microBatchMeshes);
-    route(value.once, value.flow->updateMeshes);
+    route(value.once, value.flow->onceMeshes);
   }
   if (auto next = sliced.nextVersion.find(id); value.isState && next != sliced.nextVersion.end()) {
     int64_t other = localOf(next->second); // May move `values`, not what is in it.
@@ -86,7 +86,12 @@ FailureOr<ProgramOp> ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(mesh)).str(), uint64_t(mesh));
   builder.setInsertionPointToEnd(&program.getBodyRegion().emplaceBlock());
   sendState();
-  for (const ScheduleStep &step : steps)
+  auto isForward = [](const ScheduleStep &step) { return step.kind == RunKind::Forward; };
+  ArrayRef<ScheduleStep> forward = steps.take_while(isForward);
+  for (const ScheduleStep &step : forward)
+    runStep(step);
+  runBarriers();
+  for (const ScheduleStep &step : steps.drop_front(forward.size()))
     runStep(step);
   runUpdates();
   giveOutputs();
@@ -123,15 +128,10 @@ void ProgramBuilder::runStep(const ScheduleStep &step) {
 void ProgramBuilder::sendState() {
   for (int64_t arg = 0; arg < int64_t(sliced.numArguments); ++arg) {
     const ValueFlow &flow = sliced.flows.find(arg)->second;
-    if (flow.mesh != mesh || (flow.microBatchMeshes.empty() && flow.updateMeshes.empty()))
+    if (flow.mesh != mesh || (flow.microBatchMeshes.empty() && flow.onceMeshes.empty()))
       continue;
     int64_t local = localOf(arg);
-    Value buffer = need(sliced.argumentAt(arg, flow.stage), local, kOnce);
-    SmallVector<Route, 1> routes = values[local]->perMicroBatch;
-    for (const Route &route : values[local]->once)
-      if (!flow.microBatchMeshes.contains(route.to))
-        routes.push_back(route);
-    send(buffer, routes, kOnce);
+    sendOnce(need(sliced.argumentAt(arg, flow.stage), local, kOnce), *values[local]);
   }
 }
 
@@ -148,6 +148,15 @@ void ProgramBuilder::send(Value buffer, ArrayRef<Route> routes, int64_t microBat
   }
 }
 
+/// What there is once a step is sent once to each mesh.
+void ProgramBuilder::sendOnce(Value buffer, const LocalValue &value) {
+  SmallVector<Route, 1> routes = value.perMicroBatch;
+  for (const Route &route : value.once)
+    if (!value.flow->microBatchMeshes.contains(route.to))
+      routes.push_back(route);
+  send(buffer, routes, kOnce);
+}
+
 Value ProgramBuilder::need(const Port &port, int64_t local, int64_t microBatch) {
   LocalValue *value = values[local].get();
   if (value->isState) {
@@ -160,6 +169,8 @@ Value ProgramBuilder::need(const Port &port, int64_t local, int64_t microBatch) 
     }
   } else if (value->isBatch) {
     microBatch = std::max<int64_t>(microBatch, 0);
+  } else if (!value->flow->perMicroBatch) {
+    microBatch = kOnce;
   }
   Buffers &held = value->buffers[microBatch + 1];
   for (const Held &one : held)
@@ -245,7 +256,7 @@ void ProgramBuilder::runUpdates() {
   for (const StageFunction *update : updates) {
     for (; !sums.empty() && sums.front().level < levelOf(*update); sums = sums.drop_front())
       meet(sums.front());
-    runUpdate(*update);
+    runOnce(*update);
   }
   for (const StageSum &sum : sums)
     meet(sum);
@@ -274,12 +285,19 @@ void ProgramBuilder::meet(const StageSum &sum) {
   values[localOf(sum.id)]->buffers[kOnce + 1] = {{total, sharding}};
 }
 
-void ProgramBuilder::runUpdate(const StageFunction &info) {
+/// Of the stages of this mesh, whose forward runs are all over.
+void ProgramBuilder::runBarriers() {
+  for (const Stage &stage : sliced.stages)
+    if (stage.meshIndex == mesh && stage.barrier)
+      runOnce(*stage.barrier);
+}
+
+void ProgramBuilder::runOnce(const StageFunction &info) {
   const Function &function = functionOf(info);
   ResultRange results = run(function, kOnce);
   for (auto [port, local, buffer] : llvm::zip_equal(info.outputs, function.outputs, results)) {
     values[local]->buffers[kOnce + 1] = {{buffer, port.sharding}};
-    send(buffer, values[local]->once, kOnce);
+    sendOnce(buffer, *values[local]);
   }
 }
 

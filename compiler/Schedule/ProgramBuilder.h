@@ -62,7 +62,7 @@ private:
     std::vector<int64_t> *arriving = nullptr;   // Tags, if another mesh makes it.
     llvm::SmallVector<Route, 1> perMicroBatch;  // To meshes that need it for runs,
     llvm::SmallVector<Route, 1> chained;        // for runs of the next micro-batch,
-    llvm::SmallVector<Route, 1> once;           // and once, for the update.
+    llvm::SmallVector<Route, 1> once;           // and once, for the barrier or the update.
     llvm::SmallVector<int64_t, 1> concatenated; // Results of the step made of its parts.
   };
 
@@ -78,7 +78,8 @@ private:
   void runStep(const ScheduleStep &step);
   void runMicroBatch(const StageFunction &info, int64_t microBatch);
   void runUpdates();
-  void runUpdate(const StageFunction &info);
+  void runBarriers();
+  void runOnce(const StageFunction &info);
   void meet(const StageSum &sum);
   mlir::ResultRange run(const Function &function, int64_t microBatch);
   void finishMicroBatchValue(const Port &port, LocalValue &value, mlir::Value buffer,
@@ -92,6 +93,7 @@ private:
   mlir::Value make(const Port &port, LocalValue &value, int64_t microBatch);
   mlir::Value input(const Port &port, int64_t microBatch);
   void send(mlir::Value buffer, llvm::ArrayRef<Route> routes, int64_t microBatch);
+  void sendOnce(mlir::Value buffer, const LocalValue &value);
   mlir::IntegerAttr number(int64_t value) { return builder.getI64IntegerAttr(value); }
   mlir::IntegerAttr microBatchAttr(int64_t microBatch) {
     return microBatch == kOnce ? mlir::IntegerAttr() : microBatchAttrs[microBatch];

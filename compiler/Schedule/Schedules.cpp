@@ -16,7 +16,8 @@ llvm::ArrayRef<ScheduleInfo> alpa::getSchedules() {
        "1f1b after a warm-up about twice as long: sending hides behind computing, for more memory",
        generateOverlap, inFlightOverlap, keptOverlap},
       {"gpipe", "all forwards, then all backwards", generateGpipe, inFlightGpipe, keptGpipe,
-       /*splitsBackward=*/false, /*takesSeveralStages=*/true},
+       /*splitsBackward=*/false, /*takesSeveralStages=*/true, /*isForwardOnly=*/false,
+       /*takesBarrier=*/true},
       {"interleaved-1f1b",
        "1f1b with several stages on each mesh in rounds: less waiting, for more sending and memory",
        generateInterleaved, inFlight1F1B, keptInterleaved, /*splitsBackward=*/false,
@@ -87,7 +88,16 @@ llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &sc
     return llvm::createStringError("schedule '" + schedule.name.str() +
                                    "' runs forwards only, but the step has backward runs");
   llvm::Expected<std::vector<StepList>> lists = schedule.generate(problem);
-  if (lists)
-    leaveOutMissing(problem, *lists);
+  if (!lists)
+    return lists;
+  leaveOutMissing(problem, *lists);
+  auto isForward = [](const ScheduleStep &step) { return step.kind == RunKind::Forward; };
+  for (auto [mesh, list] : llvm::enumerate(*lists))
+    if (problem.hasBarrier && !std::is_partitioned(list.begin(), list.end(), isForward))
+      return llvm::createStringError(
+          "schedule '" + schedule.name.str() + "' has a backward run on mesh " +
+          std::to_string(mesh) +
+          " before the last forward run, but the step has a barrier, before which all forward runs "
+          "come; use schedule gpipe, or one micro-batch");
   return lists;
 }

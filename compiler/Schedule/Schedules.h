@@ -31,11 +31,12 @@ struct ScheduleStep {
 /// The steps of one mesh in their order.
 using StepList = std::vector<ScheduleStep>;
 
-/// Seconds of a stage's runs for one micro-batch, and of sending to the stage
-/// after it and back.
+/// Seconds of a stage's runs for one micro-batch, of sending to the stage after it and
+/// back, and of its barrier.
 struct StageSeconds {
   double forward = 1, backwardInput = 1, backwardWeight = 1;
   double forth = 0, back = 0;
+  double barrier = 0; // Once, behind the forward runs of its mesh.
 };
 
 struct ScheduleProblem {
@@ -43,6 +44,9 @@ struct ScheduleProblem {
   std::vector<int64_t> meshOf;       // Of each stage; numbered by first appearance.
   std::vector<bool> hasBackward;     // Of each stage; empty for all.
   std::vector<StageSeconds> seconds; // Of each stage; empty where unknown.
+  /// Whether something runs once between the forward runs of all micro-batches and their
+  /// backward runs, so that no backward run comes before a forward run.
+  bool hasBarrier = false;
   /// Activations of so many micro-batches fit on each mesh; 0 for one a mesh, as many
   /// as 1F1B keeps. Only schedules that look for an order by themselves heed it.
   double limit = 0;
@@ -90,6 +94,7 @@ struct ScheduleInfo {
   bool splitsBackward = false;
   bool takesSeveralStages = false; // On one mesh.
   bool isForwardOnly = false;
+  bool takesBarrier = false; // All forward runs come first.
 };
 
 /// All schedules; a new one needs one entry.

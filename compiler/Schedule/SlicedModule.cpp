@@ -59,6 +59,8 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   int64_t level = 0;
   if (name == "forward")
     stage.forward = std::move(function);
+  else if (name == "barrier")
+    stage.barrier = std::move(function);
   else if (name == "backward")
     stage.backward = std::move(function);
   else if (name == "backward_input")
@@ -68,8 +70,8 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   else if (name.consume_front("update_") && !name.getAsInteger(10, level))
     stage.updates.push_back(std::move(function));
   else
-    return op.emitError() << "expected forward, backward, backward_input, backward_weight or "
-                             "update_<k> in a stage, got "
+    return op.emitError() << "expected forward, barrier, backward, backward_input, "
+                             "backward_weight or update_<k> in a stage, got "
                           << op.getSymName();
   return success();
 }
@@ -134,35 +136,39 @@ static LogicalResult readStages(SlicedModule &sliced) {
   return numberMeshes(sliced);
 }
 
+void alpa::forEachFunction(Stage &stage,
+                           function_ref<void(StageFunction &, bool isOnce)> callback) {
+  for (auto *function : {&stage.forward, &stage.barrier, &stage.backward, &stage.backwardInput,
+                         &stage.backwardWeight})
+    if (*function)
+      callback(**function, function == &stage.barrier);
+  for (StageFunction &update : stage.updates)
+    callback(update, true);
+}
+
 void alpa::forEachFunction(SlicedModule &sliced,
-                           function_ref<void(StageFunction &, bool isUpdate)> callback) {
-  for (Stage &stage : sliced.stages) {
-    for (auto *function :
-         {&stage.forward, &stage.backward, &stage.backwardInput, &stage.backwardWeight})
-      if (*function)
-        callback(**function, false);
-    for (StageFunction &update : stage.updates)
-      callback(update, true);
-  }
+                           function_ref<void(StageFunction &, bool isOnce)> callback) {
+  for (Stage &stage : sliced.stages)
+    forEachFunction(stage, callback);
 }
 
 static LogicalResult readFlows(SlicedModule &sliced) {
   LogicalResult result = success();
-  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+  forEachFunction(sliced, [&](StageFunction &function, bool isOnce) {
     for (Port &port : function.outputs) {
       ValueFlow &flow = sliced.flows[port.id];
       if (flow.stage >= 0)
         result = function.op.emitError() << "value " << port.id << " is made twice";
       flow.stage = function.stage;
       flow.mesh = sliced.stages[function.stage].meshIndex;
-      flow.perMicroBatch = !isUpdate;
+      flow.perMicroBatch = !isOnce;
       if (port.nextOf >= 0)
         sliced.nextVersion[port.nextOf] = port.id;
     }
   });
   if (failed(result) || failed(collectSums(sliced)))
     return failure();
-  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+  forEachFunction(sliced, [&](StageFunction &function, bool isOnce) {
     for (Port &port : function.inputs) {
       sliced.inputAt.try_emplace({port.id, function.stage}, port);
       auto flow = sliced.flows.find(port.id);
@@ -171,7 +177,7 @@ static LogicalResult readFlows(SlicedModule &sliced) {
         continue;
       }
       if (int64_t mesh = sliced.stages[function.stage].meshIndex; mesh != flow->second.mesh)
-        (isUpdate ? flow->second.updateMeshes : flow->second.microBatchMeshes).insert(mesh);
+        (isOnce ? flow->second.onceMeshes : flow->second.microBatchMeshes).insert(mesh);
     }
   });
   return result;

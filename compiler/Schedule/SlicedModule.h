@@ -39,6 +39,7 @@ struct Stage {
   MeshAttr mesh;
   int64_t meshIndex = 0; // Among those of the step.
   std::optional<StageFunction> forward, backward;
+  std::optional<StageFunction> barrier; // Once, between all forward and all backward runs.
   std::optional<StageFunction> backwardInput, backwardWeight; // Instead of `backward`.
   llvm::SmallVector<StageFunction> updates;                   // In order of k.
 
@@ -54,7 +55,7 @@ struct ValueFlow {
   int64_t mesh = -1;                         // Of that stage.
   bool perMicroBatch = false;                // Made by a forward or backward function.
   llvm::SetVector<int64_t> microBatchMeshes; // Other meshes whose forward or backward needs it.
-  llvm::SetVector<int64_t> updateMeshes;     // Other meshes whose update needs it.
+  llvm::SetVector<int64_t> onceMeshes;       // Other meshes whose barrier or update needs it.
 };
 
 /// A value that no stage makes: the sum of results of several stages' updates.
@@ -97,9 +98,11 @@ llvm::SmallVector<mlir::ModuleOp> stageModules(mlir::ModuleOp module);
 /// The meshes of the stage modules, each once, in the order of stages: program `on m`
 /// is that of number m.
 llvm::SmallVector<MeshAttr> meshesOf(mlir::ModuleOp module);
-/// Calls back for each function; `isUpdate` tells its phase.
+/// Calls back for each function in the order in which they run; `isOnce` tells whether it
+/// runs once a step (barrier and update) or for each micro-batch.
+void forEachFunction(Stage &stage, llvm::function_ref<void(StageFunction &, bool isOnce)> callback);
 void forEachFunction(SlicedModule &sliced,
-                     llvm::function_ref<void(StageFunction &, bool isUpdate)> callback);
+                     llvm::function_ref<void(StageFunction &, bool isOnce)> callback);
 /// The sums of stages and their parts, when it is known which values functions make.
 mlir::LogicalResult collectSums(SlicedModule &sliced);
 /// Checks their users and finds their members, when all users are known.

@@ -7,10 +7,14 @@
 using namespace mlir;
 using namespace alpa;
 
+static bool isUpdate(const StageFunction &function) {
+  return function.callee.getLeafReference().getValue().starts_with("update_");
+}
+
 LogicalResult alpa::collectSums(SlicedModule &sliced) {
   std::map<int64_t, StageSum> sums;
   LogicalResult result = success();
-  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+  forEachFunction(sliced, [&](StageFunction &function, bool) {
     for (const Port &port : function.outputs) {
       if (port.partOf < 0)
         continue;
@@ -21,8 +25,8 @@ LogicalResult alpa::collectSums(SlicedModule &sliced) {
       sum.id = port.partOf;
       if (!sum.type)
         sum.type = port.type;
-      if (!isUpdate)
-        result = emit() << " in each micro-batch; only results of the update are added up";
+      if (!isUpdate(function))
+        result = emit() << " outside of the update; only results of the update are added up";
       else if (port.type != sum.type)
         result = emit() << ": expected " << sum.type << ", got " << port.type;
       else if (sliced.isArgument(sum.id) || sliced.flows.contains(sum.id))
@@ -51,19 +55,19 @@ LogicalResult alpa::finishSums(SlicedModule &sliced) {
     if (auto results = sliced.resultsOf.find(sum.id); results != sliced.resultsOf.end())
       return sliced.main.emitError() << "result " << results->second.front() << " is sum " << sum.id
                                      << ", which a function has to pass on";
-    llvm::SetVector<int64_t> members = sliced.flows[sum.id].updateMeshes;
+    llvm::SetVector<int64_t> members = sliced.flows[sum.id].onceMeshes;
     for (auto &[stage, port] : sum.parts)
       members.insert(sliced.stages[stage].meshIndex);
     sum.members = members.takeVector();
     llvm::sort(sum.members);
   }
   LogicalResult result = success();
-  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+  forEachFunction(sliced, [&](StageFunction &function, bool) {
     for (const Port &port : function.inputs) {
       const StageSum *sum = byId.lookup(port.id);
       if (!sum)
         continue;
-      if (!isUpdate)
+      if (!isUpdate(function))
         result = function.op.emitError() << "uses sum " << sum->id << " before the update makes it";
       else if (port.type != sum->type)
         result = function.op.emitError()

@@ -13,20 +13,19 @@ StepValues::StepValues(SlicedModule &sliced) : numMicroBatches(sliced.numMicroBa
     if (auto it = sliced.nextVersion.find(argument); it != sliced.nextVersion.end())
       value.next = it->second;
   }
-  forEachFunction(sliced,
-                  [&](StageFunction &function, bool isUpdate) { read(function, isUpdate); });
+  forEachFunction(sliced, [&](StageFunction &function, bool isOnce) { read(function, isOnce); });
 }
 
-void StepValues::read(const StageFunction &function, bool isUpdate) {
+void StepValues::read(const StageFunction &function, bool isOnce) {
   for (const Port &port : function.outputs) {
     Known &value = known[port.id];
-    value.perMicroBatch = !isUpdate;
+    value.perMicroBatch = !isOnce;
     if (port.accumulate == "last")
       value.versions = port.nextOf >= 0 ? Versions::Last : Versions::Any;
     else if (port.accumulate == "concat")
       value.versions = Versions::Apart;
     else
-      value.versions = isUpdate ? Versions::Once : Versions::Summed;
+      value.versions = isOnce ? Versions::Once : Versions::Summed;
     value.partOf = port.partOf;
     if (port.partOf >= 0)
       known[port.partOf].parts.push_back(port.id); // `value` may have moved.
@@ -35,7 +34,7 @@ void StepValues::read(const StageFunction &function, bool isUpdate) {
 
 Content StepValues::wanted(int64_t value, int64_t microBatch) const {
   const Known &info = at(value);
-  bool isUpdate = microBatch < 0;
+  bool isOnce = microBatch < 0;
   if (!info.parts.empty()) {
     Content parts;
     for (int64_t part : info.parts)
@@ -47,7 +46,7 @@ Content StepValues::wanted(int64_t value, int64_t microBatch) const {
     return {{info.next, microBatch - 1, microBatch}};
   if (!info.perMicroBatch)
     return {{value, -1, 0}};
-  if (!isUpdate)
+  if (!isOnce)
     return {{value, microBatch, microBatch + 1}};
   if (info.isBatch) // Of one micro-batch; slicing refuses others.
     return {{value, 0, 1}};

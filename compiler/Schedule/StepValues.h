@@ -28,8 +28,8 @@ class StepValues {
 public:
   explicit StepValues(SlicedModule &sliced);
 
-  /// What an argument with this value has to be in a run for `microBatch` (-1 in an
-  /// update), or a result of the step.
+  /// What an argument with this value has to be in a run for `microBatch` (-1 in a
+  /// barrier or an update), or a result of the step.
   Content wanted(int64_t value, int64_t microBatch) const;
   /// Whether any micro-batch's version will do instead: a value that does not depend
   /// on the batch.
@@ -49,7 +49,7 @@ private:
     int64_t partOf = -1; // The sum of stages that this adds to.
     llvm::SmallVector<int64_t, 0> parts; // Of a sum of stages.
   };
-  void read(const StageFunction &function, bool isUpdate);
+  void read(const StageFunction &function, bool isOnce);
   const Known &at(int64_t value) const { return known.find(value)->second; }
 
   int64_t numMicroBatches;

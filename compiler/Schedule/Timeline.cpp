@@ -4,6 +4,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include <limits>
+#include <utility>
 
 using namespace alpa;
 
@@ -29,10 +30,13 @@ class Follower {
 public:
   Follower(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists, SendFunction send)
       : problem(problem), lists(lists), send(send), numStages(problem.numStages()),
-        next(lists.size(), 0), isAwake(lists.size(), true), isBegun(lists.size(), false) {
+        next(lists.size(), 0), isAwake(lists.size(), true), isBegun(lists.size(), false),
+        barriers(lists.size(), 0) {
     timeline.spans.resize(lists.size());
-    for (int64_t stage = 0; stage < numStages; ++stage)
+    for (int64_t stage = 0; stage < numStages; ++stage) {
       seconds.push_back(problem.secondsOf(stage));
+      barriers[problem.meshOf[stage]] += seconds.back().barrier;
+    }
     size_t size = numStages * problem.numMicroBatches;
     inputs.assign(size, kNever);
     gradients.assign(size, kNever);
@@ -81,6 +85,8 @@ private:
     if (ready == kNever)
       return false;
     Timeline::Span &span = timeline.spans[mesh];
+    if (!isForward)
+      span.end += std::exchange(barriers[mesh], 0);
     double begin = std::max(span.end, ready);
     if (!isBegun[mesh])
       span.begin = begin;
@@ -122,6 +128,7 @@ private:
   std::vector<int64_t> before; // The stage that waits for each one's gradient; -1 if none.
   std::vector<size_t> next, awake;
   std::vector<bool> isAwake, isBegun;
+  std::vector<double> barriers; // Of each mesh, until it was there.
   /// By stage and micro-batch: when it arrives, and when the forward run ended.
   std::vector<double> inputs, gradients, ends;
 };

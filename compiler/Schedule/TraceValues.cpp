@@ -18,8 +18,8 @@ public:
 private:
   struct Runs {
     const StageFunction *function;
-    bool isUpdate;
-    std::vector<RunOp> runs; // By micro-batch; of an update one.
+    bool isOnce;
+    std::vector<RunOp> runs; // By micro-batch, or one.
   };
   struct Outputs {
     int64_t value;
@@ -64,10 +64,10 @@ private:
 } // namespace
 
 void Tracer::listFunctions() {
-  forEachFunction(sliced, [&](StageFunction &function, bool isUpdate) {
+  forEachFunction(sliced, [&](StageFunction &function, bool isOnce) {
     runsOf[function.callee] = runs.size();
-    runs.push_back({&function, isUpdate, {}});
-    runs.back().runs.resize(isUpdate ? 1 : sliced.numMicroBatches);
+    runs.push_back({&function, isOnce, {}});
+    runs.back().runs.resize(isOnce ? 1 : sliced.numMicroBatches);
   });
 }
 
@@ -188,10 +188,10 @@ LogicalResult Tracer::enterRun(Runs &info, RunOp op, int64_t mesh) {
     return op.emitError() << "alpa_programs_c4: stage " << info.function->stage << " lies on mesh "
                           << home << ", not on mesh " << mesh;
   int64_t microBatch = op.getMicroBatch() ? int64_t(*op.getMicroBatch()) : -1;
-  if (info.isUpdate ? microBatch != -1 : microBatch < 0 || microBatch >= sliced.numMicroBatches)
+  if (info.isOnce ? microBatch != -1 : microBatch < 0 || microBatch >= sliced.numMicroBatches)
     return op.emitError() << "alpa_programs_c4: expected "
-                          << (info.isUpdate ? "no micro-batch" : "a micro-batch below ")
-                          << (info.isUpdate ? "" : std::to_string(sliced.numMicroBatches));
+                          << (info.isOnce ? "no micro-batch" : "a micro-batch below ")
+                          << (info.isOnce ? "" : std::to_string(sliced.numMicroBatches));
   RunOp &known = info.runs[std::max<int64_t>(microBatch, 0)];
   if (known) {
     InFlightDiagnostic diagnostic = op.emitError() << "alpa_programs_c4: the function runs again";
@@ -211,7 +211,7 @@ LogicalResult Tracer::run(const MeshProgram &program, const Instruction &instruc
   Runs &info = runs[it->second];
   if (failed(enterRun(info, op, program.mesh)))
     return failure();
-  int64_t microBatch = info.isUpdate ? -1 : int64_t(*op.getMicroBatch());
+  int64_t microBatch = info.isOnce ? -1 : int64_t(*op.getMicroBatch());
   for (auto [index, port] : llvm::enumerate(info.function->inputs)) {
     uint32_t buffer = operand(instruction, index);
     if (!isRight(contents[buffer], port.id, microBatch)) {
@@ -355,7 +355,7 @@ LogicalResult Tracer::checkRuns() {
       if (!run) {
         func::FuncOp function = info.function->op;
         InFlightDiagnostic diagnostic = function.emitError() << "alpa_programs_c4: never runs";
-        if (!info.isUpdate)
+        if (!info.isOnce)
           diagnostic << " for micro-batch " << microBatch;
         return diagnostic;
       }

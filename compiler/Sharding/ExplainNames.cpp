@@ -11,7 +11,8 @@ using namespace alpa;
 using namespace mlir;
 
 const char *alpa::phaseName(OpPhase phase) {
-  return phase == OpPhase::Forward ? "forward" : phase == OpPhase::Backward ? "backward" : "update";
+  static constexpr llvm::StringLiteral names[] = {"forward", "barrier", "backward", "update"};
+  return names[static_cast<unsigned>(phase)].data();
 }
 
 std::string alpa::whereIs(Value value, Operation *op) {

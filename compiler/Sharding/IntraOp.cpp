@@ -62,9 +62,10 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
 
 void alpa::reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result) {
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices);
-  result.forwardSeconds = phases[0];
-  result.backwardSeconds = phases[1];
-  result.updateSeconds = phases[2];
+  result.forwardSeconds = phases[unsigned(OpPhase::Forward)];
+  result.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
+  result.backwardSeconds = phases[unsigned(OpPhase::Backward)];
+  result.updateSeconds = phases[unsigned(OpPhase::Update)];
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
   result.temporaryBytes = use.temporaryBytes();

@@ -65,6 +65,7 @@ struct IntraOpResult {
   /// With status infeasible only `solution` and `choices` are set.
   double forwardSeconds = 0;  // One micro-batch.
   double backwardSeconds = 0; // One micro-batch.
+  double barrierSeconds = 0;  // Once a step.
   double updateSeconds = 0;   // Once a step.
   /// Of `backwardSeconds`, and per device, where the backward phase is split
   /// (BackwardParts.h): its weight part, and what waits for that.
@@ -77,7 +78,7 @@ struct IntraOpResult {
   int64_t activationBytes = 0;
   int64_t temporaryBytes = 0;
   /// Of each phase: what its function holds besides arguments and results.
-  std::array<int64_t, 3> scratchBytes = {};
+  std::array<int64_t, 4> scratchBytes = {}; // In the order of OpPhase.
   Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.

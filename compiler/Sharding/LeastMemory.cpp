@@ -87,6 +87,8 @@ static llvm::StringRef phaseName(OpPhase phase) {
   switch (phase) {
   case OpPhase::Forward:
     return "forward";
+  case OpPhase::Barrier:
+    return "barrier";
   case OpPhase::Backward:
     return "backward";
   case OpPhase::Update:

@@ -52,8 +52,9 @@ public:
 private:
   /// What reads a value.
   struct Uses {
-    int64_t first[kNumPhases] = {-1, -1, -1}, last[kNumPhases] = {-1, -1, -1};
+    int64_t first[kNumPhases] = {-1, -1, -1, -1}, last[kNumPhases] = {-1, -1, -1, -1};
     bool outside = false; // By another stage, or as a result of the step.
+    bool isIn(OpPhase phase) const { return last[unsigned(phase)] >= 0; }
   };
 
   /// XLA orders a function's ops so that little is alive at a time. An optimizer
@@ -116,12 +117,16 @@ private:
         Operation *top = block->findAncestorOpInBlock(*user);
         if (!top || !builder.isInStage(top)) {
           bool ends = top && top->hasTrait<OpTrait::IsTerminator>();
-          if (!values[index].isInput && !ends && top && opPhaseOf(top) == OpPhase::Update)
+          bool isRead = !values[index].isInput && !ends && top;
+          if (isRead && opPhaseOf(top) == OpPhase::Update)
             updated.insert(index);
+          bool isMet = isRead && opPhaseOf(top) == OpPhase::Barrier;
+          if (isMet)
+            met.insert(index);
           uses[index].outside = true;
           if (ends)
             kept[index] = std::max(kept.lookup(index), copiesKept(user, value));
-          else
+          else if (!isMet)
             sent.insert(index);
         } else if (user != top) { // Captured by a region.
           int64_t time = timeOf(top);
@@ -164,54 +169,82 @@ private:
       live.items.push_back(item);
   }
 
-  int64_t phaseBegin(unsigned phase) const { return phase == 0 ? 0 : live.phaseEnd[phase - 1]; }
-  int64_t backwardEnd() const { return live.phaseEnd[1]; }
+  int64_t beginOf(OpPhase phase) const {
+    return phase == OpPhase::Forward ? 0 : live.phaseEnd[unsigned(phase) - 1];
+  }
+  int64_t endOf(OpPhase phase) const { return live.phaseEnd[unsigned(phase)]; }
+  int64_t backwardEnd() const { return endOf(OpPhase::Backward); }
 
   void addInput(unsigned index) {
     const Uses &use = uses[index];
     if (isStateArgument(values[index].value))
       return add(index, Lifetime::State, 1, 0, live.end());
-    bool isForward = use.last[0] >= 0, isBackward = use.last[1] >= 0;
+    bool isForward = use.isIn(OpPhase::Forward), isBackward = use.isIn(OpPhase::Backward);
+    Operation *maker = values[index].value.getDefiningOp();
+    bool isOfBarrier = maker && opPhaseOf(maker) == OpPhase::Barrier;
     // All micro-batches of a batch argument are there from the start; a value of
     // another stage comes when it is needed.
     if (llvm::isa<BlockArgument>(values[index].value) || (isForward && isBackward))
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
-    else if (isForward || isBackward)
-      add(index, Lifetime::Temporary, 1, phaseBegin(isBackward), live.phaseEnd[isBackward]);
-    if (use.last[2] >= 0)
-      add(index, Lifetime::Temporary, 1, phaseBegin(2), live.phaseEnd[2]);
+    else if (isForward || isBackward) {
+      OpPhase phase = isForward ? OpPhase::Forward : OpPhase::Backward;
+      add(index, Lifetime::Temporary, 1, beginOf(phase), endOf(phase));
+    }
+    for (OpPhase phase : {OpPhase::Barrier, OpPhase::Update})
+      if (use.isIn(phase) && !(isOfBarrier && phase == OpPhase::Barrier))
+        add(index, Lifetime::Temporary, 1, beginOf(phase), endOf(phase));
   }
 
   void addResult(unsigned index) {
     const Uses &use = uses[index];
-    unsigned phase = static_cast<unsigned>(opPhaseOf(values[index].value.getDefiningOp()));
-    int64_t begin = phaseBegin(phase), end = live.phaseEnd[phase];
-    bool isUpdated = phase < 2 && (use.last[2] >= 0 || updated.contains(index));
+    OpPhase phase = opPhaseOf(values[index].value.getDefiningOp());
+    if (phase == OpPhase::Barrier)
+      return addMet(index);
+    bool isOfUpdate = phase == OpPhase::Update;
+    int64_t begin = beginOf(phase), end = endOf(phase);
+    bool isUpdated = !isOfUpdate && (use.isIn(OpPhase::Update) || updated.contains(index));
     bool isSummed = isUpdated && options.numMicroBatches > 1;
+    bool isMet = use.isIn(OpPhase::Barrier) || met.contains(index);
     auto next = replaced.find(index);
+    if (isMet && !isSummed)
+      add(index, Lifetime::Temporary, 1, 0, endOf(OpPhase::Barrier));
     if (isSummed)
       add(index, Lifetime::State, 1, 0, live.end());
-    else if (phase < 2 && options.numMicroBatches > 1 && next == replaced.end())
+    else if (!isOfUpdate && options.numMicroBatches > 1 && next == replaced.end())
       add(index, Lifetime::State, kept.lookup(index), 0, live.end());
-    if (phase == 0 && use.last[1] >= 0) {
+    if (phase == OpPhase::Forward && use.isIn(OpPhase::Backward)) {
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
       if (isUpdated && !isSummed)
         add(index, Lifetime::Temporary, 1, backwardEnd(), live.end());
       return;
     }
     // This micro-batch's share of a sum, until it is added.
+    if (isMet && !isUpdated)
+      return add(index, Lifetime::Temporary, 1, begin, end);
     if (isUpdated)
       return add(index, Lifetime::Temporary, 1, begin, isSummed ? end : live.end());
     if (next != replaced.end())
       return addNextState(index, next->second);
     if (use.outside) {
       add(index, Lifetime::Temporary, 1, begin, end);
-      if (phase < 2 && sent.contains(index))
+      if (!isOfUpdate && sent.contains(index))
         add(index, Lifetime::Temporary, std::min(kSendsUnderway, options.numMicroBatches - 1), 0,
             backwardEnd());
       return;
     }
     if (values[index].materialized)
+      add({index, Lifetime::Temporary, 1, {birth[index], lastUse(index) + 1}, -1, true});
+  }
+
+  /// What the barrier makes is there once, for the backward runs of all micro-batches and
+  /// for the update.
+  void addMet(unsigned index) {
+    const Uses &use = uses[index];
+    bool isUpdated = use.isIn(OpPhase::Update) || updated.contains(index) || kept.contains(index);
+    if (isUpdated || use.isIn(OpPhase::Backward) || use.outside)
+      add(index, Lifetime::Temporary, 1, beginOf(OpPhase::Barrier),
+          isUpdated ? live.end() : backwardEnd());
+    else if (values[index].materialized)
       add({index, Lifetime::Temporary, 1, {birth[index], lastUse(index) + 1}, -1, true});
   }
 
@@ -247,6 +280,7 @@ private:
   std::vector<Uses> uses;
   std::vector<int64_t> birth;
   llvm::DenseSet<unsigned> updated;       // By an update of another stage.
+  llvm::DenseSet<unsigned> met;           // By the barrier of another stage.
   llvm::DenseSet<unsigned> sent;          // To another stage.
   llvm::DenseMap<unsigned, int64_t> kept; // Results of the step: buffers until its end.
   llvm::DenseMap<unsigned, unsigned> replaced;

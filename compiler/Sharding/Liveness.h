@@ -1,8 +1,8 @@
 //===- Liveness.h - when a stage's values take up memory ---------*- C++ -*-===//
 //
-// The liveness order numbers the stage's ops: those of the forward phase, then
-// backward, then update, as each phase becomes a function of its own; forward and
-// backward in program order, update result by result. Arguments of a function stay
+// The liveness order numbers the stage's ops: those of the forward phase, then the
+// barrier, backward, then update, as each phase becomes a function of its own; the
+// first three in program order, update result by result. Arguments of a function stay
 // until it returns:
 //
 //   state         parameters, optimizer state, gradients that are summed over
@@ -10,6 +10,8 @@
 //                 update (one for each micro-batch if they are joined): always
 //   activations   from forward to backward: for all micro-batches in flight,
 //                 throughout forward and backward
+//   joined        sums for the barrier: until it is over; what it makes for backward:
+//                 from there to the end of backward; counted as temporaries
 //   temporaries   results of a function that are no activations: as long as it
 //                 runs. Others: from the op that makes them to the last one that
 //                 reads them

@@ -16,6 +16,8 @@ using namespace mlir;
 
 OpPhase alpa::opPhaseOf(Operation *op) {
   if (auto attr = op->getAttrOfType<StringAttr>("alpa.phase")) {
+    if (attr.getValue() == "barrier")
+      return OpPhase::Barrier;
     if (attr.getValue() == "backward")
       return OpPhase::Backward;
     if (attr.getValue() == "update")

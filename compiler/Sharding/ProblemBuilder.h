@@ -24,9 +24,14 @@
 
 namespace alpa {
 
-enum class OpPhase : uint8_t { Forward, Backward, Update };
-inline constexpr unsigned kNumPhases = 3;
+/// In the order in which a step runs them. The barrier runs once, between the forward
+/// runs of all micro-batches and their backward runs.
+enum class OpPhase : uint8_t { Forward, Barrier, Backward, Update };
+inline constexpr unsigned kNumPhases = 4;
 OpPhase opPhaseOf(mlir::Operation *op);
+inline bool runsOnce(OpPhase phase) {
+  return phase == OpPhase::Barrier || phase == OpPhase::Update;
+}
 
 /// A spec per choice of a node, as distinct specs and an index per choice.
 struct SpecTable {
@@ -144,9 +149,7 @@ public:
   /// How the terms of a value with `sumOf` become what the update reads.
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
-  int64_t weight(OpPhase phase) const {
-    return phase == OpPhase::Update ? 1 : options.numMicroBatches;
-  }
+  int64_t weight(OpPhase phase) const { return runsOnce(phase) ? 1 : options.numMicroBatches; }
   int64_t fixedPicoseconds() const;
 
 private:

@@ -152,9 +152,10 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
     }
   }
   std::array<double, kNumPhases> phases = builder.phaseSeconds(choices);
-  point->times.forwardSeconds = phases[0];
-  point->times.backwardSeconds = phases[1];
-  point->times.updateSeconds = phases[2];
+  point->times.forwardSeconds = phases[unsigned(OpPhase::Forward)];
+  point->times.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
+  point->times.backwardSeconds = phases[unsigned(OpPhase::Backward)];
+  point->times.updateSeconds = phases[unsigned(OpPhase::Update)];
   point->choices = std::move(choices);
   return point;
 }

@@ -54,7 +54,7 @@ public:
   }
 
 private:
-  enum { Forward, Backward, Update };
+  enum { Forward, Barrier, Backward, Update };
 
   LogicalResult fail(const llvm::Twine &message) {
     return emitError(getOperation().getLoc(), "alpa-cluster-layers: " + message);
@@ -83,7 +83,10 @@ private:
       }
       if (!op.hasAttr("alpa.eqn"))
         return op.emitOpError() << "has no alpa.eqn; run alpa-import first";
-      phases[phase.getValue() == "forward" ? Forward : Backward].push_back(&op);
+      phases[phase.getValue() == "forward"   ? Forward
+             : phase.getValue() == "barrier" ? Barrier
+                                             : Backward]
+          .push_back(&op);
     }
     return success();
   }
@@ -138,6 +141,9 @@ private:
     }
     numLayers += layering.numLayers;
 
+    // What needs all examples at once runs where the last of them are.
+    for (Operation *op : phases[Barrier])
+      layerOfOp[op] = layering.numLayers - 1;
     for (auto [unit, eqn] : llvm::enumerate(units.eqns)) {
       layerOfEqn[eqn] = layering.layerOfUnit[unit];
       if (!units.isMoved(unit))
@@ -255,7 +261,7 @@ private:
     llvm::erase_if(phases[Backward], [&](Operation *op) { return !tagged.contains(op); });
   }
 
-  SmallVector<Operation *> phases[3];
+  SmallVector<Operation *> phases[4];
   std::map<int64_t, unsigned> layerOfEqn, keptEqns; // The latter without moved ones.
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
 };

@@ -17,10 +17,12 @@ static ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages, int64_t numM
   ScheduleProblem problem = oneStagePerMesh(int64_t(stages.size()), numMicroBatches);
   if (!meshOf.empty())
     problem.meshOf.assign(meshOf.begin(), meshOf.end());
-  for (const StageTimes &time : stages)
-    problem.seconds.push_back({time.forwardSeconds,
-                               time.backwardSeconds - time.backwardWeightSeconds,
-                               time.backwardWeightSeconds, time.forthSeconds, time.backSeconds});
+  for (const StageTimes &time : stages) {
+    problem.seconds.push_back(
+        {time.forwardSeconds, time.backwardSeconds - time.backwardWeightSeconds,
+         time.backwardWeightSeconds, time.forthSeconds, time.backSeconds, time.barrierSeconds});
+    problem.hasBarrier |= time.barrierSeconds > 0;
+  }
   return problem;
 }
 

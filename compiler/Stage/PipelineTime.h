@@ -9,7 +9,7 @@
 
 namespace alpa {
 
-/// Seconds of one stage: for a micro-batch, and for the update after all of them.
+/// Seconds of one stage: for a micro-batch, and once for the barrier and the update.
 /// `forthSeconds` are those of sending to the next stage, `backSeconds` of that
 /// one sending back, latency included; the next send need not wait for a latency.
 struct StageTimes {
@@ -17,6 +17,7 @@ struct StageTimes {
   double forthSeconds = 0, backSeconds = 0;
   double forthLatencySeconds = 0, backLatencySeconds = 0;
   double backwardWeightSeconds = 0; // Part of `backwardSeconds`, if the schedule splits it.
+  double barrierSeconds = 0;        // Behind all forward runs of the mesh.
 };
 
 /// A schedule's order for some stages.

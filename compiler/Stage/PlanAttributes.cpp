@@ -6,6 +6,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "compiler/Sharding/CaptureShardings.h"
+#include "compiler/Sharding/ProblemBuilder.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/Builders.h"
@@ -130,6 +131,9 @@ private:
     const IntraOpResult &result = *stage.result;
     const Solution &solution = result.solution;
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
+    auto scratchBytes = [&](OpPhase phase) {
+      return integer(result.scratchBytes[unsigned(phase)]);
+    };
     SmallVector<NamedAttribute> predicted{
         named("forward_seconds", seconds(result.forwardSeconds)),
         named("backward_seconds", seconds(result.backwardSeconds)),
@@ -140,21 +144,27 @@ private:
         named("state_bytes", integer(result.stateBytes)),
         named("activation_bytes", integer(result.activationBytes)),
         named("temporary_bytes", integer(result.temporaryBytes)),
-        named("forward_scratch_bytes", integer(result.scratchBytes[0])),
-        named("backward_scratch_bytes", integer(result.scratchBytes[1])),
-        named("update_scratch_bytes", integer(result.scratchBytes[2])),
+        named("forward_scratch_bytes", scratchBytes(OpPhase::Forward)),
+        named("backward_scratch_bytes", scratchBytes(OpPhase::Backward)),
+        named("update_scratch_bytes", scratchBytes(OpPhase::Update)),
         named("micro_batches_in_flight", integer(stage.flights.inFlight)),
         named("peak_bytes", integer(stage.peakBytes)),
         named("rematerialized_layers", integer(countRematerialized(stage))),
     };
+    if (flopsOf.contains("barrier"))
+      predicted.append({
+          named("barrier_seconds", seconds(result.barrierSeconds)),
+          named("barrier_flops", builder.getF64FloatAttr(flopsOf["barrier"])),
+          named("barrier_scratch_bytes", scratchBytes(OpPhase::Barrier)),
+      });
     if (plan.schedule->splitsBackward) {
       // Each part holds no more inside than the whole.
       double weight = result.backwardWeightSeconds;
       predicted.append({
           named("backward_input_seconds", seconds(result.backwardSeconds - weight)),
           named("backward_weight_seconds", seconds(weight)),
-          named("backward_input_scratch_bytes", integer(result.scratchBytes[1])),
-          named("backward_weight_scratch_bytes", integer(result.scratchBytes[1])),
+          named("backward_input_scratch_bytes", scratchBytes(OpPhase::Backward)),
+          named("backward_weight_scratch_bytes", scratchBytes(OpPhase::Backward)),
           named("waiting_bytes", integer(result.waitingBytes)),
           named("micro_batches_waiting", integer(stage.flights.waiting)),
           named("forth_seconds", seconds(stage.sends.forth)),

@@ -83,10 +83,11 @@ public:
   }
 
 private:
-  /// A gradient that another layer made.
+  /// A gradient that another layer made, or what the barrier made of all micro-batches.
   bool comesIn(Value value) const {
     Operation *source = value.getDefiningOp();
-    return source && isPhase(source, "backward") && layerOf(source) != layer;
+    return source && (isPhase(source, "barrier") ||
+                      (isPhase(source, "backward") && layerOf(source) != layer));
   }
   bool reads(Operation *op, llvm::function_ref<bool(Value)> which) const {
     return llvm::any_of(getUsedValues(op), which);

@@ -25,7 +25,9 @@ void RepeatedOps::taint(func::FuncOp main, Value value) {
       continue;
     for (Operation *user : next.getUsers()) {
       Operation *op = main.front().findAncestorOpInBlock(*user);
-      if (phaseOf(op) != Phase::Update && !op->hasTrait<OpTrait::IsTerminator>())
+      std::optional<Phase> phase = phaseOf(op);
+      if (phase != Phase::Update && phase != Phase::Barrier &&
+          !op->hasTrait<OpTrait::IsTerminator>())
         llvm::append_range(worklist, op->getResults());
     }
   }

@@ -90,22 +90,36 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
   return llvm::Error::success();
 }
 
+/// Whether something runs once between the forward runs of all micro-batches and their
+/// backward runs.
+static bool hasBarrier(func::FuncOp main) {
+  return llvm::any_of(main.front(), [](Operation &op) {
+    auto phase = op.getAttrOfType<StringAttr>(attr::phase);
+    return phase && phase.getValue() == "barrier";
+  });
+}
+
 /// A list of names; for "auto" those with one stage on each mesh and whole backward
-/// phases.
+/// phases. A step with a barrier has gpipe instead of any that is not like it.
 llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
   constexpr StringLiteral kAuto = "1f1b,1f1b-overlap,gpipe";
   SmallVector<StringRef> names;
+  bool meets = hasBarrier(main);
   (schedule == "auto" ? StringRef(kAuto) : StringRef(schedule)).split(names, ',');
   for (StringRef name : names) {
     const ScheduleInfo *info = findSchedule(name.trim());
     if (!info)
       return fail("unknown schedule '" + name + "'; expected " + scheduleNames() +
                   ", several of them with commas between, or auto");
+    if (meets && !info->takesBarrier && info->name != "custom")
+      info = findSchedule("gpipe");
     if (info->name == "custom")
       return fail("schedule 'custom' is one of alpa-build-schedule; search with the schedule that "
                   "its steps are like");
     bool isInterleaved = info->name == "interleaved-1f1b";
-    (isInterleaved || virtualStages > 1 ? virtualTried : tried).schedules.push_back(info);
+    auto &schedules = (isInterleaved || virtualStages > 1 ? virtualTried : tried).schedules;
+    if (!llvm::is_contained(schedules, info))
+      schedules.push_back(info);
     if (virtualStages > 1 && !info->takesSeveralStages)
       return fail("virtual-stages needs a schedule that takes several stages on a mesh, such as "
                   "interleaved-1f1b; got '" +

@@ -81,9 +81,9 @@ LogicalResult SlicePlan::planOutput(int64_t index) {
   bool perMicroBatch = numMicroBatches > 1 && (reduction == "sum" || reduction == "concat");
   std::optional<Key> home = homeOf(value);
   int64_t known = knownFrom.lookup(value);
-  // A sum or a mean that the update makes is made of all micro-batches.
-  bool isOfUpdate = known > 0 || (home && home->second >= 2);
-  if (isOfUpdate && numMicroBatches > 1 && reduction == "concat")
+  // What runs once is made of all micro-batches.
+  bool isOfAll = known > 0 || (home && runsOnce(home->second));
+  if (isOfAll && numMicroBatches > 1 && reduction == "concat")
     return value.getDefiningOp()->emitError()
            << resultName(index) << " is computed once a step, but has a part for each of "
            << numMicroBatches
@@ -92,13 +92,13 @@ LogicalResult SlicePlan::planOutput(int64_t index) {
     BlockArgument carried = carriedArgs[index];
     int64_t stage = carried ? ownerOf(carried) : stageOf(value.getDefiningOp()).value_or(0);
     Accumulate kind = reduction == "sum" ? Accumulate::Sum : Accumulate::Concat;
-    if (perMicroBatch && !isOfUpdate)
+    if (perMicroBatch && !isOfAll)
       outputThrough(stage, 0, value, index, kind);
     else
-      outputThrough(stage, std::max<int64_t>(known, 2), value, index, Accumulate::None);
+      outputThrough(stage, std::max(known, kUpdateRank), value, index, Accumulate::None);
     return success();
   }
-  if (home->second < 2)
+  if (!runsOnce(home->second))
     return planMicroBatchOutput(index, cast<OpResult>(value));
   outputFrom(pieces.find(*home)->second, value, index, Accumulate::None);
   return success();
@@ -121,7 +121,7 @@ LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
     return main.emitError() << resultName(index) << " is batch argument " << arg.getArgNumber()
                             << ", which has a value for each of " << numMicroBatches
                             << " micro-batches; give it the reduction `concat` or `sum`";
-  outputThrough(stage, 2, arg, index, Accumulate::None);
+  outputThrough(stage, kUpdateRank, arg, index, Accumulate::None);
   return success();
 }
 
@@ -138,7 +138,7 @@ LogicalResult SlicePlan::planMicroBatchOutput(int64_t index, OpResult value) {
     return success();
   }
   // A sum leaves from the update.
-  outputThrough(piece.stage, 2, value, index, Accumulate::None);
+  outputThrough(piece.stage, kUpdateRank, value, index, Accumulate::None);
   return success();
 }
 

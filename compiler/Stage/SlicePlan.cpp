@@ -26,8 +26,8 @@ StringRef alpa::stringify(Accumulate kind) {
 
 std::string Piece::name() const {
   if (isUpdate())
-    return "update_" + std::to_string(rank - 2);
-  return rank == 0 ? "forward" : "backward";
+    return "update_" + std::to_string(rank - kUpdateRank);
+  return stringifyPhase(Phase(rank)).str();
 }
 
 LogicalResult SlicePlan::compute() {
@@ -88,10 +88,11 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
       return;
     auto [fromStage, fromRank] = *from;
     // What the update gets from another stage's update comes one function later.
-    if (*phase == Phase::Update && fromRank >= 2)
+    if (*phase == Phase::Update && fromRank >= kUpdateRank)
       rank = std::max(rank, fromRank + (fromStage != *stage));
     bool late = fromRank > rank ||
                 (fromRank == rank && *phase == Phase::Forward && fromStage > *stage) ||
+                (fromRank == rank && *phase == Phase::Barrier && fromStage != *stage) ||
                 (fromRank == rank && *phase == Phase::Backward && fromStage < *stage);
     if (!late)
       return;
@@ -99,7 +100,7 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
                                     << "runs in " << stringifyPhase(*phase) << " of stage "
                                     << *stage << ", before a value that it uses";
     diagnostic.attachNote(input.getLoc())
-        << "the value is made in " << stringifyPhase(Phase(std::min<int64_t>(fromRank, 2)))
+        << "the value is made in " << stringifyPhase(Phase(std::min(fromRank, kUpdateRank)))
         << " of stage " << fromStage;
     result = diagnostic;
   });
@@ -149,7 +150,7 @@ LogicalResult SlicePlan::collect() {
     piece.ops.insert(&op);
     LogicalResult result = success();
     llvm::for_each(getUsedValues(&op), [&](Value input) {
-      if (isa<BlockArgument>(input) && !isStateArgument(input) && piece.isUpdate() &&
+      if (isa<BlockArgument>(input) && !isStateArgument(input) && piece.runsOnce() &&
           numMicroBatches > 1 && succeeded(result))
         result = op.emitError() << "runs once a step and uses batch argument "
                                 << cast<BlockArgument>(input).getArgNumber()
@@ -199,7 +200,7 @@ void SlicePlan::need(Piece &piece, Value value) {
     result.source = value;
     result.spec = specOn(value, producer.stage);
   }
-  if (piece.isUpdate() && !producer.isUpdate())
+  if (piece.runsOnce() && !producer.runsOnce())
     producer.results[it->second].accumulate = isTainted(value) ? Accumulate::Sum : Accumulate::Last;
 }
 

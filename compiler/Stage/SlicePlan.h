@@ -18,6 +18,11 @@ namespace alpa {
 enum class Accumulate { None, Sum, Last, Concat };
 llvm::StringRef stringify(Accumulate kind);
 
+/// Of update_0; the functions before it are forward (0), barrier (1) and backward (2).
+inline constexpr int64_t kUpdateRank = 3;
+/// Whether a function of the rank runs once a step, not for each micro-batch.
+inline bool runsOnce(int64_t rank) { return rank == 1 || rank >= kUpdateRank; }
+
 /// One result of a stage function.
 struct PieceResult {
   mlir::Value source;
@@ -28,7 +33,7 @@ struct PieceResult {
   ShardingSpec spec;
 };
 
-/// One function of one stage: forward (rank 0), backward (1), update_k (2 + k).
+/// One function of one stage, update_k with rank 3 + k.
 struct Piece {
   int64_t stage = 0;
   int64_t rank = 0;
@@ -37,7 +42,9 @@ struct Piece {
   llvm::SmallVector<PieceResult> results;
   llvm::DenseMap<mlir::Value, unsigned> resultOf; // First entry in `results`.
 
-  bool isUpdate() const { return rank >= 2; }
+  bool isUpdate() const { return rank >= kUpdateRank; }
+  /// Not once for each micro-batch.
+  bool runsOnce() const { return alpa::runsOnce(rank); }
   std::string name() const;
 };
 

@@ -111,7 +111,7 @@ DictionaryAttr PieceBuilder::resultAttributes(const PieceResult &result) {
   NamedAttrList attributes;
   attributes.set(attr::value, builder.getI64IntegerAttr(result.id));
   attributes.set(attr::sharding, shardingAttr(result.spec));
-  if (!piece.isUpdate() && result.accumulate != Accumulate::None)
+  if (!piece.runsOnce() && result.accumulate != Accumulate::None)
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
   if (result.partOf)
     attributes.set(attr::partOf, builder.getI64IntegerAttr(plan.idOf(result.partOf)));

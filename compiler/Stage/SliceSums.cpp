@@ -7,9 +7,9 @@ using namespace mlir;
 using namespace alpa;
 
 int64_t SlicePlan::rankOfPart(Value value, int64_t stage) const {
-  int64_t rank = std::max<int64_t>(2, knownFrom.lookup(value));
+  int64_t rank = std::max(kUpdateRank, knownFrom.lookup(value));
   if (std::optional<Key> home = homeOf(value))
-    rank = std::max(rank, home->second + (home->second >= 2 && home->first != stage));
+    rank = std::max(rank, home->second + (home->second >= kUpdateRank && home->first != stage));
   return rank;
 }
 

@@ -17,6 +17,7 @@ std::optional<Phase> alpa::phaseOf(Operation *op) {
     return std::nullopt;
   return llvm::StringSwitch<std::optional<Phase>>(phase.getValue())
       .Case("forward", Phase::Forward)
+      .Case("barrier", Phase::Barrier)
       .Case("backward", Phase::Backward)
       .Case("update", Phase::Update)
       .Default(std::nullopt);
@@ -26,6 +27,8 @@ StringRef alpa::stringifyPhase(Phase phase) {
   switch (phase) {
   case Phase::Forward:
     return "forward";
+  case Phase::Barrier:
+    return "barrier";
   case Phase::Backward:
     return "backward";
   case Phase::Update:

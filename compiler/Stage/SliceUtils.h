@@ -7,7 +7,9 @@
 
 namespace alpa {
 
-enum class Phase { Forward = 0, Backward = 1, Update = 2 };
+/// The barrier is what runs once, between the forward runs of all micro-batches and
+/// their backward runs.
+enum class Phase { Forward, Barrier, Backward, Update };
 
 std::optional<Phase> phaseOf(mlir::Operation *op);
 llvm::StringRef stringifyPhase(Phase phase);

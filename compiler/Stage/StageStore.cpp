@@ -85,22 +85,17 @@ static json::Value fromPoint(const StagePoint &point) {
   json::Array choices;
   for (unsigned choice : point.choices)
     choices.push_back(int64_t(choice));
-  return json::Array{std::move(choices),
-                     point.seconds,
-                     point.times.forwardSeconds,
-                     point.times.backwardSeconds,
-                     point.times.updateSeconds,
-                     point.stateBytes,
-                     point.activationBytes,
-                     point.steadyBytes,
-                     point.steadyTime,
-                     point.updateBytes,
-                     point.updateTime};
+  return json::Array{std::move(choices),         point.seconds,
+                     point.times.forwardSeconds, point.times.backwardSeconds,
+                     point.times.updateSeconds,  point.times.barrierSeconds,
+                     point.stateBytes,           point.activationBytes,
+                     point.steadyBytes,          point.steadyTime,
+                     point.updateBytes,          point.updateTime};
 }
 
 static bool toPoint(const json::Value &value, StagePoint &point) {
   const json::Array *fields = value.getAsArray();
-  if (!fields || fields->size() != 11 || !(*fields)[0].getAsArray())
+  if (!fields || fields->size() != 12 || !(*fields)[0].getAsArray())
     return false;
   for (const json::Value &choice : *(*fields)[0].getAsArray()) {
     std::optional<int64_t> number = choice.getAsInteger();
@@ -111,7 +106,7 @@ static bool toPoint(const json::Value &value, StagePoint &point) {
   bool isGood = true;
   unsigned at = 1;
   for (double *seconds : {&point.seconds, &point.times.forwardSeconds, &point.times.backwardSeconds,
-                          &point.times.updateSeconds})
+                          &point.times.updateSeconds, &point.times.barrierSeconds})
     isGood &= toSeconds(&(*fields)[at++], *seconds);
   for (int64_t *bytes : {&point.stateBytes, &point.activationBytes, &point.steadyBytes,
                          &point.steadyTime, &point.updateBytes, &point.updateTime}) {

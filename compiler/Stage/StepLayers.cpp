@@ -13,19 +13,24 @@ static bool isUpdate(Operation *op) {
   return op->getAttrOfType<StringAttr>(attr::phase).getValue() == "update";
 }
 
+/// Not for each micro-batch.
+static bool runsOnce(Operation *op) {
+  return isUpdate(op) || op->getAttrOfType<StringAttr>(attr::phase).getValue() == "barrier";
+}
+
 static Crossings findCrossings(const StepLayers &layers,
                                const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
   Crossings crossings;
   crossings.forwardBytes.assign(layers.opsOfLayer.size() + 1, 0);
   crossings.backwardBytes.assign(layers.opsOfLayer.size() + 1, 0);
   for (auto [source, layer] : layerOfOp) {
-    if (isUpdate(source))
+    if (runsOnce(source))
       continue;
     for (Value value : source->getResults()) {
       unsigned low = layer, high = layer;
       for (Operation *user : getUsers(value)) {
         auto it = layerOfOp.find(user);
-        if (it == layerOfOp.end() || isUpdate(user))
+        if (it == layerOfOp.end() || runsOnce(user))
           continue;
         low = std::min(low, it->second);
         high = std::max(high, it->second);

@@ -32,7 +32,8 @@ class Method(ABC):
     Attributes:
         num_micro_batches: parts of the batch that go through the stages one after another.
         micro_batch_semantics: what several micro-batches compute. `"exact"`: the results of
-            `jax.jit` on the whole batch; where that takes all examples at once, one micro-batch.
+            `jax.jit` on the whole batch, in one pass or with a barrier between all forward and
+            all backward runs (losses that compare examples); an error where neither does.
             `"relaxed"`: the same, but values that couple examples (router balance losses, batch
             statistics) are those of each micro-batch, as in Megatron. `"independent"`: each
             micro-batch is a batch of its own, and results are averaged, as in Alpa.
@@ -42,6 +43,7 @@ class Method(ABC):
             (gradients of weights fill what stages wait); or `"auto"` for the one of the
             first three whose plan takes the fewest seconds; or a `Schedule` of one's own,
             for which the search assumes the seconds and the memory of the one that it is like.
+            A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
             two with `"interleaved-1f1b"` and one with others.
         layers: how many layers stages are made from; 0 takes it from the model's repeated
@@ -215,11 +217,13 @@ class Method(ABC):
         """The counts to choose from, rising; without any given, all that divide the batch.
 
         Raises:
-            MethodError: none of the given numbers divides the batch.
+            MethodError: none of the given numbers divides the batch, or it is empty.
         """
         counts = self.num_micro_batches
         if isinstance(counts, int):
             return (counts,)
+        if batch_size == 0:
+            raise MethodError("the batch is empty", fix="pass a batch that has examples")
         given = range(1, batch_size + 1) if counts is None else sorted(set(counts))
         fitting = tuple(n for n in given if batch_size % n == 0)
         if not fitting:

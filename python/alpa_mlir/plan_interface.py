@@ -126,6 +126,8 @@ class Exactness:
         joins: of the values whose examples the update needs together.
         repeats: of the values of the whole batch that each micro-batch computes, as counts of
             tokens.
+        barriers: of the values that are needed of the whole batch before gradients can go back:
+            all forward runs come first, then these are computed once.
         estimates: of the values that each micro-batch takes from its own examples, by the
             wish of who planned.
     """
@@ -135,6 +137,7 @@ class Exactness:
     scales: tuple[str, ...] = ()
     joins: tuple[str, ...] = ()
     repeats: tuple[str, ...] = ()
+    barriers: tuple[str, ...] = ()
     estimates: tuple[str, ...] = ()
 
     @classmethod
@@ -152,6 +155,7 @@ class Exactness:
             places("scales"),
             places("joins"),
             places("repeats"),
+            places("barriers"),
             places("estimates"),
         )
 

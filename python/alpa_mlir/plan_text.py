@@ -83,9 +83,9 @@ def rematerialized_text(stage: StageInfo) -> str:
 
 
 def _stage_seconds(stage: StageInfo) -> str:
-    names = [("forward", "fwd"), ("backward", "bwd"), ("update", "upd")]
+    names = [("forward", "fwd"), ("barrier", "once"), ("backward", "bwd"), ("update", "upd")]
     if "backward_weight" in stage.functions:
-        names[1:2] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
+        names[2:3] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
     return "\n".join(
         f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
         for name, short in names
@@ -99,7 +99,7 @@ def plan_summary(plan: Plan) -> str:
     text = (
         f"plan of {plan.name}: {_count(len(plan.stages), 'stage')} on {_count(devices, 'device')}, "
         f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, "
-        f"schedule {plan.schedule}"
+        f"schedule {plan.schedule}{' with a barrier' if plan.exactness.barriers else ''}"
     )
     if "step_seconds" in plan.predicted:
         text += f", predicted step {seconds_text(plan.predicted['step_seconds'])}"
@@ -125,6 +125,8 @@ _MEANS = {
     "joins": "joins: values of single examples, of which the update reads those of the whole batch",
     "repeats": "repeats: values of the whole batch that each micro-batch computes from the batch's "
     "arguments",
+    "barriers": "a barrier: values that backward runs need of all examples at once; all forward "
+    "runs come first, then these are computed once",
     "estimates": "estimates, as micro_batch_semantics asks: values that couple examples, which "
     "each micro-batch takes of its own",
 }

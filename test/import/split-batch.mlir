@@ -12,7 +12,7 @@
 // A mean over a size that the program knows: terms, of which the update reads the sum. What
 // holds no example, and what is made of it, belongs to the update.
 
-// CHECK: module attributes {alpa.micro_batches = {estimates = [], exact = true, joins = [], repeats = [], scales = [], sums = ["{{.*}}", "{{.*}}"]}}
+// CHECK: module attributes {alpa.micro_batches = {barriers = [], estimates = [], exact = true, joins = [], repeats = [], scales = [], sums = ["{{.*}}", "{{.*}}"]}}
 // CHECK-LABEL: func.func @main(
 // CHECK-SAME: %[[W:.+]]: tensor<4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state"}, %[[X:.+]]: tensor<2x4xf32> {alpa.kind = "batch"}) -> (tensor<4xf32>, tensor<f32>, tensor<f32>)
 // CHECK: %[[SUM:.+]] = stablehlo.reduce({{.*}} dimensions = [0, 1] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x4xf32>
@@ -156,9 +156,9 @@ func.func @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i6
 
 // CHECK-LABEL: func.func @main(
 // CHECK-SAME: %[[W:.+]]: tensor<8x2xf32> {alpa.kind = "state"}, %[[X:.+]]: tensor<2x2xf32> {alpa.kind = "batch"}, %[[K:[a-z0-9]+]]: tensor<1xui32>
+// CHECK: %[[TWO:.+]] = stablehlo.constant {{.*}} dense<2>
 // CHECK: %[[K0:.+]] = stablehlo.reshape %[[K]] {{.*}}"forward"} : (tensor<1xui32>) -> tensor<ui32>
 // CHECK: %[[K1:.+]] = stablehlo.convert %[[K0]] {{.*}}"forward"} : (tensor<ui32>) -> tensor<i32>
-// CHECK: %[[TWO:.+]] = stablehlo.constant {{.*}} dense<2>
 // CHECK: %[[FIRST:.+]] = stablehlo.multiply %[[K1]], %[[TWO]]
 // CHECK: %[[B:.+]] = stablehlo.broadcast_in_dim %[[FIRST]], dims = [] {{.*}} -> tensor<2xi32>
 // CHECK: %[[I:.+]] = stablehlo.iota dim = 0 {{.*}} : tensor<2xi32>

@@ -4,7 +4,7 @@
 module {
   func.func private @main()
   module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1], devices = [0]>} {
-    // expected-error@+1 {{value 1 is part of sum 3 in each micro-batch; only results of the update are added up}}
+    // expected-error@+1 {{value 1 is part of sum 3 outside of the update; only results of the update are added up}}
     func.func private @backward() -> (tensor<f32> {alpa.value = 1 : i64, alpa.part_of = 3 : i64, alpa.sharding = #alpa.sharding<[]>})
   }
 }

@@ -16,7 +16,16 @@ from alpa_mlir.report.model import Activity, Memory
 if TYPE_CHECKING:
     from alpa_mlir.simulator import MemoryUse, Timeline
 
-KINDS = ("forward", "backward", "backward_input", "backward_weight", "update", "wait", "other")
+KINDS = (
+    "forward",
+    "barrier",
+    "backward",
+    "backward_input",
+    "backward_weight",
+    "update",
+    "wait",
+    "other",
+)
 _MOST_POINTS = 1500  # Of a memory curve; more cannot be told apart on a screen.
 
 

@@ -15,6 +15,7 @@ from alpa_mlir.report.model import Activity, ReportData
 HUES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#8c8c8c")
 KINDS = {
     "forward": "#0072b2",
+    "barrier": "#56b4e9",
     "backward": "#e69f00",
     "backward_input": "#e69f00",
     "backward_weight": "#d55e00",

@@ -68,6 +68,7 @@ def _bytes(count: float | None) -> str:
 
 LETTERS = {
     "forward": "F",
+    "barrier": "=",
     "backward": "B",
     "backward_input": "B",
     "backward_weight": "W",
@@ -82,8 +83,10 @@ def _chart(timeline: Timeline, width: int) -> str:
     step = timeline.step_seconds
     cut = any("backward_weight" in stage.functions for stage in timeline.plan.stages)
     weight = ", W its part for the weights" if cut else ""
+    meets = any("barrier" in stage.functions for stage in timeline.plan.stages)
+    barrier = ", = barrier" if meets else ""
     scale = f"a character is {seconds_text(step / width)}"
-    lines = [f"F forward, B backward{weight}, U update, . waiting; {scale}"]
+    lines = [f"F forward{barrier}, B backward{weight}, U update, . waiting; {scale}"]
     for mesh, spans in enumerate(timeline.spans):
         lines.append(f"mesh {mesh:>3} |{_row(spans, step, width)}|")
     return "\n".join(lines)

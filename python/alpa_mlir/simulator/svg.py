@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COLORS = {
     "forward": "#4c78a8",
+    "barrier": "#b279a2",
     "backward": "#72b7b2",
     "backward_input": "#72b7b2",
     "backward_weight": "#54a24b",

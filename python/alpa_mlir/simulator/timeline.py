@@ -180,8 +180,11 @@ class Timeline:
         for stage in self.plan.stages:
             if "forward_flops" not in stage.predicted:
                 return None
-            once = stage.predicted["forward_flops"] + stage.predicted.get("backward_flops", 0.0)
-            total += once * self.plan.num_micro_batches + stage.predicted.get("update_flops", 0.0)
+            each = stage.predicted["forward_flops"] + stage.predicted.get("backward_flops", 0.0)
+            total += each * self.plan.num_micro_batches
+            total += sum(
+                stage.predicted.get(f"{name}_flops", 0.0) for name in ("barrier", "update")
+            )
         return total
 
     @property

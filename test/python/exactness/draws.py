@@ -265,7 +265,7 @@ def samples_of_a_bayesian_network():
     return keyed(loss)
 
 
-@style(single=True, couples="examples change places")
+@style(single=True)
 def permutation_of_the_batch():
     def loss(params, b, key):
         other = jax.random.permutation(key, b["x"].shape[0])

@@ -64,7 +64,7 @@ def confusion_of_an_evaluation():
     return Case(step, (jnp.zeros((CLASSES, CLASSES), int), layers()), one(labelled))
 
 
-@style(couples="examples are sorted by their scores")
+@style
 def area_under_the_curve():
     def function(logits, b):
         scores, positive = logits[:, 0], b["label"] == 0
@@ -76,7 +76,7 @@ def area_under_the_curve():
     return evaluated(function)
 
 
-@style(couples="every example is compared with all others")
+@style
 def retrieval():
     def function(logits, b):
         apart = jnp.sum((logits[:, None] - logits) ** 2, -1) + 1e9 * jnp.eye(len(logits))

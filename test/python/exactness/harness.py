@@ -80,6 +80,8 @@ class Style:
         name: of the function that makes the case.
         make: that function.
         couples: why more than one micro-batch may be refused; empty where it may not.
+        meets: why micro-batches wait for each other between forward and backward runs; empty
+            where they do not have to.
         one_stage: why two stages may be refused; empty where they may not.
         counts: numbers of micro-batches to try.
         zero: parts of paths of leaves that are zero, or do not change, but for rounding.
@@ -91,6 +93,7 @@ class Style:
     name: str
     make: Callable[[], Case]
     couples: str = ""
+    meets: str = ""
     one_stage: str = ""
     counts: tuple[int, ...] = COUNTS
     zero: tuple[str, ...] = ()
@@ -242,6 +245,8 @@ def check(style: Style, cluster: Any, method: Any, count: int | None, may_be_ref
         raise
     if count is not None:
         assert planned.plan.num_micro_batches == count
+    if planned.plan.num_micro_batches > 1 and not style.couples:
+        assert bool(planned.plan.exactness.barriers) == bool(style.meets)
     lines = differences(style, case.run(planned), style.expected)
     assert not lines, "\n".join(["differs from jax.jit:", *lines[:SHOWN]])
     return planned

@@ -117,7 +117,7 @@ def weights_normalized_first():
     return classifier(loss)
 
 
-@style(couples="the weight of an example needs counts of all")
+@style
 def class_balanced():
     """Weights by how often a class is in the batch."""
 
@@ -239,17 +239,17 @@ def dynamic_loss_scale_by_cond():
     return dynamic_loss_scale(choose)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style
 def root_mean_square():
     return classifier(lambda y, b: jnp.sqrt(jnp.mean((y - b["y"]) ** 2)), pairs)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style
 def log_of_a_mean():
     return classifier(lambda y, b: jnp.log(jnp.mean((y - b["y"]) ** 2) + 1), pairs)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def ratio_of_two_losses():
     """Both the sum above and the one below have gradients."""
 
@@ -259,7 +259,7 @@ def ratio_of_two_losses():
     return classifier(loss, pairs, rate=2.0)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def product_of_two_losses():
     def loss(y, b):
         return jnp.mean((y - b["y"]) ** 2) * (1 + jnp.mean(jnp.abs(y)))
@@ -267,7 +267,7 @@ def product_of_two_losses():
     return classifier(loss, pairs)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def norm_of_a_mean():
     """Mean of features over the batch, then the length of the vector."""
 
@@ -277,7 +277,7 @@ def norm_of_a_mean():
     return classifier(loss, pairs)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def smallest_of_two_losses():
     def loss(y, b):
         error = y - b["y"]
@@ -286,7 +286,7 @@ def smallest_of_two_losses():
     return classifier(loss, pairs)
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def soft_dice():
     """Overlap over the whole batch, class by class."""
 

@@ -139,7 +139,7 @@ def sizes_of_the_batch():
     return with_metrics(metrics)
 
 
-@style(couples="the mean is needed before deviations from it are taken")
+@style
 def variances():
     def metrics(logits, losses, b):
         return {"std": losses.std(), "variance": logits.var(0), "per_row": logits.var(-1)}
@@ -147,7 +147,7 @@ def variances():
     return with_metrics(metrics)
 
 
-@style(couples="the place of the largest is one of the whole batch")
+@style
 def places_of_extremes():
     def metrics(logits, losses, b):
         return {"hardest": losses.argmax(), "easiest": losses.argmin(), "feature": logits.argmax(0)}
@@ -155,7 +155,7 @@ def places_of_extremes():
     return with_metrics(metrics)
 
 
-@style(couples="order statistics of the batch")
+@style
 def percentiles():
     def metrics(logits, losses, b):
         return {
@@ -212,7 +212,7 @@ def metrics_of_gradients():
     return Case(step, (layers(),), one(padded))
 
 
-@style(couples="weights that all examples have moved are applied to each again")
+@style
 def loss_after_the_update():
     """The new parameters are applied to the same batch."""
 
@@ -227,7 +227,7 @@ def loss_after_the_update():
     return Case(step, (layers(),), one(pairs))
 
 
-@style(couples="the share of each example needs the sum over all")
+@style
 def softmax_over_the_batch():
     def metrics(logits, losses, b):
         return {"share": jax.nn.softmax(losses), "log_sum": jax.nn.logsumexp(losses)}
@@ -235,7 +235,7 @@ def softmax_over_the_batch():
     return with_metrics(metrics)
 
 
-@style(couples="deviations from the mean of the batch")
+@style
 def correlations():
     def metrics(logits, losses, b):
         centred = logits - logits.mean(0)

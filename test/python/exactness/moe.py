@@ -113,7 +113,7 @@ def two_experts_of_each_token():
     return Case(trained(loss), (experts(),), one(pairs))
 
 
-@style(couples=BALANCE)
+@style(meets=BALANCE)
 def balanced_experts():
     """Switch: shares of choices times means of probabilities."""
 
@@ -123,7 +123,7 @@ def balanced_experts():
     return routed(dense_dispatch, balance)
 
 
-@style(couples=BALANCE)
+@style(meets=BALANCE)
 def experts_of_equal_importance():
     """The squared coefficient of variation of the probabilities' sums (Shazeer et al., 2017)."""
 

@@ -257,7 +257,6 @@ def two_losses_with_two_gradients():
 
 
 @style(
-    couples="weights that all examples have moved are applied to each again",
     one_stage="the second gradient is taken at weights of the first",
 )
 def sharpness_aware():
@@ -298,7 +297,7 @@ def meta_learning():
 
 
 @style(
-    couples="the inner gradient is a sum over the batch, and the outer goes through it",
+    meets="the inner gradient is a sum over the batch, and the outer goes through it",
     one_stage="a gradient through gradients",
 )
 def meta_learning_of_one_task():
@@ -336,7 +335,7 @@ def gradient_penalty():
 
 
 @style(
-    couples="weights that all examples have moved are applied to each again",
+    meets="weights that all examples have moved are applied to each again",
     one_stage="two networks that take turns",
 )
 def adversarial():
@@ -402,7 +401,7 @@ def epochs_in_a_loop():
     return Case(step, (layers(),), one(rollouts))
 
 
-@style(couples="advantages are normalized over the batch")
+@style
 def normalized_advantages():
     def step(params, b):
         a = b["advantage"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 
 import alpa_mlir
 import jax
@@ -103,14 +104,31 @@ def test_relaxed_takes_couplings_within_a_micro_batch(loss):
     assert min(abs(float(value - whole)), abs(float(value - value_apart))) < 1e-5
 
 
-@pytest.mark.parametrize("semantics", ["exact", "relaxed", "independent"])
-def test_examples_that_meet_each_other_have_one_micro_batch(semantics):
+@pytest.mark.parametrize("semantics", ["exact", "relaxed"])
+def test_examples_that_meet_each_other_meet_at_a_barrier(semantics):
+    step = compiled(contrastive, semantics)
+    assert step.plan.exactness.exact
+    assert step.plan.schedule == "gpipe"
+    assert [Path(place).name.split(":")[0] for place in step.plan.exactness.barriers] == [
+        Path(__file__).name
+    ]
+    assert "schedule gpipe with a barrier" in step.plan.as_text()
+    assert_near(step(PARAMS, BATCH), jax.jit(step_of(contrastive))(PARAMS, BATCH))
+
+
+def test_examples_that_meet_each_other_are_no_batches_of_their_own():
     with pytest.raises(MicroBatchError, match="couples examples"):
-        compiled(contrastive, semantics)
+        compiled(contrastive, "independent")
+
+
+def test_statistics_within_the_network_have_one_micro_batch():
+    """Forward runs would wait for each other, and backward runs again."""
+    with pytest.raises(MicroBatchError, match="couples examples"):
+        compiled(normalized, "exact")
 
 
 def test_the_search_says_why_it_takes_one_micro_batch():
-    function = alpa_mlir.parallelize(step_of(contrastive), cluster=ONE, cache=False)
+    function = alpa_mlir.parallelize(step_of(normalized), cluster=ONE, cache=False)
     planned = function.plan(PARAMS, BATCH)
     assert planned.plan.num_micro_batches == 1
     assert any("couples examples" in tried.reason for tried in planned.tried)

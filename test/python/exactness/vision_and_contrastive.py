@@ -155,7 +155,7 @@ def statistics_of_inputs_beside_the_loss():
     return Case(step, (params, stats), one(views), carried=2)
 
 
-@style(couples=PAIRS)
+@style(meets=PAIRS)
 def clip():
     def loss(params, b):
         image = normalized(dense(params["image"], b["a"]))
@@ -168,7 +168,7 @@ def clip():
     return Case(trained(loss), (params,), one(views))
 
 
-@style(couples=PAIRS)
+@style(meets=PAIRS)
 def clip_with_sigmoids():
     def loss(params, b):
         scores = normalized(dense(params, b["a"])) @ normalized(dense(params, b["b"])).T
@@ -178,7 +178,7 @@ def clip_with_sigmoids():
     return Case(trained(loss, rate=0.2), (layers(),), one(views))
 
 
-@style(couples=PAIRS)
+@style(meets=PAIRS)
 def simclr():
     """Two views joined along the batch, each with all others as negatives."""
 
@@ -244,7 +244,7 @@ def queue_state():
     return {"params": layers(), "target": layers(seed=30), "queue": queue}
 
 
-@style(couples="the queue is as long as the batches that it holds")
+@style
 def queue_of_keys_by_concatenation():
     def step(state, b):
         params, key, value = queued(state, b)
@@ -254,7 +254,7 @@ def queue_of_keys_by_concatenation():
     return Case(step, (queue_state(),), one(views))
 
 
-@style(single=True, couples="the queue is as long as the batches that it holds")
+@style(single=True)
 def queue_of_keys_with_a_pointer():
     def step(state, place, b):
         params, key, value = queued(state, b)
@@ -265,7 +265,7 @@ def queue_of_keys_with_a_pointer():
     return Case(step, (queue_state(), jnp.int32(0)), one(views), carried=2)
 
 
-@style(couples="the hardest of all examples are chosen")
+@style(meets="the hardest of all examples are chosen")
 def hard_examples():
     def loss(params, b):
         losses = cross_entropies(dense(params, b["x"].reshape(-1, 72)), b["label"])
@@ -274,7 +274,7 @@ def hard_examples():
     return Case(trained(loss), (layers((72, 8, CLASSES)),), one(images))
 
 
-@style(couples=PAIRS)
+@style(meets=PAIRS)
 def hardest_triplets():
     def loss(params, b):
         z = dense(params, b["x"].reshape(-1, 72))
@@ -287,7 +287,7 @@ def hardest_triplets():
     return Case(trained(loss, rate=0.05), (layers((72, 8, 8)),), one(images))
 
 
-@style(couples="the largest loss has all of the gradient")
+@style(meets="the largest loss has all of the gradient")
 def worst_example():
     def loss(params, b):
         losses = jnp.sum((dense(params, b["a"]) - b["b"]) ** 2, -1)
@@ -296,7 +296,7 @@ def worst_example():
     return Case(trained(loss), (layers((8, 8, 8)),), one(views))
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style
 def smooth_worst_example():
     """The logarithm of a sum of exponentials: what is before the sum is of one example."""
 
@@ -307,7 +307,7 @@ def smooth_worst_example():
     return Case(trained(loss, rate=0.2), (layers((8, 8, 8)),), one(views))
 
 
-@style(couples="the largest value is taken from all before the sum")
+@style(meets="the largest value is taken from all before the sum")
 def shifted_worst_example():
     def loss(params, b):
         losses = jnp.mean((dense(params, b["a"]) - b["b"]) ** 2, -1)
@@ -316,7 +316,7 @@ def shifted_worst_example():
     return Case(trained(loss, rate=0.2), (layers((8, 8, 8)),), one(views))
 
 
-@style(couples="variances and covariances of the batch")
+@style(meets="variances and covariances of the batch")
 def vicreg():
     def loss(params, b):
         x, y = dense(params, b["a"]), dense(params, b["b"])
@@ -338,7 +338,7 @@ def vicreg():
     return Case(trained(biased), (params,), one(views))
 
 
-@style(couples="the gradient of an example needs a sum over all")
+@style(meets="the gradient of an example needs a sum over all")
 def uncentred_decorrelation():
     """A product of the batch with itself is summed, and then squared."""
 
@@ -350,7 +350,7 @@ def uncentred_decorrelation():
     return Case(trained(loss, rate=0.05), (layers(),), one(views))
 
 
-@style(couples="rows of the batch in reverse")
+@style
 def mixup_with_the_reversed_batch():
     def loss(params, b):
         x = 0.7 * b["x"] + 0.3 * b["x"][::-1]
