@@ -765,3 +765,31 @@ func.func @main(%x: tensor<1204xbf16> {alpa.kind = "batch"}) -> (tensor<1204xbf1
   %s = stablehlo.add %x, %i {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<1204xbf16>
   return %s : tensor<1204xbf16>
 }
+
+// -----
+
+// What follows from the batch alone, and is rounded, is computed of the whole batch for its
+// largest; the micro-batch's part is cut out of that, so that the largest finds itself.
+
+// CHECK-LABEL: func.func @main(
+// CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<4xf32>{{.*}}, %[[ALL:[a-z0-9]+]]: tensor<8x4xf32> {alpa.kind = "state", alpa.name = "x (whole)", alpa.whole_of = "x"})
+// CHECK-NOT: stablehlo.exponential {{.*}} : tensor<2x4xf32>
+// CHECK: %[[S:.+]] = stablehlo.exponential %[[ALL]] {{.*}} : tensor<8x4xf32>
+// CHECK: %[[PART:.+]] = stablehlo.dynamic_slice %[[S]], {{.*}} sizes = [2, 4]
+// CHECK: %[[M:.+]] = stablehlo.reduce(%[[S]] {{.*}} applies stablehlo.maximum
+// CHECK: stablehlo.compare EQ, %[[PART]],
+// CHECK-NOT: stablehlo.exponential {{.*}} : tensor<2x4xf32>
+// CHECK: return
+func.func @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<8x4xf32> {alpa.kind = "batch", alpa.name = "x"}) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %none = stablehlo.constant dense<0.0> : tensor<8x4xf32>
+  %s = stablehlo.exponential %x {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<8x4xf32>
+  %m = stablehlo.reduce(%s init: %low) applies stablehlo.maximum across dimensions = [0] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %mb = stablehlo.broadcast_in_dim %m, dims = [1] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<4xf32>) -> tensor<8x4xf32>
+  %best = stablehlo.compare EQ, %s, %mb, FLOAT {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xi1>
+  %d = stablehlo.select %best, %x, %none {alpa.eqn = 1 : i64, alpa.phase = "backward"} : tensor<8x4xi1>, tensor<8x4xf32>
+  %g = stablehlo.reduce(%d init: %zero) applies stablehlo.add across dimensions = [0] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %u = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<4xf32>
+  return %u : tensor<4xf32>
+}

@@ -382,6 +382,22 @@ def best_of_each_column():
     return classifier(loss, pairs, rate=0.02)
 
 
+@style(one_stage="one layer")
+def largest_in_each_slot():
+    """Equal bits are looked for in what all micro-batches know, and in their rows of it."""
+    features = rows(np.random.default_rng(5), N, 8)
+
+    def batch(rng):
+        return {"slot": rng.integers(0, N, N, dtype=np.int32)}
+
+    def loss(params, b):
+        values = jax.nn.gelu(features @ params["w"])
+        return jnp.zeros((N, 8)).at[b["slot"]].max(values).sum() / 10
+
+    params = {"w": rows(np.random.default_rng(6), 8, 8) * 0.4}
+    return Case(trained(loss, rate=0.05), (params,), one(batch))
+
+
 @style
 def triplets_of_rows():
     """Margins, and the mean over those that are violated."""
