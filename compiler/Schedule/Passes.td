@@ -68,10 +68,10 @@ def AlpaVerifyProgram : Pass<"alpa-verify-program", "mlir::ModuleOp"> {
       `alpa.cross_mesh_reshard`, if any, which is between their meshes and from how the
       buffer is held.
     - alpa_programs_c4: forward and backward functions run once for each
-      micro-batch, update functions once, on the mesh of their stage.
+      micro-batch, barrier and update functions once, on the mesh of their stage.
     - alpa_programs_c5: each run takes what its function says: the value, of its own
-      micro-batch (of the one before, if it is chained by `alpa.next_of`), in an
-      update added up over all micro-batches, each once; held as the function takes it.
+      micro-batch, in a barrier or an update added up over all micro-batches, each
+      once; held as the function takes it.
     - alpa_programs_c6: no program waits forever. Receives wait for their send,
       all_reduces for all members, and sends while as many messages as the channel
       to the peer has room for were sent and not yet received.

@@ -52,13 +52,6 @@ int64_t ProgramBuilder::localOf(int64_t id) {
     route(value.perMicroBatch, value.flow->microBatchMeshes);
     route(value.once, value.flow->onceMeshes);
   }
-  if (auto next = sliced.nextVersion.find(id); value.isState && next != sliced.nextVersion.end()) {
-    int64_t other = localOf(next->second); // May move `values`, not what is in it.
-    value.next = other;
-    for (int64_t to : value.flow->microBatchMeshes)
-      if (values[other]->flow->mesh == mesh)
-        values[other]->chained.push_back({to, &tags.of(next->second, to)});
-  }
   if (auto results = sliced.resultsOf.find(id); results != sliced.resultsOf.end())
     value.concatenated.assign(results->second.begin(), results->second.end());
   return local;
@@ -75,8 +68,6 @@ ProgramBuilder::Function &ProgramBuilder::functionOf(const StageFunction &info) 
   for (const Port &port : info.outputs) {
     function->outputs.push_back(localOf(port.id));
     function->types.push_back(port.type);
-    if (port.nextOf >= 0)
-      localOf(port.nextOf); // Says where the value is sent for the next micro-batch.
   }
   return *function;
 }
@@ -159,19 +150,10 @@ void ProgramBuilder::sendOnce(Value buffer, const LocalValue &value) {
 
 Value ProgramBuilder::need(const Port &port, int64_t local, int64_t microBatch) {
   LocalValue *value = values[local].get();
-  if (value->isState) {
-    // The first micro-batch starts from the step's argument, as the update does.
-    if (value->next >= 0 && microBatch > 0) {
-      value = values[value->next].get();
-      --microBatch;
-    } else {
-      microBatch = kOnce;
-    }
-  } else if (value->isBatch) {
+  if (value->isBatch)
     microBatch = std::max<int64_t>(microBatch, 0);
-  } else if (!value->flow->perMicroBatch) {
+  else if (value->isState || !value->flow->perMicroBatch)
     microBatch = kOnce;
-  }
   Buffers &held = value->buffers[microBatch + 1];
   for (const Held &one : held)
     if (one.sharding == port.sharding)
@@ -216,8 +198,6 @@ void ProgramBuilder::runMicroBatch(const StageFunction &info, int64_t microBatch
     LocalValue &value = *values[local];
     value.buffers[microBatch + 1] = {{buffer, port.sharding}};
     send(buffer, value.perMicroBatch, microBatch);
-    if (microBatch + 1 < sliced.numMicroBatches)
-      send(buffer, value.chained, microBatch);
   }
   for (auto [port, local, buffer] : llvm::zip_equal(info.outputs, function.outputs, results))
     if (!port.accumulate.empty())

@@ -56,12 +56,10 @@ private:
     int64_t id;
     const ValueFlow *flow;
     bool isBatch, isState;
-    int64_t next = -1;            // Of an argument: the local value that is chained to it.
-    std::vector<Buffers> buffers; // By micro-batch plus one.
-    int64_t finished = 0;         // Micro-batches that are in the sum.
+    std::vector<Buffers> buffers;               // By micro-batch plus one.
+    int64_t finished = 0;                       // Micro-batches that are in the sum.
     std::vector<int64_t> *arriving = nullptr;   // Tags, if another mesh makes it.
     llvm::SmallVector<Route, 1> perMicroBatch;  // To meshes that need it for runs,
-    llvm::SmallVector<Route, 1> chained;        // for runs of the next micro-batch,
     llvm::SmallVector<Route, 1> once;           // and once, for the barrier or the update.
     llvm::SmallVector<int64_t, 1> concatenated; // Results of the step made of its parts.
   };

@@ -28,8 +28,6 @@ static FailureOr<Port> readPort(func::FuncOp function, Type type, DictionaryAttr
     return function.emitError() << what << " " << index << " has no `" << attr::sharding << "`";
   if (auto accumulate = attributes.getAs<StringAttr>(attr::accumulate))
     port.accumulate = accumulate.getValue();
-  if (auto nextOf = attributes.getAs<IntegerAttr>(attr::nextOf))
-    port.nextOf = nextOf.getInt();
   if (auto partOf = attributes.getAs<IntegerAttr>(attr::partOf))
     port.partOf = partOf.getInt();
   return port;
@@ -162,8 +160,6 @@ static LogicalResult readFlows(SlicedModule &sliced) {
       flow.stage = function.stage;
       flow.mesh = sliced.stages[function.stage].meshIndex;
       flow.perMicroBatch = !isOnce;
-      if (port.nextOf >= 0)
-        sliced.nextVersion[port.nextOf] = port.id;
     }
   });
   if (failed(result) || failed(collectSums(sliced)))

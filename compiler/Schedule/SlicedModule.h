@@ -23,7 +23,6 @@ struct Port {
   mlir::Type type;
   ShardingAttr sharding;
   llvm::StringRef accumulate; // Results only; empty if nothing leaves the micro-batch.
-  int64_t nextOf = -1;        // Results only; argument of @main of which this is the next version.
   int64_t partOf = -1;        // Results only; the sum of stages to which this adds.
 };
 
@@ -76,7 +75,6 @@ struct SlicedModule {
   /// Stages whose meshes are equal share one; in order of first appearance.
   llvm::SmallVector<MeshAttr> meshes;
   llvm::DenseMap<int64_t, ValueFlow> flows;                  // By value id.
-  llvm::DenseMap<int64_t, int64_t> nextVersion;              // Argument to the value chained to it.
   llvm::DenseMap<std::pair<int64_t, int64_t>, Port> inputAt; // (id, stage) as functions take it.
   llvm::DenseMap<int64_t, llvm::SmallVector<int64_t, 1>> resultsOf; // Value id to results of @main.
   std::vector<StageSum> sums; // In order of levels, then of ids.

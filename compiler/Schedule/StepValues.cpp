@@ -10,8 +10,6 @@ StepValues::StepValues(SlicedModule &sliced) : numMicroBatches(sliced.numMicroBa
     Known &value = known[argument];
     value.isBatch = value.perMicroBatch = sliced.isBatch(argument);
     value.versions = value.isBatch ? Versions::Apart : Versions::Once;
-    if (auto it = sliced.nextVersion.find(argument); it != sliced.nextVersion.end())
-      value.next = it->second;
   }
   forEachFunction(sliced, [&](StageFunction &function, bool isOnce) { read(function, isOnce); });
 }
@@ -21,7 +19,7 @@ void StepValues::read(const StageFunction &function, bool isOnce) {
     Known &value = known[port.id];
     value.perMicroBatch = !isOnce;
     if (port.accumulate == "last")
-      value.versions = port.nextOf >= 0 ? Versions::Last : Versions::Any;
+      value.versions = Versions::Any;
     else if (port.accumulate == "concat")
       value.versions = Versions::Apart;
     else
@@ -42,8 +40,6 @@ Content StepValues::wanted(int64_t value, int64_t microBatch) const {
     llvm::sort(parts, [](const Term &a, const Term &b) { return a.value < b.value; });
     return parts;
   }
-  if (info.next >= 0 && microBatch > 0)
-    return {{info.next, microBatch - 1, microBatch}};
   if (!info.perMicroBatch)
     return {{value, -1, 0}};
   if (!isOnce)

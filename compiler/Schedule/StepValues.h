@@ -41,12 +41,11 @@ public:
 
 private:
   /// How the versions of a value of micro-batches become one.
-  enum class Versions : uint8_t { Once, Summed, Last, Any, Apart };
+  enum class Versions : uint8_t { Once, Summed, Any, Apart };
   struct Known {
     bool perMicroBatch = false, isBatch = false;
     Versions versions = Versions::Once;
-    int64_t next = -1;   // Of a state argument: what the next micro-batch takes instead.
-    int64_t partOf = -1; // The sum of stages that this adds to.
+    int64_t partOf = -1;                 // The sum of stages that this adds to.
     llvm::SmallVector<int64_t, 0> parts; // Of a sum of stages.
   };
   void read(const StageFunction &function, bool isOnce);

@@ -72,8 +72,8 @@ def AlpaTrimActivations : Pass<"alpa-trim-activations", "mlir::ModuleOp"> {
     gradients read anyway), running an op twice costs what could be read or written
     meanwhile: an element's simple arithmetic a quarter of a byte, a root, a quotient or an
     exponential two bytes, a transposition the bytes that it moves. What a product reads
-    must be in memory, so making it again saves nothing. Products, sums, random bits, and
-    what depends on state that changes from one micro-batch to the next run once.
+    must be in memory, so making it again saves nothing. Products, sums and random bits run
+    once.
 
     Before (`alpa.layer` is the same for all ops):
     ```mlir
@@ -333,8 +333,8 @@ def AlpaSplitBackward : Pass<"alpa-split-backward", "mlir::ModuleOp"> {
   let description = [{
     Directly after `alpa-slice-stages`, for schedules that fill waiting times with
     the gradients of weights (zero-bubble); nothing changes for others. `@backward` of a
-    stage becomes `@backward_input`, which makes what other stages or the next
-    micro-batch wait for, and `@backward_weight`, which makes the rest: an op goes
+    stage becomes `@backward_input`, which makes what other stages wait
+    for, and `@backward_weight`, which makes the rest: an op goes
     to the former if one of those results needs it. What the latter reads of the
     former is handed over as a value of its own. Constants, and what is computed
     element by element or only moved, may run in both instead; which values are

@@ -42,8 +42,8 @@ public:
   int64_t numHanded = 0, handedBytes = 0, numRepeated = 0;
 
 private:
-  /// Whether another stage, or the next micro-batch, waits for it.
-  bool isAwaited(const Port &port) const { return port.nextOf >= 0 || awaited.contains(port.id); }
+  /// Whether another stage waits for it.
+  bool isAwaited(const Port &port) const { return awaited.contains(port.id); }
   void markNeeded(Value value, llvm::DenseSet<Operation *> &marked);
   bool inInput(Value value) const {
     Operation *op = value.getDefiningOp();

@@ -25,7 +25,6 @@ using namespace alpa;
 namespace {
 
 /// More than any activation.
-constexpr int64_t cannotBeKept = std::numeric_limits<int64_t>::max() / 1024;
 
 using Order = llvm::DenseMap<Operation *, unsigned>;
 
@@ -98,15 +97,8 @@ void LayerActivations::findCrossing() {
 int64_t LayerActivations::keepCost(Value value) const {
   auto bytes = static_cast<int64_t>(getTensorBytes(value.getType()));
   auto argument = dyn_cast<BlockArgument>(value);
-  if (argument && isStateArgument(argument)) {
-    std::optional<int64_t> next = carriedBy(argument);
-    Operation *maker =
-        next ? func::FuncOp(main).front().getTerminator()->getOperand(*next).getDefiningOp()
-             : nullptr;
-    // The next micro-batch may have changed it by then.
-    bool isChained = maker && phaseOf(maker) != Phase::Update;
-    return isChained ? cannotBeKept : 0;
-  }
+  if (argument && isStateArgument(argument))
+    return 0;
   // Of a value of this layer that gradients of its own read, the cut decides.
   bool isKeptAnyway = llvm::any_of(getUsers(value), [&](Operation *user) {
     return phaseOf(user) == Phase::Backward &&

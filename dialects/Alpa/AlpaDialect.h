@@ -43,7 +43,6 @@ inline constexpr llvm::StringLiteral piece = "alpa.piece";
 inline constexpr llvm::StringLiteral reduction = "alpa.reduction";
 inline constexpr llvm::StringLiteral value = "alpa.value";
 inline constexpr llvm::StringLiteral accumulate = "alpa.accumulate";
-inline constexpr llvm::StringLiteral nextOf = "alpa.next_of";
 inline constexpr llvm::StringLiteral partOf = "alpa.part_of";
 inline constexpr llvm::StringLiteral mesh = "alpa.mesh";
 inline constexpr llvm::StringLiteral cluster = "alpa.cluster";

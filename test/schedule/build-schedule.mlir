@@ -51,14 +51,13 @@ module attributes {alpa.num_micro_batches = 3 : i64} {
         tensor<8xf32> {alpa.value = 5 : i64, alpa.sharding = #alpa.sharding<[R]>})
         -> (tensor<8xf32> {alpa.value = 6 : i64, alpa.sharding = #alpa.sharding<[R]>})
   }
-  // The weight of stage 0 is used here, too. Value 7 is the next version of
-  // argument 1: each micro-batch starts from the one before.
+  // The weight of stage 0 is used here, too. Value 7 does not depend on the micro-batch.
   module @stage_1 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [1, 2]>} {
     func.func private @forward(
         tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[S0]>},
         tensor<2xf32> {alpa.value = 1 : i64, alpa.sharding = #alpa.sharding<[R]>},
         tensor<4xf32> {alpa.value = 3 : i64, alpa.sharding = #alpa.sharding<[S0]>})
-        -> (tensor<2xf32> {alpa.value = 7 : i64, alpa.next_of = 1 : i64, alpa.accumulate = "last", alpa.sharding = #alpa.sharding<[R]>},
+        -> (tensor<2xf32> {alpa.value = 7 : i64, alpa.accumulate = "last", alpa.sharding = #alpa.sharding<[R]>},
             tensor<f32> {alpa.value = 8 : i64, alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[]>})
     func.func private @backward(
         tensor<8xf32> {alpa.value = 0 : i64, alpa.sharding = #alpa.sharding<[S0]>},
@@ -108,12 +107,11 @@ module attributes {alpa.num_micro_batches = 3 : i64} {
 // CHECK-NEXT: %[[B0:.*]] = alpa.input {arg = 1 : i64
 // CHECK-NEXT: %[[H0:.*]] = alpa.recv from 0 tag [[H0TAG]] {sharding = #alpa.sharding<[S0]>}
 // CHECK-NEXT: %[[F0:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[B0]], %[[H0]]) {micro_batch = 0 : i64}
-// The backward pass of a micro-batch sees the version that its forward pass saw.
 // F1B1: alpa.run @stage_1::@backward(%[[W]], %[[B0]], %[[H0]]) {micro_batch = 0 : i64}
-// CHECK: %[[F1:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[F0]]#0, %{{.*}}) {micro_batch = 1 : i64}
+// CHECK: %[[F1:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[B0]], %{{.*}}) {micro_batch = 1 : i64}
 // CHECK: %[[L1:.*]] = alpa.accumulate %[[F0]]#1, %[[F1]]#1
-// F1B1: alpa.run @stage_1::@backward(%[[W]], %[[F0]]#0, %{{.*}}) {micro_batch = 1 : i64}
-// CHECK: %[[F2:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[F1]]#0, %{{.*}}) {micro_batch = 2 : i64}
+// F1B1: alpa.run @stage_1::@backward(%[[W]], %[[B0]], %{{.*}}) {micro_batch = 1 : i64}
+// CHECK: %[[F2:.*]]:2 = alpa.run @stage_1::@forward(%[[W]], %[[B0]], %{{.*}}) {micro_batch = 2 : i64}
 // CHECK: %[[L2:.*]] = alpa.accumulate %[[L1]], %[[F2]]#1
 // CHECK: alpa.output %[[F2]]#0 {result = 1 : i64}
 // CHECK-NEXT: alpa.output %[[L2]] {result = 2 : i64}
