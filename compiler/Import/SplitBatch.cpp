@@ -162,6 +162,7 @@ private:
     Value completed, before; // The latter of the step as it was.
   };
   std::optional<Joint> jointOf(Operation *op, ArrayRef<Form> in);
+  std::optional<Joint> linearJointOf(Operation *op, ArrayRef<Form> in);
   Form unscaled(Form form, function_ref<Value(const Base &)> factorOf);
   bool isZero(Value value);
   /// Whether the value is of the step itself, not of a loop or branch in it.
@@ -999,9 +1000,24 @@ static void multiplyScale(Scale &into, const Scale &by, int power) {
       into.erase(id);
 }
 
+/// Whether the type holds far smaller numbers only than float32: half
+/// precision, but not bfloat16. What is short of one over the number of tokens overflows there.
+static bool hasNarrowRange(Type type) {
+  auto element = dyn_cast<FloatType>(getElementTypeOrSelf(type));
+  return element && APFloat::semanticsMaxExponent(element.getFloatSemantics()) <
+                        APFloat::semanticsMaxExponent(APFloat::IEEEsingle());
+}
+
+std::optional<BatchSplitter::Joint> BatchSplitter::jointOf(Operation *op, ArrayRef<Form> in) {
+  std::optional<Joint> joint = linearJointOf(op, in);
+  if (joint && !joint->scale.empty() && llvm::any_of(op->getResultTypes(), hasNarrowRange))
+    return std::nullopt;
+  return joint;
+}
+
 /// Whether the op may work on values that are short of a scale, or are terms of a sum;
 /// what its result is then short of.
-std::optional<BatchSplitter::Joint> BatchSplitter::jointOf(Operation *op, ArrayRef<Form> in) {
+std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, ArrayRef<Form> in) {
   auto isLoose = [](const Form &form) { return form.isPartial() || !form.scale.empty(); };
   Joint joint;
   if (llvm::none_of(in, isLoose))

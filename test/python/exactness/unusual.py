@@ -383,6 +383,33 @@ def float16_with_a_loss_scale():
     return Case(step, (params,), one(pairs))
 
 
+@style(tolerance=2e-2, single=True)
+def float16_over_tokens():
+    """Gradients in half precision would overflow without the factor that counts tokens."""
+
+    def step(state, b):
+        def loss(params):
+            half = jax.tree.map(lambda p: p.astype(jnp.float16), params)
+            y = dense(half, b["x"].astype(jnp.float16)).astype(jnp.float32)
+            losses = jnp.sum((y - b["y"]) ** 2, -1)
+            return state["scale"] * jnp.sum(losses * b["mask"]) / jnp.sum(b["mask"])
+
+        grads = jax.grad(loss)(state["params"])
+        grads = jax.tree.map(lambda g: g / state["scale"], grads)
+        finite = jnp.all(jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(grads)]))
+        params = jax.tree.map(
+            lambda p, q: jnp.where(finite, q, p), state["params"], sgd(state["params"], grads)
+        )
+        return {"params": params, "scale": jnp.where(finite, 1, 0.5) * state["scale"]}, finite
+
+    def batch(rng):
+        b = pairs(rng)
+        return {**b, "mask": np.full(len(b["x"]), 64, np.float32)}
+
+    state = {"params": layers(), "scale": jnp.float32(2.0**12)}
+    return Case(step, (state,), one(batch))
+
+
 @style
 def jitted_parts():
     """A jitted gradient in a jitted step, with a jitted update."""
