@@ -1442,8 +1442,11 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
       continue;
     std::optional<Assignment> found = assignmentOf(*rule, tensor, form.layout);
     if (!found)
-      return refuse(op, tensor[form.layout.dim].empty() ? "needs all examples of the batch at once"
-                                                        : "mixes the batch with another dimension");
+      return refuse(op, isa<hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(op)
+                            ? "takes examples one after another"
+                        : tensor[form.layout.dim].empty()
+                            ? "needs all examples of the batch at once"
+                            : "mixes the batch with another dimension");
     if (assignment && (assignment->factor != found->factor || assignment->outer != found->outer))
       return refuse(op, "pairs examples of the batch with one another");
     assignment = found;
@@ -2549,7 +2552,9 @@ private:
            << "`" << refusal.op->getName() << "` " << refusal.text
            << ": the step couples examples, "
            << "and " << microBatches.getValue()
-           << " micro-batches would give other results than the whole batch";
+           << " micro-batches would give other results than the whole batch"
+           << (tries.back().second ? ", also with a barrier between forward and backward runs"
+                                   : "");
   }
 
   static std::string nameOfArgument(func::FuncOp main, BlockArgument arg) {
