@@ -80,18 +80,36 @@ def test_the_table_of_what_was_tried():
     assert any("micro-batch" in label for _, _, label in said)
 
 
-def test_a_step_that_needs_its_whole_batch():
-    """Examples are told apart from all others: one micro-batch, though a pipeline of several
-    would be faster."""
+def contrastive(y):
+    return -jnp.mean(jnp.diag(jax.nn.log_softmax(y @ y.T)))
 
+
+def mlp_step_with(loss_of, inner=lambda h: h):
     def step(w, x):
         def loss(w):
-            y = jnp.tanh(x @ w["a"]) @ w["b"]
-            return -jnp.mean(jnp.diag(jax.nn.log_softmax(y @ y.T)))
+            return loss_of(jnp.tanh(inner(x @ w["a"])) @ w["b"])
 
         value, gradient = jax.value_and_grad(loss)(w)
         return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
 
+    return step
+
+
+def test_a_pipeline_with_a_barrier():
+    """Examples are told apart from all others, between the forward and the backward runs."""
+    args = mlp(hidden=2048, rows=512)
+    method = AutoParallel(pipeline="inter-only", layers=2)
+    found = planned(method, mlp_step_with(contrastive), args, cache=False)
+    assert found.plan.num_micro_batches > 1
+    assert found.plan.exactness.barriers
+    assert found.plan.schedule == "gpipe"
+    assert "barrier" in found.plan.stages[-1].functions
+
+
+def test_a_step_that_needs_its_whole_batch():
+    """Its layers need statistics of all examples: one micro-batch, though a pipeline of several
+    would be faster."""
+    step = mlp_step_with(contrastive, lambda h: (h - h.mean(0)) / h.std(0))
     args = mlp(hidden=2048, rows=512)
     method = AutoParallel(pipeline="inter-only", layers=2)
     assert planned(method, args=args, cache=False).plan.num_micro_batches > 1
