@@ -24,6 +24,17 @@ def test_two_stages(name, count):
         assert len(planned.plan.stages) == 2
 
 
+@pytest.mark.parametrize("name", ["clip", "vicreg"])
+@pytest.mark.parametrize(
+    "options", [{"remat": "all"}, {"schedule": "interleaved-1f1b", "layers": 4}]
+)
+def test_a_barrier_in_a_pipeline(name, options):
+    method = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=4, **options)
+    planned = check(STYLES[name], TWO, method, 4, False)
+    assert planned.plan.schedule == "gpipe"
+    assert [s.mesh for s in planned.plan.stages if "barrier" in s.functions] == [1]
+
+
 @pytest.mark.parametrize(("name", "kind"), rows(lambda i, _: [("default", i % 6 == 3)]))
 def test_default_method(name, kind):
     check(STYLES[name], TWO, AutoParallel(), None, False)
