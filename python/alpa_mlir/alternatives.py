@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.text import bytes_text, seconds_text, table
+
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.method import Method
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_text import bytes_text, seconds_text, table
 from alpa_mlir.planned_step import TracedStep
 from alpa_mlir.search import AutoParallel, ShardParallel
 

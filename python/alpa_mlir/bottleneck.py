@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.stage import StageInfo
+from alpa_runtime.plan.text import bytes_text, seconds_text, table
+
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_stage import StageInfo
-from alpa_mlir.plan_text import bytes_text, seconds_text, table
 from alpa_mlir.simulator import simulate
 
 # Of a device's memory: a stage that needs more has little choice left.

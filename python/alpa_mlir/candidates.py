@@ -13,13 +13,13 @@ from math import inf, prod
 from pathlib import Path
 
 import numpy as np
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tried import Tried, candidate_text
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, PrecisionError
 from alpa_mlir.method import Method
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_tried import Tried, candidate_text
 from alpa_mlir.traced import Traced
 
 Progress = Callable[[int, int, str], None]

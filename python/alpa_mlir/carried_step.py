@@ -6,10 +6,11 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alpa_mlir import trees
-from alpa_mlir.checkpoint.restore import StateTarget
+from alpa_runtime import trees
+from alpa_runtime.checkpoint.restore import StateTarget
+from alpa_runtime.parallel_step import ParallelStep
+
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.parallel_step import ParallelStep
 
 
 class CarriedStep:

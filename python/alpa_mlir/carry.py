@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from . import trees
-from .errors import TraceError
-from .jaxpr_facts import ResultFacts
+from alpa_runtime import trees
+
+from alpa_mlir.errors import TraceError
+from alpa_mlir.jaxpr_facts import ResultFacts
 
 Aval = tuple[tuple[int, ...], str]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from alpa_runtime.argument_types import checks_types
 
 from alpa_mlir import compiler
-from alpa_mlir.argument_types import checks_types
 
 _jax: Any = jax
 

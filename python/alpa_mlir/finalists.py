@@ -21,14 +21,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from alpa_runtime.backends.interface import Job
+from alpa_runtime.backends.xla_runtime import named_sharding
+from alpa_runtime.execution.compilation import compile_jobs, stage_jobs
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tensor import TensorSpec
 from jax.sharding import Mesh
 
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
-from alpa_mlir.runtime.program import Job
-from alpa_mlir.runtime.xla import named_sharding
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.costs import BACKWARD_PARTS
 

@@ -8,21 +8,21 @@ from functools import partial, update_wrapper
 from typing import Any, Literal, cast, final
 
 import jax
+from alpa_runtime import trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.execution.loaded_plan import LoadedPlan
+from alpa_runtime.parallel_step import ParallelStep, Progress
+from alpa_runtime.placement_spec import PlacementSpec
+from alpa_runtime.plan import Plan
 from jax.sharding import PartitionSpec
 
-from alpa_mlir import trees
-from alpa_mlir.argument_types import checks_types
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.known_methods import submesh_of
 from alpa_mlir.method import Method
 from alpa_mlir.parallel_function import ParallelFunction, shapes_of
-from alpa_mlir.parallel_step import ParallelStep, Progress
 from alpa_mlir.pipeshard import PipeshardParallel
-from alpa_mlir.placement_spec import PlacementSpec
-from alpa_mlir.plan import Plan
 from alpa_mlir.planned_step import Options, TracedStep, positions
-from alpa_mlir.runtime import LoadedPlan
 from alpa_mlir.search import ShardParallel
 from alpa_mlir.stage_cuts import StageCuts
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+from alpa_runtime.jax_internals import params_of
+from alpa_runtime.jaxprs import is_literal
 from jax.extend import core
 
-from .jax_internals import params_of
-from .jaxpr_values import is_literal
-from .tagging import TAG_PREFIX, call_body
+from alpa_mlir.tagging import TAG_PREFIX, call_body
 
 _jax: Any = jax
 _core: Any = core

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from alpa_mlir.argument_types import checks_types
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.stage import MeshInfo
+
 from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.method import Method
 from alpa_mlir.options import ManualShardingOption, UniformStageOption
 from alpa_mlir.pipeshard import PipeshardParallel
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.search import ShardParallel
 from alpa_mlir.session import default_cluster
 

@@ -9,13 +9,13 @@ from math import prod
 from typing import Any, TypeVar, overload
 
 import jax
+from alpa_runtime import trees
+from alpa_runtime.jaxprs import Values, bind, is_literal
 
-from alpa_mlir import trees
 from alpa_mlir.bare_marks import filled
 from alpa_mlir.boundary import is_mark
 from alpa_mlir.errors import MethodError
 from alpa_mlir.jaxpr_facts import bodies
-from alpa_mlir.jaxpr_values import Values, bind, is_literal
 from alpa_mlir.planned_step import positions
 from alpa_mlir.tagging import call_body
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, cast
 
+from alpa_runtime.plan.stage import EXPORTS
+
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import schedule_table, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.plan_stage import EXPORTS
 from alpa_mlir.schedule import Schedule, ScheduleProblem
 
 LAYER_BALANCES = ("communication", "operators")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import jax
+from alpa_runtime.argument_types import checks_types
 from jax.sharding import PartitionSpec
 
-from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import MethodError
 from alpa_mlir.submesh import SubmeshLike
 

@@ -8,14 +8,14 @@ from functools import update_wrapper, wraps
 from typing import Any
 
 import jax
+from alpa_runtime.arrays import WholeArray
+from alpa_runtime.calling_convention import positional
+from alpa_runtime.parallel_step import ParallelStep, Progress
 
 from alpa_mlir import session
-from alpa_mlir.call_form import positional
 from alpa_mlir.cluster import ClusterLike
 from alpa_mlir.method import Method
-from alpa_mlir.parallel_step import ParallelStep, Progress
 from alpa_mlir.planned_step import Options, PlannedStep, TracedStep, positions, trace_step
-from alpa_mlir.runtime.whole_array import WholeArray
 from alpa_mlir.search import AutoParallel
 
 _jax: Any = jax

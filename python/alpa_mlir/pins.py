@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from alpa_runtime import trees
 from jax.sharding import PartitionSpec
 
-from alpa_mlir import trees
 from alpa_mlir.errors import MethodError
 
 

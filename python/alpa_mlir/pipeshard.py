@@ -7,7 +7,8 @@ from dataclasses import InitVar, dataclass, replace
 from math import prod
 from typing import Any, Literal, final
 
-from alpa_mlir.argument_types import checks_types
+from alpa_runtime.argument_types import checks_types
+
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError

@@ -8,23 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from alpa_mlir import feasible, finalists, plan_cache, session, trees
+from alpa_runtime import trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.cache_folder import CacheLike, chosen_folder
+from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.hosts.interface import Hosts
+from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress_bar
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tried import Tried, tried_text
+
+from alpa_mlir import feasible, finalists, plan_cache, session
 from alpa_mlir import trace as tracing
-from alpa_mlir.argument_types import checks_types
 from alpa_mlir.boundary import SCOPE as BOUNDARY_SCOPE
-from alpa_mlir.cache_folder import CacheLike, chosen_folder
-from alpa_mlir.call_form import CallForm
 from alpa_mlir.candidates import Candidates
 from alpa_mlir.cluster import ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
-from alpa_mlir.hosts.interface import Hosts
 from alpa_mlir.method import Method
-from alpa_mlir.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_mlir.pins import pinned_axes
-from alpa_mlir.plan import Plan
 from alpa_mlir.plan_cache import PlanCache, code_version
-from alpa_mlir.plan_tried import Tried, tried_text
 from alpa_mlir.planning import Planner
 from alpa_mlir.search import AutoParallel
 from alpa_mlir.traced import Traced

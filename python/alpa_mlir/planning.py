@@ -12,6 +12,8 @@ from math import inf
 from typing import Any
 
 import jax
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tried import Tried
 
 from alpa_mlir import finalists
 from alpa_mlir.candidates import Candidates, Found, Progress
@@ -24,8 +26,6 @@ from alpa_mlir.errors import (
     MicroBatchError,
 )
 from alpa_mlir.method import AUTO_SCHEDULES, Method
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_tried import Tried
 
 _jax: Any = jax
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alpa_runtime.argument_types import checks_types
+
 from alpa_mlir import compiler, gurobi
-from alpa_mlir.argument_types import checks_types
 from alpa_mlir.errors import ProblemFormatError, SolverError
 
 

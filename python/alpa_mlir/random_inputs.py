@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from alpa_runtime import trees
+from alpa_runtime.aval import Leaf
+from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.parallel_step import ParallelStep
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.interface import CallInfo
+from alpa_runtime.step_state import step_batch, step_state
 
-from alpa_mlir import trees
-from alpa_mlir.call_form import CallForm
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.leaf import Leaf
-from alpa_mlir.parallel_step import ParallelStep
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_interface import CallInfo
-from alpa_mlir.step_state import step_batch, step_state
 
 _jax: Any = jax
 # Of weights: small enough that nothing overflows, and not negative, as second moments must be.

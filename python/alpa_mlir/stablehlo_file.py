@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax.numpy
+from alpa_runtime import trees
+from alpa_runtime.aval import Leaf
+from alpa_runtime.plan.element_types import numpy_name
 from jaxlib.mlir import ir
 
-from alpa_mlir import trees
 from alpa_mlir.compiler import Module
-from alpa_mlir.element_types import numpy_name
 from alpa_mlir.errors import ModuleSyntaxError, TraceError
-from alpa_mlir.leaf import Leaf
 from alpa_mlir.method import Method
 from alpa_mlir.planned_step import Options, TracedStep
 from alpa_mlir.search import AutoParallel

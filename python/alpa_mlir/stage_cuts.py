@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy
+from alpa_runtime import trees
+from alpa_runtime.jaxprs import bind, is_literal
 
-from alpa_mlir import trees
 from alpa_mlir.boundary import is_mark, layer_boundary
-from alpa_mlir.jaxpr_values import bind, is_literal
 from alpa_mlir.tagging import call_body
 
 _jax: Any = jax

@@ -20,14 +20,14 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import alpa_runtime
 import jax
+from alpa_runtime import jax_internals, trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
 from jax.extend import core, source_info_util
 
-from alpa_mlir.argument_types import checks_types
-
-from . import jax_internals, trees
-from .bare_marks import filled
-from .jaxpr_values import Values, bind, placed, stack_inside
+from alpa_mlir.bare_marks import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -100,8 +100,9 @@ def tag_gradients(hook: bool = True) -> Generator[TagSession]:
 
 @functools.cache
 def _hide_frames() -> None:
-    """Keep this package's frames out of the locations of ops: people look for their own."""
-    source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+    """Keep our own frames out of the locations of ops: people look for theirs."""
+    for file in (__file__, alpa_runtime.__file__):
+        source_info_util.register_exclusion(os.path.dirname(os.path.abspath(file)) + os.sep)
 
 
 def _wrap_vjp(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,14 +15,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import jax
+from alpa_runtime import trees
+from alpa_runtime.aval import Leaf, is_typed_key, make_leaf
+from alpa_runtime.calling_convention import static_arguments
 from jax.extend import source_info_util
 
-from . import carry, jaxpr_facts, tagging, trees
-from .call_form import static_arguments
-from .errors import TraceError
-from .leaf import Leaf, is_typed_key, make_leaf
-from .signature import Input, Output, Signature
-from .traced import Traced
+from alpa_mlir import carry, jaxpr_facts, tagging
+from alpa_mlir.errors import TraceError
+from alpa_mlir.signature import Input, Output, Signature
+from alpa_mlir.traced import Traced
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax

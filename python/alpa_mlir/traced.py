@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .call_form import CallForm
-from .compiler import Module
-from .leaf import Leaf
-from .plan_check import without_locations
-from .plan_interface import InputInfo, StaticArgument
-from .signature import Signature
+from alpa_runtime.aval import Leaf
+from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.plan.check import without_locations
+from alpa_runtime.plan.interface import InputInfo, StaticArgument
+
+from alpa_mlir.compiler import Module
+from alpa_mlir.signature import Signature
 
 
 @dataclass(frozen=True)

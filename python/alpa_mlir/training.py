@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import jax
+from alpa_runtime.argument_types import check_type, checks_types
+from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
+from alpa_runtime.checkpoint.folders import check_root
+from alpa_runtime.checkpoint.newest import restore_newest
+from alpa_runtime.parallel_step import ParallelStep
 
-from alpa_mlir.argument_types import check_type, checks_types
-from alpa_mlir.checkpoint import (
-    Saving,
-    latest_checkpoint,
-    save_checkpoint,
-)
-from alpa_mlir.checkpoint.folders import check_root
-from alpa_mlir.checkpoint.newest import restore_newest
 from alpa_mlir.data_loader import DataLoader
 from alpa_mlir.errors import (
     AlpaError,
@@ -37,7 +34,6 @@ from alpa_mlir.errors import (
     WorkerError,
     WorkerMemoryError,
 )
-from alpa_mlir.parallel_step import ParallelStep
 
 _jax: Any = jax
 _log = logging.getLogger("alpa_mlir.training")

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
 from jax.interpreters import mlir
 
 ROWS, WIDTH, LAYERS = 4, 8, 4

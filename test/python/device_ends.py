@@ -11,11 +11,11 @@ import fake_cupy
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.transport import connect_in_process
-from alpa_mlir.transport.device import DeviceTransport, connect_devices
-from alpa_mlir.transport.interface import description
-from alpa_mlir.transport.nccl import NcclCarrier
-from alpa_mlir.transport.nixl import _MODULES, NixlCarrier
+from alpa_runtime.transport import connect_in_process
+from alpa_runtime.transport.device import DeviceTransport, connect_devices
+from alpa_runtime.transport.interface import description
+from alpa_runtime.transport.nccl import NcclCarrier
+from alpa_runtime.transport.nixl import _MODULES, NixlCarrier
 
 BYTES = np.dtype(np.uint8)
 HAS_NIXL = any(find_spec(name) is not None for name in _MODULES)
@@ -113,7 +113,7 @@ def held(array) -> Numbers:
 
 def bytes_of(block) -> bytes:
     """A block's bytes, as JAX reads them."""
-    from alpa_mlir.runtime.xla import array_of_capsule
+    from alpa_runtime.backends.xla_runtime import array_of_capsule
 
     return np.asarray(array_of_capsule(block.capsule(), jax.devices()[0])).tobytes()
 

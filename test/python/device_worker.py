@@ -6,10 +6,10 @@ import sys
 import threading
 
 import fake_cupy
-from alpa_mlir.hosts.plain_process import main
-from alpa_mlir.hosts.process import HostProcess
-from alpa_mlir.runtime import wires
-from alpa_mlir.transport import carrier
+from alpa_runtime.execution import point_to_point
+from alpa_runtime.hosts.process import HostProcess
+from alpa_runtime.hosts.worker_main import main
+from alpa_runtime.transport import device_backend
 
 
 class DeviceHost(HostProcess):
@@ -44,7 +44,7 @@ class DeviceHost(HostProcess):
 
 if __name__ == "__main__":
     fake_cupy.install()
-    wires.LEAST_DEVICE_BYTES = 1
-    carrier.CARRIERS = {"nccl": ("cpu",), "nixl": ("cpu",)}
+    point_to_point.LEAST_DEVICE_BYTES = 1
+    device_backend.CARRIERS = {"nccl": ("cpu",), "nixl": ("cpu",)}
     numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
     main(*numbers, "--die-with-parent" in sys.argv, DeviceHost("127.0.0.1"))

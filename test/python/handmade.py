@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.plan_tensor import TensorSpec
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from reshard_plans import reshard
 

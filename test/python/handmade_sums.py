@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
 from handmade import lower, reshard_of, tensor, tensor_text
 
 ROWS, RATE, CLIP = 8, 0.1, 0.5

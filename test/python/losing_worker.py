@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from alpa_mlir.hosts import plain_process
+from alpa_runtime.hosts import worker_main
 
 
 class _Losing:
@@ -21,7 +21,7 @@ class _Losing:
         self.loses = False
 
     def send(self, *args):
-        from alpa_mlir.transport.interface import DONE
+        from alpa_runtime.transport.interface import DONE
 
         return DONE if self.loses else self.transport.send(*args)
 
@@ -30,7 +30,7 @@ class _Losing:
 
 
 def losing_worker(folder):
-    from alpa_mlir.runtime.worker import Worker
+    from alpa_runtime.execution.worker import Worker
 
     class LosingWorker(Worker):
         def __init__(self, plan, placement, rank, devices, transport, **options):
@@ -47,9 +47,9 @@ def losing_worker(folder):
     return LosingWorker
 
 
-class _Host(plain_process.HostProcess):
+class _Host(worker_main.HostProcess):
     def load(self, plan, placement, options):
-        from alpa_mlir.runtime import worker
+        from alpa_runtime.execution import worker
 
         worker.Worker = losing_worker(Path(sys.argv[1]))
         super().load(plan, placement, options)
@@ -57,4 +57,4 @@ class _Host(plain_process.HostProcess):
 
 if __name__ == "__main__":
     work, beside = map(int, sys.argv[2:4])
-    plain_process.main(work, beside, "--die-with-parent" in sys.argv, host=_Host("127.0.0.1"))
+    worker_main.main(work, beside, "--die-with-parent" in sys.argv, host=_Host("127.0.0.1"))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_interface import InputInfo, OutputInfo
-from alpa_mlir.plan_program import (
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.interface import InputInfo, OutputInfo
+from alpa_runtime.plan.program import (
     AccumulateOp,
     FreeOp,
     InputOp,
@@ -21,8 +21,8 @@ from alpa_mlir.plan_program import (
     RunOp,
     SendOp,
 )
-from alpa_mlir.plan_stage import FunctionInfo, MeshInfo, StageInfo
-from alpa_mlir.plan_tensor import TensorSpec
+from alpa_runtime.plan.stage import FunctionInfo, MeshInfo, StageInfo
+from alpa_runtime.plan.tensor import TensorSpec
 from reshard_plans import reshard
 
 ACTIVATION = TensorSpec((250_000,), "float32", ((),))  # 1 MB

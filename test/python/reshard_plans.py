@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from alpa_mlir.plan_reshard import (
+from alpa_runtime.execution.reshard_checks import held_boxes
+from alpa_runtime.plan.reshard import (
     AllGather,
     Box,
     Broadcast,
@@ -13,9 +14,8 @@ from alpa_mlir.plan_reshard import (
     box_elements,
     intersect,
 )
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime.reshard_checks import held_boxes
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
 
 STRATEGIES = ("send", "broadcast", "all_gather")
 

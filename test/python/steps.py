@@ -8,9 +8,9 @@ import alpa_mlir
 import handmade
 import jax
 import numpy as np
-from alpa_mlir import tree_json
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_interface import CallInfo
+from alpa_runtime import tree_json
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.interface import CallInfo
 
 
 def two_stage_plan(micro_batches: int = 2, **options) -> Plan:

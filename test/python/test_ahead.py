@@ -11,17 +11,18 @@ import jax
 import numpy as np
 import pytest
 import zoo
-from alpa_mlir import ahead, errors
+from alpa_mlir import errors
 from alpa_mlir.cli import main
-from alpa_mlir.gpus import GPUS
-from alpa_mlir.plan import Plan
-from alpa_mlir.runtime import load, xla_described
-from alpa_mlir.runtime.actions import Accumulate, Copy, Place, Reshard, Run, Zero
-from alpa_mlir.runtime.backends import iree, iree_compiler
-from alpa_mlir.runtime.backends import xla as xla_backend
-from alpa_mlir.runtime.compile_stages import part_of
-from alpa_mlir.runtime.compiled_memory import check_memory, check_peaks, compiled_peaks
-from alpa_mlir.runtime.linear import linearize
+from alpa_runtime import aot
+from alpa_runtime.backends import iree, iree_compiler, xla_described
+from alpa_runtime.backends import xla as xla_backend
+from alpa_runtime.backends.gpus import GPUS
+from alpa_runtime.execution.actions import Accumulate, Copy, Place, Reshard, Run, Zero
+from alpa_runtime.execution.compilation import part_of
+from alpa_runtime.execution.compiled_memory import check_memory, check_peaks, compiled_peaks
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.plan import Plan
 
 ONE = {"first": (1, 1), "second": (1, 1)}
 
@@ -61,7 +62,7 @@ def nothing_compiles(monkeypatch):
 def test_programs_for_this_host(saved, monkeypatch, request):
     folder = saved(first=(1, 2), second=(2, 1))
     seen = []
-    done = ahead.compile_ahead(folder, "cpu", progress=lambda *row: seen.append(row))
+    done = aot.compile_ahead(folder, "cpu", progress=lambda *row: seen.append(row))
     assert [row[0] for row in seen] == list(range(1, seen[-1][1] + 1))
     assert {row[2] for row in seen} >= {"stage 0 forward", "stage 1 backward"}
     labels = {item.label for item in done.binaries}
@@ -83,8 +84,8 @@ def test_programs_of_iree_for_this_host(saved, request):
     pytest.importorskip("iree.compiler")
     folder = saved(**ONE)
     expected = results_of(load(Plan.load(folder), cache=False))
-    ahead.compile_ahead(folder, "cpu", backend="iree")
-    ahead.compile_ahead(folder, "cpu")
+    aot.compile_ahead(folder, "cpu", backend="iree")
+    aot.compile_ahead(folder, "cpu")
     plan = Plan.load(folder)
     assert {item.compiler for item in plan.binaries} == {"xla", "iree"}
     request.getfixturevalue("nothing_compiles")
@@ -101,7 +102,7 @@ def test_programs_of_iree_for_this_host(saved, request):
 
 def test_damaged_programs_are_compiled_again(saved, tmp_path):
     folder = saved(first=(1, 2), second=(2, 1))
-    ahead.compile_ahead(folder, "cpu")
+    aot.compile_ahead(folder, "cpu")
     expected = results_of(load(Plan.load(folder)))
     (path,) = folder.glob("stage_0_forward.*.bin")
     path.write_bytes(path.read_bytes()[:-1])
@@ -123,10 +124,10 @@ def test_damaged_programs_are_compiled_again(saved, tmp_path):
 
 def test_plans_are_saved_with_their_programs(saved, tmp_path):
     folder = saved(first=(1, 2), second=(2, 1))
-    done = ahead.compile_ahead(folder, "cpu")
+    done = aot.compile_ahead(folder, "cpu")
     copy = Plan.load(folder).save(tmp_path / "copy")
     assert {b.file for b in Plan.load(copy).binaries} == {b.file for b in done.binaries}
-    again = ahead.compile_ahead(copy, "cpu")  # Replaces what is there for this target.
+    again = aot.compile_ahead(copy, "cpu")  # Replaces what is there for this target.
     assert len(list(copy.glob("*.bin"))) == len({item.file for item in again.binaries})
 
 
@@ -134,7 +135,7 @@ def test_plans_are_saved_with_their_programs(saved, tmp_path):
 def test_iree_for_gpus(saved, name):
     pytest.importorskip("iree.compiler")
     folder = saved(device_type=name, memory="16GiB", **ONE)
-    done = ahead.compile_ahead(folder, backend="iree")
+    done = aot.compile_ahead(folder, backend="iree")
     assert {(item.target, item.compiler) for item in done.binaries} == {(name, "iree")}
     for item in done.binaries:
         binary = iree_compiler.IreeBinary.from_bytes(item.program)
@@ -148,7 +149,7 @@ def test_iree_wants_collectives_for_several_devices(saved):
     pytest.importorskip("iree.compiler")
     folder = saved(device_type="h100", first=(1, 2), second=(1, 1))
     with pytest.raises(errors.BackendError, match=r'stage 0 .*: IREE .*export="collectives"'):
-        ahead.compile_ahead(folder, backend="iree")
+        aot.compile_ahead(folder, backend="iree")
     assert not list(folder.glob("*.bin"))
 
 
@@ -164,7 +165,7 @@ def test_collectives_by_iree(tmp_path):
     planned = function.plan(state, batch)
     assert any("stablehlo.all" in text for text in planned.plan.modules.values())
     folder = planned.save(tmp_path / "plan")
-    done = ahead.compile_ahead(folder, backend="iree")
+    done = aot.compile_ahead(folder, backend="iree")
     functions = sum(len(stage.functions) for stage in planned.plan.stages)
     assert len(done.binaries) == functions
     assert done.limits == (40 << 30, 40 << 30)
@@ -182,7 +183,7 @@ def test_xla_for_gpus(tmp_path, export):
     )
     function = alpa_mlir.parallelize(model.step, cluster="dgx-h100", method=method)
     folder = function.plan(state, batch).save(tmp_path / "plan")
-    done = ahead.compile_ahead(folder)
+    done = aot.compile_ahead(folder)
     assert {item.target for item in done.binaries} == {"h100"}
     assert done.limits == (80 << 30, 80 << 30)
     for item in done.binaries:
@@ -206,7 +207,7 @@ def test_missing_plugin(saved, monkeypatch):
 
     monkeypatch.setattr(xla_described, "version", version)
     with pytest.raises(errors.BackendError) as error:
-        ahead.compile_ahead(saved(device_type="h100"))
+        aot.compile_ahead(saved(device_type="h100"))
     assert str(error.value).endswith(
         "is installed; fix: pip install 'alpa-mlir[cuda12]', or [cuda13]"
     )
@@ -215,11 +216,11 @@ def test_missing_plugin(saved, monkeypatch):
 def test_unknown_targets(saved, capsys):
     folder = saved()
     with pytest.raises(errors.BackendError) as error:
-        ahead.compile_ahead(folder)
+        aot.compile_ahead(folder)
     assert "mesh 1x2 on devices 0-1: no compiler knows 'cpu-device'" in str(error.value)
     assert "cpu, v100, a100-40gb" in str(error.value)
     with pytest.raises(errors.BackendError, match="backend 'tvm'; fix: use one of xla, iree"):
-        ahead.compile_ahead(folder, "cpu", backend="tvm")
+        aot.compile_ahead(folder, "cpu", backend="tvm")
     assert main(["compile", str(folder)]) == 1
     assert "no compiler knows" in capsys.readouterr().err
 
@@ -237,7 +238,7 @@ def test_plan_that_does_not_fit(saved):
     """Weights fit, and so does each program by itself, but not on top of what the step holds."""
     pytest.importorskip("iree.compiler")
     fits_in = saved(4, "h100", "1GiB", **ONE)
-    fits = ahead.compile_ahead(fits_in, backend="iree")
+    fits = aot.compile_ahead(fits_in, backend="iree")
     worst = max(fits.peaks, key=lambda peak: peak.bytes)
     largest = max(item.memory_bytes for item in fits.binaries)
     assert worst.bytes > largest
@@ -247,7 +248,7 @@ def test_plan_that_does_not_fit(saved):
     (fits_in / "compiled.json").unlink()
     folder = saved(4, "h100", str(worst.bytes - 1), **ONE)
     with pytest.raises(errors.InfeasiblePlanError) as error:
-        ahead.compile_ahead(folder, backend="iree")
+        aot.compile_ahead(folder, backend="iree")
     text = str(error.value)
     assert f"mesh {worst.mesh}: {worst.label} compiled for h100 by iree needs" in text
     assert "fix: plan with more micro-batches" in text
@@ -310,7 +311,7 @@ def test_peaks_are_those_of_live_values(schedule, meshes):
 
 def test_loading_refuses_what_does_not_fit(monkeypatch):
     """As on a GPU, whose runtime knows its limit; the CPU's has none."""
-    from alpa_mlir.runtime import compiled_memory
+    from alpa_runtime.execution import compiled_memory
 
     plan = handmade.as_plan(*handmade.two_stages(2, **ONE))
     step = load(plan)

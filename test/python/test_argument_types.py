@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors, training
-from alpa_mlir.argument_types import fits
-from alpa_mlir.hosts.interface import Hosts
-from alpa_mlir.hosts.process_group import Limits
 from alpa_mlir.training import Resume
+from alpa_runtime.argument_types import fits
+from alpa_runtime.hosts.interface import Hosts
+from alpa_runtime.hosts.process_group import Limits
 
 STEP = handmade.reference_step
 

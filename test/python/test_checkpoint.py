@@ -26,11 +26,11 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.checkpoint import folders, save, steps_in, store
-from alpa_mlir.checkpoint.grid import chunk_shape, chunks_of
-from alpa_mlir.checkpoint.manifest import Manifest, folder_names
-from alpa_mlir.runtime.host_parts import Filling
-from alpa_mlir.runtime.stacked import StackedArray
+from alpa_runtime.checkpoint import folders, save, steps_in, store
+from alpa_runtime.checkpoint.grid import chunk_shape, chunks_of
+from alpa_runtime.checkpoint.manifest import Manifest, folder_names
+from alpa_runtime.execution.host_shards import Filling
+from alpa_runtime.stacked import StackedArray
 from flax.training.train_state import TrainState
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -185,9 +185,9 @@ def test_boxes_are_whole_chunks(data):
 
 def test_large_arrays_are_cut_into_chunks(tmp_path, monkeypatch):
     """Who wants a part reads the chunks of that part only."""
-    from alpa_mlir.checkpoint import leaves
+    from alpa_runtime.checkpoint import shards
 
-    monkeypatch.setattr(leaves, "chunk_shape", lambda *args: chunk_shape(*args, limit=256))
+    monkeypatch.setattr(shards, "chunk_shape", lambda *args: chunk_shape(*args, limit=256))
     w = jnp.arange(101.0 * 8).reshape(101, 8)
     save_checkpoint(tmp_path, {"w": w}, step=1).wait()
     chunks = sorted((tmp_path / "1" / "default" / "w" / "c").rglob("0"))

@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import alpa_mlir
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +22,9 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.checkpoint import folders, save, steps_in
+from alpa_runtime.checkpoint import folders, save, steps_in
 from same_bits import check_same
+from source_paths import PYTHONPATH
 
 GOOD = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(4, np.int32)}
 
@@ -242,8 +242,8 @@ def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 import numpy as np
-from alpa_mlir.checkpoint import save, save_checkpoint
-from alpa_mlir.checkpoint import store
+from alpa_runtime.checkpoint import save, save_checkpoint
+from alpa_runtime.checkpoint import store
 
 save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 1.0, np.float32)}, step=1).wait()
 where, target = sys.argv[2].split(".")
@@ -252,7 +252,7 @@ def stop(*args):
     print("now", flush=True)
     time.sleep(600)
 
-import alpa_mlir.checkpoint.folders as folders
+import alpa_runtime.checkpoint.folders as folders
 setattr({"save": save, "os": folders.os, "folders": folders}[where], target, stop)
 save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 2.0, np.float32)}, step=2, keep=1)
 """
@@ -261,7 +261,7 @@ save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 2.0, np.float32)}, step=2, 
 @pytest.mark.parametrize("where", ["save.check_written", "os.rename"])
 def test_killed_while_saving(tmp_path, where):
     """A process that is killed leaves the old checkpoint, and its rest is cleared away."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path), where],
         env=environment,
@@ -287,7 +287,7 @@ def test_killed_while_saving(tmp_path, where):
 SAVES = """
 import sys
 import numpy as np
-from alpa_mlir.checkpoint import latest_checkpoint, save_checkpoint
+from alpa_runtime.checkpoint import latest_checkpoint, save_checkpoint
 
 step = (latest_checkpoint(sys.argv[1]) or 0) + 1
 while True:
@@ -300,7 +300,7 @@ while True:
 
 @pytest.mark.slow
 def test_killed_at_any_moment(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     rng = np.random.default_rng(0)
     for _ in range(8):
         process = subprocess.Popen(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from pathlib import Path
 
 import alpa_mlir
 import handmade
@@ -20,12 +19,13 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.checkpoint import steps_in
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.hosts.ray_hosts import RayWorkers
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.runtime import Placement
+from alpa_runtime.checkpoint import steps_in
+from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.placement import Placement
 from same_bits import check_same
+from source_paths import PYTHONPATH
 from test_hosts import SPANNING, TWO
 from test_init import init
 
@@ -96,7 +96,7 @@ def test_four_hosts_to_two_to_one(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", str(Path(alpa_mlir.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     logging.getLogger("ray").setLevel(logging.ERROR)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     four = Placement(((0,), (1, 2, 3), (4,), (5,)))

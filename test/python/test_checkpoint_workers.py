@@ -22,14 +22,14 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.checkpoint import fill, remote, steps_in
 from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
-from alpa_mlir.hosts.threads import ThreadWorkers
-from alpa_mlir.runtime.array import DistributedArray
-from alpa_mlir.runtime.distributed_keys import DistributedKeys
-from alpa_mlir.runtime.driver import DistributedPlan
-from alpa_mlir.runtime.placement import Placement
-from alpa_mlir.runtime.stacked import StackedArray
+from alpa_runtime.checkpoint import fill, remote, steps_in
+from alpa_runtime.distributed_arrays import DistributedArray
+from alpa_runtime.distributed_keys import DistributedKeys
+from alpa_runtime.driver import DistributedPlan
+from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.placement import Placement
+from alpa_runtime.stacked import StackedArray
 from same_bits import check_same
 from test_init import init
 
@@ -128,7 +128,7 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
         raise CheckpointError("No space left on device", where="['w0']")
 
     with monkeypatch.context() as patch:
-        patch.setattr("alpa_mlir.checkpoint.remote.write_shards", full)
+        patch.setattr("alpa_runtime.checkpoint.remote.write_shards", full)
         saving = save_checkpoint(tmp_path, state, step=2)
         with pytest.raises(CheckpointError, match="No space left"):
             saving.wait()
@@ -173,7 +173,7 @@ def test_the_worker_that_is_the_cause_is_named(tmp_path, load, monkeypatch):
         raise WorkerLostError("died of SIGKILL", where="worker 1", rank=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("alpa_mlir.checkpoint.remote.write_shards", gone)
+        patch.setattr("alpa_runtime.checkpoint.remote.write_shards", gone)
         patch.setattr(step.loaded, "synchronize", cause)
         saving = save_checkpoint(tmp_path, state, step=2)
         with pytest.raises(CheckpointError, match="worker 1: died of SIGKILL"):

@@ -8,13 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-import alpa_mlir
 import pytest
 from alpa_mlir import cli
-
-SOURCE = Path(alpa_mlir.__file__).parents[1]
+from source_paths import PYTHONPATH
 
 
 def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -22,7 +19,7 @@ def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     return subprocess.run(
         [sys.executable, "-m", "alpa_mlir", *arguments],
-        env=environment | {"PYTHONPATH": str(SOURCE), "JAX_PLATFORMS": "cpu"},
+        env=environment | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -35,7 +32,7 @@ def test_building_every_parser_imports_no_jax():
     code = "import sys; from alpa_mlir import cli; cli.parser(); print('jax' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         check=True,
@@ -129,7 +126,7 @@ sys.exit(cli.main(["simulate", "x"]))
 def test_the_compiler_is_interrupted_at_its_work():
     busy = subprocess.Popen(
         [sys.executable, "-c", BUSY],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -154,7 +151,7 @@ def test_a_reader_that_stops_is_no_error():
     with os.fdopen(write, "w") as output:
         done = subprocess.run(
             [sys.executable, "-m", "alpa_mlir", "clusters", "show", "nothing", "--json"],
-            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            env=os.environ | {"PYTHONPATH": PYTHONPATH},
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,

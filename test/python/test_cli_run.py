@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import alpa_mlir
 import jax
@@ -23,8 +22,8 @@ from alpa_mlir.carried_step import CarriedStep
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.random_inputs import callable_plan, random_batch, random_state
 from cli_entries import STEP
+from source_paths import PYTHONPATH
 
-SOURCE = Path(alpa_mlir.__file__).parents[1]
 MORE = '''
 
 def once():
@@ -307,7 +306,7 @@ def start(*words, **more):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, *map(str, words)],
-        env=environment | {"PYTHONPATH": str(SOURCE), "JAX_PLATFORMS": "cpu"},
+        env=environment | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

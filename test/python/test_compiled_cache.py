@@ -12,14 +12,14 @@ import handmade
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime import host, load, xla
-from alpa_mlir.runtime.backends import compiled_cache
-from alpa_mlir.runtime.backends import xla as backend_module
-from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
-from alpa_mlir.runtime.backends.xla import XlaBackend
-from alpa_mlir.runtime.program import Job
+from alpa_runtime.backends import compiled_cache, host, xla_runtime
+from alpa_runtime.backends import xla as backend_module
+from alpa_runtime.backends.compiled_cache import CompiledCache
+from alpa_runtime.backends.interface import Job
+from alpa_runtime.backends.xla import XlaBackend
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
 
 VECTOR = TensorSpec((8,), "float32", (("x",),))
 
@@ -29,9 +29,9 @@ def mesh_of(*devices: int, axes=("x",)):
 
 
 def job(scale: float = 2.0, mesh: int = 0) -> Job:
-    held = f"tensor<8xf32> {{{xla.sharding_text(VECTOR)}}}"
+    held = f"tensor<8xf32> {{{xla_runtime.sharding_text(VECTOR)}}}"
     text = f"""module {{
-  {xla.mesh_text(MeshInfo((2,), ("x",), (0, 1)))}
+  {xla_runtime.mesh_text(MeshInfo((2,), ("x",), (0, 1)))}
   func.func public @main(%a: {held}) -> ({held}) {{
     %s = stablehlo.constant dense<{scale}> : tensor<8xf32>
     %0 = stablehlo.multiply %a, %s : tensor<8xf32>
@@ -43,7 +43,7 @@ def job(scale: float = 2.0, mesh: int = 0) -> Job:
 
 def run(program, mesh):
     value = np.arange(8, dtype=np.float32)
-    (result,) = program.call([jax.device_put(value, xla.named_sharding(mesh, VECTOR))])
+    (result,) = program.call([jax.device_put(value, xla_runtime.named_sharding(mesh, VECTOR))])
     assert result.sharding.device_set == set(mesh.devices.flat)
     return np.asarray(result)
 
@@ -55,7 +55,7 @@ def compiled(monkeypatch):
 
     def compile_text(text, mesh, **options):
         texts.append(text)
-        return xla.compile_text(text, mesh, **options)
+        return xla_runtime.compile_text(text, mesh, **options)
 
     monkeypatch.setattr(backend_module, "compile_text", compile_text)
     return texts
@@ -133,14 +133,14 @@ def test_program_of_another_text_is_not_taken(cache, compiled):
     build(cache, 3.0)
     other = only_file(cache)
     mesh = mesh_of(0, 1)
-    shutil.copy(other, cache.path(xla.program_parts(job(2.0).text, mesh)))
+    shutil.copy(other, cache.path(xla_runtime.program_parts(job(2.0).text, mesh)))
     with pytest.warns(UserWarning, match="compiled again"):
         np.testing.assert_array_equal(build(cache, 2.0), 2 * np.arange(8))
 
 
 def test_bytes_that_xla_cannot_load(cache, compiled):
     mesh = mesh_of(0, 1)
-    cache.put(xla.program_parts(job().text, mesh), b"of a later version, say")
+    cache.put(xla_runtime.program_parts(job().text, mesh), b"of a later version, say")
     with pytest.warns(UserWarning, match="XLA cannot load it"):
         np.testing.assert_array_equal(build(cache), 2 * np.arange(8))
     build(cache)
@@ -162,28 +162,28 @@ def test_files_that_others_can_write(cache, compiled, monkeypatch):
 def test_key_holds_what_a_program_depends_on(monkeypatch):
     mesh = mesh_of(0, 1)
     text = job().text
-    base = xla.program_parts(text, mesh)
-    assert xla.program_parts(text, mesh_of(6, 2)) == base
+    base = xla_runtime.program_parts(text, mesh)
+    assert xla_runtime.program_parts(text, mesh_of(6, 2)) == base
     for other in (
-        xla.program_parts(job(3.0).text, mesh),
-        xla.program_parts(text, mesh_of(0, 1, 2)),
-        xla.program_parts(text, mesh_of(0, 1, axes=("y",))),
-        xla.program_parts(text, mesh, per_device=True),
+        xla_runtime.program_parts(job(3.0).text, mesh),
+        xla_runtime.program_parts(text, mesh_of(0, 1, 2)),
+        xla_runtime.program_parts(text, mesh_of(0, 1, axes=("y",))),
+        xla_runtime.program_parts(text, mesh, per_device=True),
     ):
         assert other != base
     flags = os.environ.get("XLA_FLAGS", "")
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_dump_to=/nowhere")
-    assert xla.program_parts(text, mesh) == base
+    assert xla_runtime.program_parts(text, mesh) == base
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_enable_fast_math=true")
-    assert xla.program_parts(text, mesh) != base
+    assert xla_runtime.program_parts(text, mesh) != base
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setenv("NPROC", "3")
-    assert xla.program_parts(text, mesh) != base
+    assert xla_runtime.program_parts(text, mesh) != base
     monkeypatch.undo()
-    monkeypatch.setattr(xla, "host_cpu", lambda: "flags: mmx")
-    assert xla.program_parts(text, mesh) != base
-    monkeypatch.setattr(xla, "host_cpu", lambda: None)
-    assert xla.program_parts(text, mesh) is None  # Nothing is kept for a machine unknown.
+    monkeypatch.setattr(xla_runtime, "host_cpu", lambda: "flags: mmx")
+    assert xla_runtime.program_parts(text, mesh) != base
+    monkeypatch.setattr(xla_runtime, "host_cpu", lambda: None)
+    assert xla_runtime.program_parts(text, mesh) is None  # Nothing is kept for a machine unknown.
 
 
 def test_processors_are_told_apart_by_their_instructions(monkeypatch):
@@ -206,7 +206,7 @@ def test_processors_are_told_apart_by_their_instructions(monkeypatch):
 
 def test_callbacks_are_not_kept(cache):
     text = job().text.replace("@main", "@main /* xla_ffi_python_cpu_callback */")
-    assert xla.program_parts(text, mesh_of(0, 1)) is None
+    assert xla_runtime.program_parts(text, mesh_of(0, 1)) is None
 
 
 def test_the_least_recently_used_goes(tmp_path):
@@ -258,7 +258,7 @@ OTHER_PROCESS = """
 import sys
 sys.path[:0] = sys.argv[2:]
 import test_compiled_cache as t
-from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
+from alpa_runtime.backends.compiled_cache import CompiledCache
 t.backend_module.compile_text = None  # Compiling would fail.
 print(t.build(CompiledCache(t.Path(sys.argv[1]))).tolist())
 """
@@ -269,7 +269,7 @@ def test_another_process_loads_it(cache):
     expected = build(cache)
     flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
     root = Path(__file__).resolve().parents[2]
-    folders = [root / "python", root / "test", Path(__file__).parent]
+    folders = [root / "python", root / "runtime", root / "test", Path(__file__).parent]
     done = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, cache.folder, *map(str, folders)],
         env={**os.environ, "XLA_FLAGS": flags},

@@ -14,12 +14,12 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import AccumulateOp, RunOp
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime.devices import make_meshes
-from alpa_mlir.runtime.stage_text import split_functions
-from alpa_mlir.runtime.xla import compile_text
+from alpa_runtime.backends.xla_runtime import compile_text
+from alpa_runtime.devices import make_meshes
+from alpa_runtime.execution.stage_text import split_functions
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import AccumulateOp, RunOp
+from alpa_runtime.plan.tensor import TensorSpec
 from clusters import slow_links
 
 COLLECTIVE = re.compile(r"\b(all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute)\(")

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.runtime.device_check import check_channels
-from alpa_mlir.transport import nccl
+from alpa_runtime.execution.device_check import check_channels
+from alpa_runtime.transport import nccl
 from device_ends import Ends, cupy  # noqa: F401
 
 CHANNELS = [(0, 1), (1, 0), (2, 1), (0, 3)]  # Of even devices to odd ones, and back.

@@ -12,8 +12,14 @@ import fake_cupy
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport import device
-from alpa_mlir.transport.carrier import CARRIERS, CHOICES, check_choice, find_carriers, make_carrier
+from alpa_runtime.transport import device
+from alpa_runtime.transport.device_backend import (
+    CARRIERS,
+    CHOICES,
+    check_choice,
+    find_carriers,
+    make_carrier,
+)
 from device_ends import KINDS, Ends, Numbers, bytes_of, cupy, eventually  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st

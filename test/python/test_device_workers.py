@@ -14,11 +14,11 @@ import handmade
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_mlir.hosts.process import HostProcess, Start
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.runtime import Placement
-from alpa_mlir.transport import connect_in_process
+from alpa_runtime.hosts.process import HostProcess, Start
+from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.placement import Placement
+from alpa_runtime.transport import connect_in_process
 from device_ends import HAS_NIXL
 
 PROGRAM = str(Path(__file__).with_name("device_worker.py"))

@@ -17,7 +17,7 @@ import pytest
 from alpa_mlir import cli
 from alpa_mlir.doctor import Diagnosis, Finding, diagnose, installation, machine, options
 from alpa_mlir.doctor.child import ANSWER, run_bounded, run_probe
-from alpa_mlir.version import VERSION
+from alpa_runtime.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import element_types
-from alpa_mlir.element_types import mlir_name, numpy_name
+from alpa_runtime.plan import element_types
+from alpa_runtime.plan.element_types import mlir_name, numpy_name
 from jaxlib.mlir import ir
 
 NAMES = {

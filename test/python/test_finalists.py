@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, cli, finalists
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError, MethodError
-from alpa_mlir.plan import Plan
 from alpa_mlir.simulator import simulate
+from alpa_runtime.plan import Plan
 from test_equality import relative_difference
 from test_planning import cluster, mlp, mlp_step
 

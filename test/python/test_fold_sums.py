@@ -5,13 +5,13 @@ from __future__ import annotations
 import handmade
 import numpy as np
 import pytest
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime import linear as linear_module
-from alpa_mlir.runtime import load
-from alpa_mlir.runtime.actions import Accumulate, Copy, Run, Value, Zero
-from alpa_mlir.runtime.donation import donations
-from alpa_mlir.runtime.fold_sums import fold_sums
-from alpa_mlir.runtime.linear import linearize
+from alpa_runtime.execution import program_merge as linear_module
+from alpa_runtime.execution.actions import Accumulate, Copy, Run, Value, Zero
+from alpa_runtime.execution.donation import donations
+from alpa_runtime.execution.fold_sums import fold_sums
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.plan.tensor import TensorSpec
 
 SCALAR = TensorSpec((), "float32", ())
 

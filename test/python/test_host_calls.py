@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_mlir.hosts.connect import DriverEnds, Entrance, connect
-from alpa_mlir.hosts.stream import MessageStream
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.transport.address import Address, own_ip
+from alpa_runtime.hosts.connect import DriverEnds, Entrance, connect
+from alpa_runtime.hosts.framing import MessageStream
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.transport.address import Address, own_ip
 from test_hosts import BUSY, TWO, freeze, gone, notice_soon, running
 
 

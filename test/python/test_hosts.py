@@ -15,13 +15,14 @@ import handmade
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_mlir.hosts import process_group, subprocesses
-from alpa_mlir.hosts.process import start_ticks
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.ray_hosts import RayWorkers, check_room
-from alpa_mlir.hosts.subprocesses import ProcessWorkers, how_it_ended
-from alpa_mlir.runtime import Placement
-from alpa_mlir.version import VERSION
+from alpa_runtime.hosts import process_group, subprocesses
+from alpa_runtime.hosts.process import start_ticks
+from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.ray_hosts import RayWorkers, check_room
+from alpa_runtime.hosts.subprocesses import ProcessWorkers, how_it_ended
+from alpa_runtime.placement import Placement
+from alpa_runtime.version import VERSION
+from source_paths import PYTHONPATH
 
 TWO = Placement(((0, 1), (2, 3)))
 SPANNING = Placement(((0, 2), (1, 3)))  # Each mesh has a device of each worker.
@@ -131,7 +132,7 @@ def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):
 DRIVER = """
 import os, signal, sys
 from alpa_mlir import Placement, Plan, ProcessWorkers, RayWorkers
-from alpa_mlir.hosts.process import start_ticks
+from alpa_runtime.hosts.process import start_ticks
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
 two = Placement(((0, 1), (2, 3)))
@@ -174,7 +175,7 @@ def test_workers_end_with_their_driver(plan, tmp_path, end, workers):
     plan.save(tmp_path)
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), end, workers],
-        env={**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -205,7 +206,7 @@ def test_ctrl_c_while_workers_start(plan, tmp_path, program):
     plan.save(tmp_path)
     driver = subprocess.Popen(
         [sys.executable, "-c", STARTING, str(tmp_path), *program],
-        env={**os.environ, "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import alpa_mlir
+import alpa_runtime
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from source_paths import PYTHONPATH
 
 RUN = """
 import sys
@@ -25,8 +27,8 @@ step = alpa_mlir.load(sys.argv[1])
 w, loss = step({"a": np.full((8, 4), 0.1, np.float32)}, np.ones((4, 8), np.float32))
 w, loss = step(w, np.ones((4, 8), np.float32))
 print(float(loss))
-import alpa_mlir.hosts.interface
-import alpa_mlir.runtime.messages
+import alpa_runtime.hosts.interface
+import alpa_runtime.execution.messages
 wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.search", "alpa_mlir.trace"}
 wrong |= {"highspy", "gurobipy", "ray", "iree", "tensorstore", "orbax", "optax", "flax"}
 print(sorted(wrong & set(sys.modules)))
@@ -77,7 +79,7 @@ def test_running_a_plan_needs_no_compiler(tmp_path):
     method = alpa_mlir.ShardParallel(mesh_shape=(1, 2))
     alpa_mlir.parallelize(step, cluster="cpu-test", method=method).plan(w, x).save(tmp_path)
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
-    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    environment["PYTHONPATH"] = PYTHONPATH
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path)],
         env=environment,
@@ -95,7 +97,7 @@ def test_running_a_plan_needs_no_compiler(tmp_path):
 @pytest.mark.parametrize("what", ["package", "names", "command line"])
 def test_importing_has_no_side_effects(what):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
-    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    environment["PYTHONPATH"] = PYTHONPATH
     done = subprocess.run(
         [sys.executable, "-c", SIDE_EFFECTS, what],
         env=environment,
@@ -109,11 +111,53 @@ def test_importing_has_no_side_effects(what):
 def test_names_come_from_their_modules():
     for name in alpa_mlir.__all__:
         value = getattr(alpa_mlir, name)
-        assert value.__module__.startswith("alpa_mlir."), name
+        assert value.__module__.startswith(("alpa_mlir.", "alpa_runtime.")), name
     assert alpa_mlir.explain is not alpa_mlir.explanation
-    assert alpa_mlir.plan.Plan is alpa_mlir.Plan
+    assert alpa_runtime.plan.Plan is alpa_mlir.Plan
     assert set(alpa_mlir.__all__) <= set(dir(alpa_mlir))
     assert not hasattr(alpa_mlir, "no_such_name")
+
+
+def imported_anywhere(tree):
+    """Modules that a file names in imports, in functions and for types alone too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports say the whole name of a module"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_runtime_names_no_compiler():
+    for path in Path(alpa_runtime.__file__).parent.rglob("*.py"):
+        names = [*imported_anywhere(ast.parse(path.read_text()))]
+        assert not [name for name in names if name.split(".")[0] == "alpa_mlir"], path
+
+
+ALONE = """
+import importlib, pkgutil, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "alpa_mlir":
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import alpa_runtime
+assert "jax" not in sys.modules
+for found in pkgutil.walk_packages(alpa_runtime.__path__, "alpa_runtime."):
+    importlib.import_module(found.name)
+"""
+
+
+def test_runtime_is_imported_alone():
+    environment = os.environ | {"PYTHONPATH": str(Path(alpa_runtime.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def imported_when_loaded(body):
@@ -140,7 +184,6 @@ def test_modules_import_only_earlier_ones():
     listed = [name for name in re.findall(r"`(\w+)`", order) if name in modules]
     rank = {name: place for place, name in enumerate(dict.fromkeys(listed))}
     assert set(rank) == modules, "list new modules in docs/architecture.md, Python modules"
-    rank["hosts"] = rank["runtime"]
     wrong: list[str] = []
     for path, parts in files.items():
         for level, name in imported_when_loaded(ast.parse(path.read_text()).body):

@@ -21,9 +21,9 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_mlir.initial_state import init_programs, trace_init
-from alpa_mlir.runtime.stacked import StackedArray
-from alpa_mlir.step_state import step_state
+from alpa_runtime.initial_state import init_programs, trace_init
+from alpa_runtime.stacked import StackedArray
+from alpa_runtime.step_state import step_state
 from flax.training.train_state import TrainState
 from same_bits import check_same
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import test_schedule_equality as equality
 from alpa_mlir import PipeshardParallel, errors
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime import load
-from alpa_mlir.runtime.backends import iree, iree_compiler
-from alpa_mlir.runtime.backends.choice import make_backend
-from alpa_mlir.runtime.backends.compiled_cache import CompiledCache
-from alpa_mlir.runtime.backends.xla import XlaBackend
-from alpa_mlir.runtime.compile_stages import compile_jobs
-from alpa_mlir.runtime.program import Job
+from alpa_runtime.backends import iree, iree_compiler
+from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends.compiled_cache import CompiledCache
+from alpa_runtime.backends.interface import Job
+from alpa_runtime.backends.xla import XlaBackend
+from alpa_runtime.execution.compilation import compile_jobs
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.plan.tensor import TensorSpec
 from handmade import flat
 
 pytest.importorskip("iree.compiler")

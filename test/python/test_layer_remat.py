@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from alpa_mlir import MethodError, PipeshardParallel, automatic_remat, manual_remat
 from alpa_mlir.boundary import is_mark
-from alpa_mlir.jax_internals import params_of
+from alpa_runtime.jax_internals import params_of
 
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
 

@@ -11,10 +11,10 @@ import fake_cupy
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.runtime.reshard_part import Outgoing
-from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.transport import connection, device, mailbox, make_transport
-from alpa_mlir.transport.in_process import connect_in_process
+from alpa_runtime.execution.point_to_point import Wires
+from alpa_runtime.execution.reshard_part import Outgoing
+from alpa_runtime.transport import connection, device, mailbox, make_transport
+from alpa_runtime.transport.in_process import connect_in_process
 from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
 from test_device_transport import device_threads, filled, later
 

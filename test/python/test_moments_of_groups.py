@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir.errors import TransportError, WorkerError, WorkerLostError
-from alpa_mlir.hosts import calls as process_calls
-from alpa_mlir.hosts import threads, watch
-from alpa_mlir.hosts.calls import Calls, Streams
-from alpa_mlir.hosts.process_group import Limits, ProcessGroup
-from alpa_mlir.hosts.stream import MessageStream
-from alpa_mlir.hosts.threads import ThreadWorkers
-from alpa_mlir.runtime import Placement
-from alpa_mlir.runtime.array import DistributedArray
-from alpa_mlir.runtime.driver import DistributedPlan
-from alpa_mlir.runtime.messages import StepReply
-from alpa_mlir.runtime.pending_steps import Failure, PendingSteps
-from alpa_mlir.runtime.worker import Worker
-from alpa_mlir.runtime.worker_failures import cause_behind
+from alpa_runtime.distributed_arrays import DistributedArray
+from alpa_runtime.driver import DistributedPlan
+from alpa_runtime.execution.messages import StepReply
+from alpa_runtime.execution.worker import Worker
+from alpa_runtime.hosts import rpc as process_calls
+from alpa_runtime.hosts import threads, watchdog
+from alpa_runtime.hosts.framing import MessageStream
+from alpa_runtime.hosts.process_group import Limits, ProcessGroup
+from alpa_runtime.hosts.rpc import Calls, Streams
+from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.pending_steps import Failure, PendingSteps
+from alpa_runtime.placement import Placement
+from alpa_runtime.worker_failures import cause_behind
 from device_ends import eventually
 
 SECONDS = 20
@@ -80,8 +80,8 @@ def test_a_worker_that_ends_with_its_group_was_not_lost():
 def test_a_driver_that_was_stopped_calls_nobody_frozen(monkeypatch):
     """The answer has come, and the thread that reads it has not run yet."""
     clock = 100.0
-    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock))
-    group, looking = Group(1, Limits(frozen_seconds=5)), watch.Watch()
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock))
+    group, looking = Group(1, Limits(frozen_seconds=5)), watchdog.Watch()
     group.answers[0] = answer = Answer()
     looking.look(group)
     clock += 1000

@@ -18,7 +18,8 @@ import alpa_mlir
 import jax
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.checkpoint import save_checkpoint
+from alpa_runtime.checkpoint import save_checkpoint
+from source_paths import PYTHONPATH
 from test_equality import CLUSTER
 from test_schedule_equality import model
 
@@ -117,7 +118,7 @@ def test_saved_plans_run(version, later_python, cases, tmp_path):
     own = shutil.copytree(cases, tmp_path / "cases")
     keep = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC", "PYTHONPATH")}
     keep |= {
-        "PYTHONPATH": str(Path(alpa_mlir.__file__).parents[1]),
+        "PYTHONPATH": PYTHONPATH,
         "ALPA_MLIR_CACHE": str(tmp_path / "cache"),
     }
     program = Path(__file__).with_name("run_saved_plans.py")

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import errors, training
-from alpa_mlir.hosts.process import out_of_memory_kills
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.runtime import Placement
+from alpa_runtime.hosts.process import out_of_memory_kills
+from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.placement import Placement
 
 STEPS = 6
 # What a layer keeps of a micro-batch takes 34 MiB: more than the C library keeps in stock.

@@ -8,8 +8,8 @@ import pickle
 import handmade
 import pytest
 from alpa_mlir.errors import PlacementError
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.runtime.placement import Placement, part_of_plan
+from alpa_runtime.placement import Placement, part_of_plan
+from alpa_runtime.plan.stage import MeshInfo
 
 
 def plan_on(*meshes, hosts=None):

@@ -13,10 +13,10 @@ import jax
 import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, Plan, ShardParallel, errors
-from alpa_mlir.plan_json import pretty
-from alpa_mlir.plan_program import InstructionReader, slots_text
-from alpa_mlir.plan_tensor import TensorReader, TensorSpec
 from alpa_mlir.trace import trace
+from alpa_runtime.plan.json_nodes import pretty
+from alpa_runtime.plan.program import InstructionReader, slots_text
+from alpa_runtime.plan.tensor import TensorReader, TensorSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from schema import SCHEMA, problems

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from alpa_mlir import PipeshardParallel, ShardParallel, errors, tree_json
+from alpa_mlir import PipeshardParallel, ShardParallel, errors
+from alpa_runtime import tree_json
 from schema import SCHEMA, problems
 
 CLUSTER = "cpu-test"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.plan_json import Node
-from alpa_mlir.plan_reshard import (
+from alpa_runtime.plan.json_nodes import Node
+from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,
     ReshardInfo,
@@ -16,7 +16,7 @@ from alpa_mlir.plan_reshard import (
     read_step,
     shard_boxes,
 )
-from alpa_mlir.plan_tensor import TensorReader, TensorSpec
+from alpa_runtime.plan.tensor import TensorReader, TensorSpec
 
 LINES = {
     "tile 0 on 3 [0:4,32:64]": Tile(0, 3, ((0, 4), (32, 64))),

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import alpa_mlir
 import jax
@@ -22,6 +21,7 @@ from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError
 from alpa_mlir.plan_cache import PlanCache
+from source_paths import PYTHONPATH
 from test_equality import CLUSTER, relative_difference
 
 
@@ -339,7 +339,7 @@ print(len(said))
     path = tmp_path / "step.py"
     path.write_text(script)
     environment = {**os.environ, "ALPA_MLIR_CACHE": str(tmp_path / "plans")}
-    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    environment["PYTHONPATH"] = PYTHONPATH
     runs = [
         subprocess.run(
             [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=True

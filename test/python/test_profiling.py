@@ -15,6 +15,7 @@ import pytest
 from alpa_mlir import cli, profiling
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.profiling import GroupTable, Profile, Table
+from source_paths import PYTHONPATH
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,7 @@ def test_two_hosts_measure_their_link(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    source = Path(profiling.__file__).resolve().parents[1]
-    environment = os.environ | {"PYTHONPATH": str(source), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
 
     def start(process: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "alpa_mlir", "profile", "-q", "--virtual-devices", "2"]

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors, training
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.ray_hosts import RayWorkers
-from alpa_mlir.runtime import Placement
+from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.placement import Placement
+from source_paths import PYTHONPATH
 from test_hosts import TWO
 
 ray = pytest.importorskip("ray")
@@ -33,7 +34,7 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    monkeypatch.setenv("PYTHONPATH", str(Path(alpa_mlir.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     logging.getLogger("ray").setLevel(logging.ERROR)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(3):

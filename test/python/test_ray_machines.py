@@ -13,9 +13,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import alpa_mlir
 import pytest
 from far_driver import FROZEN_SECONDS
+from source_paths import PYTHONPATH
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ def machines():
 def test_a_driver_and_two_workers_on_three_machines(machines, tmp_path):
     """The driver's machine has no worker: everything between them goes over the network."""
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "RAY_ADDRESS")} | {
-        "PYTHONPATH": os.pathsep.join([str(Path(alpa_mlir.__file__).parents[1]), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(HERE)]),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import ArgumentMismatchError, PipeshardParallel
-from alpa_mlir.hosts.threads import ThreadWorkers
-from alpa_mlir.runtime import load
-from alpa_mlir.runtime.actions import Place
-from alpa_mlir.runtime.driver import DistributedPlan
-from alpa_mlir.runtime.linear import linearize
-from alpa_mlir.runtime.placement import Placement
-from alpa_mlir.runtime.step_trace import Recording, StepTrace
-from alpa_mlir.runtime.worker import Worker
+from alpa_runtime.driver import DistributedPlan
+from alpa_runtime.execution.actions import Place
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.worker import Worker
+from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.placement import Placement
+from alpa_runtime.step_trace import Recording, StepTrace
 
 STEPS, PARTS = 2, 3
 # Threads that see results may be woken late; clocks that are not aligned differ by more.
@@ -139,7 +139,7 @@ def test_workers_with_other_clocks(plan, monkeypatch):
     stop, clock = Worker.stop_trace, Worker.clock
 
     def shifted(self):
-        from alpa_mlir.runtime.step_trace import _aligned
+        from alpa_runtime.step_trace import _aligned
 
         return list(_aligned(stop(self), -ahead[self.rank]))
 

@@ -19,14 +19,15 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
-from alpa_mlir.plan import Exactness, Plan
-from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_plots, write_report
 from alpa_mlir.report.layers import collect_layers
 from alpa_mlir.report.specs import read_operands
-from alpa_mlir.runtime import load as load_plan
-from alpa_mlir.runtime.step_trace import Recording
 from alpa_mlir.simulator import simulate
+from alpa_runtime.execution.loaded_plan import load as load_plan
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.interface import Exactness
+from alpa_runtime.plan.tried import Tried
+from alpa_runtime.step_trace import Recording
 from pipelines import pipeline
 from simulated import cluster
 from test_equality import CLUSTER

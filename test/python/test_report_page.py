@@ -11,12 +11,12 @@ import handmade
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
-from alpa_mlir.plan import Exactness
-from alpa_mlir.plan_tried import Tried
 from alpa_mlir.report import collect, write_report
-from alpa_mlir.runtime import load as load_plan
-from alpa_mlir.runtime.step_trace import Recording
 from alpa_mlir.simulator import simulate
+from alpa_runtime.execution.loaded_plan import load as load_plan
+from alpa_runtime.plan.interface import Exactness
+from alpa_runtime.plan.tried import Tried
+from alpa_runtime.step_trace import Recording
 from browser import chromium
 from pipelines import pipeline
 from test_equality import CLUSTER

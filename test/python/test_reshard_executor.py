@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.plan_reshard import (
-    Tile,
-)
-from alpa_mlir.reshard import execute, prove
+from alpa_runtime.execution.reference_reshard import execute, prove
+from alpa_runtime.plan.reshard import Tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from alpa_mlir.plan_reshard import (
+from alpa_mlir.reshard import Network
+from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,
     SendTile,
@@ -15,7 +16,6 @@ from alpa_mlir.plan_reshard import (
     box_elements,
     place_tiles,
 )
-from alpa_mlir.reshard import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

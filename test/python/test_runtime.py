@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.runtime import load, use_virtual_devices
-from alpa_mlir.runtime.actions import Accumulate, Copy, Run
-from alpa_mlir.runtime.donation import donations
-from alpa_mlir.runtime.linear import linearize
+from alpa_runtime.devices import use_virtual_devices
+from alpa_runtime.execution.actions import Accumulate, Copy, Run
+from alpa_runtime.execution.donation import donations
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
 from handmade import flat
 
 MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1)), ((4, 1), (1, 4))]

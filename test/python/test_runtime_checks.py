@@ -12,9 +12,9 @@ import handmade
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.plan import Plan
-from alpa_mlir.runtime import load
-from alpa_mlir.runtime.linear import linearize
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.plan import Plan
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_running_a_plan_needs_no_compiler(good, tmp_path):
     code = f"""
 import sys
 sys.modules["alpa_mlir._native"] = None  # importing it fails
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
 from alpa_mlir.runtime import load, use_virtual_devices
 use_virtual_devices(4)
 load(Plan.load({str(tmp_path)!r}))
@@ -60,7 +60,7 @@ def change(path, value):
 
 FORMAT_CASES = [
     (change(["version"], 1), r"version: version 1, expected 3; fix"),
-    (change(["format"], "other"), r"format: got 'other', expected 'alpa_mlir.plan'"),
+    (change(["format"], "other"), r"format: got 'other', expected 'alpa_runtime.plan.plan'"),
     (change(["num_micro_batches"], 0), r"num_micro_batches: got 0, expected an integer of at le"),
     (change(["stages", 0, "layers"], KeyError), r"stages\[0\]: field 'layers' is missing"),
     (change(["meshes", 1, "devices"], [2, 2]), r"meshes\[1\].devices: got \[2, 2\], expected 2"),
@@ -191,9 +191,9 @@ def test_modules_that_contradict_the_plan(edit, message):
 
 def test_equal_stages_are_compiled_once():
     """Two meshes of one shape that run the same text share one compilation."""
-    from alpa_mlir.runtime.compile_stages import Job, compile_jobs
-    from alpa_mlir.runtime.devices import make_meshes
-    from alpa_mlir.runtime.xla import named_sharding
+    from alpa_runtime.backends.xla_runtime import named_sharding
+    from alpa_runtime.devices import make_meshes
+    from alpa_runtime.execution.compilation import Job, compile_jobs
 
     plan, modules = handmade.two_stages(1)
     real = handmade.as_plan(plan, modules)
@@ -240,10 +240,10 @@ SPECS_3D = [
 def test_shardings_of_three_axes(spec, shape):
     """XLA's shardings of arguments and results are read back as what was written."""
     import jax
-    from alpa_mlir.plan_stage import MeshInfo
-    from alpa_mlir.plan_tensor import TensorSpec
-    from alpa_mlir.runtime.compile_stages import Job, compile_jobs
-    from alpa_mlir.runtime.xla import mesh_text, named_sharding, sharding_text
+    from alpa_runtime.backends.xla_runtime import mesh_text, named_sharding, sharding_text
+    from alpa_runtime.execution.compilation import Job, compile_jobs
+    from alpa_runtime.plan.stage import MeshInfo
+    from alpa_runtime.plan.tensor import TensorSpec
 
     axes, count = ("x", "y", "z"), int(np.prod(shape))
     devices = np.array(jax.devices()[:count][::-1]).reshape(shape)  # not in the usual order

@@ -10,9 +10,9 @@ import handmade_sums
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.runtime import load
-from alpa_mlir.runtime.actions import Accumulate, Copy, Reshard, Zero
-from alpa_mlir.runtime.linear import linearize
+from alpa_runtime.execution.actions import Accumulate, Copy, Reshard, Zero
+from alpa_runtime.execution.loaded_plan import load
+from alpa_runtime.execution.program_merge import linearize
 from reshard_plans import STRATEGIES
 
 

@@ -7,11 +7,11 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan_reshard import ReshardInfo, read_step
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.runtime.transfer import bind_reshard
-from alpa_mlir.runtime.xla import named_sharding
+from alpa_runtime.backends.xla_runtime import named_sharding
+from alpa_runtime.execution.transfers import bind_reshard
+from alpa_runtime.plan.reshard import ReshardInfo, read_step
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
@@ -107,7 +107,7 @@ def test_tiles_that_no_cut_parts():
 
 def test_whole_tiles_are_neither_cut_nor_put_together(monkeypatch):
     """Equal shardings take one call: it copies all shards."""
-    import alpa_mlir.runtime.transfer as transfer
+    import alpa_runtime.execution.transfers as transfer
 
     meshes = mesh_of((2, 2), 0), mesh_of((2, 2), 4)
     tensor = TensorSpec((8, 4), "float32", (("x",), ("y",)))

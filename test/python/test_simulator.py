@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 from alpa_mlir import errors
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import RecvOp, SendOp
 from alpa_mlir.simulator import simulate
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import RecvOp, SendOp
 from pipelines import ACTIVATION, WEIGHT, pipeline
 from reshard_plans import reshard
 from simulated import cluster

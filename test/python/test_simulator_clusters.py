@@ -6,8 +6,8 @@ import json
 
 import pytest
 from alpa_mlir import PipeshardParallel, cli, errors, parallelize
-from alpa_mlir.plan import Plan
 from alpa_mlir.simulator import simulate
+from alpa_runtime.plan import Plan
 from simulated import cluster, mlp
 
 

@@ -6,7 +6,7 @@ import annotated
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.runtime import load
+from alpa_runtime.execution.loaded_plan import load
 
 # Mesh of each stage, stage of each layer, micro-batches, schedule.
 CASES = [

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from alpa_mlir import PipeshardParallel
-from alpa_mlir.plan_program import AllReduceOp, SendOp
+from alpa_runtime.plan.program import AllReduceOp, SendOp
 from test_equality import CLUSTER, relative_difference
 
 _WIDTH, _LAYERS = 16, 4

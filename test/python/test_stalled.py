@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import PipeshardParallel, errors, training
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.hosts.watch import Stillness
-from alpa_mlir.runtime import Placement
+from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.hosts.watchdog import Stillness
+from alpa_runtime.placement import Placement
 from test_equality import CLUSTER
 from test_hosts import BUSY, gone, running
 

@@ -16,16 +16,10 @@ import jax
 import numpy as np
 import pytest
 import steps
-from alpa_mlir import (
-    errors,
-    latest_checkpoint,
-    restore_checkpoint,
-    save_checkpoint,
-    training,
-    tree_json,
-)
-from alpa_mlir.checkpoint import newest, steps_in
+from alpa_mlir import errors, latest_checkpoint, restore_checkpoint, save_checkpoint, training
 from alpa_mlir.training import Resume
+from alpa_runtime import tree_json
+from alpa_runtime.checkpoint import newest, steps_in
 
 STATE = handmade.arguments(2)[0]
 

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport import Transport, connect_in_process, make_transport
+from alpa_runtime.transport import Transport, connect_in_process, make_transport
 
 Make = Callable[[int], list[Transport]]
 

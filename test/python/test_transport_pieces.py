@@ -7,10 +7,10 @@ from collections import deque
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport.connection import Connection
-from alpa_mlir.transport.frames import Kind, frame
-from alpa_mlir.transport.interface import description
-from alpa_mlir.transport.memory import MemoryPool
+from alpa_runtime.transport.connection import Connection
+from alpa_runtime.transport.frames import Kind, frame
+from alpa_runtime.transport.interface import description
+from alpa_runtime.transport.memory import MemoryPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

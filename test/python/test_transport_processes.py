@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_mlir.transport import Transport, make_transport
-from alpa_mlir.transport.frames import PROTOCOL
+from alpa_runtime.transport import Transport, make_transport
+from alpa_runtime.transport.frames import PROTOCOL
 
 MEBI = 1 << 20
 KINDS = ["shared_memory", "tcp"]
@@ -31,7 +31,7 @@ KINDS = ["shared_memory", "tcp"]
 CHILD = """
 import json, sys, time
 import numpy as np
-from alpa_mlir.transport import make_transport
+from alpa_runtime.transport import make_transport
 
 end = make_transport(1, ip="127.0.0.1", kinds=[sys.argv[1]])
 print(end.address(), flush=True)

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from alpa_mlir.version import VERSION
+from alpa_runtime.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 LLVM = Path("/usr/lib/llvm-22")
@@ -98,11 +98,11 @@ def test_what_the_wheel_holds(wheel):
         notices = content.read(f"{info}/licenses/THIRD_PARTY_NOTICES.txt").decode()
     for other in ("LLVM Exceptions", "nanobind", "HiGHS", "zlib", "Henry Spencer"):
         assert other in notices
-    tree = ROOT / "python"
-    for path in (tree / "alpa_mlir").rglob("*"):
-        if path.is_file() and path.suffix not in (".so", ".pyc"):
-            assert str(path.relative_to(tree)) in names
-    assert {"alpa_mlir/py.typed", "alpa_mlir/_build.py"} <= names
+    for package in (ROOT / "python" / "alpa_mlir", ROOT / "runtime" / "alpa_runtime"):
+        for path in package.rglob("*"):
+            if path.is_file() and path.suffix not in (".so", ".pyc"):
+                assert str(path.relative_to(package.parent)) in names
+    assert {"alpa_mlir/py.typed", "alpa_runtime/py.typed", "alpa_mlir/_build.py"} <= names
     assert not any(name.endswith((".cpp", ".h", ".td", ".a")) for name in names)
 
 
@@ -138,7 +138,8 @@ def test_the_wheel_works_without_llvm(wheel, tmp_path):
     keep = ("HOME", "TMPDIR", "LANG")
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment |= {"PATH": f"{venv}/bin:/usr/bin:/bin", "ALPA_MLIR_CACHE": str(tmp_path / "cache")}
-    hidden = [path for path in (LLVM, ROOT / "build", ROOT / "python") if path.is_dir()]
+    sources = (ROOT / "python", ROOT / "runtime")
+    hidden = [path for path in (LLVM, ROOT / "build", *sources) if path.is_dir()]
     mounts = "".join(f"mount -t tmpfs none {shlex.quote(str(path))} && " for path in hidden)
     hide = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mounts}exec "$@"', "sh"]
     if shutil.which("unshare") is None or subprocess.run([*hide, "true"], check=False).returncode:

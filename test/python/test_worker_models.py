@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel
-from alpa_mlir.checkpoint import restore_checkpoint, save_checkpoint
-from alpa_mlir.hosts.threads import ThreadWorkers
-from alpa_mlir.runtime.array import DistributedArray
-from alpa_mlir.runtime.distributed_keys import DistributedKeys
-from alpa_mlir.runtime.driver import DistributedPlan
-from alpa_mlir.runtime.placement import Placement
-from alpa_mlir.runtime.stacked import StackedArray
+from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
+from alpa_runtime.distributed_arrays import DistributedArray
+from alpa_runtime.distributed_keys import DistributedKeys
+from alpa_runtime.driver import DistributedPlan
+from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.placement import Placement
+from alpa_runtime.stacked import StackedArray
 from test_equality import CLUSTER, relative_difference
 from test_schedule_equality import (
     MODELS,

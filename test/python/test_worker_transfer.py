@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-from alpa_mlir.plan_reshard import ReshardInfo, read_step
-from alpa_mlir.plan_stage import MeshInfo
-from alpa_mlir.plan_tensor import TensorSpec
-from alpa_mlir.reshard.executor import execute
-from alpa_mlir.runtime import wires as wires_module
-from alpa_mlir.runtime.device_values import is_carried
-from alpa_mlir.runtime.reshard_checks import held_boxes
-from alpa_mlir.runtime.reshard_part import CopyTile, Incoming, Outgoing, reshard_part
-from alpa_mlir.runtime.transfer import bind_shards
-from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.transport.device import connect_devices
-from alpa_mlir.transport.in_process import connect_in_process
+from alpa_runtime.execution import point_to_point as wires_module
+from alpa_runtime.execution.device_values import is_carried
+from alpa_runtime.execution.point_to_point import Wires
+from alpa_runtime.execution.reference_reshard import execute
+from alpa_runtime.execution.reshard_checks import held_boxes
+from alpa_runtime.execution.reshard_part import CopyTile, Incoming, Outgoing, reshard_part
+from alpa_runtime.execution.transfers import bind_shards
+from alpa_runtime.plan.reshard import ReshardInfo, read_step
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.transport.device import connect_devices
+from alpa_runtime.transport.in_process import connect_in_process
 from device_ends import Ends, carrier, cupy, eventually, is_quiet  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st

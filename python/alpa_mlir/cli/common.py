@@ -42,7 +42,7 @@ def add_virtual_devices(parser: argparse.ArgumentParser) -> None:
 def use_devices(options: argparse.Namespace) -> None:
     """Make the virtual devices that were asked for."""
     if options.virtual_devices is not None:
-        from alpa_mlir.runtime import use_virtual_devices
+        from alpa_runtime.devices import use_virtual_devices
 
         use_virtual_devices(options.virtual_devices)
 
@@ -51,7 +51,7 @@ def progress(options: argparse.Namespace, title: str, unit: str = "program") -> 
     """A bar on standard error, unless none is wanted."""
     if options.quiet:
         return None
-    from alpa_mlir.parallel_step import progress_bar
+    from alpa_runtime.parallel_step import progress_bar
 
     return progress_bar(title, unit)
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_mlir.plan import Plan
+    from alpa_runtime.plan import Plan
 
     found = Plan.load(options.first).diff(Plan.load(options.second))
     fields = {"first": options.first, "second": options.second, "equal": not found}

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import alpa_runtime
+
 from alpa_mlir.errors import AlpaError
 
-_OURS = Path(__file__).resolve().parents[1]
+_OURS = (Path(__file__).resolve().parents[1], Path(alpa_runtime.__file__).resolve().parent)
 _LIBRARIES = tuple(
     {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platlib", "purelib")}
 )
@@ -79,11 +81,14 @@ def _user_frames(error: BaseException | None) -> list[traceback.FrameSummary]:
         if name.startswith("<"):
             return False
         path = Path(name).resolve()
-        return not any(path.is_relative_to(folder) for folder in (_OURS, *_LIBRARIES))
+        return not any(path.is_relative_to(folder) for folder in (*_OURS, *_LIBRARIES))
+
+    def is_ours(name: str) -> bool:
+        return any(folder in Path(name).parents for folder in _OURS)
 
     if error is None:
         return []
     found = traceback.extract_tb(error.__traceback__)
     # What comes before the first frame of the package started the command.
-    begin = next((i for i, f in enumerate(found) if _OURS in Path(f.filename).parents), 0)
+    begin = next((i for i, f in enumerate(found) if is_ours(f.filename)), 0)
     return [frame for frame in found[begin:] if is_user(frame.filename)]

@@ -39,10 +39,11 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _measured(options: argparse.Namespace) -> Answer:
     use_devices(options)
+    from alpa_runtime.parallel_step import progress_bar
+    from alpa_runtime.plan import Plan
+    from alpa_runtime.plan.text import seconds_text
+
     from alpa_mlir.finalists import MeasuredPlan, fastest
-    from alpa_mlir.parallel_step import progress_bar
-    from alpa_mlir.plan import Plan
-    from alpa_mlir.plan_text import seconds_text
 
     names: list[str] = options.plans
     plans = [Plan.load(name) for name in names]

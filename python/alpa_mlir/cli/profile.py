@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from alpa_runtime.backends.gpus import DTYPES
+
 from alpa_mlir.cli.common import (
     Answer,
     add_virtual_devices,
@@ -15,7 +17,6 @@ from alpa_mlir.cli.common import (
     use_devices,
 )
 from alpa_mlir.errors import DevicesError
-from alpa_mlir.gpus import DTYPES
 
 DESCRIPTION = (
     "Measures the devices of this host (dots by dtype, memory traffic, collectives by size and "

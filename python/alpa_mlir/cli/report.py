@@ -65,14 +65,15 @@ def run(options: argparse.Namespace) -> Answer:
     output: Path = options.output
     if output.exists() and not options.force:
         options.error(f"{output} exists; name another with -o, or give --force")
-    from alpa_mlir.plan import Plan
+    from alpa_runtime.plan import Plan
 
     # Before planning, which may take long.
     others = {name: Plan.load(name) for name in options.compare}
     if options.record is not None and not options.record.is_file():
         options.error(f"there is no file {options.record}")
     source = plan_source(options)
-    from alpa_mlir.plan_text import bytes_text, plan_summary
+    from alpa_runtime.plan.text import bytes_text, plan_summary
+
     from alpa_mlir.report import write_plots, write_report
 
     if options.alternatives:

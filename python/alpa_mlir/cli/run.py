@@ -15,9 +15,10 @@ from alpa_mlir.cli.step_report import StepReport
 from alpa_mlir.errors import DevicesError, EntryPointError
 
 if TYPE_CHECKING:
+    from alpa_runtime.hosts.interface import Hosts
+    from alpa_runtime.parallel_step import ParallelStep
+
     from alpa_mlir.carried_step import CarriedStep
-    from alpa_mlir.hosts.interface import Hosts
-    from alpa_mlir.parallel_step import ParallelStep
 
 DESCRIPTION = (
     "Runs a step: an entry point with its own state and batches, after planning it, or a saved "
@@ -125,7 +126,8 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
 
 
 def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> CarriedStep:
-    from alpa_mlir import parallel_step
+    from alpa_runtime import parallel_step
+
     from alpa_mlir.carried_step import CarriedStep
     from alpa_mlir.random_inputs import callable_plan
 
@@ -191,8 +193,9 @@ def _plainly(
 def _with_checkpoints(
     options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
 ) -> StepReport:
+    from alpa_runtime.checkpoint import latest_checkpoint
+
     from alpa_mlir import training
-    from alpa_mlir.checkpoint import latest_checkpoint
 
     first = latest_checkpoint(options.checkpoint) or 0
     report = StepReport(first, options.steps, options.quiet)
@@ -259,8 +262,7 @@ def _first(
 
 def _has_shapes(tree: Any) -> bool:
     import jax
-
-    from alpa_mlir import trees
+    from alpa_runtime import trees
 
     jax_: Any = jax
     return any(isinstance(leaf, jax_.ShapeDtypeStruct) for leaf in trees.leaves(tree))
@@ -298,16 +300,16 @@ def _workers(options: argparse.Namespace) -> Generator[Hosts | None, None, None]
     if options.workers is None:
         yield None
     elif options.workers == "threads":
-        from alpa_mlir.hosts.threads import ThreadWorkers
+        from alpa_runtime.hosts.threads import ThreadWorkers
 
         yield ThreadWorkers()
     elif options.workers == "processes":
-        from alpa_mlir.hosts.subprocesses import ProcessWorkers
+        from alpa_runtime.hosts.subprocesses import ProcessWorkers
 
         with ProcessWorkers() as processes:
             yield processes
     else:
-        from alpa_mlir.hosts.ray_hosts import RayWorkers
+        from alpa_runtime.hosts.ray_hosts import RayWorkers
 
         ray = RayWorkers(options.ray_address)
         try:

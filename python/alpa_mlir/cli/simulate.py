@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_mlir.plan import Plan
-    from alpa_mlir.runtime.linear import linearize
+    from alpa_runtime.execution.program_merge import linearize
+    from alpa_runtime.plan import Plan
+
     from alpa_mlir.simulator import simulate
 
     plan = Plan.load(options.plan)

@@ -16,10 +16,11 @@ from alpa_mlir.cli.method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
 
 if TYPE_CHECKING:
+    from alpa_runtime.plan import Plan
+
     from alpa_mlir.alternatives import Alternative
     from alpa_mlir.cluster import Cluster, ClusterLike
     from alpa_mlir.entry import EntryPoint
-    from alpa_mlir.plan import Plan
     from alpa_mlir.planned_step import PlannedStep, TracedStep
 
 FILE_OPTIONS = ("batch_arguments", "carried")
@@ -44,7 +45,7 @@ class Source:
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
-        from alpa_mlir.plan_tried import tried_text
+        from alpa_runtime.plan.tried import tried_text
 
         return f"{self.plan.as_text().rstrip()}\n{tried_text(self.plan.tried)}".rstrip()
 
@@ -124,7 +125,7 @@ def plan_source(options: argparse.Namespace) -> Source:
             )
         _refuse_planning(options)
         use_devices(options)
-        from alpa_mlir.plan import Plan
+        from alpa_runtime.plan import Plan
 
         return Source(name, Plan.load(name))
     use_devices(options)

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from alpa_mlir.cache_folder import FOLDER_VARIABLE, default_folder
+from alpa_runtime.cache_folder import FOLDER_VARIABLE, default_folder
+
 from alpa_mlir.doctor.diagnosis import Finding
 
 LEAST_DISK_BYTES = 1 << 30

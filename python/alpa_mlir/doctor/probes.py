@@ -115,7 +115,7 @@ def iree() -> dict[str, Any]:
 
 def nccl() -> dict[str, Any]:
     """CuPy finds NCCL; needs no GPU."""
-    from alpa_mlir.transport.nccl import load
+    from alpa_runtime.transport.nccl import load
 
     version = int(load("gpu").cuda.nccl.get_version())
     return {"NCCL": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
@@ -123,7 +123,7 @@ def nccl() -> dict[str, Any]:
 
 def nixl() -> dict[str, Any]:
     """NIXL starts, with UCX; needs no GPU."""
-    from alpa_mlir.transport.nixl import NixlCarrier
+    from alpa_runtime.transport.nixl import NixlCarrier
 
     NixlCarrier("cpu", {0: 0}).invite(0)
     return {}

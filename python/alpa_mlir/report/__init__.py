@@ -1,7 +1,7 @@
 """Reports of plans: one HTML file that opens without a network, and pictures.
 
 Example:
-    >>> from alpa_mlir.plan import Plan
+    >>> from alpa_runtime.plan import Plan
     >>> write_report(Plan.load("my_plan"), "plan.html")      # doctest: +SKIP
     >>> write_plots(Plan.load("my_plan"), "pictures")        # doctest: +SKIP
 """
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
+
 from alpa_mlir.report.activity import RecordLike
 from alpa_mlir.report.data import Others, collect
 from alpa_mlir.report.html import to_html

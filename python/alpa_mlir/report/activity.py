@@ -21,7 +21,7 @@ _MOST_POINTS = 1500  # Of a memory curve; more cannot be told apart on a screen.
 
 
 class Trace(Protocol):
-    """What was recorded: `Recording.trace`, an `alpa_mlir.runtime.step_trace.StepTrace`."""
+    """What was recorded: `Recording.trace`, an `alpa_runtime.step_trace.StepTrace`."""
 
     def chrome_events(self) -> list[dict[str, Any]]: ...
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
+
 from alpa_mlir.report.model import Candidate, Certificate, Compared, DearOp, Decision
 from alpa_mlir.report.specs import alike, short_where
 

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from alpa_runtime.plan.check import host_groups
+from alpa_runtime.plan.interface import Exactness
+from alpa_runtime.plan.plan import VERSION, Plan
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.version import VERSION as PACKAGE_VERSION
+
 from alpa_mlir.errors import AlpaError, PlanFormatError
-from alpa_mlir.plan import VERSION, Plan
-from alpa_mlir.plan_check import host_groups
-from alpa_mlir.plan_interface import Exactness
-from alpa_mlir.plan_stage import MeshInfo
 from alpa_mlir.report import alternatives, traffic
 from alpa_mlir.report.activity import (
     RecordLike,
@@ -35,7 +37,6 @@ from alpa_mlir.report.model import (
     Tensors,
 )
 from alpa_mlir.simulator.costs import item_bytes
-from alpa_mlir.version import VERSION as PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import Timeline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import (
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
     FreeOp,
@@ -19,7 +19,8 @@ from alpa_mlir.plan_program import (
     SendOp,
     ZeroOp,
 )
-from alpa_mlir.plan_tensor import TensorSpec
+from alpa_runtime.plan.tensor import TensorSpec
+
 from alpa_mlir.report.model import Tensors
 from alpa_mlir.simulator.costs import device_bytes, tensor_bytes
 

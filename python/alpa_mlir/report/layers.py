@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from alpa_mlir.plan import Plan
+from alpa_runtime.plan import Plan
+
 from alpa_mlir.report.model import LayerGroup, LayerOp
 from alpa_mlir.report.specs import alike, read_operands, short_where
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from alpa_runtime.plan.text import bytes_text, seconds_text
+
 from alpa_mlir.errors import BackendError, PlanFormatError
-from alpa_mlir.plan_text import bytes_text, seconds_text
 from alpa_mlir.report.model import Activity, ReportData
 
 # As in report.css and base.js: Okabe and Ito's colours.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from alpa_mlir.element_types import numpy_name
+from alpa_runtime.plan.element_types import numpy_name
+
 from alpa_mlir.report.model import Operand, Spec
 
 _TYPE = re.compile(r"((?:\d+x)*)([A-Za-z]\S*)")

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import SendOp
-from alpa_mlir.plan_stage import MeshInfo
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import SendOp
+from alpa_runtime.plan.stage import MeshInfo
+
 from alpa_mlir.report.model import Collective, Crossing, LinkKind
 from alpa_mlir.report.specs import alike
 from alpa_mlir.simulator.costs import tensor_bytes

@@ -5,8 +5,9 @@ with the right bytes, `Network.simulate` says what the steps take on the links o
 `least_slow_bytes` and `least_seconds` bound what any plan can reach.
 """
 
+from alpa_runtime.execution.reference_reshard import execute, prove
+
 from alpa_mlir.reshard.bounds import least_seconds, least_slow_bytes
-from alpa_mlir.reshard.executor import execute, prove
 from alpa_mlir.reshard.network import Network, TransferTimes
 
 __all__ = [

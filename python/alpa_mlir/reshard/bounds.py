@@ -13,9 +13,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from alpa_runtime.plan.reshard import Box
 from numpy.typing import NDArray
 
-from alpa_mlir.plan_reshard import Box
 from alpa_mlir.reshard.network import Network, Route
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from alpa_mlir.plan_check import host_groups
-from alpa_mlir.plan_reshard import (
+from alpa_runtime.plan.check import host_groups
+from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,
     PlacedTile,
@@ -73,7 +73,7 @@ class Network:
         cluster: a description as docs/cluster.md has it, such as `Plan.cluster`.
 
     Example:
-        >>> from alpa_mlir.plan_reshard import read_step
+        >>> from alpa_runtime.plan.reshard import read_step
         >>> link = {"bandwidth": 10.0, "latency": 1.0}
         >>> network = Network({
         ...     "hosts": {"count": 2, "devices": 1, "device_type": "a"},

@@ -7,9 +7,10 @@ Example:
 
 from __future__ import annotations
 
-from alpa_mlir.argument_types import checks_types
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.plan import Plan
+
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
-from alpa_mlir.plan import Plan
 from alpa_mlir.simulator.costs import function_seconds
 from alpa_mlir.simulator.engine import Work, execute
 from alpa_mlir.simulator.memory import MemoryUse

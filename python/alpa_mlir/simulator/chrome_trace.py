@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.chrome_events import TransferRow, complete, counter, title, transfer_events
+from alpa_runtime.chrome_trace import TransferRow, complete, counter, title, transfer_events
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator.timeline import Timeline

@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import (
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
     FreeOp,
@@ -31,8 +29,10 @@ from alpa_mlir.plan_program import (
     SendOp,
     ZeroOp,
 )
-from alpa_mlir.plan_stage import MeshInfo, StageInfo
-from alpa_mlir.plan_tensor import TensorSpec
+from alpa_runtime.plan.stage import MeshInfo, StageInfo
+from alpa_runtime.plan.tensor import TensorSpec
+from numpy.typing import NDArray
+
 from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
 from alpa_mlir.simulator.engine import Record
 from alpa_mlir.simulator.steps import RUN, Step, Steps

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.check import links_of
+
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanMismatchError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_check import links_of
 
 
 def check_prices(plan: Plan, cluster: Cluster) -> None:

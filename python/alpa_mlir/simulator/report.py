@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alpa_mlir.plan_text import bytes_text, ranges_text, seconds_text, table
+from alpa_runtime.plan.text import bytes_text, ranges_text, seconds_text, table
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator.timeline import Span, Timeline

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.reshard import ReshardInfo
+
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_reshard import ReshardInfo
 from alpa_mlir.reshard import Network
 from alpa_mlir.simulator.costs import item_bytes
 from alpa_mlir.simulator.network import LinkUse, Route

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import AllReduceOp, RecvOp, RunOp, SendOp
+
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import AllReduceOp, RecvOp, RunOp, SendOp
 from alpa_mlir.simulator.costs import tensor_bytes
 from alpa_mlir.simulator.network import MeshPair
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from alpa_mlir.plan_text import bytes_text, seconds_text
+from alpa_runtime.plan.text import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator.timeline import Span, Timeline

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import RunOp
+
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import RunOp
 from alpa_mlir.simulator.engine import Record, Work
 from alpa_mlir.simulator.memory import MemoryUse, memory_use
 from alpa_mlir.simulator.steps import RUN

@@ -6,6 +6,8 @@ import types
 from pathlib import Path
 
 import alpa_mlir
+import alpa_runtime.distributed_arrays
+import alpa_runtime.version
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,7 +128,10 @@ def _():
 def _():
     state, _loss = trained(alpa_mlir.Zero2Parallel())(*example())
     assert isinstance(state["params"]["w0"], jax.Array)
-    assert alpa_mlir.runtime.array.DistributedArray.__module__ == "alpa_mlir.runtime.array"
+    assert (
+        alpa_runtime.distributed_arrays.DistributedArray.__module__
+        == "alpa_runtime.distributed_arrays"
+    )
 
 
 @row("prefetch")
@@ -211,7 +216,7 @@ def _():
 
 @row("__version__")
 def _():
-    assert alpa_mlir.__version__ == alpa_mlir.version.VERSION
+    assert alpa_mlir.__version__ == alpa_runtime.version.VERSION
 
 
 @row("collective")
