@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from alpa_mlir.finalists import measure_plan
+from alpa_mlir.search.autotune import measure_plan
 from alpa_mlir.simulator import simulate
 from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program

@@ -62,17 +62,21 @@ if TYPE_CHECKING:
     from alpa_runtime.plan.diff import PlanDiff
 
     from alpa_mlir.api import compile, parallelize
-    from alpa_mlir.boundary import layer_boundary, mark_pipeline_boundary
-    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.compat.methods import get_3d_parallel_method, plan_to_method
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.data_loader import DataLoader, MeshDriverDataLoader
-    from alpa_mlir.explanation import explain
-    from alpa_mlir.follow import CreateStateParallel, FollowParallel, StateFunction
-    from alpa_mlir.known_methods import get_3d_parallel_method, plan_to_method
-    from alpa_mlir.layer_remat import automatic_remat, manual_remat
+    from alpa_mlir.follow_parallel import CreateStateParallel, FollowParallel, StateFunction
     from alpa_mlir.loading import load
-    from alpa_mlir.method import Method
-    from alpa_mlir.options import (
+    from alpa_mlir.methods.automatic import (
+        AutoParallel,
+        DataParallel,
+        ShardParallel,
+        Zero2Parallel,
+        Zero3Parallel,
+    )
+    from alpa_mlir.methods.method import Method
+    from alpa_mlir.methods.options import (
         AutoLayerOption,
         AutoShardingOption,
         AutoStageOption,
@@ -81,18 +85,10 @@ if TYPE_CHECKING:
         ManualStageOption,
         UniformStageOption,
     )
+    from alpa_mlir.methods.pipeshard import PipeshardParallel
+    from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
     from alpa_mlir.parallel_function import ParallelFunction
-    from alpa_mlir.pipeshard import PipeshardParallel
-    from alpa_mlir.planned_step import PlannedStep, TracedStep
-    from alpa_mlir.problem import ProblemSolution, solve_problem
-    from alpa_mlir.schedule import Schedule, ScheduleProblem
-    from alpa_mlir.search import (
-        AutoParallel,
-        DataParallel,
-        ShardParallel,
-        Zero2Parallel,
-        Zero3Parallel,
-    )
+    from alpa_mlir.report.explanation import explain
     from alpa_mlir.session import (
         clear_executable_cache,
         get_global_cluster,
@@ -101,7 +97,11 @@ if TYPE_CHECKING:
         shutdown,
     )
     from alpa_mlir.simulator import Timeline, simulate
-    from alpa_mlir.tagging import grad, value_and_grad
+    from alpa_mlir.solver import ProblemSolution, solve_problem
+    from alpa_mlir.stages import PlannedStep, TracedStep
+    from alpa_mlir.trace.layer_markers import layer_boundary, mark_pipeline_boundary
+    from alpa_mlir.trace.layer_remat import automatic_remat, manual_remat
+    from alpa_mlir.trace.tagging import grad, value_and_grad
 
 __version__ = VERSION
 
@@ -110,17 +110,21 @@ _HOME = {
     name: module
     for module, names in {
         "alpa_mlir.api": ("compile", "parallelize"),
-        "alpa_mlir.boundary": ("layer_boundary", "mark_pipeline_boundary"),
-        "alpa_mlir.cluster": ("Cluster",),
+        "alpa_mlir.cluster.description": ("Cluster",),
+        "alpa_mlir.compat.methods": ("get_3d_parallel_method", "plan_to_method"),
         "alpa_mlir.compiler": ("cluster_presets", "solver_methods"),
         "alpa_mlir.data_loader": ("DataLoader", "MeshDriverDataLoader"),
-        "alpa_mlir.explanation": ("explain",),
-        "alpa_mlir.follow": ("CreateStateParallel", "FollowParallel", "StateFunction"),
-        "alpa_mlir.known_methods": ("get_3d_parallel_method", "plan_to_method"),
-        "alpa_mlir.layer_remat": ("automatic_remat", "manual_remat"),
+        "alpa_mlir.follow_parallel": ("CreateStateParallel", "FollowParallel", "StateFunction"),
         "alpa_mlir.loading": ("load",),
-        "alpa_mlir.method": ("Method",),
-        "alpa_mlir.options": (
+        "alpa_mlir.methods.automatic": (
+            "AutoParallel",
+            "DataParallel",
+            "ShardParallel",
+            "Zero2Parallel",
+            "Zero3Parallel",
+        ),
+        "alpa_mlir.methods.method": ("Method",),
+        "alpa_mlir.methods.options": (
             "AutoLayerOption",
             "AutoShardingOption",
             "AutoStageOption",
@@ -129,18 +133,10 @@ _HOME = {
             "ManualStageOption",
             "UniformStageOption",
         ),
+        "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),
+        "alpa_mlir.methods.schedule": ("Schedule", "ScheduleProblem"),
         "alpa_mlir.parallel_function": ("ParallelFunction",),
-        "alpa_mlir.pipeshard": ("PipeshardParallel",),
-        "alpa_mlir.planned_step": ("PlannedStep", "TracedStep"),
-        "alpa_mlir.problem": ("ProblemSolution", "solve_problem"),
-        "alpa_mlir.schedule": ("Schedule", "ScheduleProblem"),
-        "alpa_mlir.search": (
-            "AutoParallel",
-            "DataParallel",
-            "ShardParallel",
-            "Zero2Parallel",
-            "Zero3Parallel",
-        ),
+        "alpa_mlir.report.explanation": ("explain",),
         "alpa_mlir.session": (
             "clear_executable_cache",
             "get_global_cluster",
@@ -149,7 +145,11 @@ _HOME = {
             "shutdown",
         ),
         "alpa_mlir.simulator": ("Timeline", "simulate"),
-        "alpa_mlir.tagging": ("grad", "value_and_grad"),
+        "alpa_mlir.solver": ("ProblemSolution", "solve_problem"),
+        "alpa_mlir.stages": ("PlannedStep", "TracedStep"),
+        "alpa_mlir.trace.layer_markers": ("layer_boundary", "mark_pipeline_boundary"),
+        "alpa_mlir.trace.layer_remat": ("automatic_remat", "manual_remat"),
+        "alpa_mlir.trace.tagging": ("grad", "value_and_grad"),
         "alpa_runtime.aot": ("CompiledAhead", "compile_ahead"),
         "alpa_runtime.checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "alpa_runtime.devices": ("use_virtual_devices",),
@@ -268,7 +268,7 @@ def __getattr__(name: str) -> Any:
         return value
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    from alpa_mlir.alpa_names import INSTEAD
+    from alpa_mlir.compat.names import INSTEAD
 
     instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")

@@ -10,17 +10,17 @@ from alpa_runtime.cache_folder import CacheLike
 from alpa_runtime.hosts.interface import Hosts
 from alpa_runtime.parallel_step import ParallelStep, Progress
 
-from alpa_mlir.cluster import ClusterLike
+from alpa_mlir.cluster.description import ClusterLike
 from alpa_mlir.errors import MethodError
-from alpa_mlir.follow import (
+from alpa_mlir.follow_parallel import (
     CreateStateParallel,
     FollowingFunction,
     FollowParallel,
     StateFunction,
 )
-from alpa_mlir.method import Method
+from alpa_mlir.methods.method import Method
 from alpa_mlir.parallel_function import ParallelFunction
-from alpa_mlir.planned_step import Options
+from alpa_mlir.stages import Options
 
 
 @overload

@@ -14,7 +14,7 @@ from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.plan import Plan
 
 if TYPE_CHECKING:
-    from alpa_mlir.cluster import ClusterLike
+    from alpa_mlir.cluster.description import ClusterLike
 
 
 @checks_types
@@ -62,7 +62,7 @@ def load(
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     if cluster is not None:
-        from alpa_mlir.cluster import as_cluster  # Presets are the compiler's.
+        from alpa_mlir.cluster.description import as_cluster  # Presets are the compiler's.
 
         plan.check(cluster=as_cluster(cluster))
     return parallel_step.load(

@@ -13,10 +13,11 @@ from alpa_runtime.calling_convention import positional
 from alpa_runtime.parallel_step import ParallelStep, Progress
 
 from alpa_mlir import session
-from alpa_mlir.cluster import ClusterLike
-from alpa_mlir.method import Method
-from alpa_mlir.planned_step import Options, PlannedStep, TracedStep, positions, trace_step
-from alpa_mlir.search import AutoParallel
+from alpa_mlir.cluster.description import ClusterLike
+from alpa_mlir.methods.automatic import AutoParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.stages import Options, PlannedStep, TracedStep, trace_step
+from alpa_mlir.trace.tracing import known_positions
 
 _jax: Any = jax
 
@@ -50,7 +51,7 @@ class ParallelFunction:
             TraceError: the function or its arguments do not fit.
         """
         options = self.options.for_arguments(args)
-        static = positions(options.static_argnums, len(args))
+        static = known_positions(options.static_argnums, len(args))
         examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
         cluster = session.default_cluster(self.cluster)
         traced = trace_step(self.fn, examples, options)
@@ -103,7 +104,7 @@ class ParallelFunction:
         return self.compile(*args)(*args)
 
     def _key(self, args: Sequence[Any]) -> Any:
-        static = positions(self.options.for_arguments(args).static_argnums, len(args))
+        static = known_positions(self.options.for_arguments(args).static_argnums, len(args))
         leaves, tree = _jax.tree.flatten([a for i, a in enumerate(args) if i not in static])
         forms: Any = tuple(
             (x.shape, x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in leaves

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.hosts.interface import Hosts
 
-from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
+from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
 from alpa_mlir.errors import AlpaError, ClusterFileError
 
 

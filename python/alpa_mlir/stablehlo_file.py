@@ -19,11 +19,11 @@ from jaxlib.mlir import ir
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import ModuleSyntaxError, TraceError
-from alpa_mlir.method import Method
-from alpa_mlir.planned_step import Options, TracedStep
-from alpa_mlir.search import AutoParallel
-from alpa_mlir.signature import Input, Output, Signature
-from alpa_mlir.traced import Traced
+from alpa_mlir.methods.automatic import AutoParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.stages import Options, TracedStep
+from alpa_mlir.trace.signature import Input, Output, Signature
+from alpa_mlir.trace.traced import Traced
 
 _ir: Any = ir
 _jnp: Any = jax.numpy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from alpa_mlir.reshard import Network
+from alpa_mlir.simulator.transfer_network import Network
 from alpa_runtime.plan.reshard import Broadcast, SendTile, Tile, intersect, read_step
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))

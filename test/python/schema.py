@@ -7,9 +7,9 @@ import re
 from importlib import resources
 from typing import Any
 
-import alpa_mlir
+import alpa_runtime.plan
 
-SCHEMA = json.loads(resources.files(alpa_mlir).joinpath("plan.schema.json").read_text())
+SCHEMA = json.loads(resources.files(alpa_runtime.plan).joinpath("plan.schema.json").read_text())
 
 _TYPES: dict[str, Any] = {
     "object": dict,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from alpa_mlir import PipeshardParallel
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from test_equality import CLUSTER, relative_difference
 
 WIDTH = 8

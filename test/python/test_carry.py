@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from hypothesis import given, settings
 
 _PARAMS = {"w": jnp.ones((4, 3)), "b": jnp.zeros(3)}

@@ -9,7 +9,7 @@ import textwrap
 import alpa_mlir
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.entry import load_entry
+from alpa_mlir.cli.entry_points import load_entry
 from alpa_mlir.errors import EntryPointError
 from cli_entries import failure, write_files
 

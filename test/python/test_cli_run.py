@@ -19,8 +19,8 @@ import psutil
 import pytest
 from alpa_mlir import cli
 from alpa_mlir.carried_step import CarriedStep
+from alpa_mlir.cli.random_inputs import callable_plan, random_batch, random_state
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.random_inputs import callable_plan, random_batch, random_state
 from cli_entries import STEP
 from source_paths import PYTHONPATH
 
@@ -102,7 +102,7 @@ def losses(fields) -> list[float]:
 
 def expected(folder, steps):
     """What plain JAX makes of the entry point's state and batches."""
-    from alpa_mlir.entry import load_entry
+    from alpa_mlir.cli.entry_points import load_entry
 
     entry = load_entry(f"{folder}/model.py")
     state, found = entry.arguments[0], []

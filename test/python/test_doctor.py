@@ -287,7 +287,7 @@ def test_a_native_module_that_does_not_load(tmp_path):
         (package / "doctor" / path.name).write_text(path.read_text())
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'runtime'}"},
         capture_output=True,
         text=True,
         check=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
 

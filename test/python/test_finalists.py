@@ -9,8 +9,9 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import pytest
-from alpa_mlir import AutoParallel, PipeshardParallel, cli, finalists
+from alpa_mlir import AutoParallel, PipeshardParallel, cli
 from alpa_mlir.errors import DevicesError, InfeasiblePlanError, MethodError
+from alpa_mlir.search import autotune
 from alpa_mlir.simulator import simulate
 from alpa_runtime.plan import Plan
 from test_equality import relative_difference
@@ -37,7 +38,7 @@ def planned() -> alpa_mlir.PlannedStep:
 
 def test_measured_seconds_take_the_place_of_predictions(planned):
     seen = []
-    measured = finalists.measure_plan(planned.plan, progress=lambda *args: seen.append(args))
+    measured = autotune.measure_plan(planned.plan, progress=lambda *args: seen.append(args))
     assert measured.left_out == ()
     functions = {(i, f) for i, s in enumerate(planned.plan.stages) for f in s.functions}
     assert {(m.stage, m.function) for m in measured.stages} == functions
@@ -71,7 +72,7 @@ def test_equal_stages_are_compiled_once(planned):
     meshes = (planned.plan.meshes[0], replace(planned.plan.meshes[0], devices=(6, 7)))
     twice = replace(planned.plan, stages=(stage, replace(stage, mesh=1)), meshes=meshes)
     compiled = []
-    measured = finalists.measure_plan(twice, progress=lambda *args: compiled.append(args))
+    measured = autotune.measure_plan(twice, progress=lambda *args: compiled.append(args))
     assert len(compiled) == len(stage.functions)
     first, second = ([m.seconds for m in measured.stages if m.stage == i] for i in (0, 1))
     assert first == second
@@ -82,30 +83,30 @@ def test_the_fastest_is_the_one_that_was_measured_so(planned, monkeypatch):
 
     def pretend(plan, **_):
         step = {"step_seconds": 2.0 if plan.name == "slow" else 1.0}
-        return finalists.MeasuredPlan(replace(plan, predicted=step), (), ())
+        return autotune.MeasuredPlan(replace(plan, predicted=step), (), ())
 
-    monkeypatch.setattr(finalists, "measure_plan", pretend)
-    best, measured = finalists.fastest([slow, quick])
+    monkeypatch.setattr(autotune, "measure_plan", pretend)
+    best, measured = autotune.fastest([slow, quick])
     assert best == 1
     assert [(m.plan.name, m.step_seconds) for m in measured] == [("slow", 2.0), ("quick", 1.0)]
 
 
 def test_stages_that_need_more_devices_keep_their_predictions(planned):
-    measured = finalists.measure_plan(planned.plan, devices=jax.devices()[:2])
+    measured = autotune.measure_plan(planned.plan, devices=jax.devices()[:2])
     assert measured.left_out == (1,)
     assert measured.plan.stages[1] == planned.plan.stages[1]
     assert "needs more devices" in measured.as_text()
     with pytest.raises(DevicesError, match="takes 2 devices, this process has 1"):
-        finalists.measure_plan(planned.plan, devices=jax.devices()[:1])
+        autotune.measure_plan(planned.plan, devices=jax.devices()[:1])
 
 
 def test_running_out_of_memory_is_an_error_of_the_plan(planned, monkeypatch):
     def exhaust(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte\n..")
 
-    monkeypatch.setattr(finalists, "_seconds", exhaust)
+    monkeypatch.setattr(autotune, "_seconds", exhaust)
     with pytest.raises(InfeasiblePlanError, match=r"out of memory: RESOURCE_EXHAUSTED: .* 1 byte;"):
-        finalists.measure_plan(planned.plan)
+        autotune.measure_plan(planned.plan)
 
 
 def test_saved_plans_are_measured_from_the_command_line(planned, tmp_path, capsys):
@@ -132,7 +133,7 @@ def test_bad_uses_of_the_command_line(planned, tmp_path, capsys, monkeypatch):
     def exhaust(*_, **__):
         raise InfeasiblePlanError("a device runs out of memory")
 
-    monkeypatch.setattr(finalists, "measure_plan", exhaust)
+    monkeypatch.setattr(autotune, "measure_plan", exhaust)
     assert cli.main(["measure", "-q", str(tmp_path / "plan")]) == 1
     shown = capsys.readouterr()
     assert not shown.out
@@ -157,9 +158,9 @@ def pretend(monkeypatch):
     def install(seconds):
         def measure(plan, **_):
             step = {**plan.predicted, "step_seconds": seconds(plan)}
-            return finalists.MeasuredPlan(replace(plan, predicted=step), (), ())
+            return autotune.MeasuredPlan(replace(plan, predicted=step), (), ())
 
-        monkeypatch.setattr(finalists, "measure_plan", measure)
+        monkeypatch.setattr(autotune, "measure_plan", measure)
 
     return install
 
@@ -263,14 +264,14 @@ def test_measured_plans_are_kept_for_the_devices_that_they_were_measured_on(
     again, searched = searches(method)
     assert not searched
     assert again.tried == first.tried
-    monkeypatch.setattr(finalists, "devices_text", lambda: "4 x gpu")
+    monkeypatch.setattr(autotune, "devices_text", lambda: "4 x gpu")
     assert searches(method)[1]
     assert searches(replace(method, finalists=0))[1]
-    monkeypatch.setattr(finalists, "devices_text", lambda: "8 x gpu")
+    monkeypatch.setattr(autotune, "devices_text", lambda: "8 x gpu")
     assert not searches(replace(method, finalists=0))[1]
 
 
 def test_the_devices_by_name():
-    text = finalists.devices_text()
+    text = autotune.devices_text()
     assert text.startswith(f"{len(jax.local_devices())} x cpu")
     assert "jaxlib" in text

@@ -14,7 +14,7 @@ import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MicroBatchError
 from alpa_mlir.simulator import simulate
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from test_equality import CLUSTER, relative_difference
 
 MESHES = {

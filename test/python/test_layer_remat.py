@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import MethodError, PipeshardParallel, automatic_remat, manual_remat
-from alpa_mlir.boundary import is_mark
+from alpa_mlir.trace.layer_markers import is_mark
 from alpa_runtime.jax_internals import params_of
 
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)

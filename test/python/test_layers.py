@@ -9,7 +9,7 @@ import jax
 import pytest
 import zoo
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 OP = re.compile(r'stablehlo\.(\w+).*alpa\.layer = (\d+) : i64, alpa\.phase = "(\w+)"')
 

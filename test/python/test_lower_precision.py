@@ -8,7 +8,7 @@ import pytest
 import zoo
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import PrecisionError
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 
 def imported(step, state, batch) -> Module:

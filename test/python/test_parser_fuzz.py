@@ -11,7 +11,7 @@ import pytest
 import zoo
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import PassError
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ALPA_BUILD", ROOT / "build"))

@@ -13,7 +13,7 @@ import jax
 import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, Plan, ShardParallel, errors
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from alpa_runtime.plan.json_nodes import pretty
 from alpa_runtime.plan.program import InstructionReader, slots_text
 from alpa_runtime.plan.tensor import TensorReader, TensorSpec

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
-from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError
-from alpa_mlir.plan_cache import PlanCache
+from alpa_mlir.search.micro_batch_counts import climb, nearest
+from alpa_mlir.search.plan_cache import PlanCache
 from source_paths import PYTHONPATH
 from test_equality import CLUSTER, relative_difference
 
@@ -234,7 +234,7 @@ def test_whatever_changes_misses(kept, monkeypatch):
     for what, options in changed.items():
         assert not kept(**options)[1], what
         assert kept(**options)[1], what
-    monkeypatch.setattr("alpa_mlir.planned_step.code_version", lambda: "another")
+    monkeypatch.setattr("alpa_mlir.stages.code_version", lambda: "another")
     assert not kept()[1]
 
 

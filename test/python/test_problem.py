@@ -10,7 +10,7 @@ import random
 
 import alpa_mlir
 import pytest
-from alpa_mlir import gurobi, problem, solve_problem
+from alpa_mlir import gurobi, solve_problem, solver
 from alpa_mlir.errors import ProblemFormatError, SolverError
 
 METHODS = list(alpa_mlir.solver_methods())
@@ -65,7 +65,7 @@ def method(request):
 
 
 def test_the_example():
-    failed, tried = doctest.testmod(problem)
+    failed, tried = doctest.testmod(solver)
     assert tried
     assert not failed
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 import pytest
-from alpa_mlir import cli, profiling
-from alpa_mlir.cluster import Cluster
-from alpa_mlir.profiling import GroupTable, Profile, Table
+from alpa_mlir import cli
+from alpa_mlir.cluster import profiling
+from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster.profiling import GroupTable, Profile, Table
 from source_paths import PYTHONPATH
 
 

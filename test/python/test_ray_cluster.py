@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import alpa_mlir
+import alpa_runtime
 import handmade
 import jax
 import numpy as np
@@ -257,9 +258,9 @@ def test_the_address_of_the_environment(cluster, monkeypatch):
 
 def test_another_version_on_a_node(cluster, tmp_path):
     """A node whose package is another one is named, and nothing of it is used."""
-    package = Path(alpa_mlir.__file__).parent
-    shutil.copytree(package, tmp_path / "alpa_mlir", ignore=shutil.ignore_patterns("*.so"))
-    (tmp_path / "alpa_mlir" / "version.py").write_text('VERSION = "0.0.7"\n')
+    package = Path(alpa_runtime.__file__).parent
+    shutil.copytree(package, tmp_path / "alpa_runtime")
+    (tmp_path / "alpa_runtime" / "version.py").write_text('VERSION = "0.0.7"\n')
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node)
     cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})

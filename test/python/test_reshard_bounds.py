@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alpa_mlir.reshard import Network, least_seconds, least_slow_bytes
+from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
+from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -22,9 +22,16 @@ from reshard_by_hand import chains, sends, steps_of
 from reshard_cases import Seeded, random_case
 
 
-@pytest.mark.parametrize("name", ["executor", "network", "bounds"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alpa_runtime.execution.reference_reshard",
+        "alpa_mlir.simulator.transfer_network",
+        "alpa_mlir.simulator.transfer_bounds",
+    ],
+)
 def test_examples(name):
-    failed, tried = doctest.testmod(importlib.import_module(f"alpa_mlir.reshard.{name}"))
+    failed, tried = doctest.testmod(importlib.import_module(name))
     assert failed == 0
     assert tried > 0
 

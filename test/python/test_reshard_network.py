@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from alpa_mlir.reshard import Network
+from alpa_mlir.simulator.transfer_network import Network
 from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,

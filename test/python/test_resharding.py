@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from alpa_mlir import errors
 from alpa_mlir.compiler import plan_reshard, transfer_strategies
-from alpa_mlir.reshard import Network, least_seconds, least_slow_bytes
+from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
+from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

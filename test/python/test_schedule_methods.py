@@ -10,7 +10,7 @@ import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MethodError
-from alpa_mlir.schedule import Schedule
+from alpa_mlir.methods.schedule import Schedule
 from test_equality import CLUSTER, relative_difference, run
 
 

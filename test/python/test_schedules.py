@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from alpa_mlir.compiler import schedule_table, schedules
 from alpa_mlir.errors import MethodError
-from alpa_mlir.schedule import (
+from alpa_mlir.methods.schedule import (
     Schedule,
     ScheduleProblem,
     StageSeconds,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zoo
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 _FORBIDDEN = 10**18
 

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from alpa_runtime.execution.stage_text import FunctionText, split_functions
 from clusters import slow_links
 

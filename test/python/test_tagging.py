@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 import zoo
-from alpa_mlir import tagging
-from alpa_mlir.jaxpr_facts import phase_of
+from alpa_mlir.trace import tagging
+from alpa_mlir.trace.dependencies import phase_of
 from alpa_runtime import jax_internals
 from module_walk import main_ops, tag_of
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import tagging
+from alpa_mlir.trace import tagging
 from flax import nnx
 
 _KEY = jax.random.PRNGKey(0)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
-from alpa_mlir.jaxpr_facts import phase_of
-from alpa_mlir.signature import Signature
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.dependencies import phase_of
+from alpa_mlir.trace.signature import Signature
+from alpa_mlir.trace.tracing import trace
 from module_walk import main_ops, tag_of
 
 

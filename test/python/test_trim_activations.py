@@ -13,7 +13,7 @@ import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 CLUSTER = Cluster.load("cpu-test")
 

@@ -43,7 +43,7 @@ def _measured(options: argparse.Namespace) -> Answer:
     from alpa_runtime.plan import Plan
     from alpa_runtime.plan.text import seconds_text
 
-    from alpa_mlir.finalists import MeasuredPlan, fastest
+    from alpa_mlir.search.autotune import MeasuredPlan, fastest
 
     names: list[str] = options.plans
     plans = [Plan.load(name) for name in names]

@@ -12,7 +12,7 @@ from alpa_mlir.cli.common import count, number, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:
-    from alpa_mlir.method import Method
+    from alpa_mlir.methods.method import Method
 
 METHODS = ("auto", "shard", "pipeshard")
 #: Value of `--micro-batches` without a number, where a subcommand has an answer to that.
@@ -42,7 +42,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         asks_about_micro_batches: `--micro-batches` may stand alone, and is `ASKED` then.
     """
     group = parser.add_argument_group(
-        "how to plan", "as the classes of alpa_mlir.search say it (docs/methods.md)"
+        "how to plan", "as the classes of alpa_mlir.methods.automatic say it (docs/methods.md)"
     )
     add: Callable[..., Any] = group.add_argument
     add(
@@ -187,8 +187,8 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
     Raises:
         MethodError: options that do not go together.
     """
-    from alpa_mlir.pipeshard import PipeshardParallel
-    from alpa_mlir.search import AutoParallel, OneMesh, ShardParallel
+    from alpa_mlir.methods.automatic import AutoParallel, OneMesh, ShardParallel
+    from alpa_mlir.methods.pipeshard import PipeshardParallel
 
     kinds: dict[str, type[Method]] = {
         "auto": AutoParallel,

@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     import jax
 
-    from alpa_mlir import profiling
-    from alpa_mlir.cluster import device_memory_bytes
+    from alpa_mlir.cluster import profiling
+    from alpa_mlir.cluster.description import device_memory_bytes
 
     jax_: Any = jax
     _join(options, jax_)

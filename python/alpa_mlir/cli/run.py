@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> Answer:
-    from alpa_mlir.random_inputs import needs_wide_dtypes
+    from alpa_mlir.cli.random_inputs import needs_wide_dtypes
 
     if source.entry is None and needs_wide_dtypes(source.plan):
         import jax
@@ -129,7 +129,7 @@ def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> C
     from alpa_runtime import parallel_step
 
     from alpa_mlir.carried_step import CarriedStep
-    from alpa_mlir.random_inputs import callable_plan
+    from alpa_mlir.cli.random_inputs import callable_plan
 
     own = None if source.entry is None else source.entry.function.options.workers
     if hosts is None and own is None:
@@ -233,7 +233,7 @@ def _first(
     """The first state, and the batches; random ones where nobody gave any."""
     import itertools
 
-    from alpa_mlir.random_inputs import random_batch, random_state
+    from alpa_mlir.cli.random_inputs import random_batch, random_state
 
     several = step.num_batches != 1
 

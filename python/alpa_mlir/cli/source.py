@@ -18,10 +18,10 @@ from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanEr
 if TYPE_CHECKING:
     from alpa_runtime.plan import Plan
 
-    from alpa_mlir.alternatives import Alternative
-    from alpa_mlir.cluster import Cluster, ClusterLike
-    from alpa_mlir.entry import EntryPoint
-    from alpa_mlir.planned_step import PlannedStep, TracedStep
+    from alpa_mlir.cli.entry_points import EntryPoint
+    from alpa_mlir.cluster.description import Cluster, ClusterLike
+    from alpa_mlir.report.method_comparison import Alternative
+    from alpa_mlir.stages import PlannedStep, TracedStep
 
 FILE_OPTIONS = ("batch_arguments", "carried")
 SOURCE = "a plan's folder, an entry point (module:function, file.py:function), or a .mlir file"
@@ -56,7 +56,7 @@ def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alte
     Raises:
         EntryPointError: it is a saved plan, from which nothing can be planned.
     """
-    from alpa_mlir.alternatives import alternatives
+    from alpa_mlir.report.method_comparison import alternatives
 
     traced = source.traced
     if traced is None:
@@ -134,7 +134,7 @@ def plan_source(options: argparse.Namespace) -> Source:
         return _plan_file(options, cluster)
     _refuse_file_options(options)
     from alpa_mlir.api import ParallelFunction
-    from alpa_mlir.entry import load_entry
+    from alpa_mlir.cli.entry_points import load_entry
 
     entry = load_entry(name, dict(options.set))
     given = entry.function
@@ -172,8 +172,8 @@ def is_code(name: str) -> bool:
 
 
 def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
-    from alpa_mlir.planned_step import Options
     from alpa_mlir.stablehlo_file import read_stablehlo
+    from alpa_mlir.stages import Options
 
     name: str = options.source
     if options.set:
@@ -204,7 +204,7 @@ def _refuse_file_options(options: argparse.Namespace) -> None:
 
 def cluster_of(name: str) -> Cluster:
     """A preset or a file; see `cluster_text`."""
-    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.cluster.description import Cluster
 
     return Cluster(cluster_text(name))
 

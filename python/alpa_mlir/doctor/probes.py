@@ -57,7 +57,7 @@ def devices(platform: str) -> dict[str, Any]:
 
 def solver(method: str) -> dict[str, Any]:
     """A method solves a small problem right."""
-    from alpa_mlir.problem import solve_problem
+    from alpa_mlir.solver import solve_problem
 
     found = solve_problem(_PROBLEM, method=method, time_limit_seconds=10)
     if (found.status, found.cost) != ("optimal", 21):

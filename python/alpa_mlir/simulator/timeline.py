@@ -12,7 +12,7 @@ from typing import Any
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import RunOp
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.simulator.engine import Record, Work
 from alpa_mlir.simulator.memory import MemoryUse, memory_use
 from alpa_mlir.simulator.steps import RUN

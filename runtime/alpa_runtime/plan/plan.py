@@ -228,7 +228,7 @@ class Plan:
         """Refuse a plan that was made for something else.
 
         Args:
-            traced: a step, as `alpa_mlir.trace.trace` gives it.
+            traced: a step, as `alpa_mlir.trace.tracing.trace` gives it.
             cluster: an `alpa_mlir.Cluster`.
             compiler: version of the compiler that should have made the plan.
 

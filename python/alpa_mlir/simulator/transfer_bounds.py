@@ -16,7 +16,7 @@ import numpy as np
 from alpa_runtime.plan.reshard import Box
 from numpy.typing import NDArray
 
-from alpa_mlir.reshard.network import Network, Route
+from alpa_mlir.simulator.transfer_network import Network, Route
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from alpa_runtime.argument_types import checks_types
 from jax.sharding import PartitionSpec
 
 from alpa_mlir.errors import MethodError
-from alpa_mlir.submesh import SubmeshLike
+from alpa_mlir.methods.submesh import SubmeshLike
 
 _jax: Any = jax
 

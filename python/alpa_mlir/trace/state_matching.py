@@ -16,7 +16,7 @@ from typing import Any
 from alpa_runtime import trees
 
 from alpa_mlir.errors import TraceError
-from alpa_mlir.jaxpr_facts import ResultFacts
+from alpa_mlir.trace.dependencies import ResultFacts
 
 Aval = tuple[tuple[int, ...], str]
 

@@ -18,6 +18,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import alpa_runtime
@@ -27,7 +28,7 @@ from alpa_runtime.argument_types import checks_types
 from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
 from jax.extend import core, source_info_util
 
-from alpa_mlir.bare_marks import filled
+from alpa_mlir.trace.implicit_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -101,8 +102,8 @@ def tag_gradients(hook: bool = True) -> Generator[TagSession]:
 @functools.cache
 def _hide_frames() -> None:
     """Keep our own frames out of the locations of ops: people look for theirs."""
-    for file in (__file__, alpa_runtime.__file__):
-        source_info_util.register_exclusion(os.path.dirname(os.path.abspath(file)) + os.sep)
+    for package in (Path(__file__).parent, Path(alpa_runtime.__file__)):
+        source_info_util.register_exclusion(f"{package.resolve().parent}{os.sep}")
 
 
 def _wrap_vjp(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,19 +17,21 @@ from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tried import Tried, tried_text
 
-from alpa_mlir import feasible, finalists, plan_cache, session
-from alpa_mlir import trace as tracing
-from alpa_mlir.boundary import SCOPE as BOUNDARY_SCOPE
-from alpa_mlir.candidates import Candidates
-from alpa_mlir.cluster import ClusterLike, as_cluster
+from alpa_mlir import session
+from alpa_mlir.cluster.description import ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
-from alpa_mlir.method import Method
-from alpa_mlir.pins import pinned_axes
-from alpa_mlir.plan_cache import PlanCache, code_version
-from alpa_mlir.planning import Planner
-from alpa_mlir.search import AutoParallel
-from alpa_mlir.traced import Traced
+from alpa_mlir.methods.automatic import AutoParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.methods.pinned_shardings import pinned_axes
+from alpa_mlir.search import autotune, infeasibility, plan_cache
+from alpa_mlir.search.candidates import Candidates
+from alpa_mlir.search.plan_cache import PlanCache, code_version
+from alpa_mlir.search.planner import Planner
+from alpa_mlir.trace import tracing
+from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
+from alpa_mlir.trace.traced import Traced
+from alpa_mlir.trace.tracing import known_positions
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Options:
             result = replace(result, static_argnums=static)
         if self.donate_argnums != "auto":
             count = len(args)
-            given = set(positions(self.donate_argnums, count))
-            others = {*positions(result.static_argnums, count), *result.batches(count)}
+            given = set(known_positions(self.donate_argnums, count))
+            others = {*known_positions(result.static_argnums, count), *result.batches(count)}
             state = set(range(count)) - others
             if given and given != state:
                 raise MethodError(
@@ -72,17 +74,9 @@ class Options:
     def batches(self, count: int) -> tuple[int, ...]:
         """Positions of the batches among so many arguments, whose static ones are known."""
         if self.batch_argnums is not None:
-            return positions(self.batch_argnums, count)
-        static = positions(self.static_argnums, count)
+            return known_positions(self.batch_argnums, count)
+        static = known_positions(self.static_argnums, count)
         return tuple(i for i in range(count) if i not in static)[-1:]
-
-
-def positions(argnums: int | Sequence[int] | Literal["auto"], count: int) -> tuple[int, ...]:
-    """Numbers of arguments, counted from the beginning; none of what is not known yet."""
-    if argnums == "auto":
-        return ()
-    numbers: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    return tuple(int(n) % count for n in numbers) if count else ()
 
 
 def _is_static(arg: Any) -> bool:
@@ -147,7 +141,7 @@ class TracedStep:
         annotated = _signature_json(self.traced, method)
         name = ""
         if kept is not None:
-            devices = finalists.devices_text() if method.finalists else ""
+            devices = autotune.devices_text() if method.finalists else ""
             name = plan_cache.key(
                 self.traced.text, annotated, described, method, code_version(), devices
             )
@@ -167,7 +161,7 @@ class TracedStep:
             try:
                 chosen = planner.run()
             except InfeasiblePlanError as error:
-                raise feasible.explained(planner, error) from None
+                raise infeasibility.explained(planner, error) from None
         plan = replace(chosen.found.plan, tried=chosen.tried)
         result = PlannedStep(self.traced, plan, self.options).signed()
         if kept is not None:
@@ -311,7 +305,7 @@ def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options) ->
         fn,
         *args,
         batch_argnums=options.batch_argnums,
-        static_argnums=positions(options.static_argnums, len(args)),
+        static_argnums=known_positions(options.static_argnums, len(args)),
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, cast
 
 from alpa_runtime.plan.stage import EXPORTS
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import schedule_table, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.schedule import Schedule, ScheduleProblem
+from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
 
 LAYER_BALANCES = ("communication", "operators")
 SEMANTICS = ("exact", "relaxed", "independent")

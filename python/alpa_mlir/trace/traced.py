@@ -14,7 +14,7 @@ from alpa_runtime.plan.check import without_locations
 from alpa_runtime.plan.interface import InputInfo, StaticArgument
 
 from alpa_mlir.compiler import Module
-from alpa_mlir.signature import Signature
+from alpa_mlir.trace.signature import Signature
 
 
 @dataclass(frozen=True)

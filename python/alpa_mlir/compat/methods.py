@@ -9,12 +9,12 @@ from alpa_runtime.argument_types import checks_types
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 
-from alpa_mlir.cluster import Cluster, as_cluster
+from alpa_mlir.cluster.description import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
-from alpa_mlir.method import Method
-from alpa_mlir.options import ManualShardingOption, UniformStageOption
-from alpa_mlir.pipeshard import PipeshardParallel
-from alpa_mlir.search import ShardParallel
+from alpa_mlir.methods.automatic import ShardParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.methods.options import ManualShardingOption, UniformStageOption
+from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.session import default_cluster
 
 _WHERE = "get_3d_parallel_method"

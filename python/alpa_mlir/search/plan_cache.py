@@ -26,9 +26,9 @@ import alpa_runtime
 from alpa_runtime.plan import Plan
 
 from alpa_mlir import compiler
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import PlanFormatError
-from alpa_mlir.method import Method
+from alpa_mlir.methods.method import Method
 
 MOST_BYTES = 2 << 30
 _RECORD = "record.json"
@@ -41,7 +41,7 @@ _FILE_LOCATION = re.compile(r'^(#loc\d* = loc\()"[^"\n]*":\d+:\d+(?: to :\d+)*.*
 def code_version() -> str:
     """A hash of the compiler's native module and of the Python files that drive it."""
     digest = hashlib.sha256(compiler.native_path().read_bytes())
-    for folder in (Path(__file__).parent, Path(alpa_runtime.__file__).parent):
+    for folder in (Path(__file__).parents[1], Path(alpa_runtime.__file__).parent):
         for path in sorted(folder.rglob("*.py")):
             digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.hexdigest()

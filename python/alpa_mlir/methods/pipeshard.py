@@ -9,11 +9,11 @@ from typing import Any, Literal, final
 
 from alpa_runtime.argument_types import checks_types
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.method import Method, is_mesh_shape, is_whole
-from alpa_mlir.options import (
+from alpa_mlir.methods.method import Method, is_mesh_shape, is_whole
+from alpa_mlir.methods.options import (
     AutoLayerOption,
     AutoShardingOption,
     AutoStageOption,
@@ -25,7 +25,7 @@ from alpa_mlir.options import (
     UniformStageOption,
     chosen_shardings,
 )
-from alpa_mlir.submesh import SubmeshLike, submeshes_text
+from alpa_mlir.methods.submesh import SubmeshLike, submeshes_text
 
 _WHERE = "PipeshardParallel"
 

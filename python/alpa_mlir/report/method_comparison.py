@@ -10,9 +10,9 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.method import Method
-from alpa_mlir.planned_step import TracedStep
-from alpa_mlir.search import AutoParallel, ShardParallel
+from alpa_mlir.methods.automatic import AutoParallel, ShardParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.stages import TracedStep
 
 #: Methods with all devices as one mesh, and what they are called.
 _SHARDINGS = {

@@ -12,7 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 from alpa_runtime import trees
@@ -20,10 +20,10 @@ from alpa_runtime.aval import Leaf, is_typed_key, make_leaf
 from alpa_runtime.calling_convention import static_arguments
 from jax.extend import source_info_util
 
-from alpa_mlir import carry, jaxpr_facts, tagging
 from alpa_mlir.errors import TraceError
-from alpa_mlir.signature import Input, Output, Signature
-from alpa_mlir.traced import Traced
+from alpa_mlir.trace import dependencies, state_matching, tagging
+from alpa_mlir.trace.signature import Input, Output, Signature
+from alpa_mlir.trace.traced import Traced
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -87,8 +87,8 @@ def trace(
     out_leaves = tuple(make_leaf("result" + trees.text(path), aval) for path, aval in out_paths)
 
     rows = _batch_rows(full, dynamic, given)
-    facts = jaxpr_facts.result_facts(traced.jaxpr)
-    if not session.functions and not jaxpr_facts.has_gradients(traced.jaxpr.jaxpr):
+    facts = dependencies.result_facts(traced.jaxpr)
+    if not session.functions and not dependencies.has_gradients(traced.jaxpr.jaxpr):
         # What is not of single examples may be the next value of a state.
         facts = [
             replace(fact, phase="update")
@@ -98,15 +98,15 @@ def trace(
         ]
     in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
     out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
-    result = carry.subtree(traced.out_info, "result", out_avals, 0)
+    result = state_matching.subtree(traced.out_info, "result", out_avals, 0)
 
     def paired(batches: Sequence[int]) -> dict[int, int]:
         states = [
-            carry.subtree(full[i], names[i], in_avals, _first(owners, i), i)
+            state_matching.subtree(full[i], names[i], in_avals, _first(owners, i), i)
             for i in dynamic
             if i not in batches
         ]
-        return carry.match_state(states, result, facts, carried)
+        return state_matching.match_state(states, result, facts, carried)
 
     batches = given if given is not None else _last_batch(full, dynamic)
     for number in carried or {}:
@@ -178,6 +178,14 @@ def positions(value: int | Sequence[int], count: int, option: str) -> tuple[int,
     return tuple(sorted({number % count for number in given}))
 
 
+def known_positions(argnums: int | Sequence[int] | Literal["auto"], count: int) -> tuple[int, ...]:
+    """Numbers of arguments, counted from the beginning; none of what is not known yet."""
+    if argnums == "auto":
+        return ()
+    numbers: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return tuple(int(n) % count for n in numbers) if count else ()
+
+
 def abstract(args: Sequence[Any], dynamic: Sequence[int], names: Sequence[str]) -> list[Any]:
     """Arguments with every array replaced by its shape and dtype; static ones are kept."""
     result = list(args)
@@ -223,7 +231,7 @@ def _traced(
 
     traced, session = run(fn)
     _refuse_effects(traced.jaxpr, name_of(fn))
-    if session.functions or jaxpr_facts.has_gradients(traced.jaxpr.jaxpr):
+    if session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr):
         return traced, session
     tagged = tagging.tag_equations(fn)
     tagged.__name__ = name_of(fn)
@@ -293,7 +301,7 @@ def _callback(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
         place = place if place.strip(" ()") else around
         if eqn.primitive.name in _CALLBACKS:
             return eqn.primitive.name, place
-        for inner in jaxpr_facts.bodies(eqn):
+        for inner in dependencies.bodies(eqn):
             found = _callback(inner, place)
             if found is not None:
                 return found

@@ -11,8 +11,8 @@ import jax.numpy
 from alpa_runtime import trees
 from alpa_runtime.jaxprs import bind, is_literal
 
-from alpa_mlir.boundary import is_mark, layer_boundary
-from alpa_mlir.tagging import call_body
+from alpa_mlir.trace.layer_markers import is_mark, layer_boundary
+from alpa_mlir.trace.tagging import call_body
 
 _jax: Any = jax
 _jnp: Any = jax.numpy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
-from alpa_mlir.method import Method
-from alpa_mlir.planning import Planner
+from alpa_mlir.methods.method import Method
+from alpa_mlir.search.planner import Planner
 
 # As many times the hosts are tried at most.
 _MOST_HOSTS = 64

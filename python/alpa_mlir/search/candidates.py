@@ -16,11 +16,11 @@ import numpy as np
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tried import Tried, candidate_text
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, PrecisionError
-from alpa_mlir.method import Method
-from alpa_mlir.traced import Traced
+from alpa_mlir.methods.method import Method
+from alpa_mlir.trace.traced import Traced
 
 Progress = Callable[[int, int, str], None]
 

@@ -14,7 +14,7 @@ from typing import Any
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.check import links_of
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanMismatchError
 
 

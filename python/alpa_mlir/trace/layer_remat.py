@@ -12,12 +12,12 @@ import jax
 from alpa_runtime import trees
 from alpa_runtime.jaxprs import Values, bind, is_literal
 
-from alpa_mlir.bare_marks import filled
-from alpa_mlir.boundary import is_mark
 from alpa_mlir.errors import MethodError
-from alpa_mlir.jaxpr_facts import bodies
-from alpa_mlir.planned_step import positions
-from alpa_mlir.tagging import call_body
+from alpa_mlir.trace.dependencies import bodies
+from alpa_mlir.trace.implicit_markers import filled
+from alpa_mlir.trace.layer_markers import is_mark
+from alpa_mlir.trace.tagging import call_body
+from alpa_mlir.trace.tracing import known_positions
 
 _jax: Any = jax
 
@@ -92,7 +92,7 @@ def _decorated(fun: Any, static_argnums: int | Sequence[int], cut: Cut) -> Any:
 
     @wraps(fun)
     def in_parts(*args: Any) -> Any:
-        static = positions(static_argnums, len(args))
+        static = known_positions(static_argnums, len(args))
         closed, leaves, tree = trees.flat_jaxpr(fun, args, static)
         closed = filled(closed, call_body)
         closed = _jax.make_jaxpr(partial(_inlined, closed.jaxpr, closed.consts))(*leaves)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy
 from alpa_runtime.jaxprs import Values, bind, is_literal
 
-from alpa_mlir.boundary import is_mark, layer_boundary
+from alpa_mlir.trace.layer_markers import is_mark, layer_boundary
 
 _jax: Any = jax
 _jnp: Any = jax.numpy

@@ -16,15 +16,16 @@ from alpa_runtime.placement_spec import PlacementSpec
 from alpa_runtime.plan import Plan
 from jax.sharding import PartitionSpec
 
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.compat.methods import submesh_of
 from alpa_mlir.errors import MethodError
-from alpa_mlir.known_methods import submesh_of
-from alpa_mlir.method import Method
+from alpa_mlir.methods.automatic import ShardParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.parallel_function import ParallelFunction, shapes_of
-from alpa_mlir.pipeshard import PipeshardParallel
-from alpa_mlir.planned_step import Options, TracedStep, positions
-from alpa_mlir.search import ShardParallel
-from alpa_mlir.stage_cuts import StageCuts
+from alpa_mlir.stages import Options, TracedStep
+from alpa_mlir.trace.stage_cuts import StageCuts
+from alpa_mlir.trace.tracing import known_positions
 
 _jax: Any = jax
 
@@ -190,7 +191,7 @@ class FollowingFunction(ParallelFunction):
     def _followed(self, args: Sequence[Any]) -> _Followed:
         follow, source = self.follow, self.follow.source()
         options = self.options.for_arguments(args)
-        static, plan = positions(options.static_argnums, len(args)), source.plan
+        static, plan = known_positions(options.static_argnums, len(args)), source.plan
         shapes = [arg if i in static else shapes_of(arg) for i, arg in enumerate(args)]
         dynamic = [arg for i, arg in enumerate(shapes) if i not in static]
         specs = follow.specs(source, dynamic)

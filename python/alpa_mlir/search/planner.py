@@ -15,9 +15,6 @@ import jax
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tried import Tried
 
-from alpa_mlir import finalists
-from alpa_mlir.candidates import Candidates, Found, Progress
-from alpa_mlir.count_search import climb, nearest
 from alpa_mlir.errors import (
     AlpaError,
     DevicesError,
@@ -25,7 +22,10 @@ from alpa_mlir.errors import (
     MethodError,
     MicroBatchError,
 )
-from alpa_mlir.method import AUTO_SCHEDULES, Method
+from alpa_mlir.methods.method import AUTO_SCHEDULES, Method
+from alpa_mlir.search import autotune
+from alpa_mlir.search.candidates import Candidates, Found, Progress
+from alpa_mlir.search.micro_batch_counts import climb, nearest
 
 _jax: Any = jax
 
@@ -200,7 +200,7 @@ class Planner:
             self.candidates.say(f"measuring {label}")
             return lambda _done, _total, what: self.candidates.say(f"measuring {label}: {what}")
 
-        best, results = finalists.fastest([each.plan for each in found], progress=progress)
+        best, results = autotune.fastest([each.plan for each in found], progress=progress)
         reasons: list[str] = []
         for each, result in zip(found, results, strict=True):
             if isinstance(result, InfeasiblePlanError):
@@ -221,7 +221,7 @@ class Planner:
 
     def _check_devices(self, found: Found) -> None:
         devices = len(_jax.local_devices())
-        for stage in finalists.too_large(found.plan, devices):
+        for stage in autotune.too_large(found.plan, devices):
             needed = len(found.plan.meshes[found.plan.stages[stage].mesh].devices)
             raise DevicesError(
                 f"stage {stage} of the plan for {self._label(found)} takes {needed} devices, "
