@@ -44,8 +44,7 @@ class Ends:
         import jax
         from alpa_runtime.execution import point_to_point
         from alpa_runtime.transport import make_transport
-        from alpa_runtime.transport.device import connect_devices
-        from alpa_runtime.transport.device_backend import make_carrier
+        from alpa_runtime.transport.device import connect_devices, make_carrier
 
         point_to_point.LEAST_DEVICE_BYTES = 1
         self.rank = rank

@@ -39,7 +39,7 @@ class _Transport:
 
 
 def _dying_worker() -> Any:
-    from alpa_runtime.execution.worker import Worker
+    from alpa_runtime.workers.worker import Worker
 
     class DyingWorker(Worker):
         """Dies before an instruction, or while a message is on its way, as `kills.json` says.
@@ -108,7 +108,7 @@ class _Finder(worker_main.HostProcess):
     """Loads the dying worker in place of the usual one."""
 
     def load(self, plan: Any, placement: Any, options: Any) -> None:
-        from alpa_runtime.execution import worker
+        from alpa_runtime.workers import worker
 
         if not hasattr(worker, "Usual"):
             setattr(worker, "Usual", worker.Worker)  # noqa: B010

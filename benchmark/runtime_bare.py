@@ -24,11 +24,9 @@ from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.devices import mesh_on
 from alpa_runtime.execution.actions import Place
-from alpa_runtime.execution.executor import BoundStep, Ends, bind_step
-from alpa_runtime.execution.in_flight import MAX_IN_FLIGHT
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
 from alpa_runtime.execution.point_to_point import Wires
-from alpa_runtime.execution.program_merge import merge_programs
-from alpa_runtime.execution.worker_step import remote_parts, worker_step
+from alpa_runtime.execution.program_merge import merge_programs, remote_parts, worker_step
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.interface import DONE, Sending

@@ -13,7 +13,7 @@ import alpa_mlir
 PAGES = {
     "planning": (
         "Planning",
-        ("api", "parallel_function", "stages", "cluster", "compiler", "trace"),
+        ("api", "stages", "cluster", "compiler", "trace"),
     ),
     "methods": (
         "Methods",
@@ -24,7 +24,7 @@ PAGES = {
         "Where and how steps run",
         (
             *("devices", "execution", "placement", "hosts", "data_loader", "session"),
-            *("host_prefetch", "placement_spec"),
+            *("arrays", "placement_spec"),
         ),
     ),
     "checkpoints": ("Checkpoints", ("checkpoint",)),
@@ -35,7 +35,7 @@ PAGES = {
 # Modules that are used as such, beside the package's own names.
 MODULES = (
     "alpa_mlir.training",
-    "alpa_runtime.hosts.interface",
+    "alpa_runtime.worker_group",
     "alpa_runtime.transport.interface",
     "alpa_mlir.cluster.profiling",
     "alpa_mlir.search.autotune",

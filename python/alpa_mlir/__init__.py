@@ -48,18 +48,17 @@ from alpa_mlir.errors import (
 
 if TYPE_CHECKING:
     from alpa_runtime.aot import CompiledAhead, compile_ahead
+    from alpa_runtime.arrays import prefetch
     from alpa_runtime.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_runtime.devices import use_virtual_devices
     from alpa_runtime.execution.loaded_plan import LoadedPlan
-    from alpa_runtime.host_prefetch import prefetch
     from alpa_runtime.hosts.ray_hosts import RayWorkers
     from alpa_runtime.hosts.subprocesses import ProcessWorkers
     from alpa_runtime.hosts.threads import ThreadWorkers
     from alpa_runtime.parallel_step import ParallelStep
     from alpa_runtime.placement import Placement
     from alpa_runtime.placement_spec import PlacementSpec
-    from alpa_runtime.plan import Plan
-    from alpa_runtime.plan.diff import PlanDiff
+    from alpa_runtime.plan import Plan, PlanDiff
 
     from alpa_mlir.api import compile, parallelize
     from alpa_mlir.cluster.description import Cluster
@@ -87,7 +86,6 @@ if TYPE_CHECKING:
     )
     from alpa_mlir.methods.pipeshard import PipeshardParallel
     from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
-    from alpa_mlir.parallel_function import ParallelFunction
     from alpa_mlir.report.explanation import explain
     from alpa_mlir.session import (
         clear_executable_cache,
@@ -98,7 +96,7 @@ if TYPE_CHECKING:
     )
     from alpa_mlir.simulator import Timeline, simulate
     from alpa_mlir.solver import ProblemSolution, solve_problem
-    from alpa_mlir.stages import PlannedStep, TracedStep
+    from alpa_mlir.stages import ParallelFunction, PlannedStep, TracedStep
     from alpa_mlir.trace.layer_markers import layer_boundary, mark_pipeline_boundary
     from alpa_mlir.trace.layer_remat import automatic_remat, manual_remat
     from alpa_mlir.trace.tagging import grad, value_and_grad
@@ -135,7 +133,6 @@ _HOME = {
         ),
         "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),
         "alpa_mlir.methods.schedule": ("Schedule", "ScheduleProblem"),
-        "alpa_mlir.parallel_function": ("ParallelFunction",),
         "alpa_mlir.report.explanation": ("explain",),
         "alpa_mlir.session": (
             "clear_executable_cache",
@@ -146,23 +143,22 @@ _HOME = {
         ),
         "alpa_mlir.simulator": ("Timeline", "simulate"),
         "alpa_mlir.solver": ("ProblemSolution", "solve_problem"),
-        "alpa_mlir.stages": ("PlannedStep", "TracedStep"),
+        "alpa_mlir.stages": ("ParallelFunction", "PlannedStep", "TracedStep"),
         "alpa_mlir.trace.layer_markers": ("layer_boundary", "mark_pipeline_boundary"),
         "alpa_mlir.trace.layer_remat": ("automatic_remat", "manual_remat"),
         "alpa_mlir.trace.tagging": ("grad", "value_and_grad"),
         "alpa_runtime.aot": ("CompiledAhead", "compile_ahead"),
+        "alpa_runtime.arrays": ("prefetch",),
         "alpa_runtime.checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "alpa_runtime.devices": ("use_virtual_devices",),
         "alpa_runtime.execution.loaded_plan": ("LoadedPlan",),
-        "alpa_runtime.host_prefetch": ("prefetch",),
         "alpa_runtime.hosts.ray_hosts": ("RayWorkers",),
         "alpa_runtime.hosts.subprocesses": ("ProcessWorkers",),
         "alpa_runtime.hosts.threads": ("ThreadWorkers",),
         "alpa_runtime.parallel_step": ("ParallelStep",),
         "alpa_runtime.placement": ("Placement",),
         "alpa_runtime.placement_spec": ("PlacementSpec",),
-        "alpa_runtime.plan": ("Plan",),
-        "alpa_runtime.plan.diff": ("PlanDiff",),
+        "alpa_runtime.plan": ("Plan", "PlanDiff"),
     }.items()
     for name in names
 }

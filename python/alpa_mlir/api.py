@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache_folder import CacheLike
-from alpa_runtime.hosts.interface import Hosts
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.parallel_step import ParallelStep, Progress
+from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir.cluster.description import ClusterLike
 from alpa_mlir.errors import MethodError
@@ -19,8 +19,7 @@ from alpa_mlir.follow_parallel import (
     StateFunction,
 )
 from alpa_mlir.methods.method import Method
-from alpa_mlir.parallel_function import ParallelFunction
-from alpa_mlir.stages import Options
+from alpa_mlir.stages import Options, ParallelFunction
 
 
 @overload

@@ -14,8 +14,8 @@ from typing import Any, Protocol, final
 
 from alpa_runtime import trees
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.backends.xla_runtime import as_any
 from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.jax_internals import as_any
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
 from alpa_runtime.step_state import StepBatch, step_batch

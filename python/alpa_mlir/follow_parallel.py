@@ -22,8 +22,7 @@ from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.methods.pipeshard import PipeshardParallel
-from alpa_mlir.parallel_function import ParallelFunction, shapes_of
-from alpa_mlir.stages import Options, TracedStep
+from alpa_mlir.stages import Options, ParallelFunction, TracedStep, shapes_of
 from alpa_mlir.trace.stage_cuts import StageCuts
 from alpa_mlir.trace.tracing import known_positions
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_runtime import parallel_step
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache_folder import CacheLike
-from alpa_runtime.hosts.interface import Hosts
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.plan import Plan
+from alpa_runtime.worker_group import Hosts
 
 if TYPE_CHECKING:
     from alpa_mlir.cluster.description import ClusterLike

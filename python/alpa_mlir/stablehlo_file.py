@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import jax.numpy
 from alpa_runtime import trees
-from alpa_runtime.aval import Leaf
-from alpa_runtime.plan.element_types import numpy_name
+from alpa_runtime.calling_convention import Leaf
+from alpa_runtime.plan.tensor import numpy_name
 from jaxlib.mlir import ir
 
 from alpa_mlir.compiler import Module
@@ -22,8 +22,7 @@ from alpa_mlir.errors import ModuleSyntaxError, TraceError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.stages import Options, TracedStep
-from alpa_mlir.trace.signature import Input, Output, Signature
-from alpa_mlir.trace.traced import Traced
+from alpa_mlir.trace.tracing import Input, Output, Signature, Traced
 
 _ir: Any = ir
 _jnp: Any = jax.numpy

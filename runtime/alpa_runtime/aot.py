@@ -13,18 +13,22 @@ from alpa_runtime.argument_types import checks_types
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.errors import BackendError
-from alpa_runtime.execution.action_jobs import action_jobs
 from alpa_runtime.execution.actions import sums_of
-from alpa_runtime.execution.compilation import part_of, stage_jobs
-from alpa_runtime.execution.compiled_memory import CompiledPeak, check_peaks, compiled_peaks
-from alpa_runtime.execution.donation import donations
+from alpa_runtime.execution.compilation import (
+    CompiledPeak,
+    check_peaks,
+    compiled_peaks,
+    part_of,
+    stage_jobs,
+)
+from alpa_runtime.execution.executor import action_jobs, donations
 from alpa_runtime.execution.program_merge import linearize
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.binaries import Binary, key_of, write_binaries
-from alpa_runtime.plan.check import device_types, host_groups
+from alpa_runtime.plan.cluster import device_types, host_groups
 from alpa_runtime.plan.stage import MeshInfo
-from alpa_runtime.plan.text import bytes_text
+from alpa_runtime.plan.units import bytes_text
 
 TARGETS = ("cpu", *GPUS)
 COMPILERS = ("xla", "iree")
@@ -175,11 +179,12 @@ def _compile(
 
 
 def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
-    from alpa_runtime.backends.xla import described_parts, shipped_parts
-    from alpa_runtime.backends.xla_described import (
+    from alpa_runtime.backends.xla import (
         compile_described,
         described_devices,
+        described_parts,
         plugin_version,
+        shipped_parts,
     )
     from alpa_runtime.backends.xla_runtime import compile_text, program_bytes
     from alpa_runtime.devices import make_meshes
@@ -214,9 +219,8 @@ def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
 
 
 def _with_iree(plan: Plan) -> Callable[[Job, str], Binary]:
-    from alpa_runtime.backends import iree_compiler as iree
-    from alpa_runtime.backends.host import host_cpu
-    from alpa_runtime.backends.xla_runtime import num_bytes
+    from alpa_runtime.backends import iree as iree
+    from alpa_runtime.backends.xla_runtime import host_cpu, num_bytes
 
     version = iree.iree_version()
 

@@ -1,16 +1,18 @@
-"""Arrays that are not one array of JAX: read as a whole, they become one."""
+"""Arrays that are not one array of JAX: rows or parts live apart until they are read as a whole."""
 
 from __future__ import annotations
 
+import copy
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy
 import numpy as np
 
+from alpa_runtime import trees
 from alpa_runtime.jax_internals import accept_as_array
 
 _jnp: Any = jax.numpy
@@ -147,3 +149,132 @@ for _name in ("neg", "pos", "abs", "invert"):
     setattr(WholeArray, f"__{_name}__", _unary(getattr(operator, _name)))
 for _name, _function in (("float", float), ("int", int), ("bool", bool), ("complex", complex)):
     setattr(WholeArray, f"__{_name}__", _of_host(_function))
+
+
+class StackedArray(WholeArray):
+    """An array in pieces along dimension 0, each on the devices of the stage that owns it.
+
+    The next step takes it as it is, without a copy. Anything else that reads it gets the whole
+    array, put together on the default device at that moment.
+
+    Attributes:
+        pieces: the parts, in order; together they have `shape[0]` rows.
+        shape: of the whole array.
+        dtype: NumPy's type of its elements.
+
+    Example:
+        >>> pieces = [jax.numpy.zeros((1, 3)), jax.numpy.ones((1, 3))]
+        >>> StackedArray(pieces).shape
+        (2, 3)
+    """
+
+    def __init__(self, pieces: Sequence[jax.Array]) -> None:
+        self.pieces: tuple[Any, ...] = tuple(pieces)
+        rows = sum(piece.shape[0] for piece in self.pieces)
+        self.shape: tuple[int, ...] = (rows, *self.pieces[0].shape[1:])
+        self.dtype: Any = self.pieces[0].dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each piece."""
+        return tuple(piece.shape[0] for piece in self.pieces)
+
+    def is_deleted(self) -> bool:
+        """Whether a piece was given away to a step."""
+        return any(piece.is_deleted() for piece in self.pieces)
+
+    def delete(self) -> None:
+        """Drop all pieces; the array cannot be read any more."""
+        for piece in self.pieces:
+            piece.delete()
+
+    def block_until_ready(self) -> StackedArray:
+        for piece in self.pieces:
+            piece.block_until_ready()
+        return self
+
+    def copy_to_host_async(self) -> None:
+        for piece in self.pieces:
+            piece.copy_to_host_async()
+
+    def __deepcopy__(self, memo: Any) -> StackedArray:
+        return StackedArray([copy.deepcopy(piece, memo) for piece in self.pieces])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("an array in pieces cannot be read without a copy")
+        whole = np.concatenate([np.asarray(piece) for piece in self.pieces])
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"StackedArray({self.dtype}{list(self.shape)} in {len(self.pieces)} pieces)"
+
+
+class PlacedBatch(WholeArray):
+    """An array of a batch, cut into the parts that a loaded plan reads and placed where it
+    reads them.
+
+    Steps of that plan take it as it is, any number of times. Anything else that reads it gets the
+    whole array.
+
+    Attributes:
+        shape, dtype: of the whole array.
+        home: the plan that it was placed for.
+        parts: for each value of the plan's step that is a part of it, the array.
+    """
+
+    def __init__(
+        self,
+        home: Any,
+        shape: tuple[int, ...],
+        dtype: Any,
+        parts: Mapping[int, jax.Array],
+        by_micro_batch: Mapping[int | None, int],
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.home = home
+        self.parts: Mapping[int, jax.Array] = parts
+        self._by_micro_batch = by_micro_batch
+
+    def is_deleted(self) -> bool:
+        return not self.parts and self.size > 0
+
+    def delete(self) -> None:
+        """Drop the parts; it cannot be read any more."""
+        self.parts = {}
+
+    def block_until_ready(self) -> PlacedBatch:
+        for part in self.parts.values():
+            part.block_until_ready()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.is_deleted():
+            raise RuntimeError("the batch was deleted")
+        if copy is False:
+            raise ValueError("a batch in parts cannot be read without a copy")
+        order = sorted(self._by_micro_batch.items(), key=lambda item: item[0] or 0)
+        parts = [np.asarray(self.parts[value]) for _, value in order]
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"PlacedBatch({self.dtype}{list(self.shape)} in {len(self.parts)} parts)"
+
+
+def prefetch(tree: Any) -> None:
+    """Start to copy arrays to the host, so that reading them does not wait for the copy.
+
+    Args:
+        tree: of results of steps, and of anything else, which is left alone.
+
+    Example:
+        >>> alpa_mlir.prefetch(loss)       # doctest: +SKIP
+        >>> next_step()                    # doctest: +SKIP
+        >>> float(loss)                    # doctest: +SKIP
+    """
+    for leaf in trees.leaves(tree):
+        start = getattr(leaf, "copy_to_host_async", None)
+        if start is not None:
+            start()

@@ -14,15 +14,60 @@ import jax
 import jax.numpy
 import numpy as np
 
-from alpa_runtime import tree_json, trees
+from alpa_runtime import trees
 from alpa_runtime.arrays import WholeArray
-from alpa_runtime.aval import Leaf
-from alpa_runtime.distributed_keys import DistributedKeys, in_workers
-from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError
+from alpa_runtime.distributed_arrays import DistributedKeys, in_workers
+from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import CallInfo, InputInfo, StaticArgument
 
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an argument or a result as JAX sees it.
+
+    Attributes:
+        name: tree path.
+        shape: logical shape.
+        dtype: JAX dtype; an extended one for typed PRNG keys.
+        data_shape: shape of the array that stands for the leaf in the module.
+        data_dtype: NumPy's name of that array's dtype.
+        key_impl: generator of a typed PRNG key, else None. Keys travel as their data.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    data_shape: tuple[int, ...]
+    data_dtype: str
+    key_impl: str | None = None
+
+
+def is_typed_key(aval: Any) -> bool:
+    """Whether an array or an abstract one holds typed PRNG keys."""
+    return bool(_jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key))
+
+
+def make_leaf(name: str, aval: Any) -> Leaf:
+    """Describe an abstract array; a typed PRNG key is described by its data too."""
+    shape = tuple(aval.shape)
+    if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.extended):
+        return Leaf(name, shape, aval.dtype, shape, str(np.dtype(aval.dtype)))
+    if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key):
+        raise TraceError(f"the dtype {aval.dtype} has no array form", where=name)
+    impl: list[str] = []
+
+    def data(key: Any) -> Any:
+        impl.append(str(_jax.random.key_impl(key)))
+        return _jax.random.key_data(key)
+
+    array = _jax.eval_shape(data, aval)
+    return Leaf(name, shape, aval.dtype, tuple(array.shape), str(array.dtype), impl[0])
+
+
 jnp: Any = jax.numpy
 _NAME = re.compile(r"[^\W\d]\w*")  # With which the name of an argument's leaf begins.
 
@@ -160,8 +205,8 @@ class CallForm:
             return {i: leaf.key_impl for i, leaf in enumerate(leaves) if leaf.key_impl}
 
         return CallInfo(
-            tree_json.encode(self.in_tree),
-            tree_json.encode(self.out_tree),
+            trees.encode(self.in_tree),
+            trees.encode(self.out_tree),
             self.static,
             donate_state,
             keys(self.in_leaves),
@@ -267,8 +312,8 @@ def static_arguments(args: Sequence[Any], positions: Sequence[int]) -> tuple[Sta
 def _decode(plan: Plan, what: str, value: Any, examples: list[Any]) -> Any:
     where = f"plan of {plan.name}: call.{what}"
     try:
-        return tree_json.decode(value, examples)
-    except tree_json.UnknownTreeError as error:
+        return trees.decode(value, examples)
+    except trees.UnknownTreeError as error:
         example = "arguments=(..)" if what == "arguments" else "result=.."
         raise PlanMismatchError(
             str(error),

@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.backends.xla_runtime import Device, backends_are_up
+from alpa_runtime.backends.xla_runtime import Device
 from alpa_runtime.errors import DevicesError
+from alpa_runtime.jax_internals import backends_are_up
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 

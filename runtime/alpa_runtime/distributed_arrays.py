@@ -1,20 +1,22 @@
-"""Arrays that live in workers: what a step of several workers gives to its caller."""
+"""Arrays that live in workers, and typed PRNG keys whose data do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_runtime.arrays import WholeArray
+from alpa_runtime.arrays import StackedArray, WholeArray
 from alpa_runtime.errors import DeletedArrayError
-from alpa_runtime.hosts.interface import Reply
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.plan.text import spec_text
+from alpa_runtime.plan.units import spec_text
+from alpa_runtime.worker_group import Reply
 
 if TYPE_CHECKING:  # Checkers do not know the type of JAX's, and so none that is made of it.
     _JaxSharding = object
@@ -202,3 +204,67 @@ class DistributedArray(WholeArray):
         # A partly made array has no `_gone`; an interpreter that ends has no home.
         if getattr(self, "_gone", "") is None:
             self.home.release(self.uid, self.workers)
+
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+
+
+class DistributedKeys(WholeArray):
+    """Keys in the memory of workers. The next step takes them where they are, functions under
+    `jax.jit` and `jax.device_get` fetch them; those of `jax.random` itself take `whole()` of
+    them.
+
+    Attributes:
+        data: their data; the last dimensions are those of one key.
+        impl: name of their generator.
+        shape, dtype: of the keys.
+    """
+
+    def __init__(
+        self, data: DistributedArray | StackedArray, impl: str, shape: tuple[int, ...], dtype: Any
+    ) -> None:
+        self.data = data
+        self.impl = impl
+        self.shape = shape
+        self.dtype = dtype
+
+    def whole(self) -> jax.Array:
+        """Typed keys on the default device."""
+        return _jax.random.wrap_key_data(_jnp.asarray(np.asarray(self.data)), impl=self.impl)
+
+    def is_deleted(self) -> bool:
+        return self.data.is_deleted()
+
+    def delete(self) -> None:
+        """Drop them in the workers now."""
+        self.data.delete()
+
+    def copy_to_host_async(self) -> None:
+        self.data.copy_to_host_async()
+
+    def block_until_ready(self) -> DistributedKeys:
+        self.data.block_until_ready()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.whole()  # What `jax.device_get` gives of keys; NumPy refuses it.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(_jax.random.wrap_key_data, impl=self.impl), (np.asarray(self.data),)
+
+    def __repr__(self) -> str:
+        return f"DistributedKeys({self.impl}{list(self.shape)}, data {self.data!r})"
+
+
+def in_workers(value: Any) -> bool:
+    """Whether an array, or the pieces of one, live in workers."""
+    pieces = value.pieces if isinstance(value, StackedArray) else (value,)
+    return all(isinstance(piece, DistributedArray) for piece in pieces)
+
+
+def keys_in_workers(data: DistributedArray | StackedArray, impl: str) -> DistributedKeys:
+    """The keys of a generator that these are the data of."""
+    form = _jax.ShapeDtypeStruct(data.shape, data.dtype)
+    keys = _jax.eval_shape(partial(_jax.random.wrap_key_data, impl=impl), form)
+    return DistributedKeys(data, impl, keys.shape, keys.dtype)

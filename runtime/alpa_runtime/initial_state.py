@@ -13,16 +13,16 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
-from alpa_runtime.aval import is_typed_key
+from alpa_runtime.arrays import StackedArray
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.distributed_keys import in_workers, keys_in_workers
+from alpa_runtime.calling_convention import is_typed_key
+from alpa_runtime.distributed_arrays import in_workers, keys_in_workers
 from alpa_runtime.errors import ArgumentMismatchError, TraceError
 from alpa_runtime.jaxprs import only
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import InputOp
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.stacked import StackedArray
 from alpa_runtime.step_state import StateLeaf, StepState
 
 _jax: Any = jax

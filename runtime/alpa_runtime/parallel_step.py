@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.calling_convention import CallForm, positional
 from alpa_runtime.checkpoint.restore import StateTarget
-from alpa_runtime.driver import DistributedPlan
 from alpa_runtime.errors import DevicesError
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
-from alpa_runtime.hosts.interface import Hosts
 from alpa_runtime.initial_state import initial_state
 from alpa_runtime.placement_spec import input_placement, output_placement, placed_arguments
 from alpa_runtime.plan import Plan
 from alpa_runtime.step_state import step_state
 from alpa_runtime.step_trace import ChromeEvents, Recording
+from alpa_runtime.worker_group import Hosts
+from alpa_runtime.workers.driver import DistributedPlan
 
 Progress = Callable[[int, int, str], None]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.errors import PlacementError
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.check import host_groups
+from alpa_runtime.plan.cluster import host_groups
 
 
 @checks_types

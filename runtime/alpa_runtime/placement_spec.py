@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from jax.sharding import PartitionSpec
 
 from alpa_runtime import trees
+from alpa_runtime.arrays import StackedArray
 from alpa_runtime.calling_convention import CallForm, typed_value
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, OutputInfo
@@ -24,7 +25,6 @@ from alpa_runtime.plan.program import (
     ZeroOp,
 )
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.stacked import StackedArray
 from alpa_runtime.step_state import groups
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_runtime import trees
-from alpa_runtime.aval import Leaf
-from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.calling_convention import CallForm, Leaf
 from alpa_runtime.checkpoint.restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError
 from alpa_runtime.plan import Plan

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alpa_runtime.chrome_trace import TransferRow, complete, title, transfer_events
-from alpa_runtime.driver import DistributedPlan
 from alpa_runtime.errors import ArgumentMismatchError, WorkerError
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.recorder import Event, clock
 from alpa_runtime.plan import Plan
+from alpa_runtime.workers.driver import DistributedPlan
 
 _MESHES, _TRANSFERS = 2, 3  # Process numbers; the simulated ones are 0 and 1.
 _SECONDS = 1e-9

@@ -113,7 +113,7 @@ def held(array) -> Numbers:
 
 def bytes_of(block) -> bytes:
     """A block's bytes, as JAX reads them."""
-    from alpa_runtime.backends.xla_runtime import array_of_capsule
+    from alpa_runtime.jax_internals import array_of_capsule
 
     return np.asarray(array_of_capsule(block.capsule(), jax.devices()[0])).tobytes()
 

@@ -15,8 +15,8 @@ import alpa_mlir
 import handmade
 import steps
 from alpa_mlir import errors
-from alpa_runtime.hosts.process_group import Limits
 from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.watchdog import Limits
 from test_hosts import SPANNING, TWO, notice_soon
 
 FROZEN_SECONDS = 5

@@ -30,7 +30,7 @@ class _Losing:
 
 
 def losing_worker(folder):
-    from alpa_runtime.execution.worker import Worker
+    from alpa_runtime.workers.worker import Worker
 
     class LosingWorker(Worker):
         def __init__(self, plan, placement, rank, devices, transport, **options):
@@ -49,7 +49,7 @@ def losing_worker(folder):
 
 class _Host(worker_main.HostProcess):
     def load(self, plan, placement, options):
-        from alpa_runtime.execution import worker
+        from alpa_runtime.workers import worker
 
         worker.Worker = losing_worker(Path(sys.argv[1]))
         super().load(plan, placement, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_runtime.execution.reshard_checks import held_boxes
+from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.plan.reshard import (
     AllGather,
     Box,

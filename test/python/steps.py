@@ -8,7 +8,7 @@ import alpa_mlir
 import handmade
 import jax
 import numpy as np
-from alpa_runtime import tree_json
+from alpa_runtime import trees
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import CallInfo
 
@@ -17,7 +17,7 @@ def two_stage_plan(micro_batches: int = 2, **options) -> Plan:
     """`(state, batch) -> (state, loss, h)` as `handmade.two_stages` has it."""
     state, batch = handmade.arguments(1)
     arguments, result = (jax.tree.structure(t) for t in ((state, batch), (state, 0, 0)))
-    call = CallInfo(tree_json.encode(arguments), tree_json.encode(result), (), True, {}, {})
+    call = CallInfo(trees.encode(arguments), trees.encode(result), (), True, {}, {})
     return replace(handmade.as_plan(*handmade.two_stages(micro_batches, **options)), call=call)
 
 

@@ -14,12 +14,11 @@ import zoo
 from alpa_mlir import errors
 from alpa_mlir.cli import main
 from alpa_runtime import aot
-from alpa_runtime.backends import iree, iree_compiler, xla_described
+from alpa_runtime.backends import iree, xla
 from alpa_runtime.backends import xla as xla_backend
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.execution.actions import Accumulate, Copy, Place, Reshard, Run, Zero
-from alpa_runtime.execution.compilation import part_of
-from alpa_runtime.execution.compiled_memory import check_memory, check_peaks, compiled_peaks
+from alpa_runtime.execution.compilation import check_memory, check_peaks, compiled_peaks, part_of
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.execution.program_merge import linearize
 from alpa_runtime.plan import Plan
@@ -93,9 +92,9 @@ def test_programs_of_iree_for_this_host(saved, request):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
     def version(name):
-        raise iree_compiler.PackageNotFoundError(name)
+        raise iree.PackageNotFoundError(name)
 
-    request.getfixturevalue("monkeypatch").setattr(iree_compiler, "version", version)
+    request.getfixturevalue("monkeypatch").setattr(iree, "version", version)
     for found, wanted in zip(results_of(load(plan, cache=False)), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -138,7 +137,7 @@ def test_iree_for_gpus(saved, name):
     done = aot.compile_ahead(folder, backend="iree")
     assert {(item.target, item.compiler) for item in done.binaries} == {(name, "iree")}
     for item in done.binaries:
-        binary = iree_compiler.IreeBinary.from_bytes(item.program)
+        binary = iree.IreeBinary.from_bytes(item.program)
         has_code = item.label != "stage 1 forward"  # It hands its argument on.
         assert (GPUS[name].iree_arch.encode() in binary.module) == has_code
         assert item.memory_bytes > binary.transient_bytes
@@ -195,17 +194,17 @@ def test_either_plugin(monkeypatch):
     def version(name):
         if name == "jax-cuda13-pjrt":
             return "0.12.0"
-        raise xla_described.PackageNotFoundError(name)
+        raise xla.PackageNotFoundError(name)
 
-    monkeypatch.setattr(xla_described, "version", version)
-    assert xla_described.plugin_version() == "0.12.0"
+    monkeypatch.setattr(xla, "version", version)
+    assert xla.plugin_version() == "0.12.0"
 
 
 def test_missing_plugin(saved, monkeypatch):
     def version(name):
-        raise xla_described.PackageNotFoundError(name)
+        raise xla.PackageNotFoundError(name)
 
-    monkeypatch.setattr(xla_described, "version", version)
+    monkeypatch.setattr(xla, "version", version)
     with pytest.raises(errors.BackendError) as error:
         aot.compile_ahead(saved(device_type="h100"))
     assert str(error.value).endswith(
@@ -311,17 +310,15 @@ def test_peaks_are_those_of_live_values(schedule, meshes):
 
 def test_loading_refuses_what_does_not_fit(monkeypatch):
     """As on a GPU, whose runtime knows its limit; the CPU's has none."""
-    from alpa_runtime.execution import compiled_memory
+    from alpa_runtime.execution import compilation
 
     plan = handmade.as_plan(*handmade.two_stages(2, **ONE))
     step = load(plan)
     mesh = jax.sharding.Mesh(jax.devices()[:1], "x")
-    assert compiled_memory.device_limits({0: mesh}) == {}
+    assert compilation.device_limits({0: mesh}) == {}
     linear, programs = linearize(plan), step._bound.stages
     for limit, fits in ((1 << 30, True), (3000, False)):
-        monkeypatch.setattr(
-            compiled_memory, "device_limits", lambda m, n=limit: dict.fromkeys(m, n)
-        )
+        monkeypatch.setattr(compilation, "device_limits", lambda m, n=limit: dict.fromkeys(m, n))
         if fits:
             check_memory(plan, linear, programs, {0: mesh, 1: mesh})
         else:

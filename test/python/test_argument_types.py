@@ -14,8 +14,8 @@ import steps
 from alpa_mlir import errors, training
 from alpa_mlir.training import Resume
 from alpa_runtime.argument_types import fits
-from alpa_runtime.hosts.interface import Hosts
-from alpa_runtime.hosts.process_group import Limits
+from alpa_runtime.hosts.watchdog import Limits
+from alpa_runtime.worker_group import Hosts
 
 STEP = handmade.reference_step
 

@@ -26,11 +26,10 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
+from alpa_runtime.arrays import StackedArray
 from alpa_runtime.checkpoint import folders, save, steps_in, store
-from alpa_runtime.checkpoint.grid import chunk_shape, chunks_of
-from alpa_runtime.checkpoint.manifest import Manifest, folder_names
+from alpa_runtime.checkpoint.manifest import Manifest, chunk_shape, chunks_of, folder_names
 from alpa_runtime.execution.host_shards import Filling
-from alpa_runtime.stacked import StackedArray
 from flax.training.train_state import TrainState
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec

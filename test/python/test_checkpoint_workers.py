@@ -23,13 +23,12 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
-from alpa_runtime.checkpoint import fill, remote, steps_in
-from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.distributed_keys import DistributedKeys
-from alpa_runtime.driver import DistributedPlan
+from alpa_runtime.arrays import StackedArray
+from alpa_runtime.checkpoint import remote, steps_in
+from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
 from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.placement import Placement
-from alpa_runtime.stacked import StackedArray
+from alpa_runtime.workers.driver import DistributedPlan
 from same_bits import check_same
 from test_init import init
 
@@ -93,7 +92,7 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
     state, batch = handmade.arguments(2)
     state, _, _ = step(state, batch)
     written, read = [], []
-    writing, reading = remote.write_shards, fill.read_boxes
+    writing, reading = remote.write_shards, remote.read_boxes
 
     def write(folder, leaves, shards):
         written.append([(leaf.name, p.box) for (_, leaf), own in zip(leaves, shards, strict=True)
@@ -106,7 +105,7 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
         return reading(folder, wanted)
 
     monkeypatch.setattr(remote, "write_shards", write)
-    monkeypatch.setattr(fill, "read_boxes", read_boxes)
+    monkeypatch.setattr(remote, "read_boxes", read_boxes)
     save_checkpoint(tmp_path, state, step=1).wait()
     halves = [
         [("['w0']", ((0, 8), (0, 8))), ("['w0']", ((0, 8), (8, 16)))],

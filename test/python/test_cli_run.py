@@ -18,9 +18,9 @@ import numpy as np
 import psutil
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.carried_step import CarriedStep
 from alpa_mlir.cli.random_inputs import callable_plan, random_batch, random_state
 from alpa_mlir.errors import ArgumentMismatchError
+from alpa_mlir.training import CarriedStep
 from cli_entries import STEP
 from source_paths import PYTHONPATH
 
@@ -335,7 +335,7 @@ def test_an_interrupted_run_leaves_no_process(number, folder):
             assert piece, seen
             seen += piece
         workers = psutil.Process(command.pid).children(recursive=True)
-        assert any("plain_process" in " ".join(worker.cmdline()) for worker in workers)
+        assert any("worker_main" in " ".join(worker.cmdline()) for worker in workers)
         os.killpg(command.pid, number)  # As a terminal does it: to all of them.
         err = command.communicate(timeout=60)[1]
     finally:

@@ -12,11 +12,12 @@ import handmade
 import jax
 import numpy as np
 import pytest
-from alpa_runtime.backends import compiled_cache, host, xla_runtime
+from alpa_runtime import cache as program_cache
 from alpa_runtime.backends import xla as backend_module
-from alpa_runtime.backends.compiled_cache import CompiledCache
+from alpa_runtime.backends import xla_runtime
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla import XlaBackend
+from alpa_runtime.cache import CompiledCache
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
@@ -152,7 +153,7 @@ def test_files_that_others_can_write(cache, compiled, monkeypatch):
     only_file(cache).chmod(0o646)
     with pytest.warns(UserWarning, match="every user may write to it"):
         build(cache)
-    monkeypatch.setattr(compiled_cache.os, "getuid", lambda: os.stat(cache.folder).st_uid + 1)
+    monkeypatch.setattr(program_cache.os, "getuid", lambda: os.stat(cache.folder).st_uid + 1)
     if os.stat(cache.folder).st_uid != 0:  # What root wrote is trusted.
         with pytest.warns(UserWarning, match="it belongs to user"):
             build(cache)
@@ -188,9 +189,9 @@ def test_key_holds_what_a_program_depends_on(monkeypatch):
 
 def test_processors_are_told_apart_by_their_instructions(monkeypatch):
     def host_of(text):
-        monkeypatch.setattr(host.Path, "read_text", lambda self: text)
-        host.host_cpu.cache_clear()
-        return host.host_cpu()
+        monkeypatch.setattr(xla_runtime.Path, "read_text", lambda self: text)
+        xla_runtime.host_cpu.cache_clear()
+        return xla_runtime.host_cpu()
 
     try:
         one = "model name\t: A\ncpu MHz\t: 2000.1\nflags\t: avx sse\n\nprocessor\t: 1\n"
@@ -201,7 +202,7 @@ def test_processors_are_told_apart_by_their_instructions(monkeypatch):
         assert host_of("something else\n") is None
     finally:
         monkeypatch.undo()
-        host.host_cpu.cache_clear()
+        xla_runtime.host_cpu.cache_clear()
 
 
 def test_callbacks_are_not_kept(cache):
@@ -258,7 +259,7 @@ OTHER_PROCESS = """
 import sys
 sys.path[:0] = sys.argv[2:]
 import test_compiled_cache as t
-from alpa_runtime.backends.compiled_cache import CompiledCache
+from alpa_runtime.cache import CompiledCache
 t.backend_module.compile_text = None  # Compiling would fail.
 print(t.build(CompiledCache(t.Path(sys.argv[1]))).tolist())
 """

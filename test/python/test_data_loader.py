@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import ArgumentMismatchError, DataLoader
-from alpa_runtime.placed_batch import PlacedBatch
+from alpa_runtime.arrays import PlacedBatch
 
 
 class Source:

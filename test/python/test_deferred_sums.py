@@ -16,7 +16,7 @@ import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_runtime.backends.xla_runtime import compile_text
 from alpa_runtime.devices import make_meshes
-from alpa_runtime.execution.stage_text import split_functions
+from alpa_runtime.execution.compilation import split_functions
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import AccumulateOp, RunOp
 from alpa_runtime.plan.tensor import TensorSpec

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
 from alpa_runtime.transport import device
-from alpa_runtime.transport.device_backend import (
+from alpa_runtime.transport.device import (
     CARRIERS,
     CHOICES,
     check_choice,

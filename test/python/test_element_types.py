@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_runtime.plan import element_types
-from alpa_runtime.plan.element_types import mlir_name, numpy_name
+from alpa_runtime.plan import tensor
+from alpa_runtime.plan.tensor import mlir_name, numpy_name
 from jaxlib.mlir import ir
 
 NAMES = {
@@ -32,7 +32,7 @@ def test_names():
     assert mlir_name("float80") is None
 
 
-@pytest.mark.parametrize("dtype", sorted(element_types._MLIR_NAMES))
+@pytest.mark.parametrize("dtype", sorted(tensor._MLIR_NAMES))
 def test_names_are_those_of_the_libraries(dtype):
     element = mlir_name(dtype)
     assert numpy_name(element) == dtype

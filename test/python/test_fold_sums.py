@@ -6,9 +6,8 @@ import handmade
 import numpy as np
 import pytest
 from alpa_runtime.execution import program_merge as linear_module
-from alpa_runtime.execution.actions import Accumulate, Copy, Run, Value, Zero
-from alpa_runtime.execution.donation import donations
-from alpa_runtime.execution.fold_sums import fold_sums
+from alpa_runtime.execution.actions import Accumulate, Copy, Run, Value, Zero, fold_sums
+from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.execution.program_merge import linearize
 from alpa_runtime.plan.tensor import TensorSpec

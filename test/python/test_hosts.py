@@ -17,9 +17,9 @@ import steps
 from alpa_mlir import errors
 from alpa_runtime.hosts import process_group, subprocesses
 from alpa_runtime.hosts.process import start_ticks
-from alpa_runtime.hosts.process_group import Limits
 from alpa_runtime.hosts.ray_hosts import RayWorkers, check_room
 from alpa_runtime.hosts.subprocesses import ProcessWorkers, how_it_ended
+from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.placement import Placement
 from alpa_runtime.version import VERSION
 from source_paths import PYTHONPATH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import os
 import re
 import subprocess
@@ -27,8 +28,8 @@ step = alpa_mlir.load(sys.argv[1])
 w, loss = step({"a": np.full((8, 4), 0.1, np.float32)}, np.ones((4, 8), np.float32))
 w, loss = step(w, np.ones((4, 8), np.float32))
 print(float(loss))
-import alpa_runtime.hosts.interface
-import alpa_runtime.execution.messages
+import alpa_runtime.worker_group
+import alpa_runtime.messages
 wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.methods.automatic"}
 wrong |= {"alpa_mlir.trace.tracing", "highspy", "gurobipy", "ray", "iree"}
 wrong |= {"tensorstore", "orbax", "optax", "flax"}
@@ -161,35 +162,42 @@ def test_runtime_is_imported_alone():
     assert done.returncode == 0, done.stderr
 
 
-def imported_when_loaded(body):
-    """Names that statements import by themselves: not in functions, nor for types alone."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield node.level, ".".join(filter(None, (node.module, alias.name)))
-        elif isinstance(node, ast.Try):
-            yield from imported_when_loaded(node.body)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
-            yield from imported_when_loaded([*node.body, *node.orelse])
+def modules_of(package):
+    """Every module of a package by its name, with the modules that it imports anywhere."""
+    root = Path(str(package.__file__)).parents[1]
+    paths = {
+        ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in Path(str(package.__file__)).parent.rglob("*.py")
+    }
+    found = {}
+    for module, path in paths.items():
+        names = imported_anywhere(ast.parse(path.read_text()))
+        nearest = (n if n in paths else n.rpartition(".")[0] for n in names)
+        found[module] = {name for name in nearest if name in paths and name != module}
+    return found
 
 
-def test_modules_import_only_earlier_ones():
+@pytest.mark.parametrize("package", [alpa_mlir, alpa_runtime], ids=lambda p: p.__name__)
+def test_no_circles(package):
+    """Not of modules, in functions and for types alone neither."""
+    graphlib.TopologicalSorter(modules_of(package)).prepare()
+
+
+@pytest.mark.parametrize("package", [alpa_mlir, alpa_runtime], ids=lambda p: p.__name__)
+def test_packages_import_only_earlier_ones(package):
     """In the order of docs/architecture.md, by modules and packages of the top level."""
-    package = Path(alpa_mlir.__file__).parent
-    page = (package.parents[1] / "docs" / "architecture.md").read_text()
-    (order,) = re.findall(r"^Order of imports.*$", page, re.MULTILINE)
-    files = {p: p.relative_to(package).with_suffix("").parts for p in package.rglob("*.py")}
-    modules = {parts[0] for parts in files.values()} - {"__init__", "__main__"}
+    page = (Path(alpa_mlir.__file__).parents[2] / "docs" / "architecture.md").read_text()
+    (order,) = re.findall(rf"^Order of imports in `{package.__name__}`.*$", page, re.MULTILINE)
+    found = modules_of(package)
+    top = {m: (*m.split("."), "")[1] for m in found}
+    modules = {*top.values()} - {"", "__main__"}
     listed = [name for name in re.findall(r"`(\w+)`", order) if name in modules]
     rank = {name: place for place, name in enumerate(dict.fromkeys(listed))}
     assert set(rank) == modules, "list new modules in docs/architecture.md, Python modules"
-    wrong: list[str] = []
-    for path, parts in files.items():
-        for level, name in imported_when_loaded(ast.parse(path.read_text()).body):
-            names = ("alpa_mlir", *parts[: len(parts) - level], name) if level else (name,)
-            first, second, *_ = (*".".join(names).split("."), "")
-            if first == "alpa_mlir" and rank.get(second, 0) > rank.get(parts[0], len(rank)):
-                wrong.append(f"{'.'.join(parts)} imports {second}")
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in found.items()
+        for name in names
+        if rank.get(top[name], -1) > rank.get(top[module], len(rank))
+    ]
     assert not wrong

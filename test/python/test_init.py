@@ -21,8 +21,8 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
+from alpa_runtime.arrays import StackedArray
 from alpa_runtime.initial_state import init_programs, trace_init
-from alpa_runtime.stacked import StackedArray
 from alpa_runtime.step_state import step_state
 from flax.training.train_state import TrainState
 from same_bits import check_same

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import test_schedule_equality as equality
 from alpa_mlir import PipeshardParallel, errors
-from alpa_runtime.backends import iree, iree_compiler
+from alpa_runtime.backends import iree
 from alpa_runtime.backends.choice import make_backend
-from alpa_runtime.backends.compiled_cache import CompiledCache
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla import XlaBackend
+from alpa_runtime.cache import CompiledCache
 from alpa_runtime.execution.compilation import compile_jobs
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.plan.tensor import TensorSpec
@@ -51,11 +51,11 @@ def build(job, device=0):
 @pytest.fixture
 def compiled(monkeypatch):
     """What IREE really compiles."""
-    labels = []
+    labels, compile_one = [], iree.compile_binary
 
     def compile_binary(text, target, where):
         labels.append(where)
-        return iree_compiler.compile_binary(text, target, where)
+        return compile_one(text, target, where)
 
     monkeypatch.setattr(iree, "compile_binary", compile_binary)
     return labels
@@ -173,9 +173,9 @@ def test_unknown_backend():
 
 def test_missing_package(monkeypatch):
     def version(name):
-        raise iree_compiler.PackageNotFoundError(name)
+        raise iree.PackageNotFoundError(name)
 
-    monkeypatch.setattr(iree_compiler, "version", version)
+    monkeypatch.setattr(iree, "version", version)
     with pytest.raises(errors.BackendError) as error:
         make_backend("iree")
     assert str(error.value).endswith("is not installed; fix: pip install 'alpa-mlir[iree]'")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from alpa_mlir import errors, training
 from alpa_runtime.hosts.process import out_of_memory_kills
-from alpa_runtime.hosts.process_group import Limits
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.placement import Placement
 
 STEPS = 6

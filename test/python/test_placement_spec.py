@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import ArgumentMismatchError, MethodError, PipeshardParallel
-from alpa_runtime.stacked import StackedArray
+from alpa_runtime.arrays import StackedArray
 from jax.sharding import PartitionSpec as P
 
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel, errors
-from alpa_runtime import tree_json
+from alpa_runtime import trees
 from schema import SCHEMA, problems
 
 CLUSTER = "cpu-test"
@@ -164,20 +164,20 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=str)
 def test_structures(tree):
     structure = jax.tree.structure(tree)
-    value = json.loads(json.dumps(tree_json.encode(structure)))
-    assert tree_json.decode(value) == structure
+    value = json.loads(json.dumps(trees.encode(structure)))
+    assert trees.decode(value) == structure
     assert problems(value, SCHEMA["$defs"]["tree"], SCHEMA) == []
 
 
 def test_classes_that_are_not_imported_are_named():
     value = {"class": "no_such_module:State", "children": ["*"], "aux": None}
-    with pytest.raises(tree_json.UnknownTreeError, match="no_such_module:State is not imported"):
-        tree_json.decode(value)
+    with pytest.raises(trees.UnknownTreeError, match="no_such_module:State is not imported"):
+        trees.decode(value)
     for wrong in (5, {"tuple": 3}, {"odd": []}, {"items": [[1]]}, "x", [{"dict": []}]):
         with pytest.raises(ValueError, match="got"):
-            tree_json.decode(wrong)
-    with pytest.raises(tree_json.UnknownTreeError, match="is no container"):
-        tree_json.decode({"class": "builtins:int", "children": ["*"], "aux": None})
+            trees.decode(wrong)
+    with pytest.raises(trees.UnknownTreeError, match="is no container"):
+        trees.decode({"class": "builtins:int", "children": ["*"], "aux": None})
 
 
 def test_a_plan_without_trees_says_so(tmp_path):

@@ -19,8 +19,8 @@ import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError
-from alpa_mlir.search.micro_batch_counts import climb, nearest
 from alpa_mlir.search.plan_cache import PlanCache
+from alpa_mlir.search.planner import climb, nearest
 from source_paths import PYTHONPATH
 from test_equality import CLUSTER, relative_difference
 

@@ -10,7 +10,7 @@ import random
 
 import alpa_mlir
 import pytest
-from alpa_mlir import gurobi, solve_problem, solver
+from alpa_mlir import solve_problem, solver
 from alpa_mlir.errors import ProblemFormatError, SolverError
 
 METHODS = list(alpa_mlir.solver_methods())
@@ -170,7 +170,7 @@ def test_missing_packages(monkeypatch):
             raise ImportError("No module named 'gurobipy'")
         return real(name, *args)
 
-    monkeypatch.setattr(gurobi.importlib, "import_module", fake)
+    monkeypatch.setattr(solver.importlib, "import_module", fake)
     named = r"needs the package gurobipy.*fix: pip install 'alpa-mlir\[gurobi\]'"
     with pytest.raises(SolverError, match=named):
         solve_problem(small(), method="gurobi")

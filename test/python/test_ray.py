@@ -9,8 +9,7 @@ import alpa_mlir
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_runtime.hosts.ray_actors import cause
-from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.ray_hosts import RayWorkers, cause
 from test_hosts import BUSY, SPANNING, TWO, freeze, gone, notice_soon, running
 
 ray = pytest.importorskip("ray")

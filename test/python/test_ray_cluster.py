@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors, training
-from alpa_runtime.hosts.process_group import Limits
 from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.placement import Placement
 from source_paths import PYTHONPATH
 from test_hosts import TWO

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import ArgumentMismatchError, PipeshardParallel
-from alpa_runtime.driver import DistributedPlan
 from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.execution.program_merge import linearize
-from alpa_runtime.execution.worker import Worker
 from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.placement import Placement
 from alpa_runtime.step_trace import Recording, StepTrace
+from alpa_runtime.workers.driver import DistributedPlan
+from alpa_runtime.workers.worker import Worker
 
 STEPS, PARTS = 2, 3
 # Threads that see results may be woken late; clocks that are not aligned differ by more.

@@ -9,7 +9,7 @@ import pytest
 from alpa_mlir import errors
 from alpa_runtime.devices import use_virtual_devices
 from alpa_runtime.execution.actions import Accumulate, Copy, Run
-from alpa_runtime.execution.donation import donations
+from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.execution.program_merge import linearize
 from handmade import flat

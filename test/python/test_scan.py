@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_runtime.arrays import StackedArray
 from alpa_runtime.plan.interface import InputInfo
-from alpa_runtime.stacked import StackedArray
 from test_equality import CLUSTER, relative_difference, run
 
 TWO = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2)

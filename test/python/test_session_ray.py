@@ -8,7 +8,7 @@ import alpa_mlir
 import pytest
 from alpa_mlir.errors import DevicesError
 from alpa_rows import check_same, example, expected, train_step
-from alpa_runtime.hosts.ray_nodes import RayNodes, ray_nodes
+from alpa_runtime.hosts.ray_hosts import RayNodes, ray_nodes
 
 GIB = 1 << 30
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from alpa_mlir.simulator import simulate
-from alpa_mlir.simulator.network import FairShares, LinkUse, Route
+from alpa_mlir.simulator.engine import FairShares, LinkUse, Route
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import pipeline

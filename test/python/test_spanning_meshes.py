@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel
-from alpa_runtime.driver import DistributedPlan
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.placement import Placement
+from alpa_runtime.workers.driver import DistributedPlan
 from test_equality import CLUSTER
 from test_schedule_equality import check_steps, model, parallel
 from test_workers import train

@@ -14,7 +14,7 @@ import zoo
 from alpa_mlir import PipeshardParallel
 from alpa_mlir.compiler import Module
 from alpa_mlir.trace.tracing import trace
-from alpa_runtime.execution.stage_text import FunctionText, split_functions
+from alpa_runtime.execution.compilation import FunctionText, split_functions
 from clusters import slow_links
 
 MESH = (2, 2)

@@ -17,7 +17,7 @@ import per_device
 import pytest
 from alpa_mlir.compiler import Module
 from alpa_runtime.backends.xla_runtime import compile_text
-from alpa_runtime.execution.stage_text import split_functions
+from alpa_runtime.execution.compilation import split_functions
 
 _SPEC = r"\[(?:[RS]\d*(?:, [RS]\d*)*)?\]"
 _MARK = re.compile(rf"( attributes)? ?@([AS])({_SPEC}(?: {_SPEC})*)(?: <- ({_SPEC}(?: {_SPEC})*))?")

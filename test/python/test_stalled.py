@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import PipeshardParallel, errors, training
-from alpa_runtime.hosts.process_group import Limits
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
-from alpa_runtime.hosts.watchdog import Stillness
+from alpa_runtime.hosts.watchdog import Limits, Stillness
 from alpa_runtime.placement import Placement
 from test_equality import CLUSTER
 from test_hosts import BUSY, gone, running

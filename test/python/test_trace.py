@@ -13,8 +13,7 @@ import pytest
 import zoo
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
 from alpa_mlir.trace.dependencies import phase_of
-from alpa_mlir.trace.signature import Signature
-from alpa_mlir.trace.tracing import trace
+from alpa_mlir.trace.tracing import Signature, trace
 from module_walk import main_ops, tag_of
 
 

@@ -18,8 +18,8 @@ import pytest
 import steps
 from alpa_mlir import errors, latest_checkpoint, restore_checkpoint, save_checkpoint, training
 from alpa_mlir.training import Resume
-from alpa_runtime import tree_json
-from alpa_runtime.checkpoint import newest, steps_in
+from alpa_runtime import trees
+from alpa_runtime.checkpoint import restore, steps_in
 
 STATE = handmade.arguments(2)[0]
 
@@ -112,7 +112,7 @@ def test_batches_are_placed_ahead(losses, tmp_path, several):
     """The step itself gets its batches from a loader, as one argument or as several."""
     plan = steps.two_stage_plan(2)
     if several:
-        arguments = tree_json.encode(jax.tree.structure((STATE, 0, 0)))
+        arguments = trees.encode(jax.tree.structure((STATE, 0, 0)))
         plan = replace(plan, call=replace(plan.call, arguments=arguments))
     step = alpa_mlir.load(plan)
     asked, seen = [], []
@@ -277,14 +277,14 @@ def test_a_checkpoint_of_something_else_is_not_passed_over(step, tmp_path, other
 def test_a_checkpoint_that_vanishes_while_it_is_read(step, losses, tmp_path, caplog, monkeypatch):
     """Another run that keeps fewer has deleted it: that is no damage."""
     training.run(Loads(step, {}), STATE, batch, 6, Resume(tmp_path, every=3))
-    reading = newest.restore_checkpoint
+    reading = restore.restore_checkpoint
 
     def late(folder, target, step):
         if step == 6:
             (tmp_path / "6").rename(tmp_path / ".deleting-6-ab")
         return reading(folder, target, step=step)
 
-    monkeypatch.setattr(newest, "restore_checkpoint", late)
+    monkeypatch.setattr(restore, "restore_checkpoint", late)
     seen = {}
     resume = Resume(tmp_path, every=3)
     training.run(Loads(step, {}), STATE, batch, 7, resume, on_result=seen.__setitem__)

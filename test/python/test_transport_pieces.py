@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
 from alpa_runtime.transport.connection import Connection
-from alpa_runtime.transport.frames import Kind, frame
+from alpa_runtime.transport.framing import Kind, frame
 from alpa_runtime.transport.interface import description
 from alpa_runtime.transport.memory import MemoryPool
 from hypothesis import given, settings

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
 from alpa_runtime.transport import Transport, make_transport
-from alpa_runtime.transport.frames import PROTOCOL
+from alpa_runtime.transport.framing import PROTOCOL
 
 MEBI = 1 << 20
 KINDS = ["shared_memory", "tcp"]

@@ -16,11 +16,11 @@ import pytest
 from alpa_mlir.errors import ArgumentMismatchError, DeletedArrayError, WorkerError
 from alpa_runtime.backends.xla_runtime import named_sharding
 from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.driver import DistributedPlan
 from alpa_runtime.execution import point_to_point
-from alpa_runtime.execution.messages import Held, StepRequest
 from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.messages import Held, StepRequest
 from alpa_runtime.placement import Placement
+from alpa_runtime.workers.driver import DistributedPlan
 from handmade import flat
 from test_runtime import MESHES
 

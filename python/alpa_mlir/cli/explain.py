@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _micro_batches(source: Source) -> Answer:
     """What micro-batches compute."""
-    from alpa_runtime.plan.text import micro_batches_text
+    from alpa_runtime.plan.plan import micro_batches_text
 
     plan = source.plan
     rows = [row for row in plan.tried if row.seconds is None and row.num_micro_batches > 1]

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from alpa_runtime import trees
-from alpa_runtime.aval import Leaf
-from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.calling_convention import CallForm, Leaf
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import CallInfo

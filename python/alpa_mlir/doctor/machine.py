@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from alpa_runtime.cache_folder import FOLDER_VARIABLE, default_folder
+from alpa_runtime.cache import FOLDER_VARIABLE, default_folder
 
 from alpa_mlir.doctor.diagnosis import Finding
 

@@ -12,9 +12,13 @@ from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.method import Method, is_mesh_shape
-from alpa_mlir.methods.options import AutoShardingOption, ManualShardingOption, chosen_shardings
+from alpa_mlir.methods.options import (
+    AutoShardingOption,
+    ManualShardingOption,
+    chosen_shardings,
+    submeshes_text,
+)
 from alpa_mlir.methods.schedule import Schedule
-from alpa_mlir.methods.submesh import submeshes_text
 
 
 @final

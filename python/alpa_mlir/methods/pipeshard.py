@@ -22,10 +22,11 @@ from alpa_mlir.methods.options import (
     ManualShardingOption,
     ManualStageOption,
     StageOption,
+    SubmeshLike,
     UniformStageOption,
     chosen_shardings,
+    submeshes_text,
 )
-from alpa_mlir.methods.submesh import SubmeshLike, submeshes_text
 
 _WHERE = "PipeshardParallel"
 

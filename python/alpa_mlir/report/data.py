@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from alpa_runtime.plan.check import host_groups
+from alpa_runtime.plan.cluster import host_groups
 from alpa_runtime.plan.interface import Exactness
 from alpa_runtime.plan.plan import VERSION, Plan
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.version import VERSION as PACKAGE_VERSION
 
 from alpa_mlir.errors import AlpaError, PlanFormatError
-from alpa_mlir.report import alternatives, traffic
+from alpa_mlir.report import layers as alternatives
+from alpa_mlir.report import traffic
 from alpa_mlir.report.activity import (
     RecordLike,
     memory_curve,
     real_activity,
     simulated_activity,
 )
-from alpa_mlir.report.flows import collect_tensors
 from alpa_mlir.report.layers import collect_layers
 from alpa_mlir.report.model import (
     Activity,
@@ -36,6 +36,7 @@ from alpa_mlir.report.model import (
     Stage,
     Tensors,
 )
+from alpa_mlir.report.traffic import collect_tensors
 from alpa_mlir.simulator.costs import item_bytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.text import seconds_text
+from alpa_runtime.plan.units import seconds_text
 
 Row = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import InfeasiblePlanError, MicroBatchError, PrecisionError
 from alpa_mlir.methods.method import Method
-from alpa_mlir.trace.traced import Traced
+from alpa_mlir.trace.tracing import Traced
 
 Progress = Callable[[int, int, str], None]
 

@@ -34,8 +34,7 @@ from alpa_runtime.plan.tensor import TensorSpec
 from numpy.typing import NDArray
 
 from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
-from alpa_mlir.simulator.engine import Record
-from alpa_mlir.simulator.steps import RUN, Step, Steps
+from alpa_mlir.simulator.engine import RUN, Record, Step, Steps
 
 
 @dataclass(frozen=True)

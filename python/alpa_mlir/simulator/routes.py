@@ -12,7 +12,7 @@ from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import ClusterFileError
 from alpa_mlir.simulator.costs import item_bytes
-from alpa_mlir.simulator.network import LinkUse, Route
+from alpa_mlir.simulator.engine import LinkUse, Route
 from alpa_mlir.simulator.transfer_network import Network
 
 

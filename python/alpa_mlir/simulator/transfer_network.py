@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from alpa_runtime.plan.check import host_groups
+from alpa_runtime.plan.cluster import host_groups
 from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,

@@ -14,8 +14,7 @@ from alpa_runtime.jaxprs import Values, bind, is_literal
 
 from alpa_mlir.errors import MethodError
 from alpa_mlir.trace.dependencies import bodies
-from alpa_mlir.trace.implicit_markers import filled
-from alpa_mlir.trace.layer_markers import is_mark
+from alpa_mlir.trace.layer_markers import filled, is_mark
 from alpa_mlir.trace.tagging import call_body
 from alpa_mlir.trace.tracing import known_positions
 

@@ -28,7 +28,7 @@ from alpa_runtime.argument_types import checks_types
 from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
 from jax.extend import core, source_info_util
 
-from alpa_mlir.trace.implicit_markers import filled
+from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax

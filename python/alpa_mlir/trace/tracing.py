@@ -1,29 +1,204 @@
-"""Turn a user's training step into StableHLO text and a signature.
-
-The step is traced once, at its whole batch; the compiler splits it over micro-batches
-(`alpa-split-batch`). Every op's location carries JAX's name stack, in which the ops of a
-differentiated function are tagged with their forward equation (see tagging.py).
-"""
+"""Turns a user's training step into StableHLO text, a signature, and how it is called."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.aval import Leaf, is_typed_key, make_leaf
-from alpa_runtime.calling_convention import static_arguments
+from alpa_runtime.calling_convention import (
+    CallForm,
+    Leaf,
+    is_typed_key,
+    make_leaf,
+    static_arguments,
+)
+from alpa_runtime.plan.interface import InputInfo, StaticArgument
+from alpa_runtime.plan.units import without_locations
 from jax.extend import source_info_util
 
+from alpa_mlir.compiler import Module
 from alpa_mlir.errors import TraceError
 from alpa_mlir.trace import dependencies, state_matching, tagging
-from alpa_mlir.trace.signature import Input, Output, Signature
-from alpa_mlir.trace.traced import Traced
+
+Kind = Literal["state", "batch"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One flattened input of the step.
+
+    Attributes:
+        name: tree path, such as `state.params['h0']['kernel']`.
+        shape: of the whole array. Typed PRNG keys appear as their data.
+        dtype: NumPy's name.
+        kind: `"batch"` may be split into micro-batches along dimension 0, `"state"` may not.
+        carried_by: index of the output that is this state's value for the next step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    carried_by: int | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One flattened output of the step.
+
+    Attributes:
+        name: tree path, such as `result[1]['loss']`.
+        shape: of the whole array.
+        dtype: NumPy's name.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a traced step, in flattening order.
+
+    Attributes:
+        name: name of the traced function.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+
+    def __post_init__(self) -> None:
+        carried = [i.carried_by for i in self.inputs if i.carried_by is not None]
+        if len(set(carried)) != len(carried):
+            raise ValueError("two inputs are carried by the same output")
+        for item in self.inputs:
+            if item.carried_by is None:
+                continue
+            output = self.outputs[item.carried_by]
+            if item.kind != "state":
+                raise ValueError(f"{item.name}: only state is carried")
+            if (item.shape, item.dtype) != (output.shape, output.dtype):
+                raise ValueError(f"{item.name} and {output.name} differ in shape or dtype")
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a step: rows of its batch inputs; 1 if there are none."""
+        return next((x.shape[0] for x in self.inputs if x.kind == "batch"), 1)
+
+    def to_json(self) -> str:
+        """JSON text of the form that docs/architecture.md describes."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Signature:
+        """The inverse of `to_json`."""
+        data: dict[str, Any] = json.loads(text)
+
+        def made(cls: Callable[..., Any], items: list[dict[str, Any]]) -> tuple[Any, ...]:
+            for item in items:
+                item["shape"] = tuple(item["shape"])
+            return tuple(cls(**item) for item in items)
+
+        data.update(inputs=made(Input, data["inputs"]), outputs=made(Output, data["outputs"]))
+        return Signature(**data)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step as the compiler wants it.
+
+    Attributes:
+        text: StableHLO module in generic form with locations.
+        signature: what its inputs and outputs are.
+        in_tree: tree of the tuple of positional arguments, the static ones left out.
+        out_tree: tree of the result.
+        in_leaves: the flattened arguments.
+        out_leaves: the flattened results.
+        static: the static arguments: positions, and values that are names or numbers.
+        tagged_equations: number of forward equations that carry a tag; 0 if nothing is
+            differentiated or this JAX cannot be tagged.
+        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
+            text was kept from an earlier trace.
+    """
+
+    text: str = field(repr=False)
+    signature: Signature
+    in_tree: Any
+    out_tree: Any
+    in_leaves: tuple[Leaf, ...] = field(repr=False)
+    out_leaves: tuple[Leaf, ...] = field(repr=False)
+    static: tuple[StaticArgument, ...]
+    tagged_equations: int
+    lowered: Any = field(repr=False)
+
+    def as_text(self, debug_info: bool = False) -> str:
+        """The module in pretty form, for people."""
+        if self.lowered is None:
+            return Module(self.text, self.signature.name).as_text(debug_info=debug_info)
+        return self.lowered.as_text(debug_info=debug_info)
+
+    @cached_property
+    def form(self) -> CallForm:
+        """How the step is called."""
+        return self.form_for(1)
+
+    def form_for(self, count: int, added: tuple[InputInfo, ...] = ()) -> CallForm:
+        """How a plan of the step is called.
+
+        Args:
+            count: its number of micro-batches.
+            added: its inputs that callers do not give.
+        """
+        is_batch = tuple(item.kind == "batch" for item in self.signature.inputs)
+
+        def part(leaf: Leaf) -> Leaf:
+            shapes = [(x[0] // count, *x[1:]) for x in (leaf.shape, leaf.data_shape)]
+            return replace(leaf, shape=shapes[0], data_shape=shapes[1])
+
+        return CallForm(
+            self.signature.name,
+            count,
+            self.in_tree,
+            self.out_tree,
+            tuple(
+                part(leaf) if batch else leaf
+                for leaf, batch in zip(self.in_leaves, is_batch, strict=True)
+            ),
+            self.out_leaves,
+            is_batch,
+            self.static,
+            added=added,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this step from others: equal computations with equal signatures have equal ones."""
+        text = without_locations(self.text) + self.signature.to_json()
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def flatten_args(self, *args: Any) -> list[Any]:
+        """Arrays for the module's inputs, batches at full size; keys become their data.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the traced one.
+        """
+        return self.form.flatten_args(*args)
+
+    def unflatten_results(self, flat: Sequence[Any]) -> Any:
+        """The step's result from the module's outputs; key data become keys again."""
+        return self.form.unflatten_results(flat)
+
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from alpa_runtime.backends.compiled_cache import compiled_cache
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.backends.xla import XlaBackend
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.cache import CacheLike, compiled_cache
 from alpa_runtime.errors import BackendError
 from alpa_runtime.plan.binaries import Binary
 

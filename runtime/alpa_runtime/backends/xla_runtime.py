@@ -1,13 +1,14 @@
-"""StableHLO text to XLA executables; the only module of the runtime with private JAX names."""
+"""StableHLO text to XLA executables, and arrays to their devices."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from importlib.metadata import version
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,11 +17,40 @@ from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from alpa_runtime.backends.host import host_cpu
 from alpa_runtime.errors import PlanMismatchError
-from alpa_runtime.plan.element_types import mlir_name
+from alpa_runtime.jax_internals import hlo_sharding, pxla, same_shards, xla_client
 from alpa_runtime.plan.stage import MeshInfo
-from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.plan.tensor import TensorSpec, mlir_name
+
+# As Linux names them on x86 and on Arm; others are counts, speeds and numbers of this boot.
+_X86 = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+_ARM = (
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+)
+_FIELDS = frozenset((*_X86, *_ARM))
+
+
+@cache
+def host_cpu() -> str | None:
+    """Make, model and instruction sets of the processor; None where the system does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return None
+    found: dict[str, str] = {}
+    for line in text.split("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in _FIELDS:
+            found[name.strip()] = " ".join(sorted(value.split()))
+    if not found.keys() & {"flags", "Features"}:
+        return None
+    return "; ".join(f"{name}: {value}" for name, value in sorted(found.items()))
+
 
 Device = Any
 # JAX leaves many of its types unknown to checkers; the aliases say so in one place.
@@ -28,29 +58,10 @@ _jax: Any = jax
 _backend: Any = backend
 
 
-def _pxla() -> Any:
-    from jax._src.interpreters import pxla
-
-    return pxla
-
-
 def mesh_devices(mesh: Mesh) -> list[Device]:
     """The mesh's devices in row-major order."""
     grid: Any = mesh.devices
     return list(grid.flat)
-
-
-def lowering_platform(device: Device) -> str:
-    """JAX's name of a device's platform where it lowers programs: `cpu`, `cuda`, `rocm`."""
-    client = device.client
-    return str(getattr(client, "_raw_platform", client.platform))
-
-
-def backends_are_up() -> bool:
-    """Whether this process has made its JAX devices already."""
-    from jax._src import xla_bridge
-
-    return bool(xla_bridge.backends_are_initialized())
 
 
 def mlir_type(tensor: TensorSpec) -> str:
@@ -77,20 +88,6 @@ def sharding_text(tensor: TensorSpec) -> str:
     return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
 
 
-def meet_at(address: str) -> None:
-    """Let CPU devices of the other processes of this world reach those of this one at an address.
-
-    By itself XLA takes what the host's name stands for: often 127.0.0.1, which is good on one host
-    only, or nothing. To be called after `jax.distributed.initialize`, before the devices are made.
-    """
-    from jax._src import distributed, lib, xla_bridge
-
-    bridge, world = as_any(xla_bridge), as_any(distributed).global_state
-    collectives = as_any(lib)._jax.make_gloo_tcp_collectives(world.client, hostname=address)
-    make = partial(bridge.make_cpu_client, collectives=collectives)
-    bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
-
-
 class Executable:
     """A compiled program on the devices of a mesh.
 
@@ -109,12 +106,12 @@ class Executable:
         outputs: Sequence[tuple[TensorSpec, NamedSharding]],
         per_device: bool = False,
     ) -> None:
-        pxla = _pxla()
+        placement = pxla()
         self.handle = handle
         self._execute = handle.execute_sharded
         self._in_parts = per_device and any(sharding.num_devices > 1 for _, sharding in outputs)
         self._handlers = [
-            pxla.global_aval_to_result_handler(_aval(tensor), sharding, True)
+            placement.global_aval_to_result_handler(_aval(tensor), sharding, True)
             for tensor, sharding in outputs
         ]
 
@@ -201,7 +198,7 @@ def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[st
         return None
     options = compile_options(client, devices, per_device)
     grid = np.arange(len(devices)).reshape((-1, 1) if per_device else (1, -1))
-    options.device_assignment = _xla_client().DeviceAssignment.create(grid)
+    options.device_assignment = xla_client().DeviceAssignment.create(grid)
     build = options.executable_build_options
     build.device_assignment = options.device_assignment
     build.debug_options.xla_force_host_platform_device_count = 0
@@ -267,49 +264,20 @@ def check_shardings(
                 f"the program has {len(found)} {kind}s, the plan {len(expected)}", where=where
             )
         for i, ((tensor, sharding), actual) in enumerate(zip(expected, found, strict=True)):
-            if sharding.num_devices > 1 and not _same_shards(actual, sharding, tensor.shape):
+            if sharding.num_devices > 1 and not same_shards(actual, sharding, tensor.shape):
                 raise PlanMismatchError(
-                    f"{kind} {i} is compiled as {jax_hlo_sharding(actual)}, the plan says "
+                    f"{kind} {i} is compiled as {hlo_sharding(actual)}, the plan says "
                     f"{tensor.as_text()}",
                     where=where,
                     fix="annotate every argument and result of the stage with sdy.sharding",
                 )
 
 
-def as_any(value: Any) -> Any:
-    """The same object, of which a type checker believes everything."""
-    return value
-
-
-def _same_shards(actual: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
-    """Whether every device holds the same part, however the two shardings are written."""
-    from jax._src import op_shardings
-
-    tools: Any = op_shardings
-    found = jax_hlo_sharding(actual)
-    wanted = as_any(sharding)._to_xla_hlo_sharding(len(shape))
-    if tools.are_hlo_shardings_equal(found, wanted):
-        return True
-    parts = [tools.op_sharding_to_indices(x, shape, sharding.num_devices) for x in (found, wanted)]
-    return parts[0] == parts[1]
-
-
-def jax_hlo_sharding(proto: Any) -> Any:
-    """XLA's sharding object of its protocol form."""
-    return _xla_client().HloSharding.from_proto(proto)
-
-
-def _xla_client() -> Any:
-    from jax._src import lib
-
-    return as_any(lib).xla_client
-
-
 def put_shards(
     tensor: TensorSpec, sharding: NamedSharding, shards: Sequence[Any], devices: Sequence[Any]
 ) -> jax.Array:
     """An array made of one buffer per device, each copied to its device if it is elsewhere."""
-    return _pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)
+    return pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)
 
 
 def put_on(
@@ -317,17 +285,5 @@ def put_on(
 ) -> Callable[[Any], jax.Array]:
     """A function that copies arrays of one device and of this form to a device."""
     sharding = SingleDeviceSharding(device, memory_kind=memory_kind)
-    put, aval, devices = _pxla().batched_device_put, _aval(TensorSpec(shape, dtype, ())), [device]
+    put, aval, devices = pxla().batched_device_put, _aval(TensorSpec(shape, dtype, ())), [device]
     return lambda x: put(aval, sharding, [x], devices, True)
-
-
-def array_of_capsule(capsule: Any, device: Device) -> jax.Array:
-    """An array on one device with the memory of a DLPack capsule that lies there."""
-    from jax._src import lib
-
-    return as_any(lib)._jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None)
-
-
-def shards_of(x: jax.Array) -> list[jax.Array]:
-    """What each device holds of an array, in the order of its mesh; a list of its own."""
-    return list(as_any(x)._arrays)

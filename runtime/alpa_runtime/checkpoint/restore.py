@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +13,20 @@ import jax
 import jax.numpy
 import numpy as np
 
-from alpa_runtime import tree_json, trees
+from alpa_runtime import trees
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.arrays import WholeArray
-from alpa_runtime.checkpoint.fill import Piece, fill
-from alpa_runtime.checkpoint.folders import choose_step, steps_in
+from alpa_runtime.arrays import StackedArray, WholeArray
+from alpa_runtime.checkpoint.folders import choose_step, numbered_in, set_aside, steps_in
 from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest
-from alpa_runtime.checkpoint.remote import RestoreTask
+from alpa_runtime.checkpoint.remote import Piece, RestoreTask, fill
 from alpa_runtime.checkpoint.shards import index_box
 from alpa_runtime.checkpoint.store import check_chunks
-from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.distributed_keys import keys_in_workers
-from alpa_runtime.errors import AlpaError, CheckpointError
+from alpa_runtime.distributed_arrays import DistributedArray, keys_in_workers
+from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError
 from alpa_runtime.execution.host_shards import Filling, shifted, whole_box
-from alpa_runtime.hosts.interface import Reply
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.stacked import StackedArray
+from alpa_runtime.worker_group import Reply
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -157,7 +155,7 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
 
 def _saved_tree(manifest: Manifest, path: Path) -> Any:
     try:
-        return tree_json.decode(manifest.tree)
+        return trees.decode(manifest.tree)
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             str(error),
@@ -373,3 +371,51 @@ def _ask_workers(home: ReadsItself, path: Path, tasks: Mapping[int, list[Restore
             home.ask(rank, "free", [task.uid for task in own])
     # A worker that is gone says more than a file that it left half read.
     raise next((e for e in failed if not isinstance(e, CheckpointError)), failed[0])
+
+
+def restore_newest(folder: str | Path, target: Any, log: logging.Logger) -> tuple[int, Any] | None:
+    """The step and the state of the newest checkpoint that is not damaged.
+
+    Newer ones that are damaged are set aside once an older one is restored: they become
+    `<step>.damaged`, are logged, and stay until somebody deletes them, while their steps can be
+    saved anew.
+
+    Args:
+        target: as for `restore_checkpoint`.
+
+    Returns:
+        None if there is no checkpoint.
+
+    Raises:
+        DamagedCheckpointError: all of them are damaged; says how.
+        CheckpointError: one is of another model or version, or cannot be read.
+    """
+    root = Path(folder).absolute()
+    damaged: dict[int, str] = {}
+    while left := [step for step in numbered_in(root) if step not in damaged]:
+        step = left[-1]
+        try:
+            state = restore_checkpoint(root, target, step=step)
+        except CheckpointError as error:
+            if not (root / str(step)).exists():
+                continue  # Another run deleted it meanwhile.
+            if not isinstance(error, DamagedCheckpointError):
+                raise
+            damaged[step] = f"{error.where}: {error.what}"
+            continue
+        for number, problem in damaged.items():
+            if (aside := set_aside(root, number)) is not None:
+                log.warning(
+                    "the checkpoint of step %d is damaged, now called %s, and that of step %d is "
+                    "taken instead: %s",
+                    number, aside, step, problem,
+                )  # fmt: skip
+        return step, state
+    if damaged:
+        raise DamagedCheckpointError(
+            "no checkpoint is whole: "
+            + "; ".join(f"step {number}: {problem}" for number, problem in damaged.items()),
+            where=str(root),
+            fix="bring what is missing back, or begin anew in another folder",
+        )
+    return None

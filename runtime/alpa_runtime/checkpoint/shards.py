@@ -9,18 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from alpa_runtime import tree_json, trees
-from alpa_runtime.arrays import WholeArray
-from alpa_runtime.backends.xla_runtime import as_any
-from alpa_runtime.checkpoint.grid import chunk_shape
-from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest, folder_names
-from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.distributed_keys import DistributedKeys
+from alpa_runtime import trees
+from alpa_runtime.arrays import StackedArray, WholeArray
+from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest, chunk_shape, folder_names
+from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
 from alpa_runtime.errors import CheckpointError
 from alpa_runtime.execution.host_shards import shifted
+from alpa_runtime.jax_internals import as_any
 from alpa_runtime.plan.reshard import Box, shard_boxes
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.stacked import StackedArray
 
 _jax: Any = jax
 Keys = tuple[tuple[str, bool], ...]
@@ -202,7 +199,7 @@ def new_manifest(
                 leaf.number,
             )
         )
-    tree = tree_json.encode(trees.structure(state))
+    tree = trees.encode(trees.structure(state))
     return Manifest(step, tree, _empty_nodes(state), tuple(records))
 
 

@@ -15,8 +15,16 @@ from typing import Any
 import jax.numpy
 import numpy as np
 
-from alpa_runtime.checkpoint.grid import chunk_file, chunks_of, number_of
-from alpa_runtime.checkpoint.manifest import ARRAYS, CRC_BYTES, OLDER, LeafRecord, Manifest
+from alpa_runtime.checkpoint.manifest import (
+    ARRAYS,
+    CRC_BYTES,
+    OLDER,
+    LeafRecord,
+    Manifest,
+    chunk_file,
+    chunks_of,
+    number_of,
+)
 from alpa_runtime.checkpoint.shards import Shard
 from alpa_runtime.errors import CheckpointError, DamagedCheckpointError
 from alpa_runtime.plan.reshard import Box, box_elements

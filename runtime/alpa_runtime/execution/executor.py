@@ -1,11 +1,8 @@
-"""A step's actions bound to devices: prepared calls that one loop starts.
-
-One process that has all meshes and a worker that has some of them run the same code; a worker has
-ends for its transfers with others (`Ends`) in addition.
-"""
+"""A step's actions bound to devices: prepared calls that one loop starts."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +14,13 @@ from jax.sharding import Mesh, NamedSharding
 from alpa_runtime.backends.interface import Backend, Job, Program, Progress
 from alpa_runtime.backends.xla_runtime import (
     Device,
-    lowering_platform,
     mesh_devices,
+    mesh_text,
+    mlir_type,
     named_sharding,
+    sharding_text,
 )
 from alpa_runtime.errors import ArgumentMismatchError
-from alpa_runtime.execution.action_jobs import action_jobs, given_lefts
 from alpa_runtime.execution.actions import (
     Accumulate,
     Action,
@@ -37,17 +35,206 @@ from alpa_runtime.execution.actions import (
     makes_of,
     sums_of,
 )
-from alpa_runtime.execution.compilation import compile_jobs, stage_jobs
-from alpa_runtime.execution.compiled_memory import check_memory
-from alpa_runtime.execution.donation import donations
+from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
 from alpa_runtime.execution.host_shards import Cutter
-from alpa_runtime.execution.in_flight import Flight
 from alpa_runtime.execution.point_to_point import Ticket, Wires
 from alpa_runtime.execution.recorder import Event, Recorder
 from alpa_runtime.execution.reshard_part import ReshardPart
-from alpa_runtime.execution.run_once import run_once
 from alpa_runtime.execution.transfers import BoundPart, Move, bind_part, bind_reshard
+from alpa_runtime.jax_internals import lowering_platform
 from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tensor import TensorSpec
+
+MAX_IN_FLIGHT = 32
+
+
+class Flight:
+    """Keeps the number of started programs bounded: XLA's thread pool is finite.
+
+    Attributes:
+        added: programs so far.
+        started: a result of each of the last ones, in order.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit: int = max(1, limit)
+        self.added: int = 0
+        self.started: deque[jax.Array] = deque()
+
+    def add(self, array: jax.Array) -> None:
+        self.added += 1
+        self.started.append(array)
+        while len(self.started) > self.limit:
+            oldest = self.started[0]
+            if not oldest.is_deleted():  # given to a later program, which is in here as well
+                try:
+                    oldest.block_until_ready()
+                except RuntimeError as error:
+                    # A shard that somebody reads is copied instead, and the array counts as there.
+                    if "donated" not in str(error):
+                        raise
+            self.started.popleft()
+
+
+def donations(
+    plan: Plan, step: LinearStep, donate_state: bool
+) -> dict[tuple[int, str], tuple[tuple[int, int], ...]]:
+    """For each (stage, function): pairs (input, output) where the output takes the buffer.
+
+    Inputs that are added to outputs (`Run.sums`) count on behind the function's own. An input
+    gives its buffer away when every call of the function is its last use, and the caller's arrays
+    do only if they are carried state and `donate_state` is set.
+    """
+    given: dict[tuple[int, str], set[int]] = {}
+    origin_arg = {a.value: a.arg for a in step.actions if isinstance(a, Place)}
+
+    def free_to_give(run: Run, value: int) -> bool:
+        if value not in run.last or run.inputs.count(value) > 1:
+            return False
+        if value not in origin_arg:
+            return True
+        return donate_state and plan.inputs[origin_arg[value]].carried_by is not None
+
+    for action in step.actions:
+        if isinstance(action, Run):
+            now = {i for i, v in enumerate(action.inputs) if free_to_give(action, v)}
+            key = (action.stage, action.function)
+            given[key] = given[key] & now if key in given else now
+    result: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {}
+    carried = _carried_pairs(plan, step, origin_arg)
+    sums = sums_of(step)
+    for (stage, name), inputs in given.items():
+        function = plan.stages[stage].functions[name]
+        own = len(function.inputs)
+        taken = {j: own + k for k, j in enumerate(sums[stage, name]) if own + k in inputs}
+        inputs = {i for i in inputs if i < own}
+        for i in sorted(inputs):  # first the buffer of the same piece of state
+            j = carried.get((stage, name), {}).get(i)
+            if j is not None and function.inputs[i] == function.outputs[j]:
+                taken[j] = i
+        for i in sorted(inputs - set(taken.values())):
+            for j, tensor in enumerate(function.outputs):
+                if j not in taken and tensor == function.inputs[i]:
+                    taken[j] = i
+                    break
+        result[stage, name] = tuple(sorted((i, j) for j, i in taken.items()))
+    return result
+
+
+def _carried_pairs(
+    plan: Plan, step: LinearStep, origin_arg: dict[int, int]
+) -> dict[tuple[int, str], dict[int, int]]:
+    """Where a function reads a state argument and makes its next value: input to output."""
+    next_value = {
+        a.value: step.results[carried][0]
+        for a in step.actions
+        if isinstance(a, Place) and (carried := plan.inputs[a.arg].carried_by) is not None
+    }
+    pairs: dict[tuple[int, str], dict[int, int]] = {}
+    for action in step.actions:
+        if isinstance(action, Run):
+            for i, value in enumerate(action.inputs):
+                made = next_value.get(value)
+                if value in origin_arg and made in action.outputs:
+                    found = pairs.setdefault((action.stage, action.function), {})
+                    found[i] = action.outputs.index(made)
+    return pairs
+
+
+def action_jobs(plan: Plan, step: LinearStep) -> dict[int, Job]:
+    """The programs of those actions that are neither stages' functions nor copies, by number."""
+    jobs: dict[int, Job] = {}
+    for number, action in enumerate(step.actions):
+        match action:
+            case Accumulate():
+                jobs[number] = _accumulate_job(plan, step, action)
+            case Zero():
+                jobs[number] = _zero_job(plan, step, action)
+            case Reshard():
+                jobs[number] = _reshard_job(plan, step, action)
+            case _:
+                pass
+    return jobs
+
+
+def _job(
+    plan: Plan,
+    what: str,
+    mesh: int,
+    arguments: Sequence[tuple[str, TensorSpec, str]],
+    body: Sequence[str],
+    results: Sequence[tuple[str, TensorSpec]],
+) -> Job:
+    """A program on whole tensors.
+
+    Args:
+        arguments: name, form and further attributes of each.
+        results: name and form of each.
+    """
+    given = [f"{n}: {mlir_type(t)} {{{sharding_text(t)}{more}}}" for n, t, more in arguments]
+    gives = ", ".join(f"{mlir_type(t)} {{{sharding_text(t)}}}" for _, t in results)
+    names, types = ", ".join(n for n, _ in results), ", ".join(mlir_type(t) for _, t in results)
+    text = "\n".join(
+        (
+            f"module @{what} {{",
+            f"  {mesh_text(plan.meshes[mesh])}",
+            f"  func.func public @main({', '.join(given)}) -> ({gives}) {{",
+            *[f"    {line}" for line in body],
+            f"    return {names} : {types}",
+            "  }",
+            "}",
+        )
+    )
+    inputs, outputs = tuple(t for _, t, _ in arguments), tuple(t for _, t in results)
+    return Job(f"mesh {mesh} {what}", text, mesh, inputs, outputs, of_stage=False)
+
+
+def given_lefts(action: Accumulate) -> set[int]:
+    """The left operands whose buffers the sums take over."""
+    reads = [v for _, left, right in action.sums for v in (left, right)]
+    return {left for _, left, _ in action.sums if left in action.last and reads.count(left) == 1}
+
+
+def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
+    """The program of a group of accumulations: left arguments first, then right ones."""
+    tensors = [step.values[value].tensor for value, _, _ in action.sums]
+    given_away = given_lefts(action)
+    arguments: list[tuple[str, TensorSpec, str]] = []
+    for i, (tensor, (_, left, _)) in enumerate(zip(tensors, action.sums, strict=True)):
+        aliasing = f", tf.aliasing_output = {i} : i32" if left in given_away else ""
+        arguments.append((f"%l{i}", tensor, aliasing))
+    arguments += [(f"%r{i}", tensor, "") for i, tensor in enumerate(tensors)]
+    body = [
+        f"%s{i} = stablehlo.{'or' if tensor.dtype == 'bool' else 'add'} %l{i}, %r{i} : "
+        f"{mlir_type(tensor)}"
+        for i, tensor in enumerate(tensors)
+    ]
+    results = [(f"%s{i}", tensor) for i, tensor in enumerate(tensors)]
+    return _job(plan, "accumulate", action.mesh, arguments, body, results)
+
+
+def _zero_job(plan: Plan, step: LinearStep, action: Zero) -> Job:
+    tensors = [step.values[value].tensor for value in action.values]
+    mesh = step.values[action.values[0]].mesh
+    body = [
+        f"%z{i} = stablehlo.constant dense<{_zero_text(tensor.dtype)}> : {mlir_type(tensor)}"
+        for i, tensor in enumerate(tensors)
+    ]
+    return _job(plan, "zero", mesh, [], body, [(f"%z{i}", t) for i, t in enumerate(tensors)])
+
+
+def _zero_text(dtype: str) -> str:
+    if dtype == "bool":
+        return "false"
+    if dtype.startswith("complex"):
+        return "(0.0, 0.0)"
+    return "0" if dtype.startswith(("int", "uint")) else "0.0"
+
+
+def _reshard_job(plan: Plan, step: LinearStep, action: Reshard) -> Job:
+    value, source = step.values[action.value], step.values[action.source].tensor
+    return _job(plan, "reshard", value.mesh, [("%x", source, "")], [], [("%x", value.tensor)])
+
 
 _jax: Any = jax
 _jnp: Any = jax.numpy

@@ -1,38 +1,193 @@
-"""What goes out of a worker and comes in during transfers, over any transport.
-
-Sends are started by threads that wait for the values, so that the thread that starts programs
-never does. Received arrays are in memory that nobody changes as long as it is used: of the host,
-or, where devices reach each other (transport/device.py), of the device that wants them.
-"""
+"""What goes out of a worker and comes in during transfers, of host or device memory."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
+import jax
+import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_runtime.backends.xla_runtime import Device, put_on
 from alpa_runtime.errors import TransportError
-from alpa_runtime.execution.device_check import check_channels
-from alpa_runtime.execution.device_values import (
-    Landing,
-    bounds_of,
-    cut_memory,
-    is_carried,
-    piece_sizes,
-)
 from alpa_runtime.execution.reshard_part import Incoming, Outgoing
-from alpa_runtime.transport.channel import Outlet
-from alpa_runtime.transport.device import DeviceTransport
+from alpa_runtime.jax_internals import array_of_capsule, as_any
+from alpa_runtime.transport.device import DeviceTransport, EndingQueue, Outlet
 from alpa_runtime.transport.device_backend import Block
-from alpa_runtime.transport.ending_queue import EndingQueue
 from alpa_runtime.transport.interface import Sending, Transport, description
 from alpa_runtime.transport.memory import aligned, shaped
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+_NAMED = ("bfloat16", "float8_")  # Of ml_dtypes, with whole bytes for each element.
+
+
+def is_carried(dtype: np.dtype[Any]) -> bool:
+    """Whether elements of a dtype have a byte or more to themselves on every device."""
+    return dtype.kind in "biufc" or dtype.name.startswith(_NAMED)
+
+
+def piece_sizes(count: int, pieces: int) -> tuple[int, ...]:
+    """Elements of each piece, as `np.array_split` has them.
+
+    Example:
+        >>> piece_sizes(7, 3)
+        (3, 2, 2)
+    """
+    small, more = divmod(count, pieces)
+    return (small + 1,) * more + (small,) * (pieces - more)
+
+
+class DeviceMemory:
+    """A value of one device as `Memory`, or a part of it.
+
+    Args:
+        value: an array of one device, in row-major order.
+        begin, end: bytes.
+    """
+
+    def __init__(self, value: Any, begin: int, end: int) -> None:
+        self._value = value
+        self._begin = begin
+        self.nbytes: int = end - begin
+
+    @property
+    def address(self) -> int:
+        return int(self._value.unsafe_buffer_pointer()) + self._begin
+
+    def is_ready(self) -> bool:
+        return bool(self._value.is_ready())
+
+    def wait(self) -> None:
+        self._value.block_until_ready()
+
+
+def cut_memory(value: Any, bounds: Sequence[int]) -> list[DeviceMemory]:
+    """Neighbouring parts of a value, between bounds in bytes."""
+    return [DeviceMemory(value, begin, end) for begin, end in pairwise(bounds)]
+
+
+@cache
+def _reader(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """A program that makes an array of the bytes of its pieces, and something small that is there
+    when it has read them all."""
+
+    def read(*pieces: jax.Array) -> tuple[jax.Array, jax.Array]:
+        data = _jnp.concatenate(pieces)
+        done = data[0]
+        if dtype.kind == "b":
+            value = data != 0
+        elif dtype.kind == "c":
+            part = np.dtype(f"float{4 * dtype.itemsize}")
+            halves = data.reshape(-1, 2, part.itemsize)
+            halves = _jax.lax.bitcast_convert_type(halves, part)
+            value = _jax.lax.complex(halves[:, 0], halves[:, 1])
+        else:
+            rows = data if dtype.itemsize == 1 else data.reshape(-1, dtype.itemsize)
+            value = _jax.lax.bitcast_convert_type(rows, dtype)
+        return value.reshape(shape), done
+
+    return _jax.jit(read)
+
+
+class Landing:
+    """Copies what was received into arrays of XLA's own memory; one thread calls it.
+
+    XLA does not say when the programs that were given memory of others have read it. So it is
+    given no such memory but to copy it, and blocks are held until that is done.
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Sequence[Block], Any]] = deque()
+
+    def land(
+        self, blocks: Sequence[Block], shape: tuple[int, ...], dtype: np.dtype[Any], device: Device
+    ) -> jax.Array:
+        """An array on the device where the blocks lie; starts a program and returns.
+
+        Args:
+            blocks: its elements in row-major order.
+        """
+        held = self._held
+        while held and held[0][1].is_ready():
+            held.popleft()
+        pieces = [array_of_capsule(block.capsule(), device) for block in blocks]
+        value, done = _reader(shape, dtype)(*pieces)
+        held.append((blocks, done))
+        return as_any(value)
+
+
+def bounds_of(shape: tuple[int, ...], dtype: np.dtype[Any], pieces: int) -> tuple[int, ...]:
+    """Where the pieces of an array begin and end, in bytes.
+
+    Example:
+        >>> bounds_of((7,), np.dtype("float32"), 3)
+        (0, 12, 20, 28)
+    """
+    bounds = [0]
+    for size in piece_sizes(prod(shape), pieces):
+        bounds.append(bounds[-1] + size * dtype.itemsize)
+    return tuple(bounds)
+
+
+_SHAPE = (1 << 16,)
+_DTYPE = np.dtype(np.uint32)
+_ROUNDS = 3  # The later ones find memory that was used before.
+_TAG = 1 << 62  # Values have smaller ones.
+_DEVICE_BITS = 20
+
+
+def check_channels(transport: DeviceTransport, devices: Mapping[int, Device]) -> None:
+    """Sends random bits through every channel, and looks at what arrives.
+
+    Every worker calls it, once its channels are open.
+
+    Args:
+        devices: of this process, by number of the plan.
+
+    Raises:
+        TransportError: something else arrived than was sent; names both devices.
+    """
+    sendings: list[Sending] = []
+    for number in range(_ROUNDS):
+        for (source, target), outlet in transport.outlets():
+            bits = _jax.device_put(_bits(source, target, number), devices[source])
+            memory = DeviceMemory(bits, 0, bits.nbytes)
+            said = description(_SHAPE, _DTYPE)
+            sendings.append(outlet.send(_tag(source, target), said, memory))
+    landing = Landing()
+    for number in range(_ROUNDS):
+        for peer, (source, target) in transport.inlets():
+            block = transport.receive(peer, _tag(source, target), _SHAPE, _DTYPE)
+            found = landing.land([block], _SHAPE, _DTYPE, devices[target])
+            del block
+            if not np.array_equal(np.asarray(found), _bits(source, target, number)):
+                raise TransportError(
+                    f"{transport.carrier_of(peer)} brings other bits from device {source} to "
+                    f"device {target} than were sent",
+                    fix='give device_transport="host"',
+                    peer=peer,
+                )
+    for sending in sendings:
+        sending.wait()
+
+
+def _tag(source: int, target: int) -> int:
+    return _TAG | source << _DEVICE_BITS | target
+
+
+def _bits(source: int, target: int, number: int) -> np.ndarray[Any, Any]:
+    generator = np.random.default_rng((source, target, number))
+    return generator.integers(0, 1 << 32, _SHAPE, _DTYPE)
+
 
 Array = NDArray[Any]
 # Messages of one copy: its number in the step is the rest of the tag.

@@ -1,21 +1,19 @@
-"""From one instruction list per mesh to one flat list of actions, checked on the way.
-
-The lists are merged in an order in which every value is made before it is used. Slots become
-values with one definition each, a send and its receive become one copy (and a mark where it may
-be sent), the all-reduces of a tag copies to the first mesh, sums there and copies back, and
-neighbouring accumulations one action. No device is needed for any of this.
-"""
+"""One checked order of the programs of all meshes, and each worker's share of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy
 
 from alpa_runtime.errors import PlanMismatchError
 from alpa_runtime.execution.actions import (
     Accumulate,
     Action,
     Copy,
+    Exchange,
     LinearStep,
     Place,
     Reshard,
@@ -23,13 +21,20 @@ from alpa_runtime.execution.actions import (
     Send,
     Value,
     Zero,
+    drop_at_last_use,
+    fold_sums,
     fuse_sums,
     in_one_process,
 )
-from alpa_runtime.execution.fold_sums import fold_sums
-from alpa_runtime.execution.plan_checks import check_by, check_members, check_spec, check_tables
-from alpa_runtime.execution.reshard_checks import check_reshards
-from alpa_runtime.execution.results import step_results
+from alpa_runtime.execution.plan_checks import (
+    check_by,
+    check_members,
+    check_reshards,
+    check_spec,
+    check_tables,
+)
+from alpa_runtime.execution.reshard_part import ReshardPart, reshard_part
+from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import (
     AccumulateOp,
@@ -44,7 +49,42 @@ from alpa_runtime.plan.program import (
     SendOp,
     ZeroOp,
 )
+from alpa_runtime.plan.reshard import Tile, place_tiles
 from alpa_runtime.plan.tensor import TensorSpec
+
+
+def step_results(
+    plan: Plan, given: Mapping[int, Mapping[int | None, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """For each output of the plan its value, or the parts of all micro-batches.
+
+    Args:
+        given: for each output, the value of each micro-batch, or one under None.
+
+    Raises:
+        PlanMismatchError: a result is missing, or has too few or too many values.
+    """
+    return tuple(_result(plan, given.get(index, {}), index) for index in range(len(plan.outputs)))
+
+
+def _result(plan: Plan, parts: Mapping[int | None, int], index: int) -> tuple[int, ...]:
+    info = plan.outputs[index]
+    count = plan.num_micro_batches
+    where = f"outputs[{index}] ({info.name})"
+    if not parts:
+        raise PlanMismatchError("no program gives this result", where=where)
+    is_joined = info.reduction == "concat" and count > 1
+    if None in parts and is_joined:
+        raise PlanMismatchError("one value for a result that joins micro-batches", where=where)
+    if None in parts or count == 1:
+        return tuple(parts.values())
+    if len(parts) != count or not is_joined:
+        raise PlanMismatchError(
+            f"values of micro-batches {sorted(m for m in parts if m is not None)}, expected "
+            + (f"all {count}" if is_joined else "one value"),
+            where=where,
+        )
+    return tuple(parts[m] for m in range(count))
 
 
 @dataclass
@@ -397,3 +437,111 @@ def _seconds(predicted: object, function: str) -> float:
     assert hasattr(predicted, "get")
     name = "update" if function.startswith("update") else function
     return predicted.get(f"{name}_seconds", 0.0) or 1e-3  # type: ignore[attr-defined]
+
+
+_jnp: Any = jax.numpy
+
+
+def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -> LinearStep:
+    """What worker `rank` does of the merged programs (`merge_programs`).
+
+    All workers of a mesh do the same with its values, and drop them at the same places, so that
+    their programs give the same buffers away. Results of meshes that it has nothing of are
+    listed, but not made.
+    """
+    mine = set(placement.meshes_of(plan, rank))
+    share = _Share(plan, step, placement, mine)
+    actions = [own for action in step.actions for own in share.of(action)]
+    kept = {v for r in step.results for v in r if step.values[v].mesh in mine}
+    return replace(step, actions=drop_at_last_use(actions, kept))
+
+
+def remote_parts(
+    plan: Plan, step: LinearStep, placement: Placement, rank: int
+) -> dict[int, ReshardPart]:
+    """What worker `rank` does of each reshard of which it has a part, and does not do all.
+
+    Args:
+        step: its share (`worker_step`).
+    """
+    numbers = {action.by for action in step.actions if isinstance(action, Send | Exchange)}
+    found: dict[int, ReshardPart] = {}
+    for by in numbers:
+        info = plan.reshards[by]
+        itemsize = _jnp.dtype(info.source.dtype).itemsize
+        found[by] = reshard_part(info, placement.owners, rank, itemsize)
+    return found
+
+
+def meshes_of_inputs(step: LinearStep) -> dict[tuple[int, int | None], int]:
+    """The mesh from which an input that was put in workers is read back, for each micro-batch:
+    the first that takes it, the same in all workers."""
+    found: dict[tuple[int, int | None], int] = {}
+    for action in step.actions:
+        if isinstance(action, Place):
+            key = action.arg, action.micro_batch
+            found.setdefault(key, step.values[action.value].mesh)
+    return found
+
+
+class _Share:
+    def __init__(self, plan: Plan, step: LinearStep, placement: Placement, mine: set[int]) -> None:
+        self.plan = plan
+        self.step = step
+        self.ranks = [set(placement.ranks_of(plan, mesh)) for mesh in range(len(plan.meshes))]
+        self.mine = mine
+        self.later: dict[int, bool] = {}
+
+    def of(self, action: Action) -> Iterator[Action]:
+        match action:
+            case Place() | Reshard():
+                mesh = self.step.values[action.value].mesh
+            case Zero():
+                mesh = self.step.values[action.values[0]].mesh
+            case Run():
+                mesh = self.plan.stages[action.stage].mesh
+            case Accumulate():
+                mesh = action.mesh
+            case Send():
+                info = self.plan.reshards[action.by]
+                if info.source_mesh in self.mine and not self.local(action.by):
+                    yield action
+                return
+            case Copy():
+                yield from self.copy(action)
+                return
+            case Exchange():
+                raise AssertionError("made here only")
+        if mesh in self.mine:
+            yield action
+
+    def local(self, by: int) -> bool:
+        """Whether one worker has both meshes, and nobody else has a part of them."""
+        info = self.plan.reshards[by]
+        source, target = self.ranks[info.source_mesh], self.ranks[info.target_mesh]
+        return source == target and len(source) == 1
+
+    def copy(self, copy: Copy) -> Iterator[Action]:
+        info = self.plan.reshards[copy.by]
+        sends, receives = info.source_mesh in self.mine, info.target_mesh in self.mine
+        if self.local(copy.by):
+            if sends:
+                yield copy
+        elif receives or (sends and self.is_read_later(copy.by)):
+            source = copy.source if sends and self.is_read_later(copy.by) else None
+            yield Exchange(source, copy.value if receives else None, copy.by, copy.number)
+
+    def is_read_later(self, by: int) -> bool:
+        """Whether workers of the source mesh have something to do where the copy is received:
+        one has devices of both meshes, or a tile goes to another device of the source mesh."""
+        found = self.later.get(by)
+        if found is None:
+            info = self.plan.reshards[by]
+            source = set(self.plan.meshes[info.source_mesh].devices)
+            moved = any(
+                tile.device in source and not isinstance(info.steps[tile.step], Tile)
+                for tile in place_tiles(info.steps)
+            )
+            shared = self.ranks[info.source_mesh] & self.ranks[info.target_mesh]
+            found = self.later[by] = moved or bool(shared)
+        return found

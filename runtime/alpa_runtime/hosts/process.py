@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from alpa_runtime.errors import AlpaError, DevicesError, WorkerError, worker_error
 
 if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment is set.
-    from alpa_runtime.cache_folder import CacheLike
+    from alpa_runtime.cache import CacheLike
     from alpa_runtime.placement import Placement
     from alpa_runtime.plan import Plan
 
@@ -195,7 +195,7 @@ class HostProcess:
 
     def warm_up(self) -> None:
         """Import what takes long, so that a later start is quick."""
-        importlib.import_module("alpa_runtime.execution.worker")
+        importlib.import_module("alpa_runtime.workers.worker")
 
     def open_port(self) -> int:
         """A port for this process's world to meet at, kept free until it is used.
@@ -262,7 +262,7 @@ class HostProcess:
             initialization_timeout=start.start_seconds,
         )
         if start.platform == "cpu":
-            from alpa_runtime.backends.xla_runtime import meet_at
+            from alpa_runtime.jax_internals import meet_at
 
             meet_at(self.address)
 
@@ -277,7 +277,7 @@ class HostProcess:
         Raises:
             TransportError: the way from device to device that was asked for is not installed.
         """
-        from alpa_runtime.execution.worker import Worker
+        from alpa_runtime.workers.worker import Worker
 
         assert self._start is not None
         self._device_transport = self._reach_devices(self._start, options.device_transport)
@@ -300,8 +300,7 @@ class HostProcess:
 
     def _reach_devices(self, start: Start, choice: str) -> Any:
         """What reaches other workers' devices, or None; all workers choose the same."""
-        from alpa_runtime.transport.device import connect_devices
-        from alpa_runtime.transport.device_backend import find_carriers, make_carrier
+        from alpa_runtime.transport.device import connect_devices, find_carriers, make_carrier
 
         auto_on_cpu = choice == "auto" and start.platform == "cpu"
         if self._transport is None or choice == "host" or auto_on_cpu:

@@ -14,51 +14,23 @@ from typing import Any
 
 import jax
 
-from alpa_runtime.argument_types import checks_types
 from alpa_runtime.errors import (
     AlpaError,
-    ArgumentMismatchError,
     WorkerError,
     WorkerLostError,
     WorkerStalledError,
 )
-from alpa_runtime.execution.worker import Worker
-from alpa_runtime.hosts.interface import Progress
 from alpa_runtime.hosts.process import CONTROL, LoadOptions, Platform, ProcessFacts, Start, versions
-from alpa_runtime.hosts.watchdog import watch
+from alpa_runtime.hosts.watchdog import Limits, watch
 from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan import Plan
+from alpa_runtime.worker_group import Progress
+from alpa_runtime.workers.worker import Worker
 
 _jax: Any = jax
 _LOOK_SECONDS = 0.5  # How often a waiting call looks whether a worker was lost.
 _CLOSE_SECONDS = 2.0  # For workers to finish what they do before they are ended.
 _GRACE_SECONDS = 5.0  # For others to answer, or fail by themselves.
-
-
-@checks_types
-@dataclass(frozen=True)
-class Limits:
-    """How long things may take.
-
-    Attributes:
-        start_seconds: until all processes are up, their devices made and connected.
-        frozen_seconds: a worker that does not answer a ping for so long is lost.
-        stalled_seconds: a group in which something of a step is under way, and no worker finishes
-            an instruction, a program or a message for so long, is lost. It has to be longer than
-            the longest program takes; None waits forever. Compiling and reading do not count.
-    """
-
-    start_seconds: float = 120.0
-    frozen_seconds: float = 30.0
-    stalled_seconds: float | None = 600.0
-
-    def __post_init__(self) -> None:
-        for name in ("start_seconds", "frozen_seconds", "stalled_seconds"):
-            value: float | None = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ArgumentMismatchError(
-                    f"{name}={value}", where="Limits", fix="give more than 0 seconds"
-                )
 
 
 def is_beside(method: str) -> bool:

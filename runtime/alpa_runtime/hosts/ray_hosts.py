@@ -5,40 +5,410 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import signal
 import socket
+import subprocess
+import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import alpa_runtime
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache_folder import CacheLike
-from alpa_runtime.errors import DevicesError, WorkerError, WorkerLostError
-from alpa_runtime.hosts.connect import DriverEnds, connect
-from alpa_runtime.hosts.interface import Progress
-from alpa_runtime.hosts.process import LoadOptions, Platform, ProcessFacts
-from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
-from alpa_runtime.hosts.ray_actors import (
-    BEFORE_CONNECTION,
-    HoldsGpus,
-    RayHost,
-    RayReply,
-    cause,
-    check_up,
-    end_actor,
-    end_actors,
-    how_actor_ended,
-    import_ray,
+from alpa_runtime.cache import CacheLike
+from alpa_runtime.errors import DevicesError, TransportError, WorkerError, WorkerLostError
+from alpa_runtime.hosts.process import (
+    OUT_OF_MEMORY_KILL,
+    HostProcess,
+    LoadOptions,
+    Platform,
+    ProcessFacts,
+    boot_id,
+    die_with_parent,
+    out_of_memory_kills,
+    portable_error,
+    start_ticks,
 )
-from alpa_runtime.hosts.ray_spares import RaySpares
-from alpa_runtime.hosts.rpc import Calls
+from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
+from alpa_runtime.hosts.rpc import Calls, DriverEnds, Entrance, answer_calls, connect
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
-from alpa_runtime.transport.device_backend import check_choice
+from alpa_runtime.transport.device import check_choice
+from alpa_runtime.worker_group import Progress
+
+_MIB = 1 << 20
+_ASK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class RayNodes:
+    """Nodes that are up.
+
+    Attributes:
+        platform: "gpu" if any of them has GPUs.
+        devices: of each node that is taken.
+        memory_bytes: of the device that has the least.
+    """
+
+    platform: Platform
+    devices: tuple[int, ...]
+    memory_bytes: int
+
+
+def ray_nodes(ray: Any, devices_per_node: int | None, num_nodes: int | None) -> RayNodes:
+    """The nodes to plan for.
+
+    Args:
+        ray: connected to the cluster.
+        devices_per_node: by default all GPUs of each; has to be given for virtual devices.
+        num_nodes: by default all.
+
+    Raises:
+        DevicesError: there are fewer nodes or devices than asked for.
+    """
+    nodes: list[dict[str, Any]] = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    gpus = sorted((int(n.get("GPU", 0)) for n in nodes), reverse=True)
+    found = [count for count in gpus if count] if any(gpus) else [0] * len(nodes)
+    where = "init"
+    if not any(gpus) and devices_per_node is None:
+        raise DevicesError(
+            f"the {len(nodes)} nodes of the Ray cluster have no GPUs",
+            where=where,
+            fix="give devices_per_node, for virtual devices",
+        )
+    wanted = len(found) if num_nodes is None else num_nodes
+    each = 1 if devices_per_node is None else devices_per_node
+    least = each if any(gpus) else 0
+    if not 1 <= wanted <= len(found) or each < 1 or found[wanted - 1] < least:
+        raise DevicesError(
+            f"num_nodes={num_nodes}, devices_per_node={devices_per_node}; the Ray cluster has "
+            f"nodes of {', '.join(map(str, found))} GPUs",
+            where=where,
+            fix="ask for at least 1 and for no more than there is",
+        )
+    devices = tuple(devices_per_node or count for count in found[:wanted])
+    if any(gpus):
+        task = ray.remote(_gpu_memory).options(num_gpus=1, num_cpus=0)
+        return RayNodes("gpu", devices, int(ray.get(task.remote(), timeout=_ASK_SECONDS)))
+    memory = min(int(n.get("memory", 0)) for n in nodes)
+    return RayNodes("cpu", devices, max(memory // max(devices), _MIB))
+
+
+def _gpu_memory() -> int:
+    """Bytes of the smallest GPU of the node where this runs."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return min(int(line) for line in done.stdout.split()) * _MIB
+
+
+OUT_OF_MEMORY_RAY = "killed by Ray, whose node was out of memory"
+_SECONDS_TO_SAY = 3.0  # For Ray, why an actor is gone.
+_SECONDS_TO_BE_ENDED = 2.0  # For Ray, to end an actor whose driver is gone; what ends by itself
+# is an accident that Ray reports to the user.
+
+
+def import_ray() -> Any:
+    """Ray, which is an extra.
+
+    Raises:
+        WorkerError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise WorkerError(
+            "Ray is not installed",
+            where="RayWorkers",
+            fix="install it with pip install 'alpa-mlir[ray]'",
+        ) from None
+    return ray
+
+
+BEFORE_CONNECTION = ("describe", "listen")  # What Ray calls.
+
+
+class RayHost:
+    """The actor. It says who it is, and then takes calls of the driver over sockets of our own: a
+    call of Ray's takes a good part of a step."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+        die_with_parent()
+        self._host = HostProcess(import_ray().util.get_node_ip_address())
+
+    def describe(self) -> tuple[bool, Any]:
+        """As `HostProcess.answer("describe", ())`."""
+        return self._host.answer("describe", ())
+
+    def warm_up(self) -> tuple[bool, Any]:
+        """As `HostProcess.answer("warm_up", ())`."""
+        return self._host.answer("warm_up", ())
+
+    def listen(self, driver: DriverEnds, seconds: float) -> tuple[bool, Any]:
+        """Wait, in a thread, for the driver, and answer its calls.
+
+        Returns:
+            Whether this succeeded; the address, or the error.
+        """
+        try:
+            entrance = Entrance(self._host.address, driver)
+        except Exception as error:
+            return False, portable_error(error)
+
+        def answer() -> None:
+            with contextlib.suppress(TransportError):  # The driver knows that it has not come.
+                answer_calls(entrance.wait(seconds), self._host, _SECONDS_TO_BE_ENDED)
+
+        threading.Thread(target=answer, name="alpa-mlir entrance", daemon=True).start()
+        return True, entrance.address
+
+
+class HoldsGpus:
+    """An actor that has the GPUs of a worker which was started before they were given to it."""
+
+    def gpus(self) -> list[str]:
+        """As CUDA names them."""
+        return [str(number) for number in import_ray().get_gpu_ids()]
+
+
+class RayReply:
+    """Ray's reference as a future."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray = ray
+        self._reference = reference
+
+    def done(self) -> bool:
+        check_up(self._ray)
+        return bool(self._ray.wait([self._reference], timeout=0)[0])
+
+    def result(self, timeout: float | None = None) -> Any:
+        errors = self._ray.exceptions
+        check_up(self._ray)
+        try:
+            return self._ray.get(self._reference, timeout=timeout)
+        except errors.GetTimeoutError:
+            raise TimeoutError from None
+        except errors.RayError as error:
+            raise WorkerLostError(cause(error)) from None
+
+
+def check_up(ray: Any) -> None:
+    """Ray would start anew if it was shut down."""
+    if not ray.is_initialized():
+        raise WorkerLostError("Ray was shut down", fix="load the plan again")
+
+
+def cause(error: Exception) -> str:
+    """Why an actor is gone, of the many lines that Ray says."""
+    text = " ".join(str(error).split())
+    if "running low on memory" in text:
+        found = re.search(r"\S+ used / \S+ limit", text)
+        return OUT_OF_MEMORY_RAY + (f" ({found[0]})" if found else "")
+    if "Worker exit type: SYSTEM_ERROR" in text:
+        return "the actor's process died: out of memory, killed or crashed"
+    if "is temporarily unavailable" in text:
+        return "its connection ended: it or its node is gone"
+    return f"the actor is gone: {text[:300]}"
+
+
+def how_actor_ended(ray: Any, actor: Any, facts: ProcessFacts) -> str:
+    """Why the connection to an actor has ended."""
+    try:
+        check_up(ray)
+        ray.get(actor.describe.remote(), timeout=_SECONDS_TO_SAY)
+    except WorkerLostError as error:
+        return error.what
+    except ray.exceptions.GetTimeoutError:
+        return f"its connection ended, and Ray has not said why within {_SECONDS_TO_SAY:g} s"
+    except ray.exceptions.RayError as error:
+        if facts.boot == boot_id() and out_of_memory_kills() > facts.out_of_memory_kills:
+            return OUT_OF_MEMORY_KILL
+        return cause(error)
+    return "its connection ended"
+
+
+def _kill(pid: int, started: int, grace_seconds: float) -> None:
+    """Kill a process unless it ends by itself, or its number belongs to another one by now.
+
+    Returns when it is gone.
+    """
+    begin = time.monotonic()
+    while start_ticks(pid) == started and time.monotonic() < begin + grace_seconds + 5.0:
+        if time.monotonic() > begin + grace_seconds:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def end_actor(ray: Any, actor: Any, facts: ProcessFacts | None, grace_seconds: float) -> None:
+    """Ray asks a process to end, which one that is stopped never does; the kernel makes it."""
+    with contextlib.suppress(Exception):
+        check_up(ray)
+        ray.kill(actor, no_restart=True)
+    if facts is None:
+        return
+    if facts.boot == boot_id():
+        _kill(facts.pid, facts.started, grace_seconds)
+    else:
+        _kill_there(ray, facts, grace_seconds)
+
+
+def _kill_there(ray: Any, facts: ProcessFacts, grace_seconds: float) -> None:
+    """Kill a process of another machine, by a task that runs there."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    with contextlib.suppress(Exception):
+        check_up(ray)
+        for node in ray.nodes():
+            if node["Alive"] and node["NodeManagerAddress"] == facts.address:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                task = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=there)
+                task.remote(facts.pid, facts.started, grace_seconds)
+
+
+def end_actors(
+    ray: Any,
+    actors: Sequence[Any],
+    facts: Mapping[int, ProcessFacts],
+    calls: Mapping[int, Calls],
+    placement_group: Any,
+) -> None:
+    """The last one first: it leaves a world before the process that the world meets at."""
+    from ray.util import remove_placement_group
+
+    for rank in reversed(range(len(actors))):
+        if rank in calls:
+            calls[rank].expect_end("the workers were closed")
+        end_actor(ray, actors[rank], facts.get(rank), 1.0)
+        if rank in calls:
+            calls[rank].end()
+    with contextlib.suppress(Exception):
+        check_up(ray)
+        remove_placement_group(placement_group)
+
+
+_ANSWER_SECONDS = 2.0  # For a spare actor, to show that it is alive.
+
+
+@dataclass(frozen=True)
+class _Spare:
+    """An actor that waits.
+
+    Attributes:
+        cluster: of which Ray.
+        node: where it is.
+        warm: Ray's reference to the end of its imports.
+    """
+
+    cluster: str
+    node: str
+    actor: Any
+    warm: Any
+
+
+class RaySpares:
+    """Keeps actors ready; any thread may call.
+
+    Args:
+        count: how many.
+        environment: of the actors, as `RayWorkers` has it.
+    """
+
+    def __init__(self, count: int, environment: Mapping[str, str]) -> None:
+        self.count = count
+        self._environment = dict(environment)
+        self._spares: list[_Spare] = []
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _end, self._spares)
+
+    def take(self, ray: Any, nodes: Sequence[str]) -> list[Any | None]:
+        """For each of these nodes an actor that waits there, or None; they are kept no more."""
+        with self._lock:
+            self._forget_others(ray)
+            there = self._alive(ray)
+            found: list[Any | None] = []
+            for node in nodes:
+                spare = next((one for one in there if one.node == node), None)
+                found.append(None if spare is None else spare.actor)
+                if spare is not None:
+                    there.remove(spare)
+                    self._spares.remove(spare)
+            return found
+
+    def refill(self, ray: Any, nodes: Sequence[str]) -> None:
+        """Start actors until there are enough: in turn on these nodes, then on all others."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        with self._lock:
+            self._forget_others(ray)
+            up: list[str] = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+            order = [*dict.fromkeys(n for n in nodes if n in up)]
+            order += [node for node in up if node not in order]
+            held = Counter(spare.node for spare in self._spares)
+            while order and len(self._spares) < self.count:
+                node = min(order, key=lambda n: held[n])
+                held[node] += 1
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                options = {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0}
+                kind = ray.remote(RayHost).options(**options, scheduling_strategy=there)
+                actor = kind.remote(self._environment)
+                warm = actor.warm_up.remote()
+                self._spares.append(_Spare(_cluster(ray), node, actor, warm))
+
+    def close(self) -> None:
+        """End the actors that wait."""
+        with self._lock:
+            _end(self._spares)
+
+    def _forget_others(self, ray: Any) -> None:
+        """Actors of a Ray that was shut down have ended with it."""
+        here = _cluster(ray)
+        self._spares[:] = [spare for spare in self._spares if spare.cluster == here]
+
+    def _alive(self, ray: Any) -> list[_Spare]:
+        """Drops those that are gone, and what their nodes were."""
+        warm = [one for one in self._spares if ray.wait([one.warm], timeout=0)[0]]
+        asked = {id(one): one.actor.describe.remote() for one in warm}
+        if asked:
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+        alive: list[_Spare] = []
+        for spare in list(self._spares):
+            reference = asked.get(id(spare))  # One that still imports is as good as a new one.
+            try:
+                if reference is not None:
+                    ray.get(reference, timeout=0)
+            except (ray.exceptions.RayError, TimeoutError):
+                self._spares.remove(spare)
+                _end([spare])
+            else:
+                alive.append(spare)
+        return alive
+
+
+def _cluster(ray: Any) -> str:
+    """Tells one joining of a cluster from another."""
+    return str(ray.get_runtime_context().get_worker_id())
+
+
+def _end(spares: list[_Spare]) -> None:
+    if not spares:
+        return
+    ray = import_ray()
+    while spares:
+        spare = spares.pop()
+        with contextlib.suppress(Exception):
+            check_up(ray)
+            if spare.cluster == _cluster(ray):
+                ray.kill(spare.actor, no_restart=True)
+
 
 _log = logging.getLogger("alpa_mlir.hosts")
 _LOOK_SECONDS = 0.5  # How often it is looked whether there is room.

@@ -1,24 +1,23 @@
-"""Calls of a driver to one worker process, and how the process answers them.
-
-There are two streams, so that a ping or a fetch waits neither for a step nor for a batch on its
-way. A call is (number, method, arguments), its answer (number, succeeded, result).
-"""
+"""Calls of a driver to one worker process: how the two connect, and how the process answers."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from socket import socket
 from typing import Any, NoReturn
 
-from alpa_runtime.errors import WorkerLostError
+from alpa_runtime.errors import TransportError, WorkerError, WorkerLostError
 from alpa_runtime.hosts.framing import MessageStream
 from alpa_runtime.hosts.process import CONTROL, HostProcess, portable_error
+from alpa_runtime.transport.framing import PROTOCOL
+from alpa_runtime.transport.handshake import Address, Reception, dial, host_identity, listen
 
 _BESIDE_THREADS = 4
 
@@ -32,8 +31,8 @@ class Streams:
         beside: for what is answered meanwhile.
     """
 
-    work: socket
-    beside: socket
+    work: socket.socket
+    beside: socket.socket
 
 
 class Calls:
@@ -206,3 +205,86 @@ def _give_up(error: BaseException) -> None:
 
 
 OUT_OF_MEMORY = 77  # The exit status of a process that could not even answer, for want of memory.
+
+
+# The worker's end, and the driver's two.
+_WORKER, _WORK, _BESIDE = range(3)
+
+
+@dataclass(frozen=True)
+class DriverEnds:
+    """Addresses of the driver's two ends, as text; it listens at neither."""
+
+    work: str
+    beside: str
+
+    @staticmethod
+    def make() -> DriverEnds:
+        """Ends with new keys, which can dial by a local socket and by TCP."""
+        host = host_identity()
+        work, beside = (
+            Address(PROTOCOL, end, secrets.token_hex(16), host, "driver", "", -1).to_text()
+            for end in (_WORK, _BESIDE)
+        )
+        return DriverEnds(work, beside)
+
+
+class Entrance:
+    """Where a worker process waits for its driver.
+
+    Args:
+        ip: of this host, where others reach it.
+
+    Raises:
+        TransportError: nobody can listen there.
+    """
+
+    def __init__(self, ip: str, driver: DriverEnds) -> None:
+        ends = {
+            rank: Address.from_text(text, rank)
+            for rank, text in ((_WORK, driver.work), (_BESIDE, driver.beside))
+        }
+        own, self._listeners = listen(_WORKER, ip, local=True, tcp=True)
+        self.address: str = own.to_text()
+        self._reception = Reception(own, self._listeners, ends)
+
+    def wait(self, seconds: float) -> Streams:
+        """The driver's streams; nobody else can connect, nor a second time.
+
+        Raises:
+            TransportError: it did not come in time.
+        """
+        try:
+            came = self._reception.wait(time.monotonic() + seconds)
+        finally:
+            for listener in self._listeners:
+                listener.close()
+        return Streams(came[_WORK], came[_BESIDE])
+
+
+def connect(driver: DriverEnds, address: str, seconds: float, where: str) -> Streams:
+    """The driver's side.
+
+    Args:
+        address: what the worker's `Entrance` says.
+        where: names the worker.
+
+    Raises:
+        WorkerError: it cannot be reached, or another process answers.
+    """
+    deadline = time.monotonic() + seconds
+    opened: list[socket.socket] = []
+    worker = Address.from_text(address, _WORKER)
+    try:
+        for end, text in ((_WORK, driver.work), (_BESIDE, driver.beside)):
+            opened.append(dial(Address.from_text(text, end), worker, deadline))
+    except TransportError as error:
+        for stream in opened:
+            stream.close()
+        place = f"{worker.ip}:{worker.port}"
+        raise WorkerError(
+            f"the driver cannot connect to its process at {place}: {error.what}",
+            where=where,
+            fix="let the driver's host connect to the workers' hosts by TCP, at any port",
+        ) from None
+    return Streams(*opened)

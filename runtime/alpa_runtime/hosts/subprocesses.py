@@ -17,9 +17,8 @@ from typing import Any
 
 import alpa_runtime
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError
-from alpa_runtime.hosts.interface import Progress
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
     LoadOptions,
@@ -31,7 +30,8 @@ from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_runtime.hosts.rpc import OUT_OF_MEMORY, Calls, Streams
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
-from alpa_runtime.transport.device_backend import check_choice
+from alpa_runtime.transport.device import check_choice
+from alpa_runtime.worker_group import Progress
 
 _SECONDS_TO_END = 5.0  # For a process whose connection has ended.
 

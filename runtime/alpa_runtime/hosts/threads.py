@@ -14,14 +14,14 @@ import jax
 
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.backends.xla_runtime import Device
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError, PlacementError, WorkerError
-from alpa_runtime.execution.in_flight import MAX_IN_FLIGHT
-from alpa_runtime.execution.worker import Worker
-from alpa_runtime.hosts.interface import Progress
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT
 from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.in_process import connect_in_process
+from alpa_runtime.worker_group import Progress
+from alpa_runtime.workers.worker import Worker
 
 _jax: Any = jax
 

@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from alpa_runtime.errors import AlpaError, WorkerError
-
-if TYPE_CHECKING:
-    from alpa_runtime.hosts.process_group import ProcessGroup
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.errors import AlpaError, ArgumentMismatchError, WorkerError, WorkerLostError
 
 _LOOK_SECONDS = 0.5  # Between two pings of a worker, at most.
 _GRACE_SECONDS = 5.0  # For a worker that has failed to say so by itself, or to say what it does.
+
+
+@checks_types
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take.
+
+    Attributes:
+        start_seconds: until all processes are up, their devices made and connected.
+        frozen_seconds: a worker that does not answer a ping for so long is lost.
+        stalled_seconds: a group in which something of a step is under way, and no worker finishes
+            an instruction, a program or a message for so long, is lost. It has to be longer than
+            the longest program takes; None waits forever. Compiling and reading do not count.
+    """
+
+    start_seconds: float = 120.0
+    frozen_seconds: float = 30.0
+    stalled_seconds: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("start_seconds", "frozen_seconds", "stalled_seconds"):
+            value: float | None = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ArgumentMismatchError(
+                    f"{name}={value}", where="Limits", fix="give more than 0 seconds"
+                )
+
+
+class WatchedGroup(Protocol):
+    """What the watchdog needs of a group of worker processes."""
+
+    closed: threading.Event
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def lost(self) -> tuple[int, str] | None: ...
+    def call(self, rank: int, method: str, *args: Any) -> Any: ...
+    def lose(self, rank: int, how: str) -> WorkerLostError: ...
+    def stalled(self, seconds: float, waits_for: Sequence[str]) -> WorkerLostError: ...
 
 
 class Stillness:
@@ -60,7 +102,7 @@ class Watch:
         self._failed_at: dict[int, float] = {}
         self._stillness = Stillness()
 
-    def look(self, group: ProcessGroup) -> None:
+    def look(self, group: WatchedGroup) -> None:
         """Send a ping to every worker that owes no answer, and lose those that owe it too long.
 
         Only time between two looks counts: an answer may be here and unread if this process was
@@ -86,7 +128,7 @@ class Watch:
         if self._stillness.look(now) > (math.inf if stalled is None else stalled):
             raise group.stalled(self._stillness.seconds, waits_for(group))
 
-    def _heard(self, group: ProcessGroup, rank: int, said: Mapping[str, Any]) -> None:
+    def _heard(self, group: WatchedGroup, rank: int, said: Mapping[str, Any]) -> None:
         """A worker that failed tells so in its answers, unless it waits for what never comes."""
         # One that has not loaded its plan compiles, which takes as long as it takes.
         self._stillness.heard(rank, said.get("progress"))
@@ -97,7 +139,7 @@ class Watch:
             raise group.lose(rank, f"failed: {said['error']}")
 
 
-def waits_for(group: ProcessGroup) -> list[str]:
+def waits_for(group: WatchedGroup) -> list[str]:
     """What each worker says that it waits for."""
     deadline = time.monotonic() + _GRACE_SECONDS
     calls = [group.call(rank, "waits_for") for rank in range(group.size)]
@@ -110,7 +152,7 @@ def waits_for(group: ProcessGroup) -> list[str]:
     return found
 
 
-def watch(held: weakref.ref[ProcessGroup]) -> None:
+def watch(held: weakref.ref[WatchedGroup]) -> None:
     """Watch a group until it is closed or lost, or nobody needs it any more."""
     looking = Watch()
     while True:

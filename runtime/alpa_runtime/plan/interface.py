@@ -166,7 +166,7 @@ class StaticArgument:
 
 @dataclass(frozen=True)
 class CallInfo:
-    """How the step is called: trees (as `alpa_runtime.tree_json` writes them) and typed keys.
+    """How the step is called: trees (as `alpa_runtime.trees` writes them) and typed keys.
 
     Attributes:
         arguments: tree of the tuple of arguments that are not static.

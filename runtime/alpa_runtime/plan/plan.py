@@ -12,17 +12,17 @@ Example:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.errors import PlanFormatError, PlanMismatchError
 from alpa_runtime.plan.binaries import Binary, read_binaries, write_binaries
-from alpa_runtime.plan.check import check_references, cluster_difference, signature_difference
-from alpa_runtime.plan.diff import PlanDiff, diff_plans
+from alpa_runtime.plan.cluster import cluster_difference
 from alpa_runtime.plan.interface import (
     CallInfo,
     Exactness,
@@ -36,8 +36,259 @@ from alpa_runtime.plan.program import ProgramInfo
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
-from alpa_runtime.plan.text import plan_table
 from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.units import bytes_text, seconds_text, spec_text, table
+
+if TYPE_CHECKING:
+    from alpa_runtime.plan.reshard import ReshardInfo
+    from alpa_runtime.plan.stage import StageInfo
+
+
+@dataclass(frozen=True)
+class Change:
+    """`what` is `before` in the first plan and `after` in the other; None where it has none."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """Differences of two plans; false if there are none.
+
+    Attributes:
+        decisions: name, cluster, schedule, micro-batches, layers and meshes of stages,
+            how tensors go from mesh to mesh.
+        shardings: of weights, by name.
+        predictions: seconds and bytes that the search foresaw, apart from those of searching.
+    """
+
+    decisions: tuple[Change, ...]
+    shardings: tuple[Change, ...]
+    predictions: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.decisions or self.shardings or self.predictions)
+
+    def as_text(self, most: int = 40) -> str:
+        """A table; of the shardings at most so many."""
+        if not self:
+            return "the plans are equal"
+        shown = self.shardings[:most]
+        changes = (*self.decisions, *shown, *self.predictions)
+        rows = [[c.what, c.before or "-", c.after or "-"] for c in changes]
+        hidden = len(self.shardings) - len(shown)
+        more = f"\nand {hidden} more weights are split otherwise" if hidden else ""
+        return table(("", "this plan", "other plan"), rows) + more
+
+
+def diff_plans(first: Plan, second: Plan) -> PlanDiff:
+    """See `Plan.diff`."""
+    return PlanDiff(
+        tuple(_changes(_decisions(first), _decisions(second))),
+        tuple(_changes(_shardings(first), _shardings(second))),
+        tuple(_changes(_predictions(first), _predictions(second))),
+    )
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    for what in (*before, *(name for name in after if name not in before)):
+        if before.get(what) != after.get(what):
+            yield Change(what, before.get(what), after.get(what))
+
+
+def _decisions(plan: Plan) -> dict[str, str]:
+    found = {
+        "step": plan.name,
+        "cluster": str(plan.cluster.get("name", "unnamed")),
+        "schedule": plan.schedule,
+        "micro-batches": str(plan.num_micro_batches),
+        "stages": str(len(plan.stages)),
+    }
+    for index, stage in enumerate(plan.stages):
+        lo, end = stage.layers
+        found[f"layers of stage {index}"] = f"{lo}-{end - 1}"
+        found[f"mesh of stage {index}"] = plan.meshes[stage.mesh].as_text()
+        found[f"rematerialized layers of stage {index}"] = rematerialized_text(stage) or "none"
+        found[f"export of stage {index}"] = stage.export
+    for (source, target), text in transfers_text(plan, seconds=False).items():
+        found[f"mesh {source} to mesh {target}"] = text
+    return found
+
+
+def _shardings(plan: Plan) -> dict[str, str]:
+    """A weight of several stages has one text for all of them."""
+    found: dict[str, str] = {}
+    for stage in plan.stages:
+        mesh = plan.meshes[stage.mesh]
+        sizes = "x".join(map(str, mesh.shape))
+        for weight in stage.weights:
+            text = f"{spec_text(weight.spec)} of {sizes}"
+            known = found.get(weight.name)
+            found[weight.name] = text if known in (None, text) else f"{known}, {text}"
+    return found
+
+
+_SEARCH = ("search_seconds", "dp_seconds")  # How long planning took is no property of the plan.
+
+
+def _predictions(plan: Plan) -> dict[str, str]:
+    found = dict(_quantities("predicted ", plan.predicted))
+    for index, stage in enumerate(plan.stages):
+        found |= dict(_quantities(f"stage {index}: ", stage.predicted))
+    return found
+
+
+def _quantities(prefix: str, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    units: dict[str, Callable[[float], str]] = {"_seconds": seconds_text, "_bytes": bytes_text}
+    for name, value in values.items():
+        for suffix, text in units.items():
+            if name.endswith(suffix) and name not in _SEARCH:
+                words = name.removesuffix(suffix).replace("_", " ")
+                kind = "seconds" if suffix == "_seconds" else "memory"
+                yield f"{prefix}{words} {kind}", text(value)
+
+
+def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
+    """One row a stage: stage, layers, mesh, weights and shardings, seconds, memory."""
+    rows: list[list[str]] = []
+    for index, stage in enumerate(plan.stages):
+        largest = sorted(stage.weights, key=lambda w: -prod(w.shape))[:weights]
+        lines = [
+            f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {spec_text(w.spec)}"
+            for w in largest
+        ]
+        if len(stage.weights) > len(largest):
+            lines.append(f"and {len(stage.weights) - len(largest)} more")
+        rows.append(
+            [
+                str(index),
+                _stage_layers(stage),
+                plan.meshes[stage.mesh].as_text(),
+                "\n".join(lines),
+                _stage_seconds(stage),
+                bytes_text(stage.predicted["peak_bytes"])
+                if "peak_bytes" in stage.predicted
+                else "",
+            ]
+        )
+    return rows
+
+
+HEADER = ("stage", "layers", "mesh", "weights [sharding]", "predicted time", "memory/device")
+
+
+def _stage_layers(stage: StageInfo) -> str:
+    first, end = stage.layers
+    again = rematerialized_text(stage)
+    return f"{first}-{end - 1}" + (f"\n{again} rematerialized" if again else "")
+
+
+def rematerialized_text(stage: StageInfo) -> str:
+    """`all`, or how many of the stage's layers are computed again; nothing for none."""
+    again = int(stage.predicted.get("rematerialized_layers", 0))
+    return "all" if again == stage.layers[1] - stage.layers[0] else str(again or "")
+
+
+def _stage_seconds(stage: StageInfo) -> str:
+    names = [("forward", "fwd"), ("backward", "bwd"), ("update", "upd")]
+    if "backward_weight" in stage.functions:
+        names[1:2] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
+    return "\n".join(
+        f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
+        for name, short in names
+        if f"{name}_seconds" in stage.predicted
+    )
+
+
+def plan_summary(plan: Plan) -> str:
+    """One line: stages, devices, micro-batches, schedule, predicted seconds of a step."""
+    devices = sum(len(mesh.devices) for mesh in plan.meshes)
+    text = (
+        f"plan of {plan.name}: {_count(len(plan.stages), 'stage')} on {_count(devices, 'device')}, "
+        f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"schedule {plan.schedule}"
+    )
+    if "step_seconds" in plan.predicted:
+        text += f", predicted step {seconds_text(plan.predicted['step_seconds'])}"
+    return text
+
+
+def inexact_text(plan: Plan) -> str:
+    """One line on values that are not those of the whole batch; nothing if there are none."""
+    if plan.exactness.exact:
+        return ""
+    places = _places(plan.exactness.estimates)
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return (
+        "results differ from jax.jit: as micro_batch_semantics asks, each micro-batch takes "
+        f"values of its own examples at {named}"
+    )
+
+
+# Of `Exactness`, what each list of source lines is about.
+_MEANS = {
+    "sums": "sums over examples: each micro-batch adds a term, the update reads the sum",
+    "scales": "scales that wait: factors known behind the micro-batches, which the update applies",
+    "joins": "joins: values of single examples, of which the update reads those of the whole batch",
+    "repeats": "repeats: values of the whole batch that each micro-batch computes from the batch's "
+    "arguments",
+    "estimates": "estimates, as micro_batch_semantics asks: values that couple examples, which "
+    "each micro-batch takes of its own",
+}
+
+
+def micro_batches_text(plan: Plan) -> str:
+    """What the plan's micro-batches compute, in words and with source lines."""
+    text = _count(plan.num_micro_batches, "micro-batch", "micro-batches")
+    if plan.num_micro_batches == 1:
+        return f"{text}: the step runs on the whole batch, as with jax.jit"
+    if plan.exactness.exact:
+        lines = [f"{text}: results are those of jax.jit on the whole batch"]
+    else:
+        lines = [f"{text}: results differ from those of jax.jit on the whole batch"]
+    for name, means in _MEANS.items():
+        places = _places(getattr(plan.exactness, name))
+        if places:
+            lines += [means, *(f"  {place}" for place in places)]
+    return "\n".join(lines)
+
+
+def _places(places: Sequence[str]) -> list[str]:
+    """Source lines; a module need not say any."""
+    return list(dict.fromkeys(place or "a line that the module does not name" for place in places))
+
+
+def plan_table(plan: Plan, weights: int) -> str:
+    """Summary line, a table of the stages in plain characters, and what goes between meshes."""
+    lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
+    inexact = inexact_text(plan)
+    if inexact:
+        lines.insert(1, inexact)
+    for (source, target), text in transfers_text(plan).items():
+        lines.append(f"mesh {source} to mesh {target}: {text}")
+    return "\n".join(lines)
+
+
+def transfers_text(plan: Plan, seconds: bool = True) -> dict[tuple[int, int], str]:
+    """For two meshes: how many kinds of tensors go from one to the other, how, and how long."""
+    found: dict[tuple[int, int], list[ReshardInfo]] = {}
+    for reshard in plan.reshards:
+        found.setdefault((reshard.source_mesh, reshard.target_mesh), []).append(reshard)
+    texts: dict[tuple[int, int], str] = {}
+    for pair, reshards in sorted(found.items()):
+        strategies = ", ".join(sorted({reshard.strategy for reshard in reshards}))
+        texts[pair] = f"{_count(len(reshards), 'kind')} of tensors by {strategies}"
+        if seconds:
+            most = "" if len(reshards) == 1 else "at most "
+            texts[pair] += f", {most}{seconds_text(max(r.seconds for r in reshards))} each"
+    return texts
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
 
 FORMAT = "alpa_mlir.plan"
 VERSION = 3
@@ -308,3 +559,79 @@ def _read(path: Path) -> str:
             where=str(path),
             fix="give a folder that Plan.save wrote",
         ) from None
+
+
+def check_references(plan: Plan, root: Node) -> None:
+    """Whether everything that one table names by number stands in the other; instructions are
+    looked at when the plan is loaded.
+
+    Args:
+        root: plan.json, for the names of fields.
+
+    Raises:
+        PlanFormatError: names the first field that refers to nothing.
+    """
+
+    def check(number: int, count: int, what: str, node: Node) -> None:
+        if number >= count:
+            raise node.error_text(f"{what} {number}, but the plan has {count}")
+
+    for kind, items in (("stages", plan.stages), ("programs", plan.programs)):
+        for i, item in enumerate(items):
+            check(item.mesh, len(plan.meshes), "mesh", root.get(kind).item(i).get("mesh"))
+    for i, reshard in enumerate(plan.reshards):
+        for name in ("source_mesh", "target_mesh"):
+            field = root.get("reshards").item(i).get(name)
+            check(getattr(reshard, name), len(plan.meshes), "mesh", field)
+    for i, info in enumerate(plan.inputs):
+        if info.carried_by is not None:
+            field = root.get("inputs").item(i).get("carried_by")
+            check(info.carried_by, len(plan.outputs), "output", field)
+
+
+def signature_difference(plan: Plan, signature: Any) -> str | None:
+    """The first way in which a traced step's `Signature` differs from the plan's tables."""
+    if plan.name != signature.name:
+        return f"the plan is for {plan.name}, the step is {signature.name}"
+
+    def whole(info: Any, is_part: bool) -> Any:
+        if not is_part:
+            return info
+        return replace(info, shape=(info.shape[0] * plan.num_micro_batches, *info.shape[1:]))
+
+    arguments = [whole(x, x.kind == "batch") for x in plan.arguments]
+    results = [whole(x, x.reduction == "concat") for x in plan.results]
+    for what, planned, traced, fields in (
+        ("argument", arguments, signature.inputs, ("kind", "carried_by")),
+        ("result", results, signature.outputs, ()),
+    ):
+        found = _leaf_difference(what, planned, traced, fields)
+        if found:
+            return found
+    return None
+
+
+def _leaf_difference(
+    what: str, planned: Sequence[Any], traced: Sequence[Any], fields: tuple[str, ...]
+) -> str | None:
+    for a, b in zip(planned, traced, strict=False):
+        if a.name != b.name:
+            return f"the plan has the {what} {a.name} where the step has {b.name}"
+        if a.shape != b.shape:
+            return f"{a.name} is {_shape(a.shape)} in the plan, {_shape(b.shape)} in the step"
+        if a.dtype != b.dtype:
+            return f"{a.name} is {a.dtype} in the plan, {b.dtype} in the step"
+        for name in fields:
+            old, new = getattr(a, name), getattr(b, name)
+            if old != new:
+                return f"{name} of {a.name} is {old!r} in the plan, {new!r} in the step"
+    if len(planned) != len(traced):
+        more, fewer, where = (
+            (planned, traced, "plan") if len(planned) > len(traced) else (traced, planned, "step")
+        )
+        return f"only the {where} has the {what} {more[len(fewer)].name}"
+    return None
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"

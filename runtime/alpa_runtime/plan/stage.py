@@ -9,7 +9,7 @@ from typing import Any
 
 from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.tensor import Spec, TensorReader, TensorSpec
-from alpa_runtime.plan.text import ranges_text
+from alpa_runtime.plan.units import ranges_text
 
 
 @dataclass(frozen=True)

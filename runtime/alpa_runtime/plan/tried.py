@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpa_runtime.plan.json_nodes import Node
-from alpa_runtime.plan.text import seconds_text
+from alpa_runtime.plan.units import seconds_text
 
 
 @dataclass(frozen=True)

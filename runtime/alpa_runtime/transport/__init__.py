@@ -3,7 +3,7 @@
 Needs NumPy and the standard library only.
 """
 
-from alpa_runtime.transport.choose import make_transport
+from alpa_runtime.transport.connection import make_transport
 from alpa_runtime.transport.in_process import connect_in_process
 from alpa_runtime.transport.interface import Sending, Transport
 

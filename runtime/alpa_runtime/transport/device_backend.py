@@ -1,18 +1,88 @@
-"""What brings bytes from memory of one device to memory of another, without going through the host.
-
-A carrier knows memory, not arrays: no JAX here. Which of them two ends use, and in which order they
-are told what to do, is in device.py.
-"""
+"""What brings bytes from device to device, past the host: the contract, and GPU memory."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from contextlib import suppress
+import warnings
 from threading import Event
 from typing import Any, Protocol
 
 from alpa_runtime.errors import TransportError
+
+
+def import_cupy(where: str) -> Any:
+    """CuPy.
+
+    Args:
+        where: who needs it, for the error.
+
+    Raises:
+        TransportError: it is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It warns of libraries that it does not find.
+            return importlib.import_module("cupy")
+    except ImportError as error:
+        raise TransportError(
+            f"CuPy cannot be imported ({error})", where=where, fix="pip install 'alpa-mlir[nccl]'"
+        ) from None
+
+
+class CudaBlock:
+    """A `Block` of a GPU. Its pool has the memory back when the last reference to it is gone.
+
+    Args:
+        memory: CuPy's pointer to the memory.
+    """
+
+    def __init__(self, cupy: Any, memory: Any, nbytes: int) -> None:
+        self.address: int = int(memory.ptr)
+        self.nbytes: int = nbytes
+        self._cupy = cupy
+        self._memory = memory
+
+    def is_ready(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def first(self, nbytes: int) -> CudaBlock:
+        """A block of its first bytes."""
+        return CudaBlock(self._cupy, self._memory, nbytes)
+
+    def capsule(self) -> Any:
+        data = self._cupy.ndarray((self.nbytes,), "uint8", self._memory)
+        return data.__dlpack__(stream=-1)  # Nothing to wait for: the bytes are there.
+
+
+class CudaMemory:
+    """Blocks of one GPU.
+
+    Args:
+        ordinal: the GPU's number in this process.
+    """
+
+    def __init__(self, cupy: Any, ordinal: int) -> None:
+        self._cupy = cupy
+        self._device: Any = cupy.cuda.Device(ordinal)
+        self._pool: Any = cupy.cuda.MemoryPool()
+
+    def take(self, nbytes: int) -> CudaBlock:
+        """Memory that nobody uses.
+
+        Raises:
+            MemoryError: the GPU has no more.
+        """
+        try:
+            with self._device:
+                return CudaBlock(self._cupy, self._pool.malloc(nbytes), nbytes)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(
+                f"no memory on the GPU for a message of {nbytes} bytes ({error}); leave some "
+                "beside XLA's, by XLA_PYTHON_CLIENT_MEM_FRACTION"
+            ) from None
 
 
 class Memory(Protocol):
@@ -117,74 +187,3 @@ class Carrier(Protocol):
     def close(self) -> None:
         """Gives up what all channels share; they have ended."""
         ...
-
-
-# Kinds, the best first, and the platforms whose memory they move.
-CARRIERS: Mapping[str, tuple[str, ...]] = {"nccl": ("gpu",), "nixl": ("gpu", "cpu")}
-# What users may ask for: any of them that all ends have, none, or one of them.
-CHOICES = ("auto", "host", *CARRIERS)
-
-
-def check_choice(choice: str) -> str:
-    """The choice, if it is one of `CHOICES`.
-
-    Raises:
-        TransportError: it is not.
-    """
-    if choice not in CHOICES:
-        raise TransportError(f"device_transport {choice!r}, expected one of {', '.join(CHOICES)}")
-    return choice
-
-
-def find_carriers(choice: str, platform: str) -> tuple[str, ...]:
-    """The kinds that this process can use of what was chosen; `auto` is for GPUs only.
-
-    Raises:
-        TransportError: the one that was asked for is not installed, or does not move memory of
-            such devices.
-    """
-    if choice in CARRIERS:
-        check_carrier(choice, platform)
-        return (choice,)
-    found: list[str] = []
-    for kind in CARRIERS if choice == "auto" and platform == "gpu" else ():
-        with suppress(TransportError):
-            check_carrier(kind, platform)
-            found.append(kind)
-    return tuple(found)
-
-
-def check_carrier(kind: str, platform: str) -> None:
-    """Whether a carrier can be used here for devices of a platform.
-
-    Raises:
-        TransportError: it does not move memory of such devices, or is not installed.
-    """
-    if platform not in CARRIERS[kind]:
-        raise TransportError(
-            f"{kind} moves memory of {' and '.join(CARRIERS[kind])} devices, the workers have "
-            f"{platform} devices",
-            fix='give device_transport="auto"',
-        )
-    module = importlib.import_module(f"alpa_runtime.transport.{kind}")
-    module.load(platform)
-
-
-def make_carrier(kind: str, platform: str, ordinals: Mapping[int, int]) -> Carrier:
-    """A carrier for this process's devices.
-
-    Args:
-        platform: what the devices are, "cpu" or "gpu".
-        ordinals: for each of them, by number of the plan, its number in this process.
-
-    Raises:
-        TransportError: as `check_carrier`.
-    """
-    check_carrier(kind, platform)
-    if kind == "nccl":
-        from alpa_runtime.transport.nccl import NcclCarrier
-
-        return NcclCarrier(ordinals)
-    from alpa_runtime.transport.nixl import NixlCarrier
-
-    return NixlCarrier(platform, ordinals)

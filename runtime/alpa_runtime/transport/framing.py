@@ -1,11 +1,35 @@
-"""Bytes, and files with them, over stream sockets."""
+"""Frames, bytes, and files with them, over stream sockets."""
 
 from __future__ import annotations
 
 import array
 import os
 import socket
+import struct
 from collections import deque
+from enum import IntEnum
+
+PROTOCOL = 1  # Changes with every change of what goes over a stream.
+
+# Kind, length of the description, number of a block, tag, size in bytes.
+HEADER = struct.Struct("<BxHIQQ")
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    DATA = 1  # A message; its data is the payload.
+    BLOCK = 2  # A message; its data is the first `size` bytes of a shared block.
+    NEW_BLOCK = 3  # A block of `size` bytes, whose file descriptor comes with the frame.
+    DROP_BLOCK = 4  # A block that the sender will not use again.
+
+
+def frame(
+    kind: Kind, tag: int = 0, size: int = 0, block: int = 0, description: bytes = b""
+) -> bytes:
+    """A frame without its payload."""
+    return HEADER.pack(kind, len(description), block, tag, size) + description
+
 
 _FILES_AT_ONCE = 253  # As many as Linux sends with one message.
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)

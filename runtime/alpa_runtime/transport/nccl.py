@@ -15,8 +15,7 @@ from threading import Event, Lock
 from typing import Any
 
 from alpa_runtime.errors import TransportError
-from alpa_runtime.transport.cuda_memory import CudaBlock, CudaMemory, import_cupy
-from alpa_runtime.transport.device_backend import Memory
+from alpa_runtime.transport.device_backend import CudaBlock, CudaMemory, Memory, import_cupy
 
 _SENDS, _RECEIVES = 0, 1  # Ranks of the two ends.
 

@@ -17,8 +17,7 @@ from threading import Event, Lock
 from typing import Any
 
 from alpa_runtime.errors import TransportError
-from alpa_runtime.transport.cuda_memory import CudaMemory, import_cupy
-from alpa_runtime.transport.device_backend import Memory
+from alpa_runtime.transport.device_backend import CudaMemory, Memory, import_cupy
 from alpa_runtime.transport.memory import aligned, size_class
 
 _MODULES = ("nixl_cu12", "nixl_cu13", "nixl")

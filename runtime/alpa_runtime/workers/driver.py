@@ -6,7 +6,8 @@ import itertools
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,23 +17,217 @@ from numpy.typing import NDArray
 
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.errors import ArgumentMismatchError, TransportError, WorkerError
-from alpa_runtime.execution.arguments import check_argument, input_shape
-from alpa_runtime.execution.host_shards import assembled, slices
-from alpa_runtime.execution.messages import Held, Parts, StepRequest
+from alpa_runtime.errors import (
+    ArgumentMismatchError,
+    TransportError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerStalledError,
+    is_out_of_memory,
+)
+from alpa_runtime.execution.actions import LinearStep, Place
+from alpa_runtime.execution.host_shards import assembled, covering, shifted, slices
+from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.execution.program_merge import linearize
-from alpa_runtime.execution.step_arguments import Boundary
-from alpa_runtime.hosts.interface import Reply, WorkerGroup
-from alpa_runtime.in_workers import CallToWorkers, inputs_in_workers, outputs_in_workers
-from alpa_runtime.pending_steps import PendingSteps
+from alpa_runtime.execution.step_arguments import (
+    Boundary,
+    check_argument,
+    input_shape,
+    result_shape,
+)
+from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.plan.text import bytes_text
-from alpa_runtime.worker_failures import cause_behind, failed_worker, unreadable
+from alpa_runtime.plan.units import bytes_text
+from alpa_runtime.worker_group import Reply, WorkerGroup
 
 _jnp: Any = jax.numpy
+
+
+@dataclass(frozen=True)
+class InputInWorkers:
+    """What workers need of an input.
+
+    Attributes:
+        boxes: for each rank, parts of the whole array.
+        mesh: the one that all of it goes to; None if that are several.
+        tensor: as it is held there.
+    """
+
+    boxes: Mapping[int, Sequence[Box]]
+    mesh: int | None
+    tensor: TensorSpec | None
+
+
+@dataclass(frozen=True)
+class OutputInWorkers:
+    """Where a result is made, and its form at the size that the caller sees."""
+
+    mesh: int
+    tensor: TensorSpec
+    dtype: Any
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class CallToWorkers:
+    """What a call gives to the workers, as it is put together."""
+
+    inputs: list[dict[int, Held | Parts]]
+    drop: list[tuple[int, tuple[int, ...]]] = field(
+        default_factory=list[tuple[int, tuple[int, ...]]]
+    )
+    used_up: dict[int, DistributedArray] = field(default_factory=dict[int, DistributedArray])
+    sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
+
+
+def inputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> list[InputInWorkers]:
+    """What workers need of each input of the plan."""
+    return [_input(plan, placement, step, index) for index in range(len(plan.inputs))]
+
+
+def _input(plan: Plan, placement: Placement, step: LinearStep, index: int) -> InputInWorkers:
+    places = [a for a in step.actions if isinstance(a, Place) and a.arg == index]
+    boxes: dict[int, list[Box]] = {}
+    for place in places:
+        value = step.values[place.value]
+        rows = (place.micro_batch or 0) * (value.tensor.shape[0] if value.tensor.shape else 0)
+        for device, box in held_boxes(value.tensor, plan.meshes[value.mesh]).items():
+            boxes.setdefault(placement.owners[device], []).append(shifted(box, rows))
+    values = {(step.values[a.value].mesh, step.values[a.value].tensor) for a in places}
+    meshes = {mesh for mesh, _ in values}
+    return InputInWorkers(
+        {rank: covering(wanted) for rank, wanted in sorted(boxes.items())},
+        meshes.pop() if len(meshes) == 1 else None,
+        next(iter(values))[1] if len(values) == 1 else None,
+    )
+
+
+def outputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> list[OutputInWorkers]:
+    """Where each result of the plan is made."""
+    return [_output(plan, placement, step, index) for index in range(len(plan.outputs))]
+
+
+def _output(plan: Plan, placement: Placement, step: LinearStep, index: int) -> OutputInWorkers:
+    value = step.values[step.results[index][0]]
+    tensor = TensorSpec(result_shape(plan, index), value.tensor.dtype, value.tensor.spec)
+    dtype = np.dtype(_jnp.dtype(tensor.dtype))
+    return OutputInWorkers(value.mesh, tensor, dtype, placement.ranks_of(plan, value.mesh))
+
+
+_SECONDS_FOR_OTHERS = 10.0  # To hear what else went wrong when a worker has failed.
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The worker that failed by itself, in which step, and what happened."""
+
+    rank: int
+    number: int
+    cause: Exception
+
+
+class PendingSteps:
+    """Replies to steps, in their order."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, Sequence[Reply]]] = deque()
+
+    def add(self, number: int, replies: Sequence[Reply]) -> None:
+        """Wait for these, too: one of each worker."""
+        self._steps.append((number, replies))
+
+    def hear(self, left: int, arrive: Callable[[int, Parts], None]) -> Failure | None:
+        """Take the replies of all steps but the last `left`, and of those that are there.
+
+        Args:
+            arrive: called with the number and the parts of each small result that comes along.
+
+        Returns:
+            What failed, if something did: then no other reply matters.
+        """
+        while self._steps:
+            number, replies = self._steps[0]
+            if len(self._steps) <= left and not all(reply.done() for reply in replies):
+                break
+            self._steps.popleft()
+            failures: list[Failure] = []
+            for rank, reply in enumerate(replies):
+                try:
+                    answer: StepReply = reply.result(_SECONDS_FOR_OTHERS if failures else None)
+                except TimeoutError:
+                    continue  # It waits for the one that failed, or is slow: no cause.
+                except Exception as error:
+                    failures.append(Failure(rank, number, error))
+                else:
+                    for uid, parts in answer.ready.items():
+                        arrive(uid, parts)
+            if failures:
+                return self._first(failures)
+        return None
+
+    def _first(self, failures: list[Failure]) -> Failure:
+        """The one that failed by itself: others hear nothing more of it, even in a step before."""
+        for number, replies in self._steps:
+            for rank, reply in enumerate(replies):
+                try:
+                    reply.result(_SECONDS_FOR_OTHERS)
+                except TimeoutError:
+                    continue
+                except Exception as error:
+                    failures.append(Failure(rank, number, error))
+        causes = [found for found in failures if not isinstance(found.cause, TransportError)]
+        return (causes or failures)[0]
+
+
+_SECONDS_TO_ANSWER = 5.0  # To hear from the others what happened when one fails.
+_FIX = "load the plan again, and go on from the last checkpoint"
+_MEMORY_FIX = (
+    "use more micro-batches, rematerialization or more devices, or end what else runs there"
+)
+
+
+def cause_behind(group: WorkerGroup, failure: Failure) -> Failure:
+    """What a worker says that failed after it had answered, or that does not answer.
+
+    Args:
+        failure: of a worker that lost another one.
+    """
+    silent: Failure | None = None
+    for rank in range(group.size):
+        try:
+            said = group.ping(rank, _SECONDS_TO_ANSWER)
+        except WorkerError as error:
+            silent = silent or Failure(rank, failure.number, error)
+            continue  # Perhaps it is only slow, and another one knows what happened.
+        if said["error"] is not None and not said["lost_another"]:
+            return Failure(rank, failure.number, WorkerError(said["error"]))
+    return silent or failure
+
+
+def failed_worker(rank: int, cause: BaseException, number: int | None) -> WorkerError:
+    """The error of a worker that failed, perhaps in a step."""
+    when = "" if number is None else f" in step {number}"
+    kind, fix = WorkerError, _FIX
+    if is_out_of_memory(cause):
+        kind, fix = WorkerMemoryError, _MEMORY_FIX
+    elif isinstance(cause, WorkerStalledError):
+        return WorkerStalledError(cause.what, where=f"workers{when}", fix=cause.fix)
+    text = str(cause)
+    if isinstance(cause, WorkerLostError) and cause.rank >= 0:
+        rank, text = cause.rank, cause.what  # Whoever was asked: this one is gone.
+    return kind(f"failed{when}: {text}", where=f"worker {rank}", fix=fix)
+
+
+def unreadable(name: str, cause: BaseException) -> WorkerError:
+    """The error of an array that cannot be fetched."""
+    kind = WorkerMemoryError if is_out_of_memory(cause) else WorkerError
+    return kind(f"cannot be read: {cause}", where=name)
+
+
 Array = NDArray[Any]
 
 # Steps that may be asked for before the workers have started the first of them.

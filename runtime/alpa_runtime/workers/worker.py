@@ -1,13 +1,14 @@
-"""A worker: runs its share of a plan's steps, and keeps arrays between them.
-
-It knows neither who drives it nor how; hosts/ puts it into threads or processes.
-"""
+"""A worker: runs its share of a plan's steps, and keeps arrays between them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,27 +18,45 @@ from jax.sharding import NamedSharding
 
 from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Job, Progress
-from alpa_runtime.backends.xla_runtime import Device, as_any
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.devices import mesh_on
-from alpa_runtime.errors import AlpaError, TransportError, WorkerError, worker_error
-from alpa_runtime.execution.actions import Place
-from alpa_runtime.execution.array_store import ArrayStore, Form
-from alpa_runtime.execution.executor import Ends, bind_step
-from alpa_runtime.execution.failed_values import FailedValues
+from alpa_runtime.errors import (
+    AlpaError,
+    DevicesError,
+    PlacementError,
+    TransportError,
+    WorkerError,
+    worker_error,
+)
+from alpa_runtime.execution.actions import (
+    Accumulate,
+    Action,
+    Exchange,
+    Place,
+    Reshard,
+    Run,
+    Send,
+    Zero,
+    makes_of,
+)
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
 from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
-from alpa_runtime.execution.in_flight import MAX_IN_FLIGHT
-from alpa_runtime.execution.messages import Held, Parts, StepReply, StepRequest
 from alpa_runtime.execution.point_to_point import Wires
-from alpa_runtime.execution.program_merge import merge_programs
-from alpa_runtime.execution.progress import UnderWay
-from alpa_runtime.execution.recorder import Event, clock
-from alpa_runtime.execution.step_inputs import StepInputs
-from alpa_runtime.execution.worker_checks import check_devices, check_ends
-from alpa_runtime.execution.worker_step import meshes_of_inputs, remote_parts, worker_step
+from alpa_runtime.execution.program_merge import (
+    merge_programs,
+    meshes_of_inputs,
+    remote_parts,
+    worker_step,
+)
+from alpa_runtime.execution.recorder import Event, clock, describe
+from alpa_runtime.execution.reshard_part import Incoming
+from alpa_runtime.jax_internals import as_any
+from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.reshard import Box
+from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import DeviceTransport
 from alpa_runtime.transport.interface import Transport
 from alpa_runtime.version import VERSION
@@ -45,8 +64,362 @@ from alpa_runtime.version import VERSION
 if TYPE_CHECKING:
     from alpa_runtime.checkpoint.remote import Copies, RestoreTask, SaveTask
 
+
 _jax: Any = jax
+
+
+def check_ends(placement: Placement, rank: int, transport: Transport | None) -> None:
+    """Whether a worker is one of its placement, and can reach the others."""
+    if not 0 <= rank < placement.size:
+        raise PlacementError(f"rank {rank} of {placement.size} workers")
+    if transport is None and placement.size > 1:
+        raise PlacementError(
+            f"{placement.size} workers without a transport",
+            where=f"worker {rank}",
+            fix="give each worker a connected end of a transport",
+        )
+    if transport is not None and transport.rank != rank:
+        raise PlacementError(f"a transport of rank {transport.rank}", where=f"worker {rank}")
+
+
+def check_devices(
+    plan: Plan, placement: Placement, rank: int, devices: Mapping[int, Device]
+) -> None:
+    """Whether a worker has a device for each number of its meshes, its own in its own process."""
+    where = f"worker {rank} of plan {plan.name}"
+    seen: dict[Any, int] = {}
+    for mesh in placement.meshes_of(plan, rank):
+        for number in plan.meshes[mesh].devices:
+            device = devices.get(number)
+            if device is None:
+                raise DevicesError(
+                    f"device {number} of mesh {mesh} is missing",
+                    where=where,
+                    fix="start the worker with as many devices as its placement says",
+                )
+            if seen.setdefault(device, number) != number:
+                raise DevicesError(
+                    f"device {device} is given twice, as {seen[device]} and {number}", where=where
+                )
+            owner = placement.owners[number]
+            here = device.process_index == _jax.process_index()
+            if here != (owner == rank):
+                raise DevicesError(
+                    f"device {number} is worker {owner}'s, but {device} is one of "
+                    + ("this process" if here else f"process {device.process_index}"),
+                    where=where,
+                    fix="place each mesh on one worker, or start workers as processes of one world",
+                )
+
+
+class FailedValues:
+    """Looks for values of this process that hold an error.
+
+    A program of XLA on the CPU that finds no memory for one result says so to who reads that
+    result; who reads another one of its results waits forever (jaxlib 0.10). The error is there to
+    be found, though, as long as the value is.
+    """
+
+    def __init__(self) -> None:
+        self._settled = -1
+
+    def look(self, begun: int | None) -> Exception | None:
+        """An error that a value holds, if there is one.
+
+        Args:
+            begun: what has been begun so far; once all of its values are there, they are looked at
+                no more. None while something is being started.
+        """
+        if begun == self._settled:
+            return None
+        waiting = False
+        for array in _jax.live_arrays():
+            try:
+                if array.is_ready():
+                    array.block_until_ready()
+                else:
+                    waiting = True
+            except RuntimeError as error:
+                # Arrays are used up and given away meanwhile.
+                if "deleted" not in str(error) and "donated" not in str(error):
+                    return error
+        if not waiting and begun is not None:
+            self._settled = begun
+        return None
+
+
+# How an array is held: mesh, form, and the micro-batch if it is one's part.
+Form = tuple[int, TensorSpec, int | None]
+# An array may be held in several forms, where several meshes or micro-batches read it.
+HeldForms = Mapping[Form, jax.Array]
+
+_REMEMBERED = 1 << 16  # Arrays that are gone, for the message of an error.
+
+
+class ArrayStore:
+    """Arrays by number, for several threads; it says why there will be no more once there are.
+
+    Args:
+        rank: of the worker, for messages.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.error: BaseException | None = None
+        self._rank = rank
+        self._changed = threading.Condition()
+        self._arrays: dict[int, HeldForms] = {}
+        self._gone: deque[int] = deque(maxlen=_REMEMBERED)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def get(self, uid: int) -> HeldForms | None:
+        """An array, if it is here."""
+        return self._arrays.get(uid)
+
+    def keep(self, arrays: Mapping[int, HeldForms]) -> None:
+        """Add arrays."""
+        with self._changed:
+            self._arrays.update(arrays)
+            self._changed.notify_all()
+
+    def free(self, uids: Iterable[int]) -> None:
+        """Drop arrays that nobody needs any more."""
+        with self._changed:
+            for uid in uids:
+                if self._arrays.pop(uid, None) is not None:
+                    self._gone.append(uid)
+            self._changed.notify_all()
+
+    def awaited(self, uid: int) -> HeldForms:
+        """An array; waits until it is here.
+
+        Raises:
+            WorkerError, TransportError: it is gone, or will never come.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: uid in self._arrays or uid in self._gone or self.is_over)
+            found = self._arrays.get(uid)
+        if found is None:
+            self.check_open()
+            raise WorkerError(f"array {uid} is gone", where=f"worker {self._rank}")
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no array will be added."""
+        return self._closed or self.error is not None
+
+    def fail(self, error: BaseException) -> bool:
+        """Nothing more will come, for this reason; False if there is one already."""
+        with self._changed:
+            if self.is_over:
+                return False
+            self.error = error
+            self._changed.notify_all()
+        return True
+
+    def close(self) -> bool:
+        """Drop everything; False if that has been done."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._closed = True
+            self._arrays.clear()
+            self._changed.notify_all()
+        return True
+
+    def check_open(self) -> None:
+        """Raises what ended it: of another worker's failure a TransportError, else a
+        WorkerError."""
+        if (error := self.error) is not None:
+            kind = TransportError if isinstance(error, TransportError) else WorkerError
+            raise kind(f"failed before: {error}", where=f"worker {self._rank}") from error
+        if self._closed:
+            raise WorkerError("is closed", where=f"worker {self._rank}")
+
+
 _jnp: Any = jax.numpy
+
+
+class StepInputs:
+    """Finds and places the inputs of steps.
+
+    Args:
+        donate_state: a step uses up carried state.
+        where: the worker, for messages.
+    """
+
+    def __init__(self, bound: BoundStep, store: ArrayStore, donate_state: bool, where: str) -> None:
+        self._bound = bound
+        self._store = store
+        self._donate = donate_state
+        self._where = where
+
+    def form(self, place: Place) -> Form:
+        """How a place holds its input."""
+        value = self._bound.step.values[place.value]
+        return value.mesh, value.tensor, place.micro_batch
+
+    def state(self, place: Place, request: StepRequest) -> jax.Array:
+        """The array of a place that takes state."""
+        given, target = self._given(place, request), self._bound.shardings[place.value]
+        if not isinstance(given, Held):
+            return self._bound.cutters[place.value].put(given, self._name(place))
+        array = self._held(place, given.uid, target)
+        is_given = self._donate and place.value in self._bound.given
+        return _jnp.copy(array) if given.copy and is_given else array
+
+    def batch(self, place: Place, request: StepRequest, target: NamedSharding) -> jax.Array:
+        """The array of a place that takes a part of a batch."""
+        given = self._given(place, request)
+        if isinstance(given, Held):
+            return self._held(place, given.uid, target)
+        return self._bound.cutters[place.value].put(given, self._name(place))
+
+    def _name(self, place: Place) -> str:
+        return f"{self._where}: {self._bound.plan.inputs[place.arg].name}"
+
+    def _given(self, place: Place, request: StepRequest) -> Held | Parts:
+        given = request.inputs.get(place.arg)
+        if given is None:
+            raise WorkerError("has not been given", where=self._name(place))
+        return given
+
+    def _held(self, place: Place, uid: int, target: NamedSharding | None) -> jax.Array:
+        """An array that is here, as the place wants it."""
+        arrays = self._store.get(uid)
+        if arrays is None:
+            raise WorkerError(f"array {uid} is not here", where=self._name(place))
+        mesh, tensor, micro_batch = form = self.form(place)
+        array = arrays.get(form)
+        if array is not None:
+            return array
+        for (held_mesh, held, part), candidate in arrays.items():
+            if (held_mesh, part) == (mesh, micro_batch) and held.shape == tensor.shape:
+                return _jax.jit(_same, out_shardings=target)(candidate)
+        raise WorkerError(
+            f"array {uid} is not on mesh {mesh} as {tensor.as_text()}", where=self._name(place)
+        )
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x
+
+
+_PROGRAMS = (Run, Accumulate, Zero, Reshard)
+
+
+class UnderWay:
+    """Looks at the steps of one worker.
+
+    Args:
+        step: the worker's share.
+        placement: who has which mesh.
+        rank: of the worker.
+        wires: its connections to others, if there are any.
+    """
+
+    def __init__(
+        self, bound: BoundStep, placement: Placement, rank: int, wires: Wires | None
+    ) -> None:
+        self._bound = bound
+        self._placement = placement
+        self._rank = rank
+        self._wires = wires
+        self._actions: list[Action] = list(bound.started.values())
+        self._programs = [
+            action for action in self._actions if isinstance(action, _PROGRAMS) and makes_of(action)
+        ]
+        self._taking_time = 0
+
+    @contextlib.contextmanager
+    def takes_time(self) -> Generator[None]:
+        """What is done within, such as compiling, may take as long as it takes."""
+        self._taking_time += 1
+        try:
+            yield
+        finally:
+            self._taking_time -= 1
+
+    def mark(self, stepping: bool) -> tuple[int, ...] | None:
+        """Differs from the last one if anything was done meanwhile; None if all is done.
+
+        Args:
+            stepping: the worker is in a step.
+        """
+        if self._taking_time:
+            return (time.monotonic_ns(),)
+        flight = self._bound.flight
+        left, unfinished = length_hint(self._bound.calls), _unfinished(flight.started)
+        if not stepping and not unfinished:
+            return None
+        messages = 0 if self._wires is None else self._wires.messages
+        return left, flight.added, len(unfinished), messages
+
+    def waits_for(self, step: int, stepping: bool) -> str:
+        """What keeps the worker, in words.
+
+        Args:
+            step: the number of the step under way, or of the next one.
+
+        Example: "in step 4 at instruction 3 of 8: receive 0 on mesh 1, from worker 0".
+        """
+        found: list[str] = []
+        count = len(self._actions)
+        position = count - length_hint(self._bound.calls) - 1
+        if stepping and 0 <= position < count:
+            action = self._actions[position]
+            where = f"in step {step} at instruction {position + 1} of {count}"
+            found.append(f"{where}: {self._name(action)}")
+        flight = self._bound.flight
+        unfinished = _unfinished(flight.started)
+        if unfinished and self._programs:
+            oldest = flight.added - len(flight.started) + unfinished[0]
+            number, program = divmod(oldest, len(self._programs))
+            found.append(f"not done of step {number}: {self._name(self._programs[program])}")
+        return "; ".join(found) or f"done with all before step {step}"
+
+    def _name(self, action: Action) -> str:
+        plan = self._bound.plan
+        event = describe(plan, self._bound.step, action)
+        match action:
+            case Exchange():
+                part = self._bound.part_of(action.by).then
+                verb, peers = "from", {op.source for op in part if isinstance(op, Incoming)}
+            case Send():
+                verb, peers = "to", {op.to for op in self._bound.part_of(action.by).first}
+            case _:
+                ranks = self._placement.ranks_of(self._bound.plan, event.mesh)
+                verb, peers = "with", set(ranks) - {self._rank}
+        whom = f", {verb} {_workers(peers)}" if peers else ""
+        return f"{event.name} on mesh {event.mesh}{whom}"
+
+
+def _workers(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _unfinished(arrays: Iterable[Any]) -> list[int]:
+    """The places, in a queue that another thread changes, of arrays that are not there yet."""
+    found: list[int] = []
+    while True:
+        try:
+            there = list(arrays)
+            break
+        except RuntimeError:  # It was changed meanwhile.
+            continue
+    for i, array in enumerate(there):
+        try:
+            if not array.is_ready():
+                found.append(i)
+        except RuntimeError:  # Given to a later program, which is in the queue as well.
+            continue
+    return found
+
+
 # Results of at most this size are sent along with the reply to a later step.
 SMALL_BYTES = 4096
 
@@ -184,7 +557,7 @@ class Worker:
         Raises:
             CheckpointError: a shard is missing or damaged. Nothing is kept.
         """
-        from alpa_runtime.checkpoint.fill import Piece, fill
+        from alpa_runtime.checkpoint.remote import Piece, fill
 
         self._store.check_open()
         forms: dict[int, dict[Form, Filling]] = {task.index: {} for task in tasks}

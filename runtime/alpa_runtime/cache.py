@@ -1,10 +1,4 @@
-"""Compiled programs on disk, found again by all that went into them.
-
-One file is one program: a line of JSON that says what it is, with a hash of what follows, and
-the compiler's own bytes. A compiler's bytes are machine code that will be run, so a file is
-used only if it is whole, says that it is what is wanted, and could not have been written by
-another user. Any other is made again, with a warning.
-"""
+"""What is kept on disk instead of being made again: where, and compiled programs."""
 
 from __future__ import annotations
 
@@ -18,8 +12,32 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from alpa_runtime.cache_folder import CacheLike, chosen_folder
 from alpa_runtime.plan.binaries import foreign, key_of
+
+FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
+CacheLike = bool | str | Path
+
+
+def default_folder() -> Path:
+    """`$ALPA_MLIR_CACHE`, or `alpa_mlir` in the user's cache folder (`$XDG_CACHE_HOME`)."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "alpa_mlir" / "plans"
+
+
+def chosen_folder(choice: CacheLike) -> Path | None:
+    """The folder of a caller's choice: True for the usual one, False for none.
+
+    Example:
+        >>> chosen_folder(False) is None
+        True
+    """
+    if choice is False:
+        return None
+    return default_folder() if choice is True else Path(choice)
+
 
 MOST_BYTES = 2 << 30
 _FOLDER = "compiled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from alpa_runtime.cache_folder import CacheLike
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 
