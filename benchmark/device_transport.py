@@ -1,4 +1,4 @@
-"""From a device of one process to a device of another: by a carrier, and through the host.
+"""From a device of one process to a device of another: by a device backend, and through the host.
 
 Two processes send an array to and fro as workers do (runtime/wires.py). A row is half of a round
 trip, the median over rounds and the best; both ways take turns.
@@ -44,7 +44,7 @@ class Ends:
         import jax
         from alpa_runtime.execution import point_to_point
         from alpa_runtime.transport import make_transport
-        from alpa_runtime.transport.device import connect_devices, make_carrier
+        from alpa_runtime.transport.device import connect_devices, make_device_backend
 
         point_to_point.LEAST_DEVICE_BYTES = 1
         self.rank = rank
@@ -57,11 +57,11 @@ class Ends:
         self.host.connect([own, other] if rank == 0 else [other, own])
         ordinals = {rank: int(self.device.local_hardware_id)}
         by_device = connect_devices(
-            self.host, 2, [kind], lambda kind: make_carrier(kind, platform, ordinals)
+            self.host, 2, [kind], lambda kind: make_device_backend(kind, platform, ordinals)
         )
         self.wires = {
-            HOST: point_to_point.Wires(self.host, _raise),
-            kind: point_to_point.Wires(self.host, _raise, by_device),
+            HOST: point_to_point.PointToPoint(self.host, _raise),
+            kind: point_to_point.PointToPoint(self.host, _raise, by_device),
         }
         self.copies = 0
 

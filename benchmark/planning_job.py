@@ -227,7 +227,7 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
     from alpa_mlir.trace import tracing
 
     best: dict[str, Any] = {}
-    misfit: InfeasiblePlanError | None = None
+    infeasible: InfeasiblePlanError | None = None
     traced = tracing.trace(model.step, model.state, model.batch)
     for count in counts:
         module = Module(traced.text, model.name).annotate(traced.signature.to_json())
@@ -239,7 +239,7 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
             try:
                 module.run(",".join(passes[: last + 1]))
             except InfeasiblePlanError as error:
-                misfit = error
+                infeasible = error
                 continue
         text = module.as_text().partition("func.func")[0]
         predicted = re.search(r"alpa\.predicted = \{.*?step_seconds = ([-+.\deE]+) :", text)
@@ -263,8 +263,8 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
             ],
         }
     if not best:
-        assert misfit is not None
-        raise misfit
+        assert infeasible is not None
+        raise infeasible
     return best
 
 

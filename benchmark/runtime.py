@@ -212,12 +212,12 @@ def program_seconds(
         steps: planned steps of few and of many micro-batches, each with its state and its batch.
     """
     from alpa_runtime.execution.actions import Accumulate, Run
-    from alpa_runtime.execution.program_merge import linearize
+    from alpa_runtime.execution.program_merge import merge_step
 
     found: list[tuple[int, list[float], list[float]]] = []
     for planned, state, batch in steps:
         count = planned.plan.num_micro_batches
-        actions = linearize(planned.plan).actions
+        actions = merge_step(planned.plan).actions
         programs = sum(isinstance(a, Run | Accumulate) for a in actions)
         step = planned.load()
         index = [info.kind for info in planned.plan.inputs].index("batch")

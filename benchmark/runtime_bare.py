@@ -25,7 +25,7 @@ from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.devices import mesh_on
 from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
-from alpa_runtime.execution.point_to_point import Wires
+from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.program_merge import merge_programs, remote_parts, worker_step
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
@@ -163,7 +163,9 @@ class Turns:
             backend=self._backend,
             progress=None,
             ends=Ends(
-                remote_parts(plan, share, placement, rank), own, Wires(_NoTransport(), _raise)
+                remote_parts(plan, share, placement, rank),
+                own,
+                PointToPoint(_NoTransport(), _raise),
             ),
         )
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 
 from alpa_runtime import trees
 from alpa_runtime.argument_types import checks_types
-from alpa_runtime.calling_convention import CallForm
+from alpa_runtime.calling_convention import CallingConvention
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
@@ -38,7 +38,7 @@ class LoadedStep(Protocol):
     """What a loader asks of a step: a `ParallelStep` has it."""
 
     @property
-    def form(self) -> CallForm: ...
+    def form(self) -> CallingConvention: ...
 
     @property
     def plan(self) -> Plan: ...

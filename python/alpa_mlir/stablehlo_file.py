@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import jax.numpy
 from alpa_runtime import trees
-from alpa_runtime.calling_convention import Leaf
+from alpa_runtime.calling_convention import Aval
 from alpa_runtime.plan.tensor import numpy_name
 from jaxlib.mlir import ir
 
@@ -207,5 +207,5 @@ def _inputs(
     return tuple(result)
 
 
-def _leaf(port: Input | Output) -> Leaf:
-    return Leaf(port.name, port.shape, _jnp.dtype(port.dtype), port.shape, port.dtype)
+def _leaf(port: Input | Output) -> Aval:
+    return Aval(port.name, port.shape, _jnp.dtype(port.dtype), port.shape, port.dtype)

@@ -15,7 +15,7 @@ from alpa_runtime import trees
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.arrays import WholeArray
 from alpa_runtime.cache import CacheLike, chosen_folder
-from alpa_runtime.calling_convention import CallForm, positional
+from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tried import Tried, tried_text
@@ -164,7 +164,7 @@ class TracedStep:
             try:
                 chosen = planner.run()
             except InfeasiblePlanError as error:
-                raise infeasibility.explained(planner, error) from None
+                raise infeasibility.explain_infeasibility(planner, error) from None
         plan = replace(chosen.found.plan, tried=chosen.tried)
         result = PlannedStep(self.traced, plan, self.options).signed()
         if kept is not None:
@@ -204,7 +204,7 @@ class PlannedStep:
     options: Options
 
     @property
-    def form(self) -> CallForm:
+    def form(self) -> CallingConvention:
         """How the plan is called."""
         return self.traced.form_for(self.plan.num_micro_batches, self.plan.added_inputs)
 

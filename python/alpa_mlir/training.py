@@ -33,7 +33,7 @@ from alpa_mlir.errors import (
 )
 
 
-class CarriedStep:
+class StatefulStep:
     """Called with the state and the batch, gives the next state and the other results by name.
 
     Which result is the next value of which part of the state the plan says; what no result
@@ -46,7 +46,7 @@ class CarriedStep:
             them.
 
     Example:
-        >>> carried = CarriedStep(alpa_mlir.load("my_plan"))        # doctest: +SKIP
+        >>> carried = StatefulStep(alpa_mlir.load("my_plan"))        # doctest: +SKIP
         >>> state, batch = carried.split((state, batch))            # doctest: +SKIP
         >>> state, results = carried(state, *batch)                 # doctest: +SKIP
         >>> results                                                 # doctest: +SKIP

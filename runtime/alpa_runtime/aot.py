@@ -22,7 +22,7 @@ from alpa_runtime.execution.compilation import (
     stage_jobs,
 )
 from alpa_runtime.execution.executor import action_jobs, donations
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.binaries import Binary, key_of, write_binaries
@@ -102,7 +102,7 @@ def compile_ahead(
     folder = Path(folder)
     plan = Plan.load(folder)
     targets = [_target_of(plan, mesh, target) for mesh in plan.meshes]
-    step = linearize(plan)
+    step = merge_step(plan)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
     stages = stage_jobs(plan, donations(plan, step, donate_state), sums_of(step))

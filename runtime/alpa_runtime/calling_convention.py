@@ -26,7 +26,7 @@ _jax: Any = jax
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Aval:
     """One array of an argument or a result as JAX sees it.
 
     Attributes:
@@ -51,11 +51,11 @@ def is_typed_key(aval: Any) -> bool:
     return bool(_jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key))
 
 
-def make_leaf(name: str, aval: Any) -> Leaf:
+def make_aval(name: str, aval: Any) -> Aval:
     """Describe an abstract array; a typed PRNG key is described by its data too."""
     shape = tuple(aval.shape)
     if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.extended):
-        return Leaf(name, shape, aval.dtype, shape, str(np.dtype(aval.dtype)))
+        return Aval(name, shape, aval.dtype, shape, str(np.dtype(aval.dtype)))
     if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key):
         raise TraceError(f"the dtype {aval.dtype} has no array form", where=name)
     impl: list[str] = []
@@ -65,7 +65,7 @@ def make_leaf(name: str, aval: Any) -> Leaf:
         return _jax.random.key_data(key)
 
     array = _jax.eval_shape(data, aval)
-    return Leaf(name, shape, aval.dtype, tuple(array.shape), str(array.dtype), impl[0])
+    return Aval(name, shape, aval.dtype, tuple(array.shape), str(array.dtype), impl[0])
 
 
 jnp: Any = jax.numpy
@@ -73,7 +73,7 @@ _NAME = re.compile(r"[^\W\d]\w*")  # With which the name of an argument's leaf b
 
 
 @dataclass(frozen=True)
-class CallForm:
+class CallingConvention:
     """Trees and arrays of a step's arguments and results.
 
     Attributes:
@@ -91,8 +91,8 @@ class CallForm:
     num_micro_batches: int
     in_tree: Any
     out_tree: Any
-    in_leaves: tuple[Leaf, ...] = field(repr=False)
-    out_leaves: tuple[Leaf, ...] = field(repr=False)
+    in_leaves: tuple[Aval, ...] = field(repr=False)
+    out_leaves: tuple[Aval, ...] = field(repr=False)
     batches: tuple[bool, ...] = field(repr=False)
     static: tuple[StaticArgument, ...] = ()
     added: tuple[InputInfo, ...] = ()
@@ -201,7 +201,7 @@ class CallForm:
     def to_info(self, donate_state: bool) -> CallInfo:
         """What a plan keeps of it."""
 
-        def keys(leaves: Sequence[Leaf]) -> dict[int, str]:
+        def keys(leaves: Sequence[Aval]) -> dict[int, str]:
             return {i: leaf.key_impl for i, leaf in enumerate(leaves) if leaf.key_impl}
 
         return CallInfo(
@@ -214,7 +214,7 @@ class CallForm:
         )
 
     @classmethod
-    def from_plan(cls, plan: Plan, arguments: Any = None, result: Any = None) -> CallForm:
+    def from_plan(cls, plan: Plan, arguments: Any = None, result: Any = None) -> CallingConvention:
         """The form of a loaded plan.
 
         Args:
@@ -289,7 +289,7 @@ def positional(
     return tuple(found)
 
 
-def typed_value(value: Any, leaf: Leaf) -> Any:
+def typed_value(value: Any, leaf: Aval) -> Any:
     """A value of the plan as the caller has it: key data become keys again."""
     if not leaf.key_impl:
         return value
@@ -324,13 +324,13 @@ def _decode(plan: Plan, what: str, value: Any, examples: list[Any]) -> Any:
         raise PlanMismatchError(str(error), where=where, fix="save the plan again") from None
 
 
-def _leaf(info: Any, key_impl: str | None) -> Leaf:
+def _leaf(info: Any, key_impl: str | None) -> Aval:
     try:
         dtype = jnp.dtype(info.dtype)
     except TypeError:
         raise PlanMismatchError(f"dtype {info.dtype!r} is unknown", where=info.name) from None
     if key_impl is None:
-        return Leaf(info.name, info.shape, dtype, info.shape, info.dtype)
+        return Aval(info.name, info.shape, dtype, info.shape, info.dtype)
     data = _jax.ShapeDtypeStruct(info.shape, dtype)
     key = _jax.eval_shape(partial(_jax.random.wrap_key_data, impl=key_impl), data)
-    return Leaf(info.name, key.shape, key.dtype, info.shape, info.dtype, key_impl)
+    return Aval(info.name, key.shape, key.dtype, info.shape, info.dtype, key_impl)

@@ -9,7 +9,7 @@ from typing import Any
 
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.cache import CacheLike
-from alpa_runtime.calling_convention import CallForm, positional
+from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.checkpoint.restore import StateTarget
 from alpa_runtime.errors import DevicesError
 from alpa_runtime.execution.loaded_plan import LoadedPlan
@@ -29,7 +29,7 @@ Progress = Callable[[int, int, str], None]
 class ParallelStep:
     """A step on its devices: called like the function it was made from."""
 
-    form: CallForm = field(repr=False)
+    form: CallingConvention = field(repr=False)
     loaded: LoadedPlan | DistributedPlan = field(repr=False)
 
     @property
@@ -170,7 +170,7 @@ def load(
         >>> state, loss = step(state, batch)             # doctest: +SKIP
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-    form = CallForm.from_plan(plan, arguments, result)
+    form = CallingConvention.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
     loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)

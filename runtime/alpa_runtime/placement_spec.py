@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from alpa_runtime import trees
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.calling_convention import CallForm, typed_value
+from alpa_runtime.calling_convention import CallingConvention, typed_value
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, OutputInfo
 from alpa_runtime.plan.program import (
@@ -54,7 +54,7 @@ class Places(Protocol):
         ...
 
 
-def input_placement(form: CallForm, plan: Plan) -> tuple[Any, ...]:
+def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
     """A tree of `PlacementSpec`s for each argument; None for static ones."""
     found: dict[int, dict[int, TensorSpec]] = {}
     for program in plan.programs:
@@ -66,7 +66,7 @@ def input_placement(form: CallForm, plan: Plan) -> tuple[Any, ...]:
     return with_static(form, trees.unflatten(form.in_tree, specs))
 
 
-def output_placement(form: CallForm, plan: Plan) -> Any:
+def output_placement(form: CallingConvention, plan: Plan) -> Any:
     """A tree of `PlacementSpec`s like the result."""
     found: dict[int, dict[int, TensorSpec]] = {}
     for program in plan.programs:
@@ -80,7 +80,7 @@ def output_placement(form: CallForm, plan: Plan) -> Any:
     return trees.unflatten(form.out_tree, specs)
 
 
-def with_static(form: CallForm, dynamic: Sequence[Any], static: Sequence[Any] = ()) -> Any:
+def with_static(form: CallingConvention, dynamic: Sequence[Any], static: Sequence[Any] = ()) -> Any:
     """All arguments in order: those of the step, and Python values between them.
 
     Args:
@@ -97,7 +97,9 @@ def with_static(form: CallForm, dynamic: Sequence[Any], static: Sequence[Any] = 
     return tuple(result)
 
 
-def placed_arguments(form: CallForm, plan: Plan, loaded: Places, args: Sequence[Any]) -> Any:
+def placed_arguments(
+    form: CallingConvention, plan: Plan, loaded: Places, args: Sequence[Any]
+) -> Any:
     """What `ParallelStep.place` returns."""
     flat = form.flatten_args(*args)
     values = trees.leaves(form.dynamic(args))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_runtime import trees
-from alpa_runtime.calling_convention import CallForm, Leaf
+from alpa_runtime.calling_convention import Aval, CallingConvention
 from alpa_runtime.checkpoint.restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError
 from alpa_runtime.plan import Plan
@@ -25,7 +25,7 @@ class StateLeaf:
     """
 
     name: str
-    leaf: Leaf
+    leaf: Aval
     inputs: tuple[int, ...]
     rows: tuple[int, ...]
 
@@ -78,7 +78,7 @@ class StepBatch:
     name: str
     tree: Any
     several: bool
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Aval, ...]
     inputs: tuple[int | None, ...]
 
     def flatten(self, batch: Any) -> list[Any]:
@@ -104,7 +104,7 @@ class StepBatch:
         return leaves
 
 
-def step_batch(form: CallForm, plan: Plan) -> StepBatch:
+def step_batch(form: CallingConvention, plan: Plan) -> StepBatch:
     """The batch that a step takes."""
     numbers, tree, count = _arguments(form, batches=True)
     members = groups(plan.inputs)
@@ -126,7 +126,7 @@ def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[list[int]]
     return found
 
 
-def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any, int]:
+def _arguments(form: CallingConvention, *, batches: bool) -> tuple[list[int], Any, int]:
     """Leaf numbers, tree and number of those arguments that are batches, or of the others."""
     arguments: tuple[Any, ...] = trees.unflatten(form.in_tree, range(form.in_tree.num_leaves))
     is_batch = form.batches
@@ -137,7 +137,7 @@ def _arguments(form: CallForm, *, batches: bool) -> tuple[list[int], Any, int]:
     return numbers, tree, len(chosen)
 
 
-def step_state(form: CallForm, plan: Plan) -> StepState:
+def step_state(form: CallingConvention, plan: Plan) -> StepState:
     """The state that a step takes.
 
     Example:

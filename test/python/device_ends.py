@@ -1,4 +1,4 @@
-"""Ends of device transports in this process, for tests: carriers as they are, on CPU devices."""
+"""Ends of device transports in this process, for tests: real device backends, on CPU devices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from alpa_runtime.transport import connect_in_process
 from alpa_runtime.transport.device import DeviceTransport, connect_devices
 from alpa_runtime.transport.interface import description
-from alpa_runtime.transport.nccl import NcclCarrier
-from alpa_runtime.transport.nixl import _MODULES, NixlCarrier
+from alpa_runtime.transport.nccl import NcclBackend
+from alpa_runtime.transport.nixl import _MODULES, NixlBackend
 
 BYTES = np.dtype(np.uint8)
 HAS_NIXL = any(find_spec(name) is not None for name in _MODULES)
@@ -26,18 +26,18 @@ KINDS = [
 ORDINALS = {device: device for device in range(fake_cupy.DEVICES)}
 
 
-def carrier(kind: str):
-    """A carrier of all devices; CuPy is the one of `fake_cupy`."""
+def backend(kind: str):
+    """A device backend of all devices; CuPy is the one of `fake_cupy`."""
     if kind == "nixl":
-        return NixlCarrier("cpu", ORDINALS)
-    return NcclCarrier(ORDINALS)
+        return NixlBackend("cpu", ORDINALS)
+    return NcclBackend(ORDINALS)
 
 
 class Ends:
     """Connected ends; rank r has devices r, r + size, ..
 
     Args:
-        has: kinds of carriers of each rank.
+        has: kinds of device backends of each rank.
     """
 
     def __init__(self, *has: list[str]) -> None:
@@ -46,7 +46,7 @@ class Ends:
         self.errors: list[list[BaseException]] = [[] for _ in has]
         with ThreadPoolExecutor(self.size) as pool:
             self.device: list[DeviceTransport] = list(
-                pool.map(lambda e: connect_devices(e, self.size, has[e.rank], carrier), self.host)
+                pool.map(lambda e: connect_devices(e, self.size, has[e.rank], backend), self.host)
             )
         for end, errors in zip(self.device, self.errors, strict=True):
             end.watch(errors.append)
@@ -120,6 +120,6 @@ def bytes_of(block) -> bytes:
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch):
-    """What carriers import is the CuPy of `fake_cupy`."""
+    """What device backends import is the CuPy of `fake_cupy`."""
     for name, module in fake_cupy.modules().items():
         monkeypatch.setitem(sys.modules, name, module)

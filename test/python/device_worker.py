@@ -9,7 +9,7 @@ import fake_cupy
 from alpa_runtime.execution import point_to_point
 from alpa_runtime.hosts.process import HostProcess
 from alpa_runtime.hosts.worker_main import main
-from alpa_runtime.transport import device_backend
+from alpa_runtime.transport import device
 
 
 class DeviceHost(HostProcess):
@@ -45,6 +45,6 @@ class DeviceHost(HostProcess):
 if __name__ == "__main__":
     fake_cupy.install()
     point_to_point.LEAST_DEVICE_BYTES = 1
-    device_backend.CARRIERS = {"nccl": ("cpu",), "nixl": ("cpu",)}
+    device.DEVICE_BACKENDS = {"nccl": ("cpu",), "nixl": ("cpu",)}
     numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
     main(*numbers, "--die-with-parent" in sys.argv, DeviceHost("127.0.0.1"))

@@ -1,4 +1,4 @@
-"""CuPy as far as carriers call it, on memory of the host: GPUs that every machine has.
+"""CuPy as far as device backends call it, on memory of the host: GPUs that every machine has.
 
 Streams are threads. A communicator has two ranks, in one process or in two. As NCCL's, it knows no
 tags: what one rank sends goes to what the other one receives next, and neither is done before the

@@ -20,7 +20,7 @@ from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.execution.actions import Accumulate, Copy, Place, Reshard, Run, Zero
 from alpa_runtime.execution.compilation import check_memory, check_peaks, compiled_peaks, part_of
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.plan import Plan
 
 ONE = {"first": (1, 1), "second": (1, 1)}
@@ -258,7 +258,7 @@ def test_plan_that_does_not_fit(saved):
 @pytest.mark.parametrize("meshes", [ONE, {"first": (1, 2), "second": (2, 2)}])
 def test_peaks_are_those_of_live_values(schedule, meshes):
     plan = handmade.as_plan(*handmade.two_stages(3, schedule, **meshes))
-    step = linearize(plan)
+    step = merge_step(plan)
 
     def size(v):
         part = part_of(step.values[v].tensor, plan.meshes[step.values[v].mesh])
@@ -316,7 +316,7 @@ def test_loading_refuses_what_does_not_fit(monkeypatch):
     step = load(plan)
     mesh = jax.sharding.Mesh(jax.devices()[:1], "x")
     assert compilation.device_limits({0: mesh}) == {}
-    linear, programs = linearize(plan), step._bound.stages
+    linear, programs = merge_step(plan), step._bound.stages
     for limit, fits in ((1 << 30, True), (3000, False)):
         monkeypatch.setattr(compilation, "device_limits", lambda m, n=limit: dict.fromkeys(m, n))
         if fits:

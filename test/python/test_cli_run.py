@@ -20,7 +20,7 @@ import pytest
 from alpa_mlir import cli
 from alpa_mlir.cli.random_inputs import callable_plan, random_batch, random_state
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.training import CarriedStep
+from alpa_mlir.training import StatefulStep
 from cli_entries import STEP
 from source_paths import PYTHONPATH
 
@@ -225,7 +225,7 @@ def test_every_form_of_input_gets_values(tmp_path):
     for plan in (planned.plan, dataclasses.replace(planned.plan, call=None)):
         loaded = alpa_mlir.load(callable_plan(plan))
         if plan.call is None:
-            carried = CarriedStep(loaded)
+            carried = StatefulStep(loaded)
             assert [leaf.shape for leaf in jax.tree.leaves(random_batch(loaded))]
             assert carried.num_batches == 1
             continue
@@ -236,7 +236,7 @@ def test_every_form_of_input_gets_values(tmp_path):
         assert int(made["n"]) == 0
         assert set(np.unique(drawn["i"])) <= {0, 1}
         assert drawn["b"].dtype == bool
-        carried = CarriedStep(loaded)
+        carried = StatefulStep(loaded)
         after, results = carried(made, drawn)
         assert int(after["n"]) == 1
         assert list(results) == ["result[1]", "result[2]", "result[3]"]
@@ -251,7 +251,7 @@ def test_arguments_and_results_in_any_order():
     function = alpa_mlir.parallelize(
         step, cluster="cpu-test", batch_argnums=1, static_argnums=0, donate_state=False
     )
-    carried = CarriedStep(function.compile(*arguments), {0: 2})
+    carried = StatefulStep(function.compile(*arguments), {0: 2})
     state, batch = carried.split(arguments[1:])
     want_w, want_bias = arguments[2], arguments[3]
     for _ in range(3):

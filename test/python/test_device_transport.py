@@ -14,11 +14,11 @@ import pytest
 from alpa_mlir.errors import TransportError
 from alpa_runtime.transport import device
 from alpa_runtime.transport.device import (
-    CARRIERS,
     CHOICES,
+    DEVICE_BACKENDS,
     check_choice,
-    find_carriers,
-    make_carrier,
+    find_device_backends,
+    make_device_backend,
 )
 from device_ends import KINDS, Ends, Numbers, bytes_of, cupy, eventually  # noqa: F401
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ SECONDS = 20
 
 @pytest.fixture
 def ends():
-    """Makes connected ends that have these kinds of carriers; they are closed after the test."""
+    """Makes connected ends that have these device backends; they are closed after the test."""
     made: list[Ends] = []
 
     def make(*has):
@@ -379,20 +379,20 @@ def test_ends_agree_on_what_both_have(ends):
     three = ends(["nccl"], [], ["nccl"])
     reached = [[end.reaches(peer) for peer in range(3)] for end in three.device]
     assert reached == [[False, False, True], [False] * 3, [True, False, False]]
-    assert three.device[0].carrier_of(2) == "nccl"
+    assert three.device[0].backend_of(2) == "nccl"
     three.open((0, 2))
     three.send((0, 2), 1, filled(1))
     assert bytes_of(three.receive((0, 2), 1, (1000,)))[0] == 1
 
 
 def test_choices():
-    assert ("auto", "host", *CARRIERS) == CHOICES
+    assert ("auto", "host", *DEVICE_BACKENDS) == CHOICES
     with pytest.raises(TransportError, match="device_transport 'ib', expected one of auto, host,"):
         check_choice("ib")
     with pytest.raises(TransportError, match=r"nccl moves memory of gpu devices, .* cpu "):
-        find_carriers("nccl", "cpu")
-    assert find_carriers("host", "gpu") == find_carriers("auto", "cpu") == ()
-    assert find_carriers("auto", "gpu")[0] == "nccl"
+        find_device_backends("nccl", "cpu")
+    assert find_device_backends("host", "gpu") == find_device_backends("auto", "cpu") == ()
+    assert find_device_backends("auto", "gpu")[0] == "nccl"
 
 
 def test_what_is_not_installed_names_its_extra(monkeypatch):
@@ -400,11 +400,11 @@ def test_what_is_not_installed_names_its_extra(monkeypatch):
     for name in ("nixl", "nixl_cu12", "nixl_cu13"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TransportError, match=r"NCCL: CuPy cannot .*'alpa-mlir\[nccl\]'"):
-        make_carrier("nccl", "gpu", {0: 0})
+        make_device_backend("nccl", "gpu", {0: 0})
     with pytest.raises(TransportError, match=r"NIXL: NIXL cannot .*'alpa-mlir\[nixl\]'"):
-        make_carrier("nixl", "cpu", {0: 0})
+        make_device_backend("nixl", "cpu", {0: 0})
     for name, module in fake_cupy.modules(available=False).items():
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(TransportError, match="CuPy does not find NCCL's library"):
-        make_carrier("nccl", "gpu", {0: 0})
-    assert find_carriers("auto", "gpu") == ()
+        make_device_backend("nccl", "gpu", {0: 0})
+    assert find_device_backends("auto", "gpu") == ()

@@ -9,7 +9,7 @@ from alpa_runtime.execution import program_merge as linear_module
 from alpa_runtime.execution.actions import Accumulate, Copy, Run, Value, Zero, fold_sums
 from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.plan.tensor import TensorSpec
 
 SCALAR = TensorSpec((), "float32", ())
@@ -92,7 +92,7 @@ def test_the_same_bits_as_with_sums_of_their_own(schedule, meshes, monkeypatch):
     for folds in (True, False):
         if not folds:
             monkeypatch.setattr(linear_module, "fold_sums", lambda actions, values, kept: actions)
-        actions = linearize(plan).actions
+        actions = merge_step(plan).actions
         assert any(isinstance(a, Accumulate) for a in actions) != folds
         found.append([np.asarray(x) for x in load(plan)(arguments)])
     for one, other in zip(*found, strict=True):
@@ -102,7 +102,7 @@ def test_the_same_bits_as_with_sums_of_their_own(schedule, meshes, monkeypatch):
 def test_sums_stay_in_their_buffers():
     """All that is added to is given away, zeros too, so that nothing is copied."""
     plan = handmade.as_plan(*handmade.two_stages(3))
-    step = linearize(plan)
+    step = merge_step(plan)
     pairs = donations(plan, step, False)
     runs = [a for a in step.actions if isinstance(a, Run) and a.sums]
     assert {(a.stage, a.function) for a in runs} == {(0, "backward"), (1, "backward")}

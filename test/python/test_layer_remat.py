@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import MethodError, PipeshardParallel, automatic_remat, manual_remat
-from alpa_mlir.trace.layer_markers import is_mark
+from alpa_mlir.trace.layer_markers import is_layer_marker
 from alpa_runtime.jax_internals import params_of
 
 CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
@@ -40,7 +40,7 @@ def parts_of(fun, args):
     jaxpr = jax.make_jaxpr(fun)(*args).jaxpr
     found = []
     for eqn in jaxpr.eqns:
-        if not is_mark(eqn):
+        if not is_layer_marker(eqn):
             assert is_part(eqn), eqn.primitive
             inner = params_of(eqn)["jaxpr"].eqns
             found.append(sum(e.primitive.name == "dot_general" for e in inner))

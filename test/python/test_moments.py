@@ -11,7 +11,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.execution.point_to_point import Wires
+from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.reshard_part import Outgoing
 from alpa_runtime.transport import connection, device, mailbox, make_transport
 from alpa_runtime.transport.in_process import connect_in_process
@@ -88,7 +88,7 @@ def test_channels_that_cannot_be_opened_are_given_up(monkeypatch):
     ends.close()
 
 
-def test_carriers_are_given_up_if_another_end_is_gone():
+def test_device_backends_are_given_up_if_another_end_is_gone():
     class Given:
         kind = "nccl"
 
@@ -118,7 +118,7 @@ def test_a_send_that_is_asked_for_behind_the_end_of_its_worker():
     """Programs that are given its buffer wait for it."""
     host, _ = connect_in_process(2)
     failures = []
-    wires = Wires(host, failures.append)
+    wires = PointToPoint(host, failures.append)
     send = wires.sender(0, Outgoing(1, 0, 0, 1, (0, 1)), (4,), np.dtype("float32"))
     (sender,) = wires._senders.values()
     host.close()

@@ -18,7 +18,7 @@ from alpa_runtime.hosts import rpc as process_calls
 from alpa_runtime.hosts import threads, watchdog
 from alpa_runtime.hosts.framing import MessageStream
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup
-from alpa_runtime.hosts.rpc import Calls, Streams
+from alpa_runtime.hosts.rpc import RpcClient, Streams
 from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.messages import StepReply
 from alpa_runtime.placement import Placement
@@ -79,7 +79,7 @@ def test_a_driver_that_was_stopped_calls_nobody_frozen(monkeypatch):
     """The answer has come, and the thread that reads it has not run yet."""
     clock = 100.0
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock))
-    group, looking = Group(1, Limits(frozen_seconds=5)), watchdog.Watch()
+    group, looking = Group(1, Limits(frozen_seconds=5)), watchdog.Watchdog()
     group.answers[0] = answer = Answer()
     looking.look(group)
     clock += 1000
@@ -101,7 +101,7 @@ def test_a_driver_that_was_stopped_calls_nobody_frozen(monkeypatch):
 def calls():
     """A driver's end, and the streams of the process."""
     pairs = socket.socketpair(), socket.socketpair()
-    made = Calls(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
+    made = RpcClient(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
     there = [MessageStream(far) for _, far in pairs]
     yield made, *there
     made.end()
@@ -121,7 +121,7 @@ def test_a_process_that_ends_before_its_driver_listens(monkeypatch):
     pairs = socket.socketpair(), socket.socketpair()
     for _, far in pairs:
         far.close()
-    made = Calls(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
+    made = RpcClient(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
     for beside in (False, True):
         with pytest.raises(WorkerLostError, match="worker process 7: it ended"):
             made.send("step", (), beside=beside).result(SECONDS)

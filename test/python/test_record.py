@@ -14,7 +14,7 @@ import zoo
 from alpa_mlir import ArgumentMismatchError, PipeshardParallel
 from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.placement import Placement
 from alpa_runtime.step_trace import Recording, StepTrace
@@ -114,7 +114,7 @@ def test_this_process(plan, tmp_path):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
     (events,) = recording.trace.events
-    linear = linearize(plan)
+    linear = merge_step(plan)
     actions = [
         a
         for a in linear.actions

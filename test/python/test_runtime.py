@@ -11,7 +11,7 @@ from alpa_runtime.devices import use_virtual_devices
 from alpa_runtime.execution.actions import Accumulate, Copy, Run
 from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from handmade import flat
 
 MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1)), ((4, 1), (1, 4))]
@@ -99,7 +99,7 @@ def test_host_batch_may_be_overwritten_after_the_call():
 
 def test_linear_step_folds_accumulations_and_donates():
     plan = handmade.as_plan(*handmade.two_stages(4))
-    linear = linearize(plan)
+    linear = merge_step(plan)
     assert not [a for a in linear.actions if isinstance(a, Accumulate)]
     runs = [a for a in linear.actions if isinstance(a, Run) and a.micro_batch is not None]
     assert {(a.stage, a.function, a.sums) for a in runs} == {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from alpa_mlir import errors
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.plan import Plan
 
 
@@ -166,7 +166,7 @@ def test_contradicting_tables(good, edit, message):
     plan, modules = copy.deepcopy(good)
     edit(plan, modules)
     with pytest.raises(errors.PlanMismatchError, match=message):
-        linearize(handmade.as_plan(plan, modules))
+        merge_step(handmade.as_plan(plan, modules))
 
 
 MODULE_CASES = [

@@ -12,7 +12,7 @@ import pytest
 from alpa_mlir import errors
 from alpa_runtime.execution.actions import Accumulate, Copy, Reshard, Zero
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from reshard_plans import STRATEGIES
 
 
@@ -32,7 +32,7 @@ def test_equals_single_device(micro_batches, strategy):
 
 def test_actions_of_sums(good):
     """The first mesh adds the others' parts to its own, in order, and hands the sum back."""
-    linear = linearize(handmade_sums.as_plan(*good))
+    linear = merge_step(handmade_sums.as_plan(*good))
     zeros = [a.values for a in linear.actions if isinstance(a, Zero)]
     assert [len(values) for values in zeros] == [1, 2, 1, 1]  # The first is the plan's own.
     assert len([a for a in linear.actions if isinstance(a, Reshard)]) == 4
@@ -127,7 +127,7 @@ def test_wrong_programs_are_named(good, edit, message):
     fields, modules = copy.deepcopy(good)
     edit(fields)
     with pytest.raises(errors.PlanMismatchError, match=message):
-        linearize(handmade_sums.as_plan(fields, modules))
+        merge_step(handmade_sums.as_plan(fields, modules))
 
 
 def steps(index, *lines):
@@ -161,7 +161,7 @@ def test_wrong_transfers_are_named(good, edit, message):
     fields, modules = copy.deepcopy(good)
     edit(fields)
     with pytest.raises(errors.PlanMismatchError, match=message):
-        linearize(handmade_sums.as_plan(fields, modules))
+        merge_step(handmade_sums.as_plan(fields, modules))
 
 
 def test_transfers_that_change_the_tensor_are_named(good):
@@ -170,4 +170,4 @@ def test_transfers_that_change_the_tensor_are_named(good):
     other = dataclasses.replace(first.target, dtype="float16")
     changed = (dataclasses.replace(first, target=other), *plan.reshards[1:])
     with pytest.raises(errors.PlanMismatchError, match=r"reshards\[0\]: makes float16"):
-        linearize(dataclasses.replace(plan, reshards=changed))
+        merge_step(dataclasses.replace(plan, reshards=changed))

@@ -49,8 +49,8 @@ def test_zoo(name):
             assert item.shape[0] == 8
         else:
             assert item.carried_by is not None
-            carrier = signature.outputs[item.carried_by]
-            assert carrier.name == item.name.replace("state", "result[0]", 1)
+            device_backend = signature.outputs[item.carried_by]
+            assert device_backend.name == item.name.replace("state", "result[0]", 1)
     assert signature == Signature.from_json(signature.to_json())
     assert set(json.loads(signature.to_json())) == {"name", "inputs", "outputs"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from alpa_runtime.execution import point_to_point as wires_module
 from alpa_runtime.execution.plan_checks import held_boxes
-from alpa_runtime.execution.point_to_point import Wires, is_carried
+from alpa_runtime.execution.point_to_point import PointToPoint, is_carried
 from alpa_runtime.execution.reference_reshard import execute
 from alpa_runtime.execution.reshard_part import CopyTile, Incoming, Outgoing, reshard_part
 from alpa_runtime.execution.transfers import bind_shards
@@ -18,7 +18,7 @@ from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import connect_devices
 from alpa_runtime.transport.in_process import connect_in_process
-from device_ends import Ends, carrier, cupy, eventually, is_quiet  # noqa: F401
+from device_ends import Ends, backend, cupy, eventually, is_quiet  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_plans import STRATEGIES, reshard
@@ -31,7 +31,7 @@ def run(info: ReshardInfo, meshes, owners, values, has=None) -> dict[int, list[n
     """The shards on the target's devices after each of some copies of `values`.
 
     Args:
-        has: the carriers of each worker, if devices reach each other.
+        has: the device backends of each worker, if devices reach each other.
     """
     size = max(owners.values()) + 1
     ends = connect_in_process(size)
@@ -42,8 +42,8 @@ def run(info: ReshardInfo, meshes, owners, values, has=None) -> dict[int, list[n
         own = {n: jax.devices()[n] for n, owner in owners.items() if owner == rank}
         part = reshard_part(info, owners, rank, itemsize)
         errors: list[BaseException] = []
-        device = None if has is None else connect_devices(ends[rank], size, has[rank], carrier)
-        wires = Wires(ends[rank], errors.append, device)
+        device = None if has is None else connect_devices(ends[rank], size, has[rank], backend)
+        wires = PointToPoint(ends[rank], errors.append, device)
         send, finish, reads, targets = bind_shards(info, meshes, part, own, wires)
         wires.open(own)
         if has is not None and all(has) and is_carried(values[0].dtype):
@@ -97,12 +97,12 @@ def small_messages(monkeypatch):
     monkeypatch.setattr(wires_module, "LEAST_DEVICE_BYTES", 1)
 
 
-# What the workers of a transfer have: nothing, the same carrier, or only some of them one.
-CARRIERS = [None, [["nccl"]] * 4, [["nccl"], ["nccl"], [], ["nccl"]]]
+# What the workers of a transfer have: nothing, the same device backend, or only some of them.
+DEVICE_BACKENDS = [None, [["nccl"]] * 4, [["nccl"], ["nccl"], [], ["nccl"]]]
 IDS = ["host", "devices", "some devices"]
 
 
-@pytest.mark.parametrize("has", CARRIERS, ids=IDS)
+@pytest.mark.parametrize("has", DEVICE_BACKENDS, ids=IDS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_every_pair_of_shardings(has, data):
@@ -118,7 +118,7 @@ def test_every_pair_of_shardings(has, data):
     check(info, meshes, owners, values, has)
 
 
-@pytest.mark.parametrize("has", CARRIERS[:2], ids=IDS[:2])
+@pytest.mark.parametrize("has", DEVICE_BACKENDS[:2], ids=IDS[:2])
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "int8", "complex64", "int4"])
 def test_types_scalars_and_nothing(dtype, has):
     meshes = mesh_of((1, 2), 0), mesh_of((2, 2), 4)
@@ -129,7 +129,7 @@ def test_types_scalars_and_nothing(dtype, has):
         check(info, meshes, owners, [np.ones(shape, jax.numpy.dtype(dtype))], has)
 
 
-@pytest.mark.parametrize("has", CARRIERS, ids=IDS)
+@pytest.mark.parametrize("has", DEVICE_BACKENDS, ids=IDS)
 def test_chains_are_handed_on_in_pieces(has):
     """Over three workers; a fourth is reached by a send of its own."""
     meshes = MeshInfo((1,), ("x",), (0,)), MeshInfo((4,), ("x",), (4, 5, 6, 7))
@@ -162,7 +162,7 @@ def test_chains_are_handed_on_in_pieces(has):
 def test_small_messages_go_through_the_host(count, by_device, monkeypatch):
     monkeypatch.setattr(wires_module, "LEAST_DEVICE_BYTES", 1 << 16)
     two = Ends(["nccl"], ["nccl"])
-    wires = Wires(two.host[0], two.errors[0].append, two.device[0])
+    wires = PointToPoint(two.host[0], two.errors[0].append, two.device[0])
     wires.sender(0, Outgoing(0, 1, 0, 1, (0, 1)), (count,), np.dtype("float32"))
     assert bool(two.device[0]._peers[1].outlets) == by_device
     assert bool(wires._senders) != by_device
@@ -184,11 +184,11 @@ def test_a_worker_gets_data_once():
     ]
     # Eight quarters of halves arrive; each worker of the target sends the other its four.
     assert len(messages) == 16
-    for has in CARRIERS:
+    for has in DEVICE_BACKENDS:
         check(info, meshes, owners, [np.arange(8, dtype=np.float32)], has)
 
 
-@pytest.mark.parametrize("has", CARRIERS[:2], ids=IDS[:2])
+@pytest.mark.parametrize("has", DEVICE_BACKENDS[:2], ids=IDS[:2])
 def test_received_memory_is_not_used_again_while_an_array_lives(has):
     meshes = mesh_of((1, 1), 0), mesh_of((1, 1), 4)
     tensor = TensorSpec((1 << 16,), "float32", ((),))

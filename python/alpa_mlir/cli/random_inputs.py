@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from alpa_runtime import trees
-from alpa_runtime.calling_convention import CallForm, Leaf
+from alpa_runtime.calling_convention import Aval, CallingConvention
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import CallInfo
@@ -35,7 +35,7 @@ def callable_plan(plan: Plan) -> Plan:
     may take classes of a library that is not imported. Neither matters to random values.
     """
     try:
-        CallForm.from_plan(plan)
+        CallingConvention.from_plan(plan)
         return plan
     except PlanMismatchError:
         pass
@@ -67,7 +67,7 @@ def random_state(step: ParallelStep, seed: int = 0) -> Any:
     return step.init(make, _jax.random.key(seed))
 
 
-def _state_leaf(leaf: Leaf, key: Any) -> Any:
+def _state_leaf(leaf: Aval, key: Any) -> Any:
     numpy: Any = _jax.numpy
     if leaf.key_impl:
         own = _jax.random.key(0, impl=leaf.key_impl)
@@ -88,7 +88,7 @@ def random_batch(step: ParallelStep, seed: int = 0) -> Any:
     return trees.unflatten(batch.tree, leaves)
 
 
-def _batch_leaf(leaf: Leaf, count: int, draw: np.random.Generator) -> Any:
+def _batch_leaf(leaf: Aval, count: int, draw: np.random.Generator) -> Any:
     numpy: Any = _jax.numpy
     shape = (leaf.shape[0] * count, *leaf.shape[1:])
     if leaf.key_impl:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from alpa_runtime.parallel_step import ParallelStep
     from alpa_runtime.worker_group import Hosts
 
-    from alpa_mlir.training import CarriedStep
+    from alpa_mlir.training import StatefulStep
 
 
 _SHOWN = 10
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
         jax_: Any = jax
         jax_.config.update("jax_enable_x64", True)
 
-    def load() -> CarriedStep:
+    def load() -> StatefulStep:
         return _load(options, source, hosts)
 
     go = _plainly if options.checkpoint is None else _with_checkpoints
@@ -205,11 +205,11 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     return Answer(text, fields)
 
 
-def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> CarriedStep:
+def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> StatefulStep:
     from alpa_runtime import parallel_step
 
     from alpa_mlir.cli.random_inputs import callable_plan
-    from alpa_mlir.training import CarriedStep
+    from alpa_mlir.training import StatefulStep
 
     own = None if source.entry is None else source.entry.function.options.workers
     if hosts is None and own is None:
@@ -223,7 +223,7 @@ def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> C
         loaded = source.planned.load(**given)
         arguments = source.entry.arguments
         static = {item.position: arguments[item.position] for item in loaded.form.static}
-    return CarriedStep(loaded, static)
+    return StatefulStep(loaded, static)
 
 
 def _check_devices(source: Source) -> None:
@@ -241,7 +241,7 @@ def _check_devices(source: Source) -> None:
 
 
 def _plainly(
-    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+    options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
     import jax
 
@@ -271,7 +271,7 @@ def _plainly(
 
 
 def _with_checkpoints(
-    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+    options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
     from alpa_runtime.checkpoint import latest_checkpoint
 
@@ -279,9 +279,9 @@ def _with_checkpoints(
 
     first = latest_checkpoint(options.checkpoint) or 0
     report = StepReport(first, options.steps, options.quiet)
-    steps: list[CarriedStep] = []
+    steps: list[StatefulStep] = []
 
-    def loaded() -> CarriedStep:
+    def loaded() -> StatefulStep:
         steps[:] = [load()]
         return steps[0]
 
@@ -308,7 +308,7 @@ def _with_checkpoints(
 
 
 def _first(
-    options: argparse.Namespace, source: Source, step: CarriedStep
+    options: argparse.Namespace, source: Source, step: StatefulStep
 ) -> tuple[Any, Iterator[tuple[Any, ...]]]:
     """The first state, and the batches; random ones where nobody gave any."""
     import itertools

@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_runtime.execution.program_merge import linearize
+    from alpa_runtime.execution.program_merge import merge_step
     from alpa_runtime.plan import Plan
 
     from alpa_mlir.simulator import simulate
 
     plan = Plan.load(options.plan)
-    linearize(plan)  # Refuses programs that contradict each other.
+    merge_step(plan)  # Refuses programs that contradict each other.
     timeline = simulate(plan, options.cluster, share_links=not options.own_links)
     text = timeline.as_text()
     if options.trace is not None:

@@ -123,9 +123,9 @@ def nccl() -> dict[str, Any]:
 
 def nixl() -> dict[str, Any]:
     """NIXL starts, with UCX; needs no GPU."""
-    from alpa_runtime.transport.nixl import NixlCarrier
+    from alpa_runtime.transport.nixl import NixlBackend
 
-    NixlCarrier("cpu", {0: 0}).invite(0)
+    NixlBackend("cpu", {0: 0}).invite(0)
     return {}
 
 

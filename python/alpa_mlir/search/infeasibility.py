@@ -15,7 +15,7 @@ _MOST_HOSTS = 64
 _GUESS = "; use more devices"
 
 
-def explained(planner: Planner, error: InfeasiblePlanError) -> InfeasiblePlanError:
+def explain_infeasibility(planner: Planner, error: InfeasiblePlanError) -> InfeasiblePlanError:
     """The error with the nearest changes that make a plan fit, each found by a search.
 
     Args:

@@ -172,20 +172,20 @@ class Planner:
 
     def _plan_best(self) -> Found:
         best: Found | None = None
-        misfit: AlpaError | None = None
+        infeasible: AlpaError | None = None
         for count, seconds in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
             if best is not None and best.seconds <= _TOLERANCE * seconds:
                 break
             try:
                 found = self.candidates.in_full(count, self.method)
             except _NOT_FOR_THIS_COUNT as error:
-                misfit = error
+                infeasible = error
                 continue
             if best is None or found.seconds < best.seconds:
                 best = found
         if best is None:
-            assert misfit is not None
-            raise misfit
+            assert infeasible is not None
+            raise infeasible
         return best
 
     # -- finalists ------------------------------------------------------------------------

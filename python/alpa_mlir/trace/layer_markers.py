@@ -36,7 +36,7 @@ def filled(closed: Any, call_body: CallBody) -> Any:
 
 
 def _is_bare(eqn: Any) -> bool:
-    return is_mark(eqn) and all(map(is_literal, eqn.invars))
+    return is_layer_marker(eqn) and all(map(is_literal, eqn.invars))
 
 
 def _has_bare(jaxpr: Any, call_body: CallBody) -> bool:
@@ -108,7 +108,7 @@ def layer_boundary(x: _T) -> _T:
         return _jax.lax.optimization_barrier(x)
 
 
-def is_mark(eqn: Any) -> bool:
+def is_layer_marker(eqn: Any) -> bool:
     """Whether an equation of a jaxpr is such a mark."""
     is_barrier = eqn.primitive.name == "optimization_barrier"
     return is_barrier and SCOPE in str(eqn.source_info.name_stack)

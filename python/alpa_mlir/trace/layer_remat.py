@@ -14,7 +14,7 @@ from alpa_runtime.jaxprs import Values, bind, is_literal
 
 from alpa_mlir.errors import MethodError
 from alpa_mlir.trace.dependencies import bodies
-from alpa_mlir.trace.layer_markers import filled, is_mark
+from alpa_mlir.trace.layer_markers import filled, is_layer_marker
 from alpa_mlir.trace.tagging import call_body
 from alpa_mlir.trace.tracing import known_positions
 
@@ -121,7 +121,7 @@ def _run_in_parts(closed: Any, args: Sequence[Any], starts: Sequence[int]) -> li
     needed = _needed_after(jaxpr, bounds)
     for first, end in pairwise(bounds):
         eqns = jaxpr.eqns[first:end]
-        while eqns and is_mark(eqns[0]):  # Marks stand between the parts.
+        while eqns and is_layer_marker(eqns[0]):  # Marks stand between the parts.
             values.write(eqns[0].outvars, bind(eqns[0], values.read(eqns[0].invars), debug))
             eqns = eqns[1:]
         made = {var for eqn in eqns for var in eqn.outvars}
@@ -158,7 +158,7 @@ def _needed_after(jaxpr: Any, bounds: Sequence[int]) -> dict[int, set[Any]]:
 
 
 def _at_marks(jaxpr: Any) -> list[int]:
-    return [place for place, eqn in enumerate(jaxpr.eqns) if is_mark(eqn)]
+    return [place for place, eqn in enumerate(jaxpr.eqns) if is_layer_marker(eqn)]
 
 
 def _balanced(jaxpr: Any, parts: int, eps: float) -> list[int]:

@@ -11,7 +11,7 @@ import jax.numpy
 from alpa_runtime import trees
 from alpa_runtime.jaxprs import bind, is_literal
 
-from alpa_mlir.trace.layer_markers import is_mark, layer_boundary
+from alpa_mlir.trace.layer_markers import is_layer_marker, layer_boundary
 from alpa_mlir.trace.tagging import call_body
 
 _jax: Any = jax
@@ -72,7 +72,7 @@ class StageCuts:
             pairs = [read(atom) for atom in eqn.invars]
             values, made_of = [value for value, _ in pairs], [origin for _, origin in pairs]
             body = call_body(eqn)
-            if is_mark(eqn):  # The stages of the followed plan count.
+            if is_layer_marker(eqn):  # The stages of the followed plan count.
                 results, of = values, made_of
             elif body is not None:
                 results, of = self._run(*body, values, made_of)

@@ -15,10 +15,10 @@ from typing import Any, Literal, cast
 import jax
 from alpa_runtime import trees
 from alpa_runtime.calling_convention import (
-    CallForm,
-    Leaf,
+    Aval,
+    CallingConvention,
     is_typed_key,
-    make_leaf,
+    make_aval,
     static_arguments,
 )
 from alpa_runtime.plan.interface import InputInfo, StaticArgument
@@ -136,8 +136,8 @@ class Traced:
     signature: Signature
     in_tree: Any
     out_tree: Any
-    in_leaves: tuple[Leaf, ...] = field(repr=False)
-    out_leaves: tuple[Leaf, ...] = field(repr=False)
+    in_leaves: tuple[Aval, ...] = field(repr=False)
+    out_leaves: tuple[Aval, ...] = field(repr=False)
     static: tuple[StaticArgument, ...]
     tagged_equations: int
     lowered: Any = field(repr=False)
@@ -149,11 +149,11 @@ class Traced:
         return self.lowered.as_text(debug_info=debug_info)
 
     @cached_property
-    def form(self) -> CallForm:
+    def form(self) -> CallingConvention:
         """How the step is called."""
         return self.form_for(1)
 
-    def form_for(self, count: int, added: tuple[InputInfo, ...] = ()) -> CallForm:
+    def form_for(self, count: int, added: tuple[InputInfo, ...] = ()) -> CallingConvention:
         """How a plan of the step is called.
 
         Args:
@@ -162,11 +162,11 @@ class Traced:
         """
         is_batch = tuple(item.kind == "batch" for item in self.signature.inputs)
 
-        def part(leaf: Leaf) -> Leaf:
+        def part(leaf: Aval) -> Aval:
             shapes = [(x[0] // count, *x[1:]) for x in (leaf.shape, leaf.data_shape)]
             return replace(leaf, shape=shapes[0], data_shape=shapes[1])
 
-        return CallForm(
+        return CallingConvention(
             self.signature.name,
             count,
             self.in_tree,
@@ -255,11 +255,11 @@ def trace(
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
     in_leaves = tuple(
-        make_leaf(names[owner] + trees.text(path[1:]), aval)
+        make_aval(names[owner] + trees.text(path[1:]), aval)
         for owner, (path, aval) in zip(owners, in_paths, strict=True)
     )
     out_paths, out_tree = trees.flatten_with_path(traced.out_info)
-    out_leaves = tuple(make_leaf("result" + trees.text(path), aval) for path, aval in out_paths)
+    out_leaves = tuple(make_aval("result" + trees.text(path), aval) for path, aval in out_paths)
 
     rows = _batch_rows(full, dynamic, given)
     facts = dependencies.result_facts(traced.jaxpr)
@@ -292,7 +292,7 @@ def trace(
         returned = {owners[leaf] for leaf in pairs} | set(carried or {})
         batches = _with_others(full, dynamic, batches, rows, returned)
 
-    def is_batch(leaf: Leaf, owner: int) -> bool:
+    def is_batch(leaf: Aval, owner: int) -> bool:
         return owner in batches and _rows_of(leaf) == rows
 
     inputs = tuple(

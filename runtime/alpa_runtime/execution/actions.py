@@ -113,7 +113,7 @@ Action = Place | Run | Zero | Reshard | Accumulate | Copy | Send | Exchange
 
 
 @dataclass(frozen=True)
-class LinearStep:
+class MergedStep:
     """A whole step, ready to be bound to devices.
 
     Attributes:
@@ -184,7 +184,7 @@ def makes_of(action: Action) -> tuple[int, ...]:
             return tuple(value for value, _, _ in action.sums)
 
 
-def sums_of(step: LinearStep) -> dict[tuple[int, str], tuple[int, ...]]:
+def sums_of(step: MergedStep) -> dict[tuple[int, str], tuple[int, ...]]:
     """For each (stage, function) that is run, to which outputs its runs add."""
     return {(a.stage, a.function): a.sums for a in step.actions if isinstance(a, Run)}
 
@@ -206,7 +206,7 @@ def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[
     return tuple(reversed(result))
 
 
-def in_one_process(step: LinearStep) -> LinearStep:
+def in_one_process(step: MergedStep) -> MergedStep:
     """The step where one process has all meshes: a copy is one action."""
     actions = [action for action in step.actions if not isinstance(action, Send)]
     kept = {value for result in step.results for value in result}

@@ -29,7 +29,7 @@ from alpa_runtime.execution.actions import (
     Accumulate,
     Copy,
     Exchange,
-    LinearStep,
+    MergedStep,
     Place,
     Reshard,
     Run,
@@ -396,7 +396,7 @@ class CompiledPeak:
 
 
 def compiled_peaks(
-    plan: Plan, step: LinearStep, programs: Mapping[tuple[int, str], int]
+    plan: Plan, step: MergedStep, programs: Mapping[tuple[int, str], int]
 ) -> list[CompiledPeak]:
     """The peak of each mesh, in the order of meshes.
 
@@ -493,7 +493,7 @@ def check_peaks(
 
 def check_memory(
     plan: Plan,
-    step: LinearStep,
+    step: MergedStep,
     programs: Mapping[tuple[int, str], Program],
     meshes: Mapping[int, Mesh],
 ) -> None:

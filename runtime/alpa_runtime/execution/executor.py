@@ -26,7 +26,7 @@ from alpa_runtime.execution.actions import (
     Action,
     Copy,
     Exchange,
-    LinearStep,
+    MergedStep,
     Place,
     Reshard,
     Run,
@@ -37,7 +37,7 @@ from alpa_runtime.execution.actions import (
 )
 from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
 from alpa_runtime.execution.host_shards import Cutter
-from alpa_runtime.execution.point_to_point import Ticket, Wires
+from alpa_runtime.execution.point_to_point import PointToPoint, Ticket
 from alpa_runtime.execution.recorder import Event, Recorder
 from alpa_runtime.execution.reshard_part import ReshardPart
 from alpa_runtime.execution.transfers import BoundPart, Move, bind_part, bind_reshard
@@ -48,7 +48,7 @@ from alpa_runtime.plan.tensor import TensorSpec
 MAX_IN_FLIGHT = 32
 
 
-class Flight:
+class ProgramsInFlight:
     """Keeps the number of started programs bounded: XLA's thread pool is finite.
 
     Attributes:
@@ -77,7 +77,7 @@ class Flight:
 
 
 def donations(
-    plan: Plan, step: LinearStep, donate_state: bool
+    plan: Plan, step: MergedStep, donate_state: bool
 ) -> dict[tuple[int, str], tuple[tuple[int, int], ...]]:
     """For each (stage, function): pairs (input, output) where the output takes the buffer.
 
@@ -122,7 +122,7 @@ def donations(
 
 
 def _carried_pairs(
-    plan: Plan, step: LinearStep, origin_arg: dict[int, int]
+    plan: Plan, step: MergedStep, origin_arg: dict[int, int]
 ) -> dict[tuple[int, str], dict[int, int]]:
     """Where a function reads a state argument and makes its next value: input to output."""
     next_value = {
@@ -141,7 +141,7 @@ def _carried_pairs(
     return pairs
 
 
-def action_jobs(plan: Plan, step: LinearStep) -> dict[int, Job]:
+def action_jobs(plan: Plan, step: MergedStep) -> dict[int, Job]:
     """The programs of those actions that are neither stages' functions nor copies, by number."""
     jobs: dict[int, Job] = {}
     for number, action in enumerate(step.actions):
@@ -195,7 +195,7 @@ def given_lefts(action: Accumulate) -> set[int]:
     return {left for _, left, _ in action.sums if left in action.last and reads.count(left) == 1}
 
 
-def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
+def _accumulate_job(plan: Plan, step: MergedStep, action: Accumulate) -> Job:
     """The program of a group of accumulations: left arguments first, then right ones."""
     tensors = [step.values[value].tensor for value, _, _ in action.sums]
     given_away = given_lefts(action)
@@ -213,7 +213,7 @@ def _accumulate_job(plan: Plan, step: LinearStep, action: Accumulate) -> Job:
     return _job(plan, "accumulate", action.mesh, arguments, body, results)
 
 
-def _zero_job(plan: Plan, step: LinearStep, action: Zero) -> Job:
+def _zero_job(plan: Plan, step: MergedStep, action: Zero) -> Job:
     tensors = [step.values[value].tensor for value in action.values]
     mesh = step.values[action.values[0]].mesh
     body = [
@@ -231,7 +231,7 @@ def _zero_text(dtype: str) -> str:
     return "0" if dtype.startswith(("int", "uint")) else "0.0"
 
 
-def _reshard_job(plan: Plan, step: LinearStep, action: Reshard) -> Job:
+def _reshard_job(plan: Plan, step: MergedStep, action: Reshard) -> Job:
     value, source = step.values[action.value], step.values[action.source].tensor
     return _job(plan, "reshard", value.mesh, [("%x", source, "")], [], [("%x", value.tensor)])
 
@@ -258,7 +258,7 @@ class Ends:
 
     parts: Mapping[int, ReshardPart]
     devices: Mapping[int, Device]
-    wires: Wires
+    wires: PointToPoint
 
 
 class BoundStep:
@@ -278,7 +278,7 @@ class BoundStep:
     def __init__(
         self,
         plan: Plan,
-        step: LinearStep,
+        step: MergedStep,
         meshes: Mapping[int, Mesh],
         stages: Mapping[tuple[int, str], Program],
         others: Mapping[int, Program],
@@ -290,7 +290,7 @@ class BoundStep:
         self.plan = plan
         self.step = step
         self.stages = stages
-        self.flight: Flight = Flight(max_in_flight)
+        self.flight: ProgramsInFlight = ProgramsInFlight(max_in_flight)
         self.shardings: list[Any | None] = [
             named_sharding(meshes[v.mesh], v.tensor) if v.mesh in meshes else None
             for v in step.values
@@ -532,7 +532,7 @@ class BoundStep:
 
 def bind_step(
     plan: Plan,
-    step: LinearStep,
+    step: MergedStep,
     meshes: Mapping[int, Mesh],
     *,
     donate_state: bool,
@@ -544,7 +544,7 @@ def bind_step(
     """Compile what a step runs and bind it to the devices of meshes.
 
     Args:
-        step: of one process (`linearize`) or of a worker (`worker_step`).
+        step: of one process (`merge_step`) or of a worker (`worker_step`).
         meshes: those of which this process has devices, by number.
 
     Raises:
@@ -576,7 +576,7 @@ def _bind_call(
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
     last: tuple[int, ...],
-    flight: Flight,
+    flight: ProgramsInFlight,
 ) -> Bound:
     def run(buffers: Buffers) -> None:
         made = execute([buffers[v] for v in inputs])

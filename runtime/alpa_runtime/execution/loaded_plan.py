@@ -30,7 +30,7 @@ from alpa_runtime.execution.actions import (
 )
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, bind_step
 from alpa_runtime.execution.host_shards import as_parts
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.execution.recorder import Event
 from alpa_runtime.execution.step_arguments import Boundary, check_argument, input_shape
 from alpa_runtime.plan import Plan
@@ -71,7 +71,7 @@ def load(
         >>> step = load(Plan.load("my_plan"))        # doctest: +SKIP
         >>> results = step(arguments)                # doctest: +SKIP
     """
-    linear = linearize(plan)
+    linear = merge_step(plan)
     boundary = Boundary(plan, check_argument)
     meshes = make_meshes(plan, None if devices is None else list(devices))
     bound = bind_step(

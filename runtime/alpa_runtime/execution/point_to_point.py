@@ -171,7 +171,7 @@ def check_channels(transport: DeviceTransport, devices: Mapping[int, Device]) ->
             del block
             if not np.array_equal(np.asarray(found), _bits(source, target, number)):
                 raise TransportError(
-                    f"{transport.carrier_of(peer)} brings other bits from device {source} to "
+                    f"{transport.backend_of(peer)} brings other bits from device {source} to "
                     f"device {target} than were sent",
                     fix='give device_transport="host"',
                     peer=peer,
@@ -269,7 +269,7 @@ def _send_pieces(transport: Transport, data: Array, op: Outgoing, copy: int) -> 
     return [transport.send(op.to, tag, piece) for piece in np.array_split(flat, op.pieces)]
 
 
-class Wires:
+class PointToPoint:
     """The ends of one worker.
 
     What takes which way is settled when a step is bound: from device to device where both ends of

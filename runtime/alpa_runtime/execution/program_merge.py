@@ -14,7 +14,7 @@ from alpa_runtime.execution.actions import (
     Action,
     Copy,
     Exchange,
-    LinearStep,
+    MergedStep,
     Place,
     Reshard,
     Run,
@@ -107,7 +107,7 @@ class _Cursor:
         return f"plan.json: program of mesh {self.mesh}, instruction {self.position}"
 
 
-def linearize(plan: Plan) -> LinearStep:
+def merge_step(plan: Plan) -> MergedStep:
     """Check and merge the programs of a plan, for one process that has all meshes.
 
     Buffers are dropped, or given away, at their last use.
@@ -118,7 +118,7 @@ def linearize(plan: Plan) -> LinearStep:
     return in_one_process(merge_programs(plan))
 
 
-def merge_programs(plan: Plan) -> LinearStep:
+def merge_programs(plan: Plan) -> MergedStep:
     """Check and merge the programs of a plan. Values are not dropped anywhere yet.
 
     Workers that take those of the actions in which they have a part, in this order, never wait
@@ -145,7 +145,7 @@ class _Merger:
         self.cursors = {p.mesh: _Cursor(p.mesh, tuple(p.instructions)) for p in plan.programs}
         self.outputs: dict[int, dict[int | None, int]] = {}
 
-    def run(self) -> LinearStep:
+    def run(self) -> MergedStep:
         while open_ := [c for c in self.cursors.values() if c.current is not None]:
             ready = [c for c in open_ if not self.waits(c)]
             if not ready:
@@ -170,7 +170,7 @@ class _Merger:
         kept = {value for result in results for value in result}
         folded = fold_sums(self.actions, self.values, kept)
         actions = tuple(fuse_sums(folded, self.values))
-        return LinearStep(tuple(self.values), actions, results)
+        return MergedStep(tuple(self.values), actions, results)
 
     def waits(self, cursor: _Cursor) -> bool:
         match cursor.current:
@@ -442,7 +442,7 @@ def _seconds(predicted: object, function: str) -> float:
 _jnp: Any = jax.numpy
 
 
-def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -> LinearStep:
+def worker_step(plan: Plan, step: MergedStep, placement: Placement, rank: int) -> MergedStep:
     """What worker `rank` does of the merged programs (`merge_programs`).
 
     All workers of a mesh do the same with its values, and drop them at the same places, so that
@@ -457,7 +457,7 @@ def worker_step(plan: Plan, step: LinearStep, placement: Placement, rank: int) -
 
 
 def remote_parts(
-    plan: Plan, step: LinearStep, placement: Placement, rank: int
+    plan: Plan, step: MergedStep, placement: Placement, rank: int
 ) -> dict[int, ReshardPart]:
     """What worker `rank` does of each reshard of which it has a part, and does not do all.
 
@@ -473,7 +473,7 @@ def remote_parts(
     return found
 
 
-def meshes_of_inputs(step: LinearStep) -> dict[tuple[int, int | None], int]:
+def meshes_of_inputs(step: MergedStep) -> dict[tuple[int, int | None], int]:
     """The mesh from which an input that was put in workers is read back, for each micro-batch:
     the first that takes it, the same in all workers."""
     found: dict[tuple[int, int | None], int] = {}
@@ -485,7 +485,7 @@ def meshes_of_inputs(step: LinearStep) -> dict[tuple[int, int | None], int]:
 
 
 class _Share:
-    def __init__(self, plan: Plan, step: LinearStep, placement: Placement, mine: set[int]) -> None:
+    def __init__(self, plan: Plan, step: MergedStep, placement: Placement, mine: set[int]) -> None:
         self.plan = plan
         self.step = step
         self.ranks = [set(placement.ranks_of(plan, mesh)) for mesh in range(len(plan.meshes))]

@@ -19,7 +19,7 @@ from alpa_runtime.execution.actions import (
     Action,
     Copy,
     Exchange,
-    LinearStep,
+    MergedStep,
     Place,
     Reshard,
     Run,
@@ -75,7 +75,7 @@ class Recorder:
     """
 
     def __init__(
-        self, plan: Plan, step: LinearStep, actions: Sequence[Action], given: Collection[int]
+        self, plan: Plan, step: MergedStep, actions: Sequence[Action], given: Collection[int]
     ) -> None:
         self._events = [describe(plan, step, action) for action in actions]
         sizes = {v: num_bytes(value.tensor) for v, value in enumerate(step.values)}
@@ -119,7 +119,7 @@ def _ready(arrays: Sequence[Any]) -> int | None:
     return None
 
 
-def describe(plan: Plan, step: LinearStep, action: Action) -> Event:
+def describe(plan: Plan, step: MergedStep, action: Action) -> Event:
     """What an action is, without its times."""
     match action:
         case Run():

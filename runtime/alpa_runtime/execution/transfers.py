@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from alpa_runtime.backends.xla_runtime import Device, mesh_devices, put_on, put_shards
 from alpa_runtime.execution.plan_checks import held_boxes
-from alpa_runtime.execution.point_to_point import Ticket, Wires
+from alpa_runtime.execution.point_to_point import PointToPoint, Ticket
 from alpa_runtime.execution.reference_reshard import target_tiles
 from alpa_runtime.execution.reshard_part import (
     CopyTile,
@@ -104,7 +104,7 @@ class _Binder:
         meshes: Sequence[MeshInfo],
         part: ReshardPart,
         devices: Mapping[int, Device],
-        wires: Wires | None,
+        wires: PointToPoint | None,
     ) -> None:
         self.info = info
         self.part = part
@@ -333,7 +333,7 @@ def bind_shards(
     meshes: Sequence[MeshInfo],
     part: ReshardPart,
     devices: Mapping[int, Device],
-    wires: Wires,
+    wires: PointToPoint,
 ) -> tuple[
     Callable[[Buffers, int], list[Ticket]],
     Callable[[Buffers | None, int], Buffers],
@@ -359,7 +359,7 @@ def bind_part(
     part: ReshardPart,
     devices: Mapping[int, Device],
     target: NamedSharding | None,
-    wires: Wires,
+    wires: PointToPoint,
 ) -> BoundPart:
     """A worker's part in a transfer between workers.
 

@@ -89,7 +89,7 @@ class LoadOptions:
     """What `Hosts.start` is told of how to load the plan.
 
     Attributes:
-        device_transport: how values go from device to device; see `transport.carrier.CHOICES`.
+        device_transport: how values go from device to device; see `transport.device.CHOICES`.
     """
 
     donate_state: bool
@@ -300,19 +300,23 @@ class HostProcess:
 
     def _reach_devices(self, start: Start, choice: str) -> Any:
         """What reaches other workers' devices, or None; all workers choose the same."""
-        from alpa_runtime.transport.device import connect_devices, find_carriers, make_carrier
+        from alpa_runtime.transport.device import (
+            connect_devices,
+            find_device_backends,
+            make_device_backend,
+        )
 
         auto_on_cpu = choice == "auto" and start.platform == "cpu"
         if self._transport is None or choice == "host" or auto_on_cpu:
             return None
-        kinds = find_carriers(choice, start.platform)
+        kinds = find_device_backends(choice, start.platform)
         own = start.devices[start.rank]
         ordinals = {number: int(self._devices[number].local_hardware_id) for number in own}
         return connect_devices(
             self._transport,
             len(start.devices),
             kinds,
-            lambda kind: make_carrier(kind, start.platform, ordinals),
+            lambda kind: make_device_backend(kind, start.platform, ordinals),
         )
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ from alpa_runtime.hosts.process import (
     start_ticks,
 )
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
-from alpa_runtime.hosts.rpc import Calls, DriverEnds, Entrance, answer_calls, connect
+from alpa_runtime.hosts.rpc import DriverEnds, Entrance, RpcClient, answer_calls, connect
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
@@ -278,7 +278,7 @@ def end_actors(
     ray: Any,
     actors: Sequence[Any],
     facts: Mapping[int, ProcessFacts],
-    calls: Mapping[int, Calls],
+    calls: Mapping[int, RpcClient],
     placement_group: Any,
 ) -> None:
     """The last one first: it leaves a world before the process that the world meets at."""
@@ -435,7 +435,7 @@ class RayGroup(ProcessGroup):
         self._gpus = {rank: RayReply(ray, holder.gpus.remote()) for rank, holder in holders.items()}
         self._holders = holders  # They end when nobody has them.
         self._facts: dict[int, ProcessFacts] = {}
-        self._calls: dict[int, Calls] = {}
+        self._calls: dict[int, RpcClient] = {}
         self._release_now = weakref.finalize(
             self, end_actors, ray, actors, self._facts, self._calls, placement_group
         )
@@ -466,7 +466,7 @@ class RayGroup(ProcessGroup):
             left = deadline - time.monotonic()
             streams = connect(ends[rank], address, left, f"worker {rank} on {facts[rank].host}")
             ended = partial(how_actor_ended, self._ray, self._actors[rank], facts[rank])
-            self._calls[rank] = Calls(streams, ended, f"worker {rank}")
+            self._calls[rank] = RpcClient(streams, ended, f"worker {rank}")
 
     def environment_of(self, rank: int, placement: Placement) -> Mapping[str, str]:
         if rank not in self._gpus:

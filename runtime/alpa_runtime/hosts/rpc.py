@@ -35,7 +35,7 @@ class Streams:
     beside: socket.socket
 
 
-class Calls:
+class RpcClient:
     """The driver's end of a worker process.
 
     Args:

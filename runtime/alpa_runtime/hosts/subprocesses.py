@@ -27,7 +27,7 @@ from alpa_runtime.hosts.process import (
     out_of_memory_kills,
 )
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
-from alpa_runtime.hosts.rpc import OUT_OF_MEMORY, Calls, Streams
+from alpa_runtime.hosts.rpc import OUT_OF_MEMORY, RpcClient, Streams
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
@@ -60,7 +60,7 @@ class _Process:
         for end in theirs:
             end.close()
         where = f"worker process {self.popen.pid}"
-        self.calls = Calls(Streams(*ours), self._how_it_ended, where)
+        self.calls = RpcClient(Streams(*ours), self._how_it_ended, where)
 
     def _how_it_ended(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -92,7 +92,7 @@ def _passed(seconds: float) -> float:
     return min(max(0.0, seconds), 4 * _LOOK_SECONDS)
 
 
-class Watch:
+class Watchdog:
     """Looks at a group again and again."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ def waits_for(group: WatchedGroup) -> list[str]:
 
 def watch(held: weakref.ref[WatchedGroup]) -> None:
     """Watch a group until it is closed or lost, or nobody needs it any more."""
-    looking = Watch()
+    looking = Watchdog()
     while True:
         group = held()
         if group is None or group.lost is not None or group.closed.is_set():

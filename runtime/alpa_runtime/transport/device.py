@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from alpa_runtime.errors import TransportError
-from alpa_runtime.transport.device_backend import Block, Carrier, Memory, Sink, Source
+from alpa_runtime.transport.device_backend import Block, DeviceBackend, Memory, Sink, Source
 from alpa_runtime.transport.interface import Sending, Transport, check_tag
 from alpa_runtime.transport.mailbox import Mailbox, Message
 
@@ -374,11 +374,11 @@ def _hear(host: Transport, source: int, tag: int) -> _Record:
 
 
 class _Peer:
-    """Another end that some carrier reaches, and all that is under way between the two."""
+    """Another end that some device backend reaches, and all that is under way between the two."""
 
-    def __init__(self, host: Transport, rank: int, carrier: Carrier, failed: Failed) -> None:
+    def __init__(self, host: Transport, rank: int, backend: DeviceBackend, failed: Failed) -> None:
         self.rank = rank
-        self.carrier = carrier
+        self.backend = backend
         self.mailbox: Mailbox = Mailbox(rank)
         self.error: TransportError | None = None
         self.outlets: dict[tuple[int, int], Outlet] = {}
@@ -412,12 +412,12 @@ class _Peer:
                 fix="load the same plan in all workers",
                 peer=self.rank,
             )
-        self.outlets[devices].start(self.carrier.source(devices[0], record.rest))
+        self.outlets[devices].start(self.backend.source(devices[0], record.rest))
 
     def open_sink(self, devices: tuple[int, int]) -> None:
-        invitation = self.carrier.invite(devices[1])
+        invitation = self.backend.invite(devices[1])
         _say(self._host, self.rank, _OPEN, _Record(_Kind.INVITATION, *devices, rest=invitation))
-        self.inlets[devices].start(self.carrier.sink(devices[1], invitation))
+        self.inlets[devices].start(self.backend.sink(devices[1], invitation))
 
     def start(self) -> None:
         if self._reader.ident is None:
@@ -444,7 +444,7 @@ class _Peer:
     def _written(self, number: int) -> None:
         with self._lock:
             self._offered.pop(number, None)
-        if self.carrier.one_sided:
+        if self.backend.one_sided:
             self._tell(_Record(_Kind.WRITTEN, sequence=number))
 
     def _arrived(self, number: int) -> None:
@@ -542,15 +542,16 @@ class DeviceTransport:
 
     Args:
         host: a connected transport, which lasts at least as long.
-        carriers: what reaches each peer; the others are not reached.
+        device backends: what reaches each peer; the others are not reached.
     """
 
-    def __init__(self, host: Transport, carriers: Mapping[int, Carrier]) -> None:
+    def __init__(self, host: Transport, device_backends: Mapping[int, DeviceBackend]) -> None:
         self.rank: int = host.rank
         self._watchers: list[Failed] = []
-        self._carriers = {carrier.kind: carrier for carrier in carriers.values()}
+        self._backends = {backend.kind: backend for backend in device_backends.values()}
         self._peers = {
-            peer: _Peer(host, peer, carrier, self._fail) for peer, carrier in carriers.items()
+            peer: _Peer(host, peer, backend, self._fail)
+            for peer, backend in device_backends.items()
         }
 
     def reaches(self, peer: int) -> bool:
@@ -570,9 +571,9 @@ class DeviceTransport:
         """The receiving ends here: the peer that sends, and both devices."""
         return [(rank, devices) for rank, peer in self._peers.items() for devices in peer.inlets]
 
-    def carrier_of(self, peer: int) -> str:
+    def backend_of(self, peer: int) -> str:
         """The kind of what reaches a peer."""
-        return self._peers[peer].carrier.kind
+        return self._peers[peer].backend.kind
 
     def watch(self, failed: Failed) -> None:
         """Calls `failed` with the error when something under way here fails."""
@@ -633,21 +634,21 @@ class DeviceTransport:
             peer.fail(closed, False)
         for peer in self._peers.values():
             peer.join()
-        for carrier in self._carriers.values():
-            carrier.close()
-        self._carriers = {}
+        for backend in self._backends.values():
+            backend.close()
+        self._backends = {}
 
 
 def connect_devices(
-    host: Transport, size: int, kinds: Sequence[str], make: Callable[[str], Carrier]
+    host: Transport, size: int, kinds: Sequence[str], make: Callable[[str], DeviceBackend]
 ) -> DeviceTransport:
-    """Finds out which ends have what, and takes for each pair the best carrier that both have.
+    """Finds out which ends have what, and takes for each pair the best backend that both have.
 
     Every end of the network calls it, after `connect` and before anything is sent.
 
     Args:
         size: number of ends.
-        kinds: carriers that this end has, of `CARRIERS`.
+        kinds: device backends that this end has, of `DEVICE_BACKENDS`.
         make: called once for each kind that is used.
 
     Raises:
@@ -657,27 +658,27 @@ def connect_devices(
     hello = json.dumps(sorted(kinds)).encode()
     for peer in others:
         _say(host, peer, _HELLO, _Record(_Kind.INVITATION, rest=hello))
-    made: dict[str, Carrier] = {}
-    chosen: dict[int, Carrier] = {}
+    made: dict[str, DeviceBackend] = {}
+    chosen: dict[int, DeviceBackend] = {}
     try:
         for peer in others:
             theirs: Any = json.loads(_hear(host, peer, _HELLO).rest)
-            common = [kind for kind in CARRIERS if kind in kinds and kind in theirs]
+            common = [kind for kind in DEVICE_BACKENDS if kind in kinds and kind in theirs]
             if common:
                 if common[0] not in made:
                     made[common[0]] = make(common[0])
                 chosen[peer] = made[common[0]]
     except BaseException:
-        for carrier in made.values():
-            carrier.close()
+        for backend in made.values():
+            backend.close()
         raise
     return DeviceTransport(host, chosen)
 
 
 # Kinds, the best first, and the platforms whose memory they move.
-CARRIERS: Mapping[str, tuple[str, ...]] = {"nccl": ("gpu",), "nixl": ("gpu", "cpu")}
+DEVICE_BACKENDS: Mapping[str, tuple[str, ...]] = {"nccl": ("gpu",), "nixl": ("gpu", "cpu")}
 # What users may ask for: any of them that all ends have, none, or one of them.
-CHOICES = ("auto", "host", *CARRIERS)
+CHOICES = ("auto", "host", *DEVICE_BACKENDS)
 
 
 def check_choice(choice: str) -> str:
@@ -691,55 +692,55 @@ def check_choice(choice: str) -> str:
     return choice
 
 
-def find_carriers(choice: str, platform: str) -> tuple[str, ...]:
+def find_device_backends(choice: str, platform: str) -> tuple[str, ...]:
     """The kinds that this process can use of what was chosen; `auto` is for GPUs only.
 
     Raises:
         TransportError: the one that was asked for is not installed, or does not move memory of
             such devices.
     """
-    if choice in CARRIERS:
-        check_carrier(choice, platform)
+    if choice in DEVICE_BACKENDS:
+        check_device_backend(choice, platform)
         return (choice,)
     found: list[str] = []
-    for kind in CARRIERS if choice == "auto" and platform == "gpu" else ():
+    for kind in DEVICE_BACKENDS if choice == "auto" and platform == "gpu" else ():
         with suppress(TransportError):
-            check_carrier(kind, platform)
+            check_device_backend(kind, platform)
             found.append(kind)
     return tuple(found)
 
 
-def check_carrier(kind: str, platform: str) -> None:
-    """Whether a carrier can be used here for devices of a platform.
+def check_device_backend(kind: str, platform: str) -> None:
+    """Whether a device backend can be used here for devices of a platform.
 
     Raises:
         TransportError: it does not move memory of such devices, or is not installed.
     """
-    if platform not in CARRIERS[kind]:
+    if platform not in DEVICE_BACKENDS[kind]:
         raise TransportError(
-            f"{kind} moves memory of {' and '.join(CARRIERS[kind])} devices, the workers have "
-            f"{platform} devices",
+            f"{kind} moves memory of {' and '.join(DEVICE_BACKENDS[kind])} devices, "
+            f"the workers have {platform} devices",
             fix='give device_transport="auto"',
         )
     module = importlib.import_module(f"alpa_runtime.transport.{kind}")
     module.load(platform)
 
 
-def make_carrier(kind: str, platform: str, ordinals: Mapping[int, int]) -> Carrier:
-    """A carrier for this process's devices.
+def make_device_backend(kind: str, platform: str, ordinals: Mapping[int, int]) -> DeviceBackend:
+    """A device backend for this process's devices.
 
     Args:
         platform: what the devices are, "cpu" or "gpu".
         ordinals: for each of them, by number of the plan, its number in this process.
 
     Raises:
-        TransportError: as `check_carrier`.
+        TransportError: as `check_device_backend`.
     """
-    check_carrier(kind, platform)
+    check_device_backend(kind, platform)
     if kind == "nccl":
-        from alpa_runtime.transport.nccl import NcclCarrier
+        from alpa_runtime.transport.nccl import NcclBackend
 
-        return NcclCarrier(ordinals)
-    from alpa_runtime.transport.nixl import NixlCarrier
+        return NcclBackend(ordinals)
+    from alpa_runtime.transport.nixl import NixlBackend
 
-    return NixlCarrier(platform, ordinals)
+    return NixlBackend(platform, ordinals)

@@ -146,7 +146,7 @@ class Sink(Protocol):
         has failed.
 
         Args:
-            written: is set when the message has failed, and, if the carrier is one-sided, when the
+            written: is set when the message has failed, and, if the backend is one-sided, when the
                 sending end has said that all bytes are there.
         """
         ...
@@ -156,11 +156,11 @@ class Sink(Protocol):
         ...
 
 
-class Carrier(Protocol):
+class DeviceBackend(Protocol):
     """One way to bring bytes from device to device. Devices are numbers of a plan.
 
     Attributes:
-        kind: its name in `CARRIERS`.
+        kind: its name in `DEVICE_BACKENDS`.
         one_sided: only the sending end knows when all bytes are there, and has to say so.
     """
 

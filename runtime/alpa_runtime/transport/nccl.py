@@ -106,8 +106,8 @@ def _ended_unless_open(end: _End) -> Generator[None]:
         raise
 
 
-class NcclCarrier:
-    """A `Carrier`.
+class NcclBackend:
+    """A `DeviceBackend`.
 
     Args:
         ordinals: the number in this process of each of its GPUs, by number of the plan.

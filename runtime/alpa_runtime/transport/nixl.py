@@ -183,8 +183,8 @@ class _Sink:
         pass
 
 
-class NixlCarrier:
-    """A `Carrier`.
+class NixlBackend:
+    """A `DeviceBackend`.
 
     Args:
         platform: "gpu" for memory of GPUs, "cpu" for memory of the host.

@@ -26,10 +26,10 @@ from alpa_runtime.errors import (
     WorkerStalledError,
     is_out_of_memory,
 )
-from alpa_runtime.execution.actions import LinearStep, Place
+from alpa_runtime.execution.actions import MergedStep, Place
 from alpa_runtime.execution.host_shards import assembled, covering, shifted, slices
 from alpa_runtime.execution.plan_checks import held_boxes
-from alpa_runtime.execution.program_merge import linearize
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.execution.step_arguments import (
     Boundary,
     check_argument,
@@ -84,12 +84,12 @@ class CallToWorkers:
     sent: list[DistributedArray] = field(default_factory=list[DistributedArray])
 
 
-def inputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> list[InputInWorkers]:
+def inputs_in_workers(plan: Plan, placement: Placement, step: MergedStep) -> list[InputInWorkers]:
     """What workers need of each input of the plan."""
     return [_input(plan, placement, step, index) for index in range(len(plan.inputs))]
 
 
-def _input(plan: Plan, placement: Placement, step: LinearStep, index: int) -> InputInWorkers:
+def _input(plan: Plan, placement: Placement, step: MergedStep, index: int) -> InputInWorkers:
     places = [a for a in step.actions if isinstance(a, Place) and a.arg == index]
     boxes: dict[int, list[Box]] = {}
     for place in places:
@@ -106,12 +106,12 @@ def _input(plan: Plan, placement: Placement, step: LinearStep, index: int) -> In
     )
 
 
-def outputs_in_workers(plan: Plan, placement: Placement, step: LinearStep) -> list[OutputInWorkers]:
+def outputs_in_workers(plan: Plan, placement: Placement, step: MergedStep) -> list[OutputInWorkers]:
     """Where each result of the plan is made."""
     return [_output(plan, placement, step, index) for index in range(len(plan.outputs))]
 
 
-def _output(plan: Plan, placement: Placement, step: LinearStep, index: int) -> OutputInWorkers:
+def _output(plan: Plan, placement: Placement, step: MergedStep, index: int) -> OutputInWorkers:
     value = step.values[step.results[index][0]]
     tensor = TensorSpec(result_shape(plan, index), value.tensor.dtype, value.tensor.spec)
     dtype = np.dtype(_jnp.dtype(tensor.dtype))
@@ -246,7 +246,7 @@ class DistributedPlan:
     def __init__(
         self, plan: Plan, placement: Placement, group: WorkerGroup, donate_state: bool
     ) -> None:
-        step = linearize(plan)
+        step = merge_step(plan)
         placement.check(plan)
         self.plan = plan
         self.placement = placement

@@ -42,7 +42,7 @@ from alpa_runtime.execution.actions import (
 )
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
 from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
-from alpa_runtime.execution.point_to_point import Wires
+from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.program_merge import (
     merge_programs,
     meshes_of_inputs,
@@ -311,7 +311,7 @@ def _same(x: jax.Array) -> jax.Array:
 _PROGRAMS = (Run, Accumulate, Zero, Reshard)
 
 
-class UnderWay:
+class WorkInFlight:
     """Looks at the steps of one worker.
 
     Args:
@@ -322,7 +322,7 @@ class UnderWay:
     """
 
     def __init__(
-        self, bound: BoundStep, placement: Placement, rank: int, wires: Wires | None
+        self, bound: BoundStep, placement: Placement, rank: int, wires: PointToPoint | None
     ) -> None:
         self._bound = bound
         self._placement = placement
@@ -480,7 +480,7 @@ class Worker:
         self._store = ArrayStore(rank)
         ends = None
         if transport is not None:
-            self._wires = Wires(transport, self._fail, device_transport)
+            self._wires = PointToPoint(transport, self._fail, device_transport)
             parts = remote_parts(plan, share, placement, rank)
             ends = Ends(parts, own, self._wires)
         else:
@@ -495,7 +495,7 @@ class Worker:
             progress=progress,
             ends=ends,
         )
-        self._under_way = UnderWay(self._bound, placement, rank, self._wires)
+        self._under_way = WorkInFlight(self._bound, placement, rank, self._wires)
         self._inputs = StepInputs(self._bound, self._store, donate_state, f"worker {rank}")
         self._read_on = meshes_of_inputs(step)
         carried = {info.carried_by for info in plan.inputs}
