@@ -121,7 +121,7 @@ def test_saved_plans_run(version, later_python, cases, tmp_path):
         "PYTHONPATH": PYTHONPATH,
         "ALPA_MLIR_CACHE": str(tmp_path / "cache"),
     }
-    program = Path(__file__).with_name("run_saved_plans.py")
+    program = Path(__file__).parents[1].joinpath("support", "run_saved_plans.py")
     done = subprocess.run(
         [str(python), "-W", "error", str(program), str(own)],
         env=keep,

@@ -19,7 +19,7 @@ from alpa_runtime.plan.reshard import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import FAR, NEAR, network, steps_of
 from reshard_cases import make_cluster
 

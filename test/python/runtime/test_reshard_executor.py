@@ -17,7 +17,7 @@ from alpa_runtime.plan.reshard import Tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import chains, sends, steps_of
 from reshard_cases import Seeded, random_case
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alpa_mlir import cli
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+COMPILER = Path(__file__).parents[1] / "compiler"
 # Adam, momentum and plain descent; both exports; one mesh, pipelines, sums and clipping.
 FILES = (
     "test_exports.py",
@@ -29,8 +29,8 @@ def test_equality_with(instructions):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={instructions}"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0"]
     done = subprocess.run(
-        [*command, *(str(HERE / name) for name in FILES)],
-        cwd=HERE.parents[1],
+        [*command, *(str(COMPILER / name) for name in FILES)],
+        cwd=COMPILER.parents[2],
         env=os.environ | {"XLA_FLAGS": flags.strip()},
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import chains, network, sends
 from reshard_cases import Case, Seeded, random_case
 

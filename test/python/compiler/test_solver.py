@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[2] / "build"))
+BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
 PROGRAM = BUILD / "bin" / "alpa-solve"
 FORBIDDEN = 10**18
 

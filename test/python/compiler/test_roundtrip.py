@@ -13,7 +13,7 @@ import zoo
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[2] / "build"))
+BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
 
 
 def _alpa_opt(text: str, *flags: str) -> str:

@@ -21,7 +21,7 @@ from alpa_runtime.placement import Placement
 from alpa_runtime.transport import connect_in_process
 from device_ends import HAS_NIXL
 
-PROGRAM = str(Path(__file__).with_name("device_worker.py"))
+PROGRAM = str(Path(__file__).parents[1].joinpath("support", "device_worker.py"))
 TWO = Placement(((0, 1), (2, 3)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from alpa_mlir.simulator.transfer_network import Network
 from alpa_runtime.plan.reshard import Broadcast, SendTile, Tile, intersect, read_step
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_cases import make_cluster
 
 NEAR = {"bandwidth": 100.0, "latency": 0.5}

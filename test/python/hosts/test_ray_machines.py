@@ -21,6 +21,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 NETWORK = "10.231.0"  # Nobody but these machines sees it.
 HERE = Path(__file__).parent
+SUPPORT = HERE.parent / "support"
 
 
 class Machines:
@@ -102,7 +103,7 @@ def machines():
 def test_a_driver_and_two_workers_on_three_machines(machines, tmp_path):
     """The driver's machine has no worker: everything between them goes over the network."""
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "RAY_ADDRESS")} | {
-        "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(HERE), str(SUPPORT)]),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -119,7 +120,7 @@ def test_a_driver_and_two_workers_on_three_machines(machines, tmp_path):
         options = {"stdout": log, "stderr": log, "env": environment} | options
         return machines.start(name, "sh", "-c", starts, **options)
 
-    program = shlex.join([sys.executable, str(HERE / "far_driver.py"), head])
+    program = shlex.join([sys.executable, str(SUPPORT / "far_driver.py"), head])
     first = ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
     driver = start(
         1,

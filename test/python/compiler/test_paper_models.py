@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 
 from paper_layers import Block, Decoder, WideResNet
 from paper_models import CASES, GPT_SIZES, decoder_model, make_case

@@ -228,7 +228,7 @@ def _():
 @row("llm_serving")
 def _():
     # Run by test_examples.py and its like.
-    root = Path(__file__).resolve().parents[3] / "examples"
+    root = Path(__file__).resolve().parents[4] / "examples"
     for name in ("train_gpt", "train_moe", "train_images", "lora_gpt", "serve_gpt"):
         assert "def entry(" in (root / f"{name}.py").read_text()
 

@@ -26,7 +26,7 @@ from jax.interpreters import mlir
 
 ROWS, WIDTH, LAYERS = 4, 8, 4
 REDUCTIONS = {"loss": "sum", "norm": None, "out": "concat", "positive": "sum"}
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
 
 

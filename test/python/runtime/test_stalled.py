@@ -42,7 +42,10 @@ def test_a_run_gets_over_a_message_that_never_comes(tmp_path, caplog):
         state, loss, _ = step(state, batch(number))
         expected.append(float(loss))
     (tmp_path / "lose").write_text("0 4")
-    program = [str(Path(__file__).with_name("losing_worker.py")), str(tmp_path)]
+    program = [
+        str(Path(__file__).parents[1].joinpath("support", "losing_worker.py")),
+        str(tmp_path),
+    ]
     placement = Placement(((0, 1), (2, 3)))
     found, processes, loaded = [], {}, []
     workers = ProcessWorkers(placement, platform="cpu", limits=BUSY, program=program)

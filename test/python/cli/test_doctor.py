@@ -19,7 +19,7 @@ from alpa_mlir.doctor import Diagnosis, Finding, diagnose, installation, machine
 from alpa_mlir.doctor.child import ANSWER, run_bounded, run_probe
 from alpa_runtime.version import VERSION
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

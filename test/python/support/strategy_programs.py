@@ -16,7 +16,7 @@ import numpy as np
 from jax._src.lib import xla_client
 from jax.interpreters import mlir
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
 PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")

@@ -269,8 +269,9 @@ def test_another_process_loads_it(cache):
     """Also one with fewer devices."""
     expected = build(cache)
     flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     folders = [root / "python", root / "runtime", root / "test", Path(__file__).parent]
+    folders.append(root / "test" / "python" / "support")
     done = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, cache.folder, *map(str, folders)],
         env={**os.environ, "XLA_FLAGS": flags},

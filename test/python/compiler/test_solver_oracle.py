@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[2] / "build"))
+BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
 PROGRAM = BUILD / "bin" / "solver-oracle-test"
 
 

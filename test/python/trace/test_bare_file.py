@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ALPA_OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
 BLOCKS, WIDTH = 8, 16
 

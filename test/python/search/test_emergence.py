@@ -11,7 +11,7 @@ import pytest
 from alpa_mlir.compiler import Module
 from alpa_mlir.trace.tracing import trace
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmark"))
 
 import models
 import paper_models

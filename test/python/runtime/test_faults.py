@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FAULTS = Path(__file__).resolve().parents[2] / "benchmark" / "faults.py"
+FAULTS = Path(__file__).resolve().parents[3] / "benchmark" / "faults.py"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 import resharding
 from reshard_cases import SIZES, Seeded, random_case
 

@@ -13,7 +13,7 @@ from alpa_mlir.compiler import Module
 from alpa_mlir.errors import PassError
 from alpa_mlir.trace.tracing import trace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("ALPA_BUILD", ROOT / "build"))
 CLUSTERS = [ROOT / "examples/cluster_2x4.yaml", ROOT / "test/sharding/Inputs/cluster.yaml"]
 PROBLEMS = [ROOT / "test/fuzz/Inputs/problem.json"]
