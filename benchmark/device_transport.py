@@ -1,7 +1,7 @@
 """From a device of one process to a device of another: by a device backend, and through the host.
 
-Two processes send an array to and fro as workers do (runtime/wires.py). A row is half of a round
-trip, the median over rounds and the best; both ways take turns.
+Two processes send an array to and fro as workers do (alpa_runtime/execution/point_to_point.py). A
+row is half of a round trip, the median over rounds and the best; both ways take turns.
 
 - `nccl`: needs two GPUs on this machine, and `pip install 'alpa-mlir[nccl]'`.
 - `nixl`: needs `pip install 'alpa-mlir[nixl]'`; on GPUs, or with `--platform cpu` on memory of the

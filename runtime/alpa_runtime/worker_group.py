@@ -86,8 +86,8 @@ class Hosts(Protocol):
             placement: by default that of the hosts themselves, or `Placement.by_hosts(plan)`.
             donate_state: a step uses up the state that it is given.
             progress: called with (done, total, label) as workers get ready.
-            backend, cache: who compiles, and whether programs are kept on disk, as `runtime.load`
-                has them.
+            backend, cache: who compiles, and whether programs are kept on disk, as in
+                `loaded_plan.load`.
 
         Raises:
             PlacementError: the placement is not one of this plan.

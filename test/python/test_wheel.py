@@ -107,6 +107,28 @@ def test_what_the_wheel_holds(wheel):
 
 
 @pytest.mark.slow
+def test_the_runtime_has_a_wheel_of_its_own(archive, tmp_path):
+    """It is of Python alone, and imports without the other package."""
+    pip = [sys.executable, "-m", "pip"]
+    made = [*pip, "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(tmp_path)]
+    subprocess.run([*made, str(archive / "runtime")], check=True)
+    wheel = tmp_path / f"alpa_runtime-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(tmp_path / "site")
+    found = {p.relative_to(tmp_path / "site").parts[0] for p in (tmp_path / "site").rglob("*.py")}
+    assert found == {"alpa_runtime"}
+    path = [str(tmp_path / "site"), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {path!r}; from alpa_runtime.parallel_step import load"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_what_the_binaries_need(binaries, archive):
     assert len(binaries) == 3
     assert {*binaries} > {"alpa-opt", "alpa-solve"}

@@ -437,8 +437,8 @@ class Worker:
         transport: a connected end with this rank; None where there is one worker only.
         donate_state: a step uses up the carried state that it is given.
         max_in_flight: programs that may be started and not finished.
-        backend, cache: who compiles, and whether programs are kept on disk, as `runtime.load` has
-            them.
+        backend, cache: who compiles, and whether programs are kept on disk, as in
+            `loaded_plan.load`.
         progress: called with (done, total, label) as programs are compiled.
         device_transport: what reaches devices of other workers, over `transport`.
 
