@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli.common import Answer, count
-from alpa_mlir.cli.method import ASKED
-from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._common import Answer, count
+from alpa_mlir.cli._method import ASKED
+from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli.common import Answer, file_in_folder, new_folder, reserved
-from alpa_mlir.cli.source import SOURCE, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._common import Answer, file_in_folder, new_folder, reserved
+from alpa_mlir.cli._source import SOURCE, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Writes a report of a plan, one HTML file that opens from disk: stages on the cluster, how "

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli.common import Answer, count, new_file
-from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_source, shown
+from alpa_mlir.cli._common import Answer, count, new_file
+from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> Answer:
-    from alpa_mlir.cli.random_inputs import needs_wide_dtypes
+    from alpa_mlir.cli._random_inputs import needs_wide_dtypes
 
     if source.entry is None and needs_wide_dtypes(source.plan):
         import jax
@@ -208,7 +208,7 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
 def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> StatefulStep:
     from alpa_runtime import parallel_step
 
-    from alpa_mlir.cli.random_inputs import callable_plan
+    from alpa_mlir.cli._random_inputs import callable_plan
     from alpa_mlir.training import StatefulStep
 
     own = None if source.entry is None else source.entry.function.options.workers
@@ -313,7 +313,7 @@ def _first(
     """The first state, and the batches; random ones where nobody gave any."""
     import itertools
 
-    from alpa_mlir.cli.random_inputs import random_batch, random_state
+    from alpa_mlir.cli._random_inputs import random_batch, random_state
 
     several = step.num_batches != 1
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from alpa_runtime.version import VERSION
 
+from alpa_mlir.doctor._diagnosis import Finding
 from alpa_mlir.doctor.child import run_bounded, run_probe
-from alpa_mlir.doctor.diagnosis import Finding
 
 PYTHON = (3, 11)
 #: The least versions of what the package needs; pyproject.toml has the same.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from alpa_runtime.cache import FOLDER_VARIABLE, default_folder
 
-from alpa_mlir.doctor.diagnosis import Finding
+from alpa_mlir.doctor._diagnosis import Finding
 
 LEAST_DISK_BYTES = 1 << 30
 LEAST_SHM_BYTES = 1 << 30

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from alpa_mlir.doctor._diagnosis import Finding
 from alpa_mlir.doctor.child import run_probe
-from alpa_mlir.doctor.diagnosis import Finding
 from alpa_mlir.doctor.installation import version_of
 
 _PLUGINS = {"jax-cuda12-plugin": "cuda12", "jax-cuda13-plugin": "cuda13"}

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from alpa_runtime.plan import Plan
 
-from alpa_mlir.report.activity import RecordLike
-from alpa_mlir.report.data import Others, collect
-from alpa_mlir.report.html import to_html
-from alpa_mlir.report.model import ReportData
-from alpa_mlir.report.plots import draw
+from alpa_mlir.report._activity import RecordLike
+from alpa_mlir.report._data import Others, collect
+from alpa_mlir.report._html import to_html
+from alpa_mlir.report._model import ReportData
+from alpa_mlir.report._plots import draw
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import Timeline

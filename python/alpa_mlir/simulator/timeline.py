@@ -18,8 +18,8 @@ from alpa_runtime.plan.program import RunOp
 from alpa_runtime.plan.units import bytes_text, ranges_text, seconds_text, table
 
 from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.simulator._memory import MemoryUse, memory_use
 from alpa_mlir.simulator.engine import RUN, Record, Work, execute
-from alpa_mlir.simulator.memory import MemoryUse, memory_use
 
 
 @dataclass(frozen=True, slots=True)

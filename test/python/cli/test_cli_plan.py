@@ -9,7 +9,7 @@ import textwrap
 import alpa_mlir
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.cli.entry_points import load_entry
+from alpa_mlir.cli._entry_points import load_entry
 from alpa_mlir.errors import EntryPointError
 from cli_entries import failure, write_files
 
@@ -70,7 +70,7 @@ def test_options_of_the_step_are_the_defaults(files, capsys):
 
 def test_every_option_reaches_its_method():
     def method(*words):
-        from alpa_mlir.cli.method import method_of
+        from alpa_mlir.cli._method import method_of
 
         options = cli.parser(only="plan").parse_args(["plan", "x.py", *words])
         return method_of(options, None)

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.cli.random_inputs import callable_plan, random_batch, random_state
+from alpa_mlir.cli._random_inputs import callable_plan, random_batch, random_state
 from alpa_mlir.errors import ArgumentMismatchError
 from alpa_mlir.training import StatefulStep
 from cli_entries import STEP
@@ -102,7 +102,7 @@ def losses(fields) -> list[float]:
 
 def expected(folder, steps):
     """What plain JAX makes of the entry point's state and batches."""
-    from alpa_mlir.cli.entry_points import load_entry
+    from alpa_mlir.cli._entry_points import load_entry
 
     entry = load_entry(f"{folder}/model.py")
     state, found = entry.arguments[0], []

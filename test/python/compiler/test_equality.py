@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_runtime.execution.loaded_plan import load as load_plan
 from conditioned import check_state
 
 STEPS = 3
@@ -179,7 +180,7 @@ def test_a_saved_plan_gives_the_same_numbers(tmp_path):
     step = alpa_mlir.compile(
         model.step, state, batch, cluster=CLUSTER, method=PipeshardParallel(submeshes=[(1, 2)])
     )
-    loaded = alpa_mlir.runtime.load(alpa_mlir.Plan.load(step.plan.save(tmp_path)))
+    loaded = load_plan(alpa_mlir.Plan.load(step.plan.save(tmp_path)))
     results = loaded(step.form.flatten_args(state, batch))
     expected = jax.tree.leaves(step(state, batch))
     for a, b in zip(results, expected, strict=True):

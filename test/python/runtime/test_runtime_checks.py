@@ -37,7 +37,8 @@ def test_running_a_plan_needs_no_compiler(good, tmp_path):
 import sys
 sys.modules["alpa_mlir._native"] = None  # importing it fails
 from alpa_runtime.plan import Plan
-from alpa_mlir.runtime import load, use_virtual_devices
+from alpa_runtime.devices import use_virtual_devices
+from alpa_runtime.execution.loaded_plan import load
 use_virtual_devices(4)
 load(Plan.load({str(tmp_path)!r}))
 """

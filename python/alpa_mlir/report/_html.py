@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any, cast
 
-from alpa_mlir.report.model import ReportData
+from alpa_mlir.report._model import ReportData
 
 _SCRIPTS = (
     "base.js",

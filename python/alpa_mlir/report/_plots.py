@@ -10,7 +10,7 @@ from typing import Any
 from alpa_runtime.plan.units import bytes_text, seconds_text
 
 from alpa_mlir.errors import BackendError, PlanFormatError
-from alpa_mlir.report.model import Activity, ReportData
+from alpa_mlir.report._model import Activity, ReportData
 
 # As in report.css and base.js: Okabe and Ito's colours.
 HUES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#8c8c8c")

@@ -10,7 +10,7 @@ from typing import Any
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tensor import numpy_name
 
-from alpa_mlir.report.model import (
+from alpa_mlir.report._model import (
     Candidate,
     Certificate,
     Compared,

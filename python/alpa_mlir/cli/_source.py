@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli.common import add_virtual_devices, interruptible, numbers, progress, use_devices
-from alpa_mlir.cli.method import OPTIONS, add_method, method_of
+from alpa_mlir.cli._common import add_virtual_devices, interruptible, numbers, progress, use_devices
+from alpa_mlir.cli._method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
 
 if TYPE_CHECKING:
     from alpa_runtime.plan import Plan
 
-    from alpa_mlir.cli.entry_points import EntryPoint
+    from alpa_mlir.cli._entry_points import EntryPoint
     from alpa_mlir.cluster.description import Cluster, ClusterLike
     from alpa_mlir.report.method_comparison import Alternative
     from alpa_mlir.stages import PlannedStep, TracedStep
@@ -134,7 +134,7 @@ def plan_source(options: argparse.Namespace) -> Source:
         return _plan_file(options, cluster)
     _refuse_file_options(options)
     from alpa_mlir.api import ParallelFunction
-    from alpa_mlir.cli.entry_points import load_entry
+    from alpa_mlir.cli._entry_points import load_entry
 
     entry = load_entry(name, dict(options.set))
     given = entry.function

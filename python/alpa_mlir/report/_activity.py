@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_mlir.errors import PlanFormatError
-from alpa_mlir.report.model import Activity, Memory
+from alpa_mlir.report._model import Activity, Memory
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import MemoryUse, Timeline

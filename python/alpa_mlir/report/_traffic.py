@@ -24,8 +24,8 @@ from alpa_runtime.plan.program import (
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
-from alpa_mlir.report.layers import alike
-from alpa_mlir.report.model import Collective, Crossing, LinkKind, Tensors
+from alpa_mlir.report._layers import alike
+from alpa_mlir.report._model import Collective, Crossing, LinkKind, Tensors
 from alpa_mlir.simulator.costs import device_bytes, tensor_bytes
 
 if TYPE_CHECKING:

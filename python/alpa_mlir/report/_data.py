@@ -16,16 +16,11 @@ from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.version import VERSION as PACKAGE_VERSION
 
 from alpa_mlir.errors import AlpaError, PlanFormatError
-from alpa_mlir.report import layers as alternatives
-from alpa_mlir.report import traffic
-from alpa_mlir.report.activity import (
-    RecordLike,
-    memory_curve,
-    real_activity,
-    simulated_activity,
-)
-from alpa_mlir.report.layers import collect_layers
-from alpa_mlir.report.model import (
+from alpa_mlir.report import _layers as alternatives
+from alpa_mlir.report import _traffic
+from alpa_mlir.report._activity import RecordLike, memory_curve, real_activity, simulated_activity
+from alpa_mlir.report._layers import collect_layers
+from alpa_mlir.report._model import (
     Activity,
     Certificate,
     Header,
@@ -36,7 +31,7 @@ from alpa_mlir.report.model import (
     Stage,
     Tensors,
 )
-from alpa_mlir.report.traffic import collect_tensors
+from alpa_mlir.report._traffic import collect_tensors
 from alpa_mlir.simulator.costs import item_bytes
 
 if TYPE_CHECKING:
@@ -89,7 +84,7 @@ def collect(
         layers, unsaid = collect_layers(plan, explanations)
         decisions, all_decisions = alternatives.decisions(explanations)
         ops, all_ops = alternatives.dear_ops(explanations)
-        collectives = traffic.collectives(plan, explanations, host_of)
+        collectives = _traffic.collectives(plan, explanations, host_of)
     if unsaid:
         missing["sharding"] = unsaid
     silent = [str(number) for number, found in enumerate(explanations) if not found]
@@ -129,8 +124,8 @@ def collect(
         real,
         () if timeline is None else tuple(map(memory_curve, timeline.memory)),
         collectives,
-        traffic.crossings(plan),
-        () if timeline is None else traffic.link_kinds(timeline),
+        _traffic.crossings(plan),
+        () if timeline is None else _traffic.link_kinds(timeline),
         ops,
         decisions,
         alternatives.candidates(plan),
@@ -188,7 +183,7 @@ def _mesh(mesh: MeshInfo, host_of: Sequence[int]) -> Mesh:
             runs[-1][1] += 1
         else:
             runs.append([device, 1])
-    links = traffic.axis_links(mesh, host_of)
+    links = _traffic.axis_links(mesh, host_of)
     return Mesh(mesh.shape, mesh.axes, tuple((first, count) for first, count in runs), links)
 
 
