@@ -53,13 +53,14 @@ lint: setup ## Check formatting, types and spelling
 	@$(VENV)/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
 	@$(VENV)/bin/pyright --pythonpath $(PY)
-	@types=$$(PYTHONPATH=python $(VENV)/bin/pyright --pythonpath $(PY) --verifytypes alpa_mlir --ignoreexternal) \
-	  || { echo "$$types" | grep -B1 -A3 'error:'; exit 1; }
+	@for package in alpa_mlir alpa_runtime; do \
+	  types=$$(PYTHONPATH=python:runtime $(VENV)/bin/pyright --pythonpath $(PY) --verifytypes $$package --ignoreexternal) \
+	  || { echo "$$types" | grep -B1 -A3 'error:'; exit 1; }; done
 	@$(VENV)/bin/typos
 
 docs: build ## Build the documentation into build/site; a warning is an error
 	@echo "== documentation"
-	@PYTHONPATH=python $(PY) -m sphinx -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d $(BUILD)/docs docs $(BUILD)/site
+	@PYTHONPATH=python:runtime $(PY) -m sphinx -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d $(BUILD)/docs docs $(BUILD)/site
 	@echo "   $(BUILD)/site/index.html"
 
 lit: build ## Run the compiler's tests
@@ -73,12 +74,13 @@ pytest: build ## Run the Python tests
 bench: build ## Measure planning and step time of GPT models
 	@$(PY) benchmark/gpt_planning.py
 
-wheel: setup ## Build a wheel that needs no LLVM, and a source archive, into dist/
+wheel: setup ## Build wheels of both packages and of the runtime alone, and a source archive, into dist/
 	@echo "== building the wheel"
 	@$(PY) -m pip wheel -q --no-build-isolation --no-deps -w build-wheel/dist .
 	@PATH=$(abspath $(VENV))/bin:$$PATH $(PY) -m auditwheel repair -w dist build-wheel/dist/*.whl > build-wheel/repair.log 2>&1 \
 	  || { cat build-wheel/repair.log; exit 1; }
 	@rm -r build-wheel/dist
+	@$(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist ./runtime
 	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" > /dev/null
 	@ls -1 dist/*
 

@@ -31,11 +31,11 @@ import jax
 import jax.numpy
 import numpy as np
 from alpa_mlir import Cluster, PipeshardParallel, Plan, training
-from alpa_mlir.hosts.process import start_ticks
-from alpa_mlir.hosts.process_group import Limits
-from alpa_mlir.hosts.ray_hosts import RayWorkers
-from alpa_mlir.hosts.subprocesses import ProcessWorkers
-from alpa_mlir.runtime import Placement
+from alpa_runtime.hosts.process import start_ticks
+from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.subprocesses import ProcessWorkers
+from alpa_runtime.hosts.watchdog import Limits
+from alpa_runtime.placement import Placement
 
 _jax: Any = jax
 jnp: Any = jax.numpy

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.hosts import plain_process
+from alpa_runtime.hosts import worker_main
 
 FOLDER = Path(sys.argv[1])
 
@@ -39,7 +39,7 @@ class _Transport:
 
 
 def _dying_worker() -> Any:
-    from alpa_mlir.runtime.worker import Worker
+    from alpa_runtime.workers.worker import Worker
 
     class DyingWorker(Worker):
         """Dies before an instruction, or while a message is on its way, as `kills.json` says.
@@ -104,11 +104,11 @@ def _dying_worker() -> Any:
     return DyingWorker
 
 
-class _Finder(plain_process.HostProcess):
+class _Finder(worker_main.HostProcess):
     """Loads the dying worker in place of the usual one."""
 
     def load(self, plan: Any, placement: Any, options: Any) -> None:
-        from alpa_mlir.runtime import worker
+        from alpa_runtime.workers import worker
 
         if not hasattr(worker, "Usual"):
             setattr(worker, "Usual", worker.Worker)  # noqa: B010
@@ -118,4 +118,4 @@ class _Finder(plain_process.HostProcess):
 
 if __name__ == "__main__":
     work, beside = map(int, sys.argv[2:4])
-    plain_process.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))
+    worker_main.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))

@@ -21,8 +21,8 @@ from typing import Any
 import alpa_mlir
 import jax
 from alpa_mlir.compiler import Module
-from alpa_mlir.runtime import load
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
+from alpa_runtime.execution.loaded_plan import load
 from models import gpt
 
 _jax: Any = jax

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from alpa_mlir.compiler import Module
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from models import BenchmarkModel, gpt, llama
 
 TOOL = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[1] / "build"), "bin")

@@ -14,7 +14,7 @@ from typing import Any
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from paper_models import FIGURE8
 from paper_results import Published, cell_text
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from alpa_mlir import AutoParallel, PipeshardParallel, parallelize
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import AlpaError
-from alpa_mlir.method import Method
-from alpa_mlir.plan import Plan
+from alpa_mlir.methods.method import Method
 from alpa_mlir.simulator import simulate
+from alpa_runtime.plan import Plan
 from paper_models import PaperModel, make_case
 
 HOSTS = (("a100", 8), ("a100", 8), ("v100", 4), ("v100", 4))

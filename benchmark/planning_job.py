@@ -102,10 +102,11 @@ def split_passes(pipeline: str) -> list[str]:
 @contextmanager
 def timed(watch: Stopwatch) -> Generator[None]:
     """Measure every call of the tracer and the compiler inside of the block."""
-    from alpa_mlir import compiler, trace
+    from alpa_mlir import compiler
+    from alpa_mlir.trace import tracing
 
     module: Any = compiler.Module
-    saved = trace.trace, module.__init__, module.run, module.export_plan
+    saved = tracing.trace, module.__init__, module.run, module.export_plan
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         with watch.part("trace"):
@@ -125,16 +126,16 @@ def timed(watch: Stopwatch) -> Generator[None]:
         with watch.part("export"):
             return saved[3](self)
 
-    trace.trace, module.__init__, module.run, module.export_plan = traced, parse, run, export
+    tracing.trace, module.__init__, module.run, module.export_plan = traced, parse, run, export
     try:
         yield
     finally:
-        trace.trace, module.__init__, module.run, module.export_plan = saved
+        tracing.trace, module.__init__, module.run, module.export_plan = saved
 
 
 def cluster_of(preset: str, gpus: int) -> Any:
     """So many devices of a preset's hosts; fewer than a host's are one smaller host."""
-    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.cluster.description import Cluster
 
     fields: dict[str, Any] = json.loads(Cluster.load(preset.partition(":")[0]).text)
     (host,) = fields["hosts"]
@@ -221,13 +222,13 @@ _STAGE = re.compile(
 
 def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any]:
     """What the search finds for the best count, read from the searched module."""
-    from alpa_mlir import trace
     from alpa_mlir.compiler import Module
     from alpa_mlir.errors import InfeasiblePlanError
+    from alpa_mlir.trace import tracing
 
     best: dict[str, Any] = {}
-    misfit: InfeasiblePlanError | None = None
-    traced = trace.trace(model.step, model.state, model.batch)
+    infeasible: InfeasiblePlanError | None = None
+    traced = tracing.trace(model.step, model.state, model.batch)
     for count in counts:
         module = Module(traced.text, model.name).annotate(traced.signature.to_json())
         with tempfile.TemporaryDirectory() as folder:
@@ -238,7 +239,7 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
             try:
                 module.run(",".join(passes[: last + 1]))
             except InfeasiblePlanError as error:
-                misfit = error
+                infeasible = error
                 continue
         text = module.as_text().partition("func.func")[0]
         predicted = re.search(r"alpa\.predicted = \{.*?step_seconds = ([-+.\deE]+) :", text)
@@ -262,8 +263,8 @@ def _search(model: Any, cluster: Any, method: Any, counts: Any) -> dict[str, Any
             ],
         }
     if not best:
-        assert misfit is not None
-        raise misfit
+        assert infeasible is not None
+        raise infeasible
     return best
 
 

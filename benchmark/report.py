@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "test")]
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "test" / "python")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "test" / "python" / "support")]
 
 OPENINGS = 5
 DRAW = """

@@ -10,8 +10,8 @@ from math import lcm, prod
 from typing import Any, Protocol, TypeVar
 
 from alpa_mlir.compiler import plan_reshard
-from alpa_mlir.plan_reshard import Box, shard_boxes
-from alpa_mlir.plan_tensor import Spec, TensorSpec
+from alpa_runtime.plan.reshard import Box, shard_boxes
+from alpa_runtime.plan.tensor import Spec, TensorSpec
 
 T = TypeVar("T")
 AXES = ("x", "y", "z")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alpa_mlir import AutoParallel, PipeshardParallel, Plan, parallelize
-from alpa_mlir.cluster import Cluster
-from alpa_mlir.plan_program import (
+from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.simulator import simulate
+from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
     InputOp,
@@ -21,9 +22,8 @@ from alpa_mlir.plan_program import (
     SendOp,
     ZeroOp,
 )
-from alpa_mlir.plan_reshard import ReshardInfo, read_step
-from alpa_mlir.plan_tensor import Spec, TensorSpec
-from alpa_mlir.simulator import simulate
+from alpa_runtime.plan.reshard import ReshardInfo, read_step
+from alpa_runtime.plan.tensor import Spec, TensorSpec
 from paper_models import make_case
 from planning_job import cluster_of
 from reshard_cases import AXES, Case, Side

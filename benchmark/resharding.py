@@ -26,8 +26,10 @@ from typing import Any
 
 import reshard_tables
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.plan_reshard import read_step
-from alpa_mlir.reshard import Network, least_seconds, least_slow_bytes, prove
+from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
+from alpa_mlir.simulator.transfer_network import Network
+from alpa_runtime.execution.reference_reshard import prove
+from alpa_runtime.plan.reshard import read_step
 from reshard_cases import Case, Seeded, random_case
 
 Json = dict[str, Any]

@@ -211,13 +211,13 @@ def program_seconds(
     Args:
         steps: planned steps of few and of many micro-batches, each with its state and its batch.
     """
-    from alpa_mlir.runtime.actions import Accumulate, Run
-    from alpa_mlir.runtime.linear import linearize
+    from alpa_runtime.execution.actions import Accumulate, Run
+    from alpa_runtime.execution.program_merge import merge_step
 
     found: list[tuple[int, list[float], list[float]]] = []
     for planned, state, batch in steps:
         count = planned.plan.num_micro_batches
-        actions = linearize(planned.plan).actions
+        actions = merge_step(planned.plan).actions
         programs = sum(isinstance(a, Run | Accumulate) for a in actions)
         step = planned.load()
         index = [info.kind for info in planned.plan.inputs].index("batch")
@@ -248,7 +248,7 @@ def call_seconds(plan: Any, rounds: int) -> list[float]:
     """Processor seconds of XLA's calls of those functions of stage 0 that micro-batches run."""
     import jax as jax_module
     import numpy as np
-    from alpa_mlir.runtime.compile_stages import compile_jobs, stage_jobs
+    from alpa_runtime.execution.compilation import compile_jobs, stage_jobs
     from jax.sharding import Mesh
 
     jax: Any = jax_module

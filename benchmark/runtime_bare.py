@@ -18,21 +18,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from alpa_mlir.finalists import measure_plan
-from alpa_mlir.plan import Plan
-from alpa_mlir.runtime.actions import Place
-from alpa_mlir.runtime.backends.choice import make_backend
-from alpa_mlir.runtime.binding import BoundStep, Ends, bind_step
-from alpa_mlir.runtime.devices import mesh_on
-from alpa_mlir.runtime.flight import MAX_IN_FLIGHT
-from alpa_mlir.runtime.linear import merge_programs
-from alpa_mlir.runtime.placement import Placement
-from alpa_mlir.runtime.program import Backend, Job, Meshes, Program
-from alpa_mlir.runtime.wires import Wires
-from alpa_mlir.runtime.worker_step import remote_parts, worker_step
+from alpa_mlir.search.autotune import measure_plan
 from alpa_mlir.simulator import simulate
-from alpa_mlir.transport.interface import DONE, Sending
-from alpa_mlir.transport.memory import aligned, shaped
+from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
+from alpa_runtime.devices import mesh_on
+from alpa_runtime.execution.actions import Place
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
+from alpa_runtime.execution.point_to_point import PointToPoint
+from alpa_runtime.execution.program_merge import merge_programs, remote_parts, worker_step
+from alpa_runtime.placement import Placement
+from alpa_runtime.plan import Plan
+from alpa_runtime.transport.interface import DONE, Sending
+from alpa_runtime.transport.memory import aligned, shaped
 
 _jax: Any = jax
 _PHASES = ("forward", "backward", "update")
@@ -165,7 +163,9 @@ class Turns:
             backend=self._backend,
             progress=None,
             ends=Ends(
-                remote_parts(plan, share, placement, rank), own, Wires(_NoTransport(), _raise)
+                remote_parts(plan, share, placement, rank),
+                own,
+                PointToPoint(_NoTransport(), _raise),
             ),
         )
 

@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from alpa_mlir.compiler import Module, schedule_table
-from alpa_mlir.schedule import ScheduleProblem, StageSeconds, generate_steps, spans
+from alpa_mlir.methods.schedule import ScheduleProblem, StageSeconds, generate_steps, spans
 
 STAGES = (2, 4, 8, 16, 64)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -26,8 +26,8 @@ from typing import Any
 import alpa_mlir
 import jax
 from alpa_mlir.compiler import Module
-from alpa_mlir.problem import ProblemSolution, solve_problem
-from alpa_mlir.trace import trace
+from alpa_mlir.solver import ProblemSolution, solve_problem
+from alpa_mlir.trace.tracing import trace
 from models import gpt, zoo
 
 _jax: Any = jax

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 from models import gpt
 
 _jax: Any = jax

@@ -4,7 +4,7 @@ Each way of moving arrays goes to and fro between two processes, as between work
 makes a jax.Array of what it got, and sends back what it holds. A row is half of a round trip, the
 median over rounds and the best; the ways take turns, so that what else the machine does meets all.
 
-- `shared_memory`, `tcp`: alpa_mlir.transport.
+- `shared_memory`, `tcp`: alpa_runtime.transport.
 - `unix_socket`, `tcp_socket`: a plain socket, one message at a time, received into new memory.
 - `ray`: an actor's method that is given an array from the object store and returns it.
 - `ucx_shared_memory`, `ucx_tcp`: what `ucx_perftest` of ucx-utils reports for tagged messages with
@@ -65,10 +65,10 @@ class Link(Protocol):
 
 
 class OwnLink:
-    """alpa_mlir.transport."""
+    """alpa_runtime.transport."""
 
     def __init__(self, rank: int, pipe: Connection, kind: str) -> None:
-        from alpa_mlir.transport import make_transport
+        from alpa_runtime.transport import make_transport
 
         self.end = make_transport(rank, ip="127.0.0.1", kinds=[kind])
         pipe.send(self.end.address())
@@ -138,7 +138,7 @@ def to_device(length: int, host_only: bool) -> Callable[[Data], Any]:
     if host_only:
         return lambda data: data
     import jax
-    from alpa_mlir.runtime.xla import put_on
+    from alpa_runtime.backends.xla_runtime import put_on
 
     devices: Any = jax
     return put_on((length,), DTYPE.name, devices.devices()[0])

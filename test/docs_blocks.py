@@ -285,16 +285,21 @@ def check_python(block: Block) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
-            if re.fullmatch(r"alpa_mlir(\.\w+)+", name):
+            if re.fullmatch(r"alpa_(mlir|runtime)(\.\w+)+", name):
                 _check_name(name, block.place)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("alpa_mlir"):
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            ("alpa_mlir", "alpa_runtime")
+        ):
             for alias in node.names:
                 _check_name(f"{node.module}.{alias.name}", block.place)
 
 
 def _check_name(name: str, place: str) -> None:
-    value = importlib.import_module("alpa_mlir")
-    for part in name.split(".")[1:]:
+    package, *parts = name.split(".")
+    value = importlib.import_module(package)
+    for i, part in enumerate(parts, 1):
+        if not hasattr(value, part) and importlib.util.find_spec(".".join([package, *parts[:i]])):
+            importlib.import_module(".".join([package, *parts[:i]]))
         if not hasattr(value, part):
             raise BlockError(f"{place}: there is no {name}")
         value = getattr(value, part)

@@ -93,5 +93,5 @@ def set_up(folder: Path, text: str) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": os.pathsep.join(path),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(folder)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(ROOT / "runtime"), str(folder)]),
     }

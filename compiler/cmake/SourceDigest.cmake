@@ -1,7 +1,7 @@
 # Writes a digest of the C++ sources to OUTPUT: cmake -DROOT=.. -DOUTPUT=.. -P SourceDigest.cmake
 file(GLOB_RECURSE files LIST_DIRECTORIES OFF RELATIVE ${ROOT}
   ${ROOT}/dialects/* ${ROOT}/compiler/* ${ROOT}/python/bindings/*)
-list(APPEND files CMakeLists.txt python/alpa_mlir/version.py)
+list(APPEND files CMakeLists.txt runtime/alpa_runtime/version.py)
 list(SORT files)
 set(all)
 foreach(name ${files})

@@ -9,37 +9,42 @@ from pathlib import Path
 
 import alpa_mlir
 
-# Pages, and the modules whose names of `alpa_mlir.__all__` they hold; other names go to "Further".
+# Pages, and the modules whose names of `alpa_mlir.__all__` they hold; others go to "Further".
 PAGES = {
     "planning": (
         "Planning",
-        ("api", "parallel_function", "planned_step", "cluster", "compiler", "boundary", "tagging"),
+        ("api", "stages", "cluster", "compiler", "trace"),
     ),
     "methods": (
         "Methods",
-        ("search", "method", "pipeshard", "options", "follow", "known_methods"),
+        ("methods", "follow_parallel", "compat"),
     ),
-    "steps": ("Steps and plans", ("parallel_step", "plan", "plan_diff", "ahead")),
+    "steps": ("Steps and plans", ("loading", "parallel_step", "plan", "aot")),
     "running": (
         "Where and how steps run",
-        ("runtime", "hosts", "data_loader", "session", "host_copies", "placement_spec"),
+        (
+            *("devices", "execution", "placement", "hosts", "data_loader", "session"),
+            *("arrays", "placement_spec"),
+        ),
     ),
     "checkpoints": ("Checkpoints", ("checkpoint",)),
-    "insight": ("Looking inside", ("explanation", "simulator", "problem", "schedule", "report")),
+    "insight": ("Looking inside", ("simulator", "solver", "report")),
     "errors": ("Errors", ("errors",)),
     "further": ("Further", ()),
 }
 # Modules that are used as such, beside the package's own names.
 MODULES = (
-    "training",
-    "hosts.interface",
-    "transport.interface",
-    "profiling",
-    "finalists",
-    "report",
-    "doctor",
-    "reshard",
-    "compiler",
+    "alpa_mlir.training",
+    "alpa_runtime.worker_group",
+    "alpa_runtime.transport.interface",
+    "alpa_mlir.cluster.profiling",
+    "alpa_mlir.search.autotune",
+    "alpa_mlir.report",
+    "alpa_mlir.doctor",
+    "alpa_runtime.execution.reference_reshard",
+    "alpa_mlir.simulator.transfer_network",
+    "alpa_mlir.simulator.transfer_bounds",
+    "alpa_mlir.compiler",
 )
 
 
@@ -48,7 +53,7 @@ def pages() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {page: [] for page in PAGES}
     for name in alpa_mlir.__all__:
         home = getattr(getattr(alpa_mlir, name), "__module__", "")
-        home = home.removeprefix("alpa_mlir.")
+        home = home.partition(".")[2]
         page = next(
             (
                 page
@@ -64,7 +69,7 @@ def pages() -> dict[str, list[str]]:
 def write(folder: Path) -> None:
     """Write an index, the pages of names, and a page for each of `MODULES`."""
     made = {f"{page}.rst": _names(PAGES[page][0], names) for page, names in pages().items()}
-    modules = [m for m in MODULES if importlib.util.find_spec(f"alpa_mlir.{m}") is not None]
+    modules = [m for m in MODULES if importlib.util.find_spec(m) is not None]
     made |= {f"module-{m}.rst": _module(m) for m in modules}
     listed = "\n".join(f"   {name.removesuffix('.rst')}" for name in made)
     title = _title("Python API")
@@ -104,7 +109,7 @@ def _names(title: str, names: list[str]) -> str:
 
 
 def _module(name: str) -> str:
-    module = importlib.import_module(f"alpa_mlir.{name}")
+    module = importlib.import_module(name)
     own = [
         key
         for key, value in vars(module).items()
@@ -115,6 +120,5 @@ def _module(name: str) -> str:
     ]
     members = ", ".join(own)
     return (
-        _title(f"alpa_mlir.{name}")
-        + f"\n.. automodule:: alpa_mlir.{name}\n   :members: {members}\n   :imported-members:\n"
+        _title(name) + f"\n.. automodule:: {name}\n   :members: {members}\n   :imported-members:\n"
     )

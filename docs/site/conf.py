@@ -14,10 +14,10 @@ from docutils import nodes
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path[:0] = [str(HERE), str(ROOT / "python")]
+sys.path[:0] = [str(HERE), str(ROOT / "python"), str(ROOT / "runtime")]
 
 project = "alpa_mlir"
-_version = (ROOT / "python" / "alpa_mlir" / "version.py").read_text()
+_version = (ROOT / "runtime" / "alpa_runtime" / "version.py").read_text()
 release = re.findall(r'^VERSION = "(.*)"', _version, re.M)[0]
 copyright = "the authors of alpa_mlir"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -254,7 +254,7 @@ def stages() -> Picture:
 def schedules() -> Picture:
     """GPipe and 1F1B, as the compiler's own timer draws them."""
     from alpa_mlir.compiler import schedule_kept
-    from alpa_mlir.schedule import ScheduleProblem, generate_steps
+    from alpa_mlir.methods.schedule import ScheduleProblem, generate_steps
 
     meshes, count, unit = 3, 5, 21
     p = Picture(760, 340, "Micro-batches in the schedules gpipe and 1f1b, and what a mesh keeps")

@@ -16,6 +16,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from alpa_runtime.version import VERSION
+
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -43,26 +45,37 @@ from alpa_mlir.errors import (
     WorkerMemoryError,
     WorkerStalledError,
 )
-from alpa_mlir.version import VERSION
 
 if TYPE_CHECKING:
-    from alpa_mlir.ahead import CompiledAhead, compile_ahead
+    from alpa_runtime.aot import CompiledAhead, compile_ahead
+    from alpa_runtime.arrays import prefetch
+    from alpa_runtime.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
+    from alpa_runtime.devices import use_virtual_devices
+    from alpa_runtime.execution.loaded_plan import LoadedPlan
+    from alpa_runtime.hosts.ray_hosts import RayWorkers
+    from alpa_runtime.hosts.subprocesses import ProcessWorkers
+    from alpa_runtime.hosts.threads import ThreadWorkers
+    from alpa_runtime.parallel_step import ParallelStep
+    from alpa_runtime.placement import Placement
+    from alpa_runtime.placement_spec import PlacementSpec
+    from alpa_runtime.plan import Plan, PlanDiff
+
     from alpa_mlir.api import compile, parallelize
-    from alpa_mlir.boundary import layer_boundary, mark_pipeline_boundary
-    from alpa_mlir.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
-    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.compat.methods import get_3d_parallel_method, plan_to_method
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.data_loader import DataLoader, MeshDriverDataLoader
-    from alpa_mlir.explanation import explain
-    from alpa_mlir.follow import CreateStateParallel, FollowParallel, StateFunction
-    from alpa_mlir.host_copies import prefetch
-    from alpa_mlir.hosts.ray_hosts import RayWorkers
-    from alpa_mlir.hosts.subprocesses import ProcessWorkers
-    from alpa_mlir.hosts.threads import ThreadWorkers
-    from alpa_mlir.known_methods import get_3d_parallel_method, plan_to_method
-    from alpa_mlir.layer_remat import automatic_remat, manual_remat
-    from alpa_mlir.method import Method
-    from alpa_mlir.options import (
+    from alpa_mlir.follow_parallel import CreateStateParallel, FollowParallel, StateFunction
+    from alpa_mlir.loading import load
+    from alpa_mlir.methods.automatic import (
+        AutoParallel,
+        DataParallel,
+        ShardParallel,
+        Zero2Parallel,
+        Zero3Parallel,
+    )
+    from alpa_mlir.methods.method import Method
+    from alpa_mlir.methods.options import (
         AutoLayerOption,
         AutoShardingOption,
         AutoStageOption,
@@ -71,23 +84,9 @@ if TYPE_CHECKING:
         ManualStageOption,
         UniformStageOption,
     )
-    from alpa_mlir.parallel_function import ParallelFunction
-    from alpa_mlir.parallel_step import ParallelStep, load
-    from alpa_mlir.pipeshard import PipeshardParallel
-    from alpa_mlir.placement_spec import PlacementSpec
-    from alpa_mlir.plan import Plan
-    from alpa_mlir.plan_diff import PlanDiff
-    from alpa_mlir.planned_step import PlannedStep, TracedStep
-    from alpa_mlir.problem import ProblemSolution, solve_problem
-    from alpa_mlir.runtime import LoadedPlan, Placement, use_virtual_devices
-    from alpa_mlir.schedule import Schedule, ScheduleProblem
-    from alpa_mlir.search import (
-        AutoParallel,
-        DataParallel,
-        ShardParallel,
-        Zero2Parallel,
-        Zero3Parallel,
-    )
+    from alpa_mlir.methods.pipeshard import PipeshardParallel
+    from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
+    from alpa_mlir.report.explanation import explain
     from alpa_mlir.session import (
         clear_executable_cache,
         get_global_cluster,
@@ -96,7 +95,11 @@ if TYPE_CHECKING:
         shutdown,
     )
     from alpa_mlir.simulator import Timeline, simulate
-    from alpa_mlir.tagging import grad, value_and_grad
+    from alpa_mlir.solver import ProblemSolution, solve_problem
+    from alpa_mlir.stages import ParallelFunction, PlannedStep, TracedStep
+    from alpa_mlir.trace.layer_markers import layer_boundary, mark_pipeline_boundary
+    from alpa_mlir.trace.layer_remat import automatic_remat, manual_remat
+    from alpa_mlir.trace.tagging import grad, value_and_grad
 
 __version__ = VERSION
 
@@ -104,23 +107,22 @@ __version__ = VERSION
 _HOME = {
     name: module
     for module, names in {
-        "ahead": ("CompiledAhead", "compile_ahead"),
-        "api": ("compile", "parallelize"),
-        "boundary": ("layer_boundary", "mark_pipeline_boundary"),
-        "checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
-        "cluster": ("Cluster",),
-        "compiler": ("cluster_presets", "solver_methods"),
-        "data_loader": ("DataLoader", "MeshDriverDataLoader"),
-        "explanation": ("explain",),
-        "follow": ("CreateStateParallel", "FollowParallel", "StateFunction"),
-        "host_copies": ("prefetch",),
-        "hosts.ray_hosts": ("RayWorkers",),
-        "hosts.subprocesses": ("ProcessWorkers",),
-        "hosts.threads": ("ThreadWorkers",),
-        "known_methods": ("get_3d_parallel_method", "plan_to_method"),
-        "layer_remat": ("automatic_remat", "manual_remat"),
-        "method": ("Method",),
-        "options": (
+        "alpa_mlir.api": ("compile", "parallelize"),
+        "alpa_mlir.cluster.description": ("Cluster",),
+        "alpa_mlir.compat.methods": ("get_3d_parallel_method", "plan_to_method"),
+        "alpa_mlir.compiler": ("cluster_presets", "solver_methods"),
+        "alpa_mlir.data_loader": ("DataLoader", "MeshDriverDataLoader"),
+        "alpa_mlir.follow_parallel": ("CreateStateParallel", "FollowParallel", "StateFunction"),
+        "alpa_mlir.loading": ("load",),
+        "alpa_mlir.methods.automatic": (
+            "AutoParallel",
+            "DataParallel",
+            "ShardParallel",
+            "Zero2Parallel",
+            "Zero3Parallel",
+        ),
+        "alpa_mlir.methods.method": ("Method",),
+        "alpa_mlir.methods.options": (
             "AutoLayerOption",
             "AutoShardingOption",
             "AutoStageOption",
@@ -129,32 +131,34 @@ _HOME = {
             "ManualStageOption",
             "UniformStageOption",
         ),
-        "parallel_function": ("ParallelFunction",),
-        "parallel_step": ("ParallelStep", "load"),
-        "pipeshard": ("PipeshardParallel",),
-        "placement_spec": ("PlacementSpec",),
-        "plan": ("Plan",),
-        "plan_diff": ("PlanDiff",),
-        "planned_step": ("PlannedStep", "TracedStep"),
-        "problem": ("ProblemSolution", "solve_problem"),
-        "runtime": ("LoadedPlan", "Placement", "use_virtual_devices"),
-        "schedule": ("Schedule", "ScheduleProblem"),
-        "search": (
-            "AutoParallel",
-            "DataParallel",
-            "ShardParallel",
-            "Zero2Parallel",
-            "Zero3Parallel",
-        ),
-        "session": (
+        "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),
+        "alpa_mlir.methods.schedule": ("Schedule", "ScheduleProblem"),
+        "alpa_mlir.report.explanation": ("explain",),
+        "alpa_mlir.session": (
             "clear_executable_cache",
             "get_global_cluster",
             "get_global_num_devices",
             "init",
             "shutdown",
         ),
-        "simulator": ("Timeline", "simulate"),
-        "tagging": ("grad", "value_and_grad"),
+        "alpa_mlir.simulator": ("Timeline", "simulate"),
+        "alpa_mlir.solver": ("ProblemSolution", "solve_problem"),
+        "alpa_mlir.stages": ("ParallelFunction", "PlannedStep", "TracedStep"),
+        "alpa_mlir.trace.layer_markers": ("layer_boundary", "mark_pipeline_boundary"),
+        "alpa_mlir.trace.layer_remat": ("automatic_remat", "manual_remat"),
+        "alpa_mlir.trace.tagging": ("grad", "value_and_grad"),
+        "alpa_runtime.aot": ("CompiledAhead", "compile_ahead"),
+        "alpa_runtime.arrays": ("prefetch",),
+        "alpa_runtime.checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
+        "alpa_runtime.devices": ("use_virtual_devices",),
+        "alpa_runtime.execution.loaded_plan": ("LoadedPlan",),
+        "alpa_runtime.hosts.ray_hosts": ("RayWorkers",),
+        "alpa_runtime.hosts.subprocesses": ("ProcessWorkers",),
+        "alpa_runtime.hosts.threads": ("ThreadWorkers",),
+        "alpa_runtime.parallel_step": ("ParallelStep",),
+        "alpa_runtime.placement": ("Placement",),
+        "alpa_runtime.placement_spec": ("PlacementSpec",),
+        "alpa_runtime.plan": ("Plan", "PlanDiff"),
     }.items()
     for name in names
 }
@@ -255,12 +259,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is not None:
-        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        value = getattr(importlib.import_module(home), name)
         globals()[name] = value
         return value
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    from alpa_mlir.alpa_names import INSTEAD
+    from alpa_mlir.compat.names import INSTEAD
 
     instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")

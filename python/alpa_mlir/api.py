@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from alpa_mlir.argument_types import checks_types
-from alpa_mlir.cache_folder import CacheLike
-from alpa_mlir.cluster import ClusterLike
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.cache import CacheLike
+from alpa_runtime.parallel_step import ParallelStep, Progress
+from alpa_runtime.worker_group import Hosts
+
+from alpa_mlir.cluster.description import ClusterLike
 from alpa_mlir.errors import MethodError
-from alpa_mlir.follow import (
+from alpa_mlir.follow_parallel import (
     CreateStateParallel,
     FollowingFunction,
     FollowParallel,
     StateFunction,
 )
-from alpa_mlir.hosts.interface import Hosts
-from alpa_mlir.method import Method
-from alpa_mlir.parallel_function import ParallelFunction
-from alpa_mlir.parallel_step import ParallelStep, Progress
-from alpa_mlir.planned_step import Options
+from alpa_mlir.methods.method import Method
+from alpa_mlir.stages import Options, ParallelFunction
 
 
 @overload

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from alpa_runtime.plan import Plan
+
 from alpa_mlir.errors import (
     AlpaError,
     ClusterFileError,
@@ -23,7 +25,6 @@ from alpa_mlir.errors import (
     SolverError,
     UnsupportedOpError,
 )
-from alpa_mlir.plan import Plan
 
 _T = TypeVar("_T")
 

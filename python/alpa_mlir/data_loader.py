@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
-from alpa_mlir import trees
-from alpa_mlir.argument_types import checks_types
-from alpa_mlir.call_form import CallForm
+from alpa_runtime import trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.calling_convention import CallingConvention
+from alpa_runtime.jax_internals import as_any
+from alpa_runtime.parallel_step import ParallelStep
+from alpa_runtime.plan import Plan
+from alpa_runtime.step_state import StepBatch, step_batch
+
 from alpa_mlir.errors import ArgumentMismatchError
-from alpa_mlir.parallel_step import ParallelStep
-from alpa_mlir.plan import Plan
-from alpa_mlir.runtime.xla import as_any
-from alpa_mlir.step_state import StepBatch, step_batch
 
 _log = logging.getLogger("alpa_mlir")
 _END_SECONDS = 10.0  # For a source to give its batch when the loader is closed.
@@ -37,7 +38,7 @@ class LoadedStep(Protocol):
     """What a loader asks of a step: a `ParallelStep` has it."""
 
     @property
-    def form(self) -> CallForm: ...
+    def form(self) -> CallingConvention: ...
 
     @property
     def plan(self) -> Plan: ...

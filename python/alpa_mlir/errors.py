@@ -10,22 +10,61 @@ Example:
 
 from __future__ import annotations
 
+from alpa_runtime.errors import (
+    AlpaError,
+    ArgumentMismatchError,
+    ArgumentTypeError,
+    BackendError,
+    CheckpointError,
+    DamagedCheckpointError,
+    DeletedArrayError,
+    DevicesError,
+    InfeasiblePlanError,
+    PlacementError,
+    PlanFormatError,
+    PlanMismatchError,
+    TraceError,
+    TransportError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerStalledError,
+    is_out_of_memory,
+    worker_error,
+)
 
-class AlpaError(Exception):
-    """Base of all errors raised on purpose.
-
-    Args:
-        what: one cause, lower case, with found and expected values.
-        where: file, field, tree path or source location; empty when there is none.
-        fix: what the reader can do about it; empty when the cause says it already.
-    """
-
-    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.fix = fix
-        text = f"{where}: {what}" if where else what
-        super().__init__(f"{text}; fix: {fix}" if fix else text)
+__all__ = [
+    "AlpaError",
+    "ArgumentMismatchError",
+    "ArgumentTypeError",
+    "BackendError",
+    "CheckpointError",
+    "ClusterFileError",
+    "DamagedCheckpointError",
+    "DeletedArrayError",
+    "DevicesError",
+    "EntryPointError",
+    "InfeasiblePlanError",
+    "MethodError",
+    "MicroBatchError",
+    "ModuleSyntaxError",
+    "PassError",
+    "PlacementError",
+    "PlanFormatError",
+    "PlanMismatchError",
+    "PrecisionError",
+    "ProblemFormatError",
+    "SolverError",
+    "TraceError",
+    "TransportError",
+    "UnsupportedOpError",
+    "WorkerError",
+    "WorkerLostError",
+    "WorkerMemoryError",
+    "WorkerStalledError",
+    "is_out_of_memory",
+    "worker_error",
+]
 
 
 class ClusterFileError(AlpaError):
@@ -40,101 +79,17 @@ class UnsupportedOpError(AlpaError):
     """The program holds an op that the compiler has no rule for; the op is named."""
 
 
-class InfeasiblePlanError(AlpaError):
-    """No plan satisfies the constraints, most often the memory of a device."""
-
-
 class MicroBatchError(AlpaError):
     """So many micro-batches do not divide the batch, or would give other results than the whole
     batch."""
-
-
-class TraceError(AlpaError):
-    """The user's function cannot be traced into a step with state and batch."""
 
 
 class EntryPointError(AlpaError):
     """The command line cannot find a step: no such file, module, function or parameter."""
 
 
-class ArgumentMismatchError(AlpaError):
-    """A step was called with a tree, shape or dtype other than the one it was built for."""
-
-
-class ArgumentTypeError(AlpaError, TypeError):
-    """A function was given something of another type than it takes; names the argument."""
-
-
-class DeletedArrayError(AlpaError, RuntimeError):
-    """An array was read that a step has used up, or that was deleted."""
-
-
 class MethodError(AlpaError):
     """The wanted method (meshes, layer ranges, schedule) does not fit the cluster or the step."""
-
-
-class PlanFormatError(AlpaError):
-    """A plan folder is incomplete, of another version, or has a malformed field."""
-
-
-class PlanMismatchError(AlpaError):
-    """The parts of a plan contradict each other; found when the plan is loaded."""
-
-
-class DevicesError(AlpaError):
-    """The process has fewer devices than the plan needs, or they cannot be made."""
-
-
-class BackendError(AlpaError):
-    """A compiler of stages is not installed, or cannot compile or run a stage; names both."""
-
-
-class PlacementError(AlpaError):
-    """The workers of a placement do not hold the devices of the plan, each once."""
-
-
-class WorkerError(AlpaError):
-    """A worker failed, or is gone; names it, the step and the cause."""
-
-
-class WorkerLostError(WorkerError):
-    """A worker died, froze or cannot be reached; its group is of no use any more.
-
-    Args:
-        rank: which worker.
-    """
-
-    def __init__(self, what: str, *, where: str = "", fix: str = "", rank: int = -1) -> None:
-        self.rank = rank
-        super().__init__(what, where=where, fix=fix)
-
-
-class WorkerStalledError(WorkerLostError):
-    """No worker of a group makes progress in a step; names what each of them waits for."""
-
-
-class WorkerMemoryError(WorkerError):
-    """A worker found no memory, on its device or its host, for what it was asked to do."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, of XLA, of Python, or of a worker that had one, is about memory.
-
-    Example:
-        >>> is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 64 bytes"))
-        True
-    """
-    if isinstance(error, MemoryError | WorkerMemoryError):
-        return True
-    return any(m in str(error) for m in ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory: "))
-
-
-def worker_error(error: BaseException, where: str) -> WorkerError:
-    """An error that is not one of ours, as what a worker says of it in one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    if is_out_of_memory(error):
-        return WorkerMemoryError(f"out of memory: {text}", where=where)
-    return WorkerError(text, where=where)
 
 
 class PassError(AlpaError):
@@ -151,28 +106,3 @@ class ProblemFormatError(AlpaError):
 
 class SolverError(AlpaError):
     """A solver is not installed, has no licence for the problem's size, or failed."""
-
-
-class TransportError(AlpaError):
-    """A message cannot be sent or received: a peer is gone, or it sent another array than expected.
-
-    Args:
-        peer: rank of the other end, if the error is about one.
-    """
-
-    def __init__(
-        self, what: str, *, where: str = "", fix: str = "", peer: int | None = None
-    ) -> None:
-        self.peer = peer
-        super().__init__(what, where=where, fix=fix)
-
-
-class CheckpointError(AlpaError):
-    """A checkpoint is damaged, of another model or version, or cannot be written.
-
-    Whatever was there before is still there.
-    """
-
-
-class DamagedCheckpointError(CheckpointError):
-    """A part of a checkpoint is missing, or is not what was written; names the first one."""

@@ -8,10 +8,11 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from alpa_mlir.argument_types import checks_types
-from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.worker_group import Hosts
+
+from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
 from alpa_mlir.errors import AlpaError, ClusterFileError
-from alpa_mlir.hosts.interface import Hosts
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,7 @@ def init(
 
 
 def _on_ray(devices: int | None, nodes: int | None, workers: Hosts | None) -> Session:
-    from alpa_mlir.hosts.ray_hosts import RayWorkers
-    from alpa_mlir.hosts.ray_nodes import ray_nodes
+    from alpa_runtime.hosts.ray_hosts import RayWorkers, ray_nodes
 
     started = workers if isinstance(workers, RayWorkers) else RayWorkers()
     found = ray_nodes(started.connect(), devices, nodes)

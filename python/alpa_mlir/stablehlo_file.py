@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax.numpy
+from alpa_runtime import trees
+from alpa_runtime.calling_convention import Aval
+from alpa_runtime.plan.tensor import numpy_name
 from jaxlib.mlir import ir
 
-from alpa_mlir import trees
 from alpa_mlir.compiler import Module
-from alpa_mlir.element_types import numpy_name
 from alpa_mlir.errors import ModuleSyntaxError, TraceError
-from alpa_mlir.leaf import Leaf
-from alpa_mlir.method import Method
-from alpa_mlir.planned_step import Options, TracedStep
-from alpa_mlir.search import AutoParallel
-from alpa_mlir.signature import Input, Output, Signature
-from alpa_mlir.traced import Traced
+from alpa_mlir.methods.automatic import AutoParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.stages import Options, TracedStep
+from alpa_mlir.trace.tracing import Input, Output, Signature, Traced
 
 _ir: Any = ir
 _jnp: Any = jax.numpy
@@ -208,5 +207,5 @@ def _inputs(
     return tuple(result)
 
 
-def _leaf(port: Input | Output) -> Leaf:
-    return Leaf(port.name, port.shape, _jnp.dtype(port.dtype), port.shape, port.dtype)
+def _leaf(port: Input | Output) -> Aval:
+    return Aval(port.name, port.shape, _jnp.dtype(port.dtype), port.shape, port.dtype)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import alpa_mlir
 import pytest
-from alpa_mlir.alpa_names import INSTEAD
+from alpa_mlir.compat.names import INSTEAD
 from alpa_rows import ROWS, methods, options, session, steps
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-alpa.md"

@@ -22,7 +22,7 @@ import docs_scene
 import pytest
 import yaml
 from alpa_mlir import errors
-from alpa_mlir.cluster import Cluster
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import AlpaError
 from docs_blocks import ROOT, Block, BlockError
 
@@ -144,7 +144,7 @@ def test_every_error_has_a_section():
 def test_messages_of_errors_are_those_of_the_code():
     code = "\n".join(
         path.read_text()
-        for folder, kind in (("python/alpa_mlir", "*.py"), ("compiler", "*.cpp"))
+        for folder, kind in (("python", "*.py"), ("runtime", "*.py"), ("compiler", "*.cpp"))
         for path in (ROOT / folder).rglob(kind)
     )
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # strings that go on in the next line

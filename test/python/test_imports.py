@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import os
 import re
 import subprocess
@@ -10,10 +11,12 @@ import sys
 from pathlib import Path
 
 import alpa_mlir
+import alpa_runtime
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from source_paths import PYTHONPATH
 
 RUN = """
 import sys
@@ -25,10 +28,11 @@ step = alpa_mlir.load(sys.argv[1])
 w, loss = step({"a": np.full((8, 4), 0.1, np.float32)}, np.ones((4, 8), np.float32))
 w, loss = step(w, np.ones((4, 8), np.float32))
 print(float(loss))
-import alpa_mlir.hosts.interface
-import alpa_mlir.runtime.messages
-wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.search", "alpa_mlir.trace"}
-wrong |= {"highspy", "gurobipy", "ray", "iree", "tensorstore", "orbax", "optax", "flax"}
+import alpa_runtime.worker_group
+import alpa_runtime.messages
+wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.methods.automatic"}
+wrong |= {"alpa_mlir.trace.tracing", "highspy", "gurobipy", "ray", "iree"}
+wrong |= {"tensorstore", "orbax", "optax", "flax"}
 print(sorted(wrong & set(sys.modules)))
 """
 
@@ -77,7 +81,7 @@ def test_running_a_plan_needs_no_compiler(tmp_path):
     method = alpa_mlir.ShardParallel(mesh_shape=(1, 2))
     alpa_mlir.parallelize(step, cluster="cpu-test", method=method).plan(w, x).save(tmp_path)
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
-    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    environment["PYTHONPATH"] = PYTHONPATH
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path)],
         env=environment,
@@ -95,7 +99,7 @@ def test_running_a_plan_needs_no_compiler(tmp_path):
 @pytest.mark.parametrize("what", ["package", "names", "command line"])
 def test_importing_has_no_side_effects(what):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
-    environment["PYTHONPATH"] = str(Path(alpa_mlir.__file__).parents[1])
+    environment["PYTHONPATH"] = PYTHONPATH
     done = subprocess.run(
         [sys.executable, "-c", SIDE_EFFECTS, what],
         env=environment,
@@ -109,43 +113,91 @@ def test_importing_has_no_side_effects(what):
 def test_names_come_from_their_modules():
     for name in alpa_mlir.__all__:
         value = getattr(alpa_mlir, name)
-        assert value.__module__.startswith("alpa_mlir."), name
-    assert alpa_mlir.explain is not alpa_mlir.explanation
-    assert alpa_mlir.plan.Plan is alpa_mlir.Plan
+        assert value.__module__.startswith(("alpa_mlir.", "alpa_runtime.")), name
+    assert alpa_mlir.explain is not alpa_mlir.report.explanation
+    assert alpa_runtime.plan.Plan is alpa_mlir.Plan
     assert set(alpa_mlir.__all__) <= set(dir(alpa_mlir))
     assert not hasattr(alpa_mlir, "no_such_name")
 
 
-def imported_when_loaded(body):
-    """Names that statements import by themselves: not in functions, nor for types alone."""
-    for node in body:
+def imported_anywhere(tree):
+    """Modules that a file names in imports, in functions and for types alone too."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield node.level, ".".join(filter(None, (node.module, alias.name)))
-        elif isinstance(node, ast.Try):
-            yield from imported_when_loaded(node.body)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
-            yield from imported_when_loaded([*node.body, *node.orelse])
+            assert not node.level, "imports say the whole name of a module"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_modules_import_only_earlier_ones():
+def test_runtime_names_no_compiler():
+    for path in Path(alpa_runtime.__file__).parent.rglob("*.py"):
+        names = [*imported_anywhere(ast.parse(path.read_text()))]
+        assert not [name for name in names if name.split(".")[0] == "alpa_mlir"], path
+
+
+ALONE = """
+import importlib, pkgutil, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "alpa_mlir":
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import alpa_runtime
+assert "jax" not in sys.modules
+for found in pkgutil.walk_packages(alpa_runtime.__path__, "alpa_runtime."):
+    importlib.import_module(found.name)
+"""
+
+
+def test_runtime_is_imported_alone():
+    environment = os.environ | {"PYTHONPATH": str(Path(alpa_runtime.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def modules_of(package):
+    """Every module of a package by its name, with the modules that it imports anywhere."""
+    root = Path(str(package.__file__)).parents[1]
+    paths = {
+        ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in Path(str(package.__file__)).parent.rglob("*.py")
+    }
+    found = {}
+    for module, path in paths.items():
+        names = imported_anywhere(ast.parse(path.read_text()))
+        nearest = (n if n in paths else n.rpartition(".")[0] for n in names)
+        found[module] = {name for name in nearest if name in paths and name != module}
+    return found
+
+
+@pytest.mark.parametrize("package", [alpa_mlir, alpa_runtime], ids=lambda p: p.__name__)
+def test_no_circles(package):
+    """Not of modules, in functions and for types alone neither."""
+    graphlib.TopologicalSorter(modules_of(package)).prepare()
+
+
+@pytest.mark.parametrize("package", [alpa_mlir, alpa_runtime], ids=lambda p: p.__name__)
+def test_packages_import_only_earlier_ones(package):
     """In the order of docs/architecture.md, by modules and packages of the top level."""
-    package = Path(alpa_mlir.__file__).parent
-    page = (package.parents[1] / "docs" / "architecture.md").read_text()
-    (order,) = re.findall(r"^Order of imports.*$", page, re.MULTILINE)
-    files = {p: p.relative_to(package).with_suffix("").parts for p in package.rglob("*.py")}
-    modules = {parts[0] for parts in files.values()} - {"__init__", "__main__"}
+    page = (Path(alpa_mlir.__file__).parents[2] / "docs" / "architecture.md").read_text()
+    (order,) = re.findall(rf"^Order of imports in `{package.__name__}`.*$", page, re.MULTILINE)
+    found = modules_of(package)
+    top = {m: (*m.split("."), "")[1] for m in found}
+    modules = {*top.values()} - {"", "__main__"}
     listed = [name for name in re.findall(r"`(\w+)`", order) if name in modules]
     rank = {name: place for place, name in enumerate(dict.fromkeys(listed))}
     assert set(rank) == modules, "list new modules in docs/architecture.md, Python modules"
-    rank["hosts"] = rank["runtime"]
-    wrong: list[str] = []
-    for path, parts in files.items():
-        for level, name in imported_when_loaded(ast.parse(path.read_text()).body):
-            names = ("alpa_mlir", *parts[: len(parts) - level], name) if level else (name,)
-            first, second, *_ = (*".".join(names).split("."), "")
-            if first == "alpa_mlir" and rank.get(second, 0) > rank.get(parts[0], len(rank)):
-                wrong.append(f"{'.'.join(parts)} imports {second}")
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in found.items()
+        for name in names
+        if rank.get(top[name], -1) > rank.get(top[module], len(rank))
+    ]
     assert not wrong

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from alpa_mlir.version import VERSION
+from alpa_runtime.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 LLVM = Path("/usr/lib/llvm-22")
@@ -98,12 +98,34 @@ def test_what_the_wheel_holds(wheel):
         notices = content.read(f"{info}/licenses/THIRD_PARTY_NOTICES.txt").decode()
     for other in ("LLVM Exceptions", "nanobind", "HiGHS", "zlib", "Henry Spencer"):
         assert other in notices
-    tree = ROOT / "python"
-    for path in (tree / "alpa_mlir").rglob("*"):
-        if path.is_file() and path.suffix not in (".so", ".pyc"):
-            assert str(path.relative_to(tree)) in names
-    assert {"alpa_mlir/py.typed", "alpa_mlir/_build.py"} <= names
+    for package in (ROOT / "python" / "alpa_mlir", ROOT / "runtime" / "alpa_runtime"):
+        for path in package.rglob("*"):
+            if path.is_file() and path.suffix not in (".so", ".pyc"):
+                assert str(path.relative_to(package.parent)) in names
+    assert {"alpa_mlir/py.typed", "alpa_runtime/py.typed", "alpa_mlir/_build.py"} <= names
     assert not any(name.endswith((".cpp", ".h", ".td", ".a")) for name in names)
+
+
+@pytest.mark.slow
+def test_the_runtime_has_a_wheel_of_its_own(archive, tmp_path):
+    """It is of Python alone, and imports without the other package."""
+    pip = [sys.executable, "-m", "pip"]
+    made = [*pip, "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(tmp_path)]
+    subprocess.run([*made, str(archive / "runtime")], check=True)
+    wheel = tmp_path / f"alpa_runtime-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(tmp_path / "site")
+    found = {p.relative_to(tmp_path / "site").parts[0] for p in (tmp_path / "site").rglob("*.py")}
+    assert found == {"alpa_runtime"}
+    path = [str(tmp_path / "site"), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {path!r}; from alpa_runtime.parallel_step import load"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -138,7 +160,8 @@ def test_the_wheel_works_without_llvm(wheel, tmp_path):
     keep = ("HOME", "TMPDIR", "LANG")
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment |= {"PATH": f"{venv}/bin:/usr/bin:/bin", "ALPA_MLIR_CACHE": str(tmp_path / "cache")}
-    hidden = [path for path in (LLVM, ROOT / "build", ROOT / "python") if path.is_dir()]
+    sources = (ROOT / "python", ROOT / "runtime")
+    hidden = [path for path in (LLVM, ROOT / "build", *sources) if path.is_dir()]
     mounts = "".join(f"mount -t tmpfs none {shlex.quote(str(path))} && " for path in hidden)
     hide = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mounts}exec "$@"', "sh"]
     if shutil.which("unshare") is None or subprocess.run([*hide, "true"], check=False).returncode:

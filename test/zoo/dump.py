@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import trace
+from alpa_mlir.trace.tracing import trace
 
 from . import get, names
 

@@ -23,9 +23,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
-from alpa_mlir.cli.common import Answer
-from alpa_mlir.cli.failures import failure_of, interrupted
-from alpa_mlir.version import VERSION
+from alpa_runtime.version import VERSION
+
+from alpa_mlir.cli._common import Answer
+from alpa_mlir.cli._failures import failure_of, interrupted
 
 __all__ = ["COMMANDS", "main", "parser"]
 

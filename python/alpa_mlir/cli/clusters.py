@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from alpa_mlir.cli.common import Answer
+from alpa_mlir.cli._common import Answer
 
 DESCRIPTION = (
     "Lists the built-in clusters with their devices, memory and links; prints one as a YAML file "
@@ -43,20 +43,20 @@ def run(options: argparse.Namespace) -> Answer:
         return Answer(_table(described), {"clusters": described})
     fields = _fields(options.name)
     if options.action == "show":
-        from alpa_mlir.cli.source import cluster_text
+        from alpa_mlir.cli._source import cluster_text
 
         return Answer(cluster_text(options.name).rstrip("\n"), fields)
     return Answer(f"{options.name} is right\n{_table({options.name: fields})}", fields)
 
 
 def _fields(name: str) -> dict[str, Any]:
-    from alpa_mlir.cli.source import cluster_text
+    from alpa_mlir.cli._source import cluster_text
 
     return json.loads(cluster_text(name))
 
 
 def _table(described: dict[str, dict[str, Any]]) -> str:
-    from alpa_mlir.plan_text import bytes_text, table
+    from alpa_runtime.plan.units import bytes_text, table
 
     rows: list[list[str]] = []
     for name, fields in described.items():

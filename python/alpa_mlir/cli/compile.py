@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from alpa_mlir.cli.common import Answer
-from alpa_mlir.gpus import GPUS
+from alpa_runtime.backends.gpus import GPUS
+
+from alpa_mlir.cli._common import Answer
 
 DESCRIPTION = (
     "Compiles every program of a plan and stores it in the plan's folder, from where loading takes "
@@ -31,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_mlir.ahead import compile_ahead
-    from alpa_mlir.plan import Plan
-    from alpa_mlir.runtime import use_virtual_devices
+    from alpa_runtime.aot import compile_ahead
+    from alpa_runtime.devices import use_virtual_devices
+    from alpa_runtime.plan import Plan
 
     if options.target == "cpu":
         use_virtual_devices(Plan.load(options.plan).num_devices)

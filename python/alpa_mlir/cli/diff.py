@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli.common import Answer, count
+from alpa_mlir.cli._common import Answer, count
 
 DESCRIPTION = (
     "Lists what two saved plans decide otherwise: cluster, schedule, stages, meshes, shardings of "
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_mlir.plan import Plan
+    from alpa_runtime.plan import Plan
 
     found = Plan.load(options.first).diff(Plan.load(options.second))
     fields = {"first": options.first, "second": options.second, "equal": not found}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli.common import Answer, count
-from alpa_mlir.cli.method import ASKED
-from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._common import Answer, count
+from alpa_mlir.cli._method import ASKED
+from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "
@@ -47,9 +47,9 @@ def run(options: argparse.Namespace) -> Answer:
         options.micro_batches = None
         return _micro_batches(plan_source(options))
     source = plan_source(options)
-    from alpa_mlir.alternatives import alternatives_text
-    from alpa_mlir.bottleneck import bottlenecks
-    from alpa_mlir.explanation import explain
+    from alpa_mlir.report.bottleneck import bottlenecks
+    from alpa_mlir.report.explanation import explain
+    from alpa_mlir.report.method_comparison import alternatives_text
 
     plan = source.plan
     limits = bottlenecks(plan)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _micro_batches(source: Source) -> Answer:
     """What micro-batches compute."""
-    from alpa_mlir.plan_text import micro_batches_text
+    from alpa_runtime.plan.plan import micro_batches_text
 
     plan = source.plan
     rows = [row for row in plan.tried if row.seconds is None and row.num_micro_batches > 1]

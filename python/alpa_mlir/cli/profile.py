@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from alpa_mlir.cli.common import (
+from alpa_runtime.backends.gpus import DTYPES
+
+from alpa_mlir.cli._common import (
     Answer,
     add_virtual_devices,
     count,
@@ -15,7 +17,6 @@ from alpa_mlir.cli.common import (
     use_devices,
 )
 from alpa_mlir.errors import DevicesError
-from alpa_mlir.gpus import DTYPES
 
 DESCRIPTION = (
     "Measures the devices of this host (dots by dtype, memory traffic, collectives by size and "
@@ -71,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     import jax
 
-    from alpa_mlir import profiling
-    from alpa_mlir.cluster import device_memory_bytes
+    from alpa_mlir.cluster import profiling
+    from alpa_mlir.cluster.description import device_memory_bytes
 
     jax_: Any = jax
     _join(options, jax_)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli.common import Answer, file_in_folder, new_folder, reserved
-from alpa_mlir.cli.source import SOURCE, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._common import Answer, file_in_folder, new_folder, reserved
+from alpa_mlir.cli._source import SOURCE, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Writes a report of a plan, one HTML file that opens from disk: stages on the cluster, how "
@@ -65,14 +65,16 @@ def run(options: argparse.Namespace) -> Answer:
     output: Path = options.output
     if output.exists() and not options.force:
         options.error(f"{output} exists; name another with -o, or give --force")
-    from alpa_mlir.plan import Plan
+    from alpa_runtime.plan import Plan
 
     # Before planning, which may take long.
     others = {name: Plan.load(name) for name in options.compare}
     if options.record is not None and not options.record.is_file():
         options.error(f"there is no file {options.record}")
     source = plan_source(options)
-    from alpa_mlir.plan_text import bytes_text, plan_summary
+    from alpa_runtime.plan.plan import plan_summary
+    from alpa_runtime.plan.units import bytes_text
+
     from alpa_mlir.report import write_plots, write_report
 
     if options.alternatives:

@@ -6,18 +6,99 @@ import argparse
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli.common import Answer, count, new_file
-from alpa_mlir.cli.source import SOURCE, Source, add_source, plan_source, shown
-from alpa_mlir.cli.step_report import StepReport
+from alpa_mlir.cli._common import Answer, count, new_file
+from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
 if TYPE_CHECKING:
-    from alpa_mlir.carried_step import CarriedStep
-    from alpa_mlir.hosts.interface import Hosts
-    from alpa_mlir.parallel_step import ParallelStep
+    from alpa_runtime.parallel_step import ParallelStep
+    from alpa_runtime.worker_group import Hosts
+
+    from alpa_mlir.training import StatefulStep
+
+
+_SHOWN = 10
+
+
+@dataclass
+class StepReport:
+    """Seconds and results of the steps, with a bar."""
+
+    first: int
+    steps: int
+    quiet: bool
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    begin: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.bar: Any = None
+        if not self.quiet:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=self.steps, initial=self.first, desc="running", unit="step")
+
+    def add(self, number: int, results: dict[str, Any]) -> None:
+        """A step whose results are on the host."""
+        now = time.perf_counter()
+        found = _scalars(results)
+        self.rows.append({"step": number, "seconds": now - self.begin, "results": found})
+        self.begin = now
+        if self.bar is not None:
+            self.bar.set_postfix_str(_results_text(found), refresh=False)
+            self.bar.update(number + 1 - self.bar.n)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of a step; the first one does what is done once."""
+        later = sorted(row["seconds"] for row in self.rows[1:])
+        return later[len(later) // 2] if later else None
+
+    def as_text(self) -> str:
+        from alpa_runtime.plan.units import seconds_text
+
+        size = len(self.rows)
+        chosen = sorted({round(i * (size - 1) / max(1, _SHOWN - 1)) for i in range(_SHOWN)})
+        lines = [
+            f"step {row['step']}: {_results_text(row['results'])}, {seconds_text(row['seconds'])}"
+            for row in (self.rows[i] for i in chosen if i < size)
+        ]
+        if self.step_seconds is not None:
+            lines.append(f"a step takes {seconds_text(self.step_seconds)} (median)")
+        return "\n".join(lines)
+
+
+def _scalars(results: dict[str, Any]) -> dict[str, float]:
+    """The results that are one real number, by what tells them apart."""
+    import numpy as np
+
+    found = {
+        name: float(value)
+        for name, value in results.items()
+        if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"
+    }
+    short = {name: _short(name) for name in found}
+    is_clear = len(set(short.values())) == len(short)
+    return {short[name] if is_clear else name: value for name, value in found.items()}
+
+
+def _short(name: str) -> str:
+    """`loss` of `result[1]['loss']`, if the name ends so."""
+    last = name.rpartition("[")[2].strip("]'\"")
+    return last if last.isidentifier() else name.rpartition(".")[2]
+
+
+def _results_text(results: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in results.items()) or "done"
+
 
 DESCRIPTION = (
     "Runs a step: an entry point with its own state and batches, after planning it, or a saved "
@@ -91,7 +172,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> Answer:
-    from alpa_mlir.random_inputs import needs_wide_dtypes
+    from alpa_mlir.cli._random_inputs import needs_wide_dtypes
 
     if source.entry is None and needs_wide_dtypes(source.plan):
         import jax
@@ -99,7 +180,7 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
         jax_: Any = jax
         jax_.config.update("jax_enable_x64", True)
 
-    def load() -> CarriedStep:
+    def load() -> StatefulStep:
         return _load(options, source, hosts)
 
     go = _plainly if options.checkpoint is None else _with_checkpoints
@@ -124,10 +205,11 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     return Answer(text, fields)
 
 
-def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> CarriedStep:
-    from alpa_mlir import parallel_step
-    from alpa_mlir.carried_step import CarriedStep
-    from alpa_mlir.random_inputs import callable_plan
+def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> StatefulStep:
+    from alpa_runtime import parallel_step
+
+    from alpa_mlir.cli._random_inputs import callable_plan
+    from alpa_mlir.training import StatefulStep
 
     own = None if source.entry is None else source.entry.function.options.workers
     if hosts is None and own is None:
@@ -141,7 +223,7 @@ def _load(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> C
         loaded = source.planned.load(**given)
         arguments = source.entry.arguments
         static = {item.position: arguments[item.position] for item in loaded.form.static}
-    return CarriedStep(loaded, static)
+    return StatefulStep(loaded, static)
 
 
 def _check_devices(source: Source) -> None:
@@ -159,7 +241,7 @@ def _check_devices(source: Source) -> None:
 
 
 def _plainly(
-    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+    options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
     import jax
 
@@ -189,16 +271,17 @@ def _plainly(
 
 
 def _with_checkpoints(
-    options: argparse.Namespace, source: Source, load: Callable[[], CarriedStep]
+    options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
+    from alpa_runtime.checkpoint import latest_checkpoint
+
     from alpa_mlir import training
-    from alpa_mlir.checkpoint import latest_checkpoint
 
     first = latest_checkpoint(options.checkpoint) or 0
     report = StepReport(first, options.steps, options.quiet)
-    steps: list[CarriedStep] = []
+    steps: list[StatefulStep] = []
 
-    def loaded() -> CarriedStep:
+    def loaded() -> StatefulStep:
         steps[:] = [load()]
         return steps[0]
 
@@ -225,12 +308,12 @@ def _with_checkpoints(
 
 
 def _first(
-    options: argparse.Namespace, source: Source, step: CarriedStep
+    options: argparse.Namespace, source: Source, step: StatefulStep
 ) -> tuple[Any, Iterator[tuple[Any, ...]]]:
     """The first state, and the batches; random ones where nobody gave any."""
     import itertools
 
-    from alpa_mlir.random_inputs import random_batch, random_state
+    from alpa_mlir.cli._random_inputs import random_batch, random_state
 
     several = step.num_batches != 1
 
@@ -259,8 +342,7 @@ def _first(
 
 def _has_shapes(tree: Any) -> bool:
     import jax
-
-    from alpa_mlir import trees
+    from alpa_runtime import trees
 
     jax_: Any = jax
     return any(isinstance(leaf, jax_.ShapeDtypeStruct) for leaf in trees.leaves(tree))
@@ -298,16 +380,16 @@ def _workers(options: argparse.Namespace) -> Generator[Hosts | None, None, None]
     if options.workers is None:
         yield None
     elif options.workers == "threads":
-        from alpa_mlir.hosts.threads import ThreadWorkers
+        from alpa_runtime.hosts.threads import ThreadWorkers
 
         yield ThreadWorkers()
     elif options.workers == "processes":
-        from alpa_mlir.hosts.subprocesses import ProcessWorkers
+        from alpa_runtime.hosts.subprocesses import ProcessWorkers
 
         with ProcessWorkers() as processes:
             yield processes
     else:
-        from alpa_mlir.hosts.ray_hosts import RayWorkers
+        from alpa_runtime.hosts.ray_hosts import RayWorkers
 
         ray = RayWorkers(options.ray_address)
         try:

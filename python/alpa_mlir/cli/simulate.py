@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli.common import Answer, new_file
+from alpa_mlir.cli._common import Answer, new_file
 
 DESCRIPTION = (
     "Executes a plan's instruction lists on the cluster it was made for, or on one with other "
@@ -36,12 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_mlir.plan import Plan
-    from alpa_mlir.runtime.linear import linearize
+    from alpa_runtime.execution.program_merge import merge_step
+    from alpa_runtime.plan import Plan
+
     from alpa_mlir.simulator import simulate
 
     plan = Plan.load(options.plan)
-    linearize(plan)  # Refuses programs that contradict each other.
+    merge_step(plan)  # Refuses programs that contradict each other.
     timeline = simulate(plan, options.cluster, share_links=not options.own_links)
     text = timeline.as_text()
     if options.trace is not None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import alpa_runtime
+
 ANSWER = "alpa_mlir doctor: "
 
 
@@ -39,8 +41,8 @@ def run_probe(
         seconds: it is killed after so long.
         environment: variables beside those of this process.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    roots = (Path(__file__).resolve().parents[2], Path(alpa_runtime.__file__).resolve().parents[1])
+    path = os.pathsep.join([*map(str, roots), *filter(None, [os.environ.get("PYTHONPATH")])])
     program = [sys.executable, "-P", "-m", "alpa_mlir.doctor.probes", name, *arguments]
     return _outcome(program, seconds, {"PYTHONPATH": path, **(environment or {})})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from alpa_mlir.doctor import installation, machine, options
-from alpa_mlir.doctor.diagnosis import Diagnosis, Finding
+from alpa_mlir.doctor._diagnosis import Diagnosis, Finding
 
 Check = Callable[[float], Iterable[Finding]]
 

@@ -14,9 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from alpa_runtime.version import VERSION
+
+from alpa_mlir.doctor._diagnosis import Finding
 from alpa_mlir.doctor.child import run_bounded, run_probe
-from alpa_mlir.doctor.diagnosis import Finding
-from alpa_mlir.version import VERSION
 
 PYTHON = (3, 11)
 #: The least versions of what the package needs; pyproject.toml has the same.

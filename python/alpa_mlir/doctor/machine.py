@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from alpa_mlir.cache_folder import FOLDER_VARIABLE, default_folder
-from alpa_mlir.doctor.diagnosis import Finding
+from alpa_runtime.cache import FOLDER_VARIABLE, default_folder
+
+from alpa_mlir.doctor._diagnosis import Finding
 
 LEAST_DISK_BYTES = 1 << 30
 LEAST_SHM_BYTES = 1 << 30

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from alpa_mlir.doctor._diagnosis import Finding
 from alpa_mlir.doctor.child import run_probe
-from alpa_mlir.doctor.diagnosis import Finding
 from alpa_mlir.doctor.installation import version_of
 
 _PLUGINS = {"jax-cuda12-plugin": "cuda12", "jax-cuda13-plugin": "cuda13"}
@@ -168,15 +168,17 @@ def iree(seconds: float) -> Iterator[Finding]:
 
 def nccl(seconds: float) -> Iterator[Finding]:
     """CuPy with NCCL: what brings values from GPU to GPU of another worker."""
-    yield _carrier("nccl", "NCCL", {"cupy-cuda12x": "nccl", "cupy-cuda13x": "nccl13"}, seconds)
+    yield _device_backend(
+        "nccl", "NCCL", {"cupy-cuda12x": "nccl", "cupy-cuda13x": "nccl13"}, seconds
+    )
 
 
 def nixl(seconds: float) -> Iterator[Finding]:
     """NIXL with UCX, which does the same."""
-    yield _carrier("nixl", "NIXL", {"nixl-cu12": "nixl", "nixl-cu13": "nixl13"}, seconds)
+    yield _device_backend("nixl", "NIXL", {"nixl-cu12": "nixl", "nixl-cu13": "nixl13"}, seconds)
 
 
-def _carrier(name: str, title: str, extras: dict[str, str], seconds: float) -> Finding:
+def _device_backend(name: str, title: str, extras: dict[str, str], seconds: float) -> Finding:
     """A library of which one package, that of an extra, is for CUDA 12, and one for 13."""
     found = {package: version for package in extras if (version := version_of(package))}
     if not found:

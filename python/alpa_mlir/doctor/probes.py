@@ -57,7 +57,7 @@ def devices(platform: str) -> dict[str, Any]:
 
 def solver(method: str) -> dict[str, Any]:
     """A method solves a small problem right."""
-    from alpa_mlir.problem import solve_problem
+    from alpa_mlir.solver import solve_problem
 
     found = solve_problem(_PROBLEM, method=method, time_limit_seconds=10)
     if (found.status, found.cost) != ("optimal", 21):
@@ -115,7 +115,7 @@ def iree() -> dict[str, Any]:
 
 def nccl() -> dict[str, Any]:
     """CuPy finds NCCL; needs no GPU."""
-    from alpa_mlir.transport.nccl import load
+    from alpa_runtime.transport.nccl import load
 
     version = int(load("gpu").cuda.nccl.get_version())
     return {"NCCL": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
@@ -123,9 +123,9 @@ def nccl() -> dict[str, Any]:
 
 def nixl() -> dict[str, Any]:
     """NIXL starts, with UCX; needs no GPU."""
-    from alpa_mlir.transport.nixl import NixlCarrier
+    from alpa_runtime.transport.nixl import NixlBackend
 
-    NixlCarrier("cpu", {0: 0}).invite(0)
+    NixlBackend("cpu", {0: 0}).invite(0)
     return {}
 
 

@@ -1,7 +1,7 @@
 """Reports of plans: one HTML file that opens without a network, and pictures.
 
 Example:
-    >>> from alpa_mlir.plan import Plan
+    >>> from alpa_runtime.plan import Plan
     >>> write_report(Plan.load("my_plan"), "plan.html")      # doctest: +SKIP
     >>> write_plots(Plan.load("my_plan"), "pictures")        # doctest: +SKIP
 """
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.plan import Plan
-from alpa_mlir.report.activity import RecordLike
-from alpa_mlir.report.data import Others, collect
-from alpa_mlir.report.html import to_html
-from alpa_mlir.report.model import ReportData
-from alpa_mlir.report.plots import draw
+from alpa_runtime.plan import Plan
+
+from alpa_mlir.report._activity import RecordLike
+from alpa_mlir.report._data import Others, collect
+from alpa_mlir.report._html import to_html
+from alpa_mlir.report._model import ReportData
+from alpa_mlir.report._plots import draw
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import Timeline

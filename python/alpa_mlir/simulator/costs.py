@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from math import prod
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.stage import MeshInfo, StageInfo
+from alpa_runtime.plan.tensor import TensorSpec
+
 from alpa_mlir.errors import PlanFormatError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_stage import MeshInfo, StageInfo
-from alpa_mlir.plan_tensor import TensorSpec
 
 BACKWARD_PARTS = ("backward_input", "backward_weight")
 

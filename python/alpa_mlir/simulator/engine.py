@@ -1,12 +1,4 @@
-"""Runs the instruction lists of a plan against a clock: an event simulation without devices.
-
-Every mesh takes its instructions in order. A run keeps the mesh busy for its seconds; a send
-starts a transfer, which follows earlier ones of its pair of meshes as on one connection, and
-costs the mesh nothing; a receive waits until its transfer has ended; all else takes no time. In an
-all-reduce the other meshes send their parts to the first one and wait for what it sends back. A
-mesh runs ahead by itself until it must wait, so that the events are only the beginnings and ends
-of transfers.
-"""
+"""Runs the instruction lists of a plan against a clock, on links that transfers share."""
 
 from __future__ import annotations
 
@@ -16,9 +8,257 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import AllReduceOp, RecvOp, RunOp, SendOp
+
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.simulator.network import FairShares, MeshPair, Route
-from alpa_mlir.simulator.steps import RECV, RUN, SEND, Steps, Transfers
+from alpa_mlir.simulator.costs import tensor_bytes
+
+MeshPair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """One direction of a link, and the bytes that take it."""
+
+    link: str
+    bandwidth: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a transfer takes without company, and which links it uses.
+
+    Attributes:
+        pair: the sending and the receiving mesh.
+        latency_seconds: until its bytes flow.
+        flow_seconds: while they flow.
+    """
+
+    pair: MeshPair
+    latency_seconds: float
+    flow_seconds: float
+    links: tuple[LinkUse, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a transfer that has the links to itself."""
+        return self.latency_seconds + self.flow_seconds
+
+
+class FairShares:
+    """Rates of the transfers that flow at the same time, as parts of their full rates."""
+
+    def __init__(self, routes: Sequence[Route], share_links: bool = True) -> None:
+        """Transfers are known by the numbers of their routes.
+
+        With `share_links=False` every pair of meshes has links of its own.
+        """
+        self.loads: list[dict[str, float]] = []
+        for route in routes:
+            if share_links:
+                self.loads.append(
+                    {
+                        use.link: use.bytes / use.bandwidth / route.flow_seconds
+                        for use in route.links
+                        if route.flow_seconds > 0
+                    }
+                )
+            else:
+                self.loads.append({f"link from {route.pair[0]} to {route.pair[1]}": 1.0})
+        on_link: dict[str, list[int]] = {}
+        for number, loads in enumerate(self.loads):
+            for link in loads:
+                on_link.setdefault(link, []).append(number)
+        self.meets: list[list[int]] = [
+            sorted({other for link in loads for other in on_link[link]} - {number})
+            for number, loads in enumerate(self.loads)
+        ]
+        self._known: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def affected(self, number: int, flowing: Mapping[int, object]) -> list[int]:
+        """Routes whose transfers may have another rate once that of one route begins or ends.
+
+        Args:
+            flowing: the routes whose transfers are flowing.
+        """
+        found = {number}
+        order = [number]
+        for at in order:
+            for other in self.meets[at]:
+                if other not in found and other in flowing:
+                    found.add(other)
+                    order.append(other)
+        return order
+
+    def rates(self, flowing: Sequence[int]) -> Mapping[int, float]:
+        """The part of its full rate that a transfer of each of these routes gets."""
+        key = tuple(sorted(flowing))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._fill(key)
+        return known
+
+    def _fill(self, flowing: tuple[int, ...]) -> dict[int, float]:
+        rates: dict[int, float] = {}
+        growing = set(flowing)
+        room = {link: 1.0 for number in growing for link in self.loads[number]}
+        level = 0.0
+        while growing:
+            demand: dict[str, float] = {}
+            for number in growing:
+                for link, load in self.loads[number].items():
+                    demand[link] = demand.get(link, 0.0) + load
+            step = min([room[link] / load for link, load in demand.items()], default=1.0)
+            step = min(step, 1.0 - level)
+            level += step
+            full: set[str] = set()
+            for link, load in demand.items():
+                room[link] -= step * load
+                if room[link] <= 1e-12:
+                    full.add(link)
+            stopped = [
+                number
+                for number in growing
+                if level >= 1.0 - 1e-12 or not full.isdisjoint(self.loads[number])
+            ]
+            for number in stopped:
+                rates[number] = level
+                growing.remove(number)
+        return rates
+
+
+RUN, SEND, RECV = range(3)
+#: (kind, function or key of a transfer, position in the program)
+Step = tuple[int, Any, int]
+Steps = tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A transfer of the step.
+
+    Attributes:
+        tag: of the send and the receive, or of the all-reduce.
+        source, target: meshes.
+        bytes: of the whole tensor.
+        route: the reshard by which it goes.
+    """
+
+    tag: int
+    source: int
+    target: int
+    bytes: float
+    route: int
+
+
+#: By key: sends and receives have their tag; those of all-reduces have numbers below zero.
+Transfers = Mapping[int, Sent]
+
+
+def collect_steps(plan: Plan) -> tuple[Steps, Transfers]:
+    """Steps of each mesh, and the transfers between them.
+
+    Raises:
+        PlanMismatchError: a transfer without exactly one send and one receive.
+    """
+    return _Collector(plan).collect()
+
+
+class _Collector:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.sent: dict[int, tuple[int, int]] = {}  # Sending and receiving mesh, by key.
+        self.received: dict[int, tuple[int, int]] = {}
+        self.tags: dict[int, int] = {}
+        self.routes: dict[int, int] = {}
+        self.keys: dict[tuple[int, int, bool], int] = {}
+
+    def collect(self) -> tuple[Steps, Transfers]:
+        steps: list[tuple[Step, ...]] = [() for _ in self.plan.meshes]
+        for program in self.plan.programs:
+            steps[program.mesh] = tuple(
+                (kind, what, position)
+                for position, op in enumerate(program.instructions)
+                for kind, what in self.steps_of(program.mesh, op)
+            )
+        for key in self.sent.keys() ^ self.received.keys():
+            raise self.error(key, f"is never {'received' if key in self.sent else 'sent'}")
+        for key, (source, target) in self.sent.items():
+            if self.received[key] != (source, target):
+                expected, at = self.received[key]
+                raise self.error(
+                    key,
+                    f"goes from mesh {source} to {target}, but mesh {at} expects it from mesh "
+                    f"{expected}",
+                )
+        return tuple(steps), {
+            key: Sent(self.tags[key], *pair, *self.way(key)) for key, pair in self.sent.items()
+        }
+
+    def way(self, key: int) -> tuple[float, int]:
+        """Bytes and route of a transfer."""
+        route = self.routes[key]
+        return tensor_bytes(self.plan.reshards[route].target), route
+
+    def error(self, key: int, what: str) -> PlanMismatchError:
+        return PlanMismatchError(f"tag {self.tags[key]} {what}", where="programs")
+
+    def steps_of(self, mesh: int, op: object) -> list[tuple[int, Any]]:
+        match op:
+            case RunOp():
+                return [(RUN, (op.stage, op.function))]
+            case SendOp():
+                return [self.send(op.tag, op.tag, (mesh, op.to), op.by)]
+            case RecvOp():
+                return [self.receive(op.tag, op.tag, (op.source, mesh), op.by)]
+            case AllReduceOp():
+                return self.all_reduce(mesh, op)
+            case _:
+                return []
+
+    def send(self, key: int, tag: int, pair: MeshPair, by: int | None) -> tuple[int, int]:
+        self.note(self.sent, "sent", key, tag, pair, by)
+        return SEND, key
+
+    def receive(self, key: int, tag: int, pair: MeshPair, by: int | None) -> tuple[int, int]:
+        self.note(self.received, "received", key, tag, pair, by)
+        return RECV, key
+
+    def note(
+        self,
+        where: dict[int, MeshPair],
+        how: str,
+        key: int,
+        tag: int,
+        pair: MeshPair,
+        by: int | None,
+    ) -> None:
+        self.tags[key] = tag
+        if key in where:
+            raise self.error(key, f"is {how} twice")
+        where[key] = pair
+        if by is not None:
+            if by >= len(self.plan.reshards):
+                raise self.error(key, f"goes by reshard {by} of {len(self.plan.reshards)}")
+            self.routes[key] = by
+
+    def all_reduce(self, mesh: int, op: AllReduceOp) -> list[tuple[int, Any]]:
+        """Parts go to the first mesh, its sum comes back; the other meshes say how."""
+        first, *others = op.members
+
+        def key(other: int, back: bool) -> int:
+            return self.keys.setdefault((op.tag, other, back), -1 - len(self.keys))
+
+        if mesh == first:
+            parts = [self.receive(key(m, False), op.tag, (m, first), None) for m in others]
+            return parts + [self.send(key(m, True), op.tag, (first, m), None) for m in others]
+        to, back = op.by
+        return [
+            self.send(key(mesh, False), op.tag, (mesh, first), to),
+            self.receive(key(mesh, True), op.tag, (first, mesh), back),
+        ]
 
 
 @dataclass(frozen=True)

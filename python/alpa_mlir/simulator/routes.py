@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_mlir.cluster import Cluster
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.reshard import ReshardInfo
+
+from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import ClusterFileError
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_reshard import ReshardInfo
-from alpa_mlir.reshard import Network
 from alpa_mlir.simulator.costs import item_bytes
-from alpa_mlir.simulator.network import LinkUse, Route
+from alpa_mlir.simulator.engine import LinkUse, Route
+from alpa_mlir.simulator.transfer_network import Network
 
 
 def plan_routes(plan: Plan, cluster: Cluster) -> tuple[Route, ...]:

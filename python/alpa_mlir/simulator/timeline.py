@@ -1,20 +1,25 @@
-"""What a simulation found: when every mesh did what, and what that means."""
+"""What a simulation found, and what that means: as values, text, trace and picture."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from pathlib import Path as FilePath
 from typing import Any
+from xml.sax.saxutils import escape
 
-from alpa_mlir.cluster import Cluster
-from alpa_mlir.plan import Plan
-from alpa_mlir.plan_program import RunOp
-from alpa_mlir.simulator.engine import Record, Work
-from alpa_mlir.simulator.memory import MemoryUse, memory_use
-from alpa_mlir.simulator.steps import RUN
+from alpa_runtime.chrome_trace import TransferRow, complete, counter, title, transfer_events
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.program import RunOp
+from alpa_runtime.plan.units import bytes_text, ranges_text, seconds_text, table
+
+from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.simulator._memory import MemoryUse, memory_use
+from alpa_mlir.simulator.engine import RUN, Record, Work, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,30 +223,311 @@ class Timeline:
         They add up to the whole difference; empty if the plan predicts no seconds. `docs/
         simulator.md` says what each cause holds.
         """
-        from alpa_mlir.simulator.differences import explain_differences
 
         return explain_differences(self)
 
     def as_text(self, width: int = 100) -> str:
         """A report for people, with a timeline of `width` characters."""
-        from alpa_mlir.simulator.report import timeline_text
 
         return timeline_text(self, width)
 
     def to_chrome_trace(self, path: str | FilePath) -> FilePath:
         """Write a trace for Perfetto (https://ui.perfetto.dev) or chrome://tracing."""
-        from alpa_mlir.simulator.chrome_trace import write_trace
 
         return write_trace(self, FilePath(path))
 
     def chrome_events(self) -> list[dict[str, Any]]:
         """The events of that trace, to stand beside real ones (`ParallelStep.record`)."""
-        from alpa_mlir.simulator.chrome_trace import trace_events
 
         return trace_events(self)
 
     def to_svg(self, path: str | FilePath, width: int = 1200) -> FilePath:
         """Write a picture of the runs and waits for browsers, `width` pixels for the step."""
-        from alpa_mlir.simulator.svg import write_svg
 
         return write_svg(self, FilePath(path), width)
+
+
+SHARING = "links shared by transfers"
+UPDATES = "updates beside other stages' work"
+TRANSFERS = "transfers not hidden by compute"
+SCHEDULE = "warm-up and round trips of the schedule"
+NAMES = (SHARING, UPDATES, TRANSFERS, SCHEDULE)
+
+
+def explain_differences(timeline: Timeline) -> Mapping[str, float]:
+    """Seconds by cause, found by simulating again with one cause after the other taken away."""
+    predicted = timeline.plan.predicted
+    if "step_seconds" not in predicted:
+        return {}
+    work = timeline.work
+    total = timeline.step_seconds
+    alone = execute(work, share_links=False).seconds if timeline.share_links else total
+    still = {k: 0.0 if k[1].startswith("update") else s for k, s in work.seconds.items()}
+    without_update = execute(replace(work, seconds=still), share_links=False).seconds
+    instant = tuple(replace(r, latency_seconds=0.0, flow_seconds=0.0) for r in work.routes)
+    computing = execute(replace(work, seconds=still, routes=instant), share_links=False).seconds
+    update = predicted.get("update_seconds", 0.0)
+    transfer = predicted.get("transfer_seconds", 0.0)
+    return {
+        SHARING: total - alone,
+        UPDATES: alone - without_update - update,
+        TRANSFERS: without_update - computing - transfer,
+        SCHEDULE: computing - (predicted["step_seconds"] - update - transfer),
+    }
+
+
+TOLERANCE = 0.03  # A simulated step that is closer to the predicted one needs no explanation.
+
+
+def timeline_text(timeline: Timeline, width: int) -> str:
+    """Summary, stages, timeline, links, and why the prediction differs where it does."""
+    parts = [_summary(timeline), _meshes(timeline), _chart(timeline, width)]
+    links = _links(timeline)
+    if links:
+        parts.append(links)
+    difference = _difference(timeline)
+    if difference:
+        parts.append(difference)
+    return "\n\n".join(parts)
+
+
+def _summary(timeline: Timeline) -> str:
+    plan = timeline.plan
+    devices = sum(len(mesh.devices) for mesh in plan.meshes)
+    lines = [
+        f"simulated step of {plan.name}: {seconds_text(timeline.step_seconds)} on {devices} "
+        f"devices of {timeline.cluster.name}, {plan.num_micro_batches} micro-batches, schedule "
+        f"{plan.schedule}"
+    ]
+    facts = [f"{timeline.bubble_fraction:.1%} of all devices' time is spent on no function"]
+    tflops = timeline.tflops_per_device
+    if tflops is not None:
+        facts.append(f"{tflops:.4g} TFLOP/s on each device")
+    if not timeline.share_links:
+        facts.append("links are not shared")
+    lines.append("; ".join(facts))
+    return "\n".join(lines)
+
+
+def _meshes(timeline: Timeline) -> str:
+    header = ("mesh", "devices", "busy", "waits", "idle", "peak memory", "foreseen", "device has")
+    rows: list[list[str]] = []
+    step = timeline.step_seconds or 1.0
+    for index, (use, memory) in enumerate(zip(timeline.meshes, timeline.memory, strict=True)):
+        rows.append(
+            [
+                str(index),
+                ranges_text(timeline.plan.meshes[index].devices),
+                f"{seconds_text(use.busy_seconds)} ({use.busy_seconds / step:.0%})",
+                seconds_text(use.waiting_seconds),
+                seconds_text(use.idle_seconds),
+                bytes_text(memory.peak_bytes),
+                _bytes(memory.predicted_bytes),
+                _bytes(memory.capacity_bytes),
+            ]
+        )
+    return table(header, rows)
+
+
+def _bytes(count: float | None) -> str:
+    return "?" if count is None else bytes_text(count)
+
+
+LETTERS = {
+    "forward": "F",
+    "barrier": "=",
+    "backward": "B",
+    "backward_input": "B",
+    "backward_weight": "W",
+    "update": "U",
+    "wait": ".",
+}
+
+
+def _chart(timeline: Timeline, width: int) -> str:
+    """A row of characters a mesh; where one stands for several runs, their letters mix."""
+    width = max(width, 20)
+    step = timeline.step_seconds
+    cut = any("backward_weight" in stage.functions for stage in timeline.plan.stages)
+    weight = ", W its part for the weights" if cut else ""
+    meets = any("barrier" in stage.functions for stage in timeline.plan.stages)
+    barrier = ", = barrier" if meets else ""
+    scale = f"a character is {seconds_text(step / width)}"
+    lines = [f"F forward{barrier}, B backward{weight}, U update, . waiting; {scale}"]
+    for mesh, spans in enumerate(timeline.spans):
+        lines.append(f"mesh {mesh:>3} |{_row(spans, step, width)}|")
+    return "\n".join(lines)
+
+
+def _row(spans: tuple[Span, ...], step: float, width: int) -> str:
+    if not step:
+        return " " * width
+    shares: list[dict[str, float]] = [{} for _ in range(width)]
+    for span in spans:
+        letter = LETTERS["update" if span.what.startswith("update") else span.what]
+        first = min(int(span.start / step * width), width - 1)
+        last = min(int(span.end / step * width), width - 1)
+        for cell in range(first, last + 1):
+            begin, end = cell * step / width, (cell + 1) * step / width
+            part = min(span.end, end) - max(span.start, begin)
+            if part > 0:
+                shares[cell][letter] = shares[cell].get(letter, 0.0) + part
+    return _dither(shares, step / width)
+
+
+def _dither(shares: list[dict[str, float]], cell_seconds: float) -> str:
+    """One letter a cell; what does not get the letter is carried over to the next cells."""
+    row = ""
+    credit: dict[str, float] = {}
+    for share in shares:
+        idle = cell_seconds - sum(share.values())
+        for letter, seconds in (*share.items(), (" ", idle)):
+            credit[letter] = credit.get(letter, 0.0) + seconds
+        present = [letter for letter in share if share[letter] > 0]
+        if idle > 1e-9 * cell_seconds or not present:
+            present.append(" ")
+        best = max(present, key=lambda letter: credit[letter])
+        credit[best] -= cell_seconds
+        row += best
+    return row
+
+
+def _links(timeline: Timeline, most: int = 8) -> str:
+    traffic = timeline.links
+    if not traffic:
+        return ""
+    rows = [
+        [t.link, f"{bytes_text(t.bandwidth)}/s", bytes_text(t.bytes), f"{t.utilization:.1%}"]
+        for t in traffic[:most]
+    ]
+    text = table(("link", "bandwidth", "bytes a step", "used"), rows)
+    hidden = len(traffic) - len(rows)
+    return text + (f"\nand {hidden} links with less traffic" if hidden > 0 else "")
+
+
+def _difference(timeline: Timeline) -> str:
+    predicted = timeline.plan.predicted.get("step_seconds")
+    if not predicted:
+        return ""
+    delta = timeline.step_seconds - predicted
+    head = (
+        f"the search foresaw {seconds_text(predicted)}; the simulated step takes "
+        f"{abs(delta) / predicted:.1%} {'more' if delta >= 0 else 'less'}"
+    )
+    if abs(delta) <= TOLERANCE * predicted:
+        return head
+    causes = sorted(timeline.differences.items(), key=lambda item: -abs(item[1]))
+    lines = [
+        f"  {'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))} {cause}"
+        for cause, seconds in causes
+        if abs(seconds) > 0.001 * predicted
+    ]
+    return "\n".join([head + ":", *lines])
+
+
+_MESHES, _TRANSFERS = 0, 1  # Process numbers: a row a mesh, a row (or more) a pair of meshes.
+
+
+def write_trace(timeline: Timeline, path: Path) -> Path:
+    """Write runs, waits, transfers and memory as JSON."""
+    path.write_text(json.dumps({"traceEvents": trace_events(timeline), "displayTimeUnit": "ms"}))
+    return path
+
+
+def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
+    """The events; times are in microseconds."""
+    events = [title("process_name", _MESHES, 0, f"meshes of {timeline.plan.name}")]
+    for mesh, spans in enumerate(timeline.spans):
+        text = timeline.plan.meshes[mesh].as_text()
+        events.append(title("thread_name", _MESHES, mesh, f"mesh {mesh}: {text}"))
+        for span in spans:
+            arguments = {"stage": span.stage, "micro_batch": span.micro_batch}
+            name = timeline.name_of(span)
+            events.append(complete(name, _MESHES, mesh, span.start, span.end, arguments))
+        memory = timeline.memory[mesh]
+        for time, count in zip(memory.times.tolist(), memory.bytes.tolist(), strict=True):
+            values = {"bytes a device": count}
+            events.append(counter(f"memory of mesh {mesh}", _MESHES, time, values))
+    transfers = [
+        TransferRow(
+            f"tag {transfer.tag}",
+            transfer.source,
+            transfer.target,
+            transfer.start,
+            transfer.end,
+            {"bytes": transfer.bytes, "alone_us": transfer.alone_seconds * 1e6},
+        )
+        for transfer in timeline.transfers
+    ]
+    return events + transfer_events(_TRANSFERS, "transfers", transfers)
+
+
+COLORS = {
+    "forward": "#4c78a8",
+    "barrier": "#b279a2",
+    "backward": "#72b7b2",
+    "backward_input": "#72b7b2",
+    "backward_weight": "#54a24b",
+    "update": "#e45756",
+    "wait": "#e8e8e8",
+}
+_ROW, _BAR, _LEFT, _TOP = 22, 16, 250, 46
+_SMALLEST = 0.5  # Pixels: shorter runs of one kind that follow each other become one box.
+
+
+def write_svg(timeline: Timeline, path: Path, width: int) -> Path:
+    """Write the picture; boxes say what they are when pointed at."""
+    path.write_text("\n".join(_lines(timeline, max(width, 200))) + "\n")
+    return path
+
+
+def _lines(timeline: Timeline, width: int) -> Iterator[str]:
+    step = timeline.step_seconds or 1.0
+    height = _TOP + _ROW * len(timeline.spans) + 10
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + width + 10}" '
+        f'height="{height}" font-family="sans-serif" font-size="12">'
+    )
+    title = f"{timeline.plan.name}: {seconds_text(timeline.step_seconds)} a step"
+    yield f'<text x="4" y="16" font-weight="bold">{escape(title)}</text>'
+    present = {_kind(span) for spans in timeline.spans for span in spans}
+    for i, kind in enumerate(kind for kind in COLORS if kind in present):
+        x = _LEFT + 130 * i
+        yield f'<rect x="{x}" y="6" width="12" height="12" fill="{COLORS[kind]}"/>'
+        yield f'<text x="{x + 16}" y="16">{kind}</text>'
+    for i in range(5):
+        x = _LEFT + width * i / 4
+        anchor = "middle" if i < 4 else "end"
+        yield f'<text x="{x:.1f}" y="38" text-anchor="{anchor}">{seconds_text(step * i / 4)}</text>'
+    for mesh, (spans, memory) in enumerate(zip(timeline.spans, timeline.memory, strict=True)):
+        y = _TOP + _ROW * mesh
+        label = f"mesh {mesh}, peak {bytes_text(memory.peak_bytes)} a device"
+        yield f'<text x="4" y="{y + 12}">{label}</text>'
+        yield from _boxes(timeline, spans, y, width / step)
+    yield "</svg>"
+
+
+def _boxes(timeline: Timeline, spans: Sequence[Span], y: int, scale: float) -> Iterator[str]:
+    first = 0
+    for i, span in enumerate(spans):
+        kind = _kind(span)
+        following = spans[i + 1] if i + 1 < len(spans) else None
+        start, end = spans[first].start, span.end
+        if (
+            (end - start) * scale < _SMALLEST
+            and following is not None
+            and _kind(following) == kind
+            and (following.start - end) * scale < _SMALLEST
+        ):
+            continue
+        what = timeline.name_of(span) if first == i else f"{i - first + 1} times {span.what}"
+        yield (
+            f'<rect x="{_LEFT + start * scale:.2f}" y="{y}" width="{(end - start) * scale:.2f}" '
+            f'height="{_BAR}" fill="{COLORS[kind]}" stroke="white" stroke-width="0.3">'
+            f"<title>{escape(what)}: {seconds_text(start)} to {seconds_text(end)}</title></rect>"
+        )
+        first = i + 1
+
+
+def _kind(span: Span) -> str:
+    return "update" if span.what.startswith("update") else span.what

@@ -1,0 +1,168 @@
+"""What subcommands share: their answer, types of options, progress."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a subcommand found.
+
+    Attributes:
+        text: for people.
+        fields: the same for machines; JSON.
+        status: the exit status.
+    """
+
+    text: str
+    fields: Mapping[str, Any]
+    status: int = 0
+
+
+def add_virtual_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--virtual-devices", type=count, metavar="N", help="N virtual devices of the CPU instead"
+    )
+
+
+def use_devices(options: argparse.Namespace) -> None:
+    """Make the virtual devices that were asked for."""
+    if options.virtual_devices is not None:
+        from alpa_runtime.devices import use_virtual_devices
+
+        use_virtual_devices(options.virtual_devices)
+
+
+def progress(options: argparse.Namespace, title: str, unit: str = "program") -> Progress | None:
+    """A bar on standard error, unless none is wanted."""
+    if options.quiet:
+        return None
+    from alpa_runtime.parallel_step import progress_bar
+
+    return progress_bar(title, unit)
+
+
+def interruptible(work: Callable[[], Result]) -> Result:
+    """Do long work of the compiler so that Ctrl-C ends it at once.
+
+    Python looks at signals between its own instructions only, and the compiler may search for
+    minutes. So it searches in a thread, which is left behind where the command is interrupted.
+    """
+    done: Future[Result] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = threading.Thread(target=do, name="alpa-mlir planning", daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    except BaseException:
+        if not done.done():
+            # The end of the process must neither wait for the thread nor take the ground from it.
+            atexit.register(_exit_now)
+        raise
+
+
+def _exit_now() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
+
+
+@contextmanager
+def reserved(folder: Path | None) -> Generator[None, None, None]:
+    """Make a folder before the long work whose result it is for; none stays if that fails."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # Only if it is empty.
+        raise
+
+
+def file_in_folder(text: str) -> Path:
+    """A file whose folder exists."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def new_file(text: str) -> Path:
+    """A file to make."""
+    path = file_in_folder(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
+    return path
+
+
+def new_folder(text: str) -> Path:
+    """A folder to make."""
+    path = Path(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
+    return path
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def number(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers and ranges of them, such as `0,3-5`; a range has both its ends."""
+    result: list[int] = []
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        result += range(number(first), number(last) + 1) if dash else [number(first)]
+    return result

@@ -1,0 +1,264 @@
+"""Options of the command line that say how to plan."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import fields as all_fields
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from alpa_mlir.cli._common import count, number, positive
+from alpa_mlir.errors import MethodError
+
+if TYPE_CHECKING:
+    from alpa_mlir.methods.method import Method
+
+METHODS = ("auto", "shard", "pipeshard")
+#: Value of `--micro-batches` without a number, where a subcommand has an answer to that.
+ASKED = ()
+
+
+class _Names:
+    """Names from one of the compiler's tables, read when they are first wanted."""
+
+    def __init__(self, table: str, *more: str) -> None:
+        self.table = table
+        self.more = more
+
+    def __iter__(self) -> Iterator[str]:
+        from alpa_mlir import compiler
+
+        return iter((*self.more, *getattr(compiler, self.table)()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
+
+def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: bool = False) -> None:
+    """Options named like the fields of the Python API's methods; docs/methods.md.
+
+    Args:
+        asks_about_micro_batches: `--micro-batches` may stand alone, and is `ASKED` then.
+    """
+    group = parser.add_argument_group(
+        "how to plan", "as the classes of alpa_mlir.methods.automatic say it (docs/methods.md)"
+    )
+    add: Callable[..., Any] = group.add_argument
+    add(
+        "--method",
+        choices=METHODS,
+        help="auto searches stages, meshes and micro-batches too, shard takes one mesh and no "
+        "pipeline, pipeshard the given submeshes (default: what the step comes with, else auto)",
+    )
+    add(
+        "--shardings",
+        choices=_Names("sharding_methods"),
+        metavar="NAME",
+        help="which shardings may be chosen: %(choices)s",
+    )
+    add(
+        "--pipeline",
+        choices=_Names("pipeline_methods"),
+        metavar="NAME",
+        help="with auto, which stages may be chosen: %(choices)s",
+    )
+    counts = "parts of the batch; several or `any` to choose from (default: any with auto, else 1)"
+    if asks_about_micro_batches:
+        add(
+            "--micro-batches",
+            nargs="?",
+            const=ASKED,
+            type=_counts,
+            metavar="N[,N..]",
+            help=f"{counts}; without a number: say what those of the plan compute",
+        )
+    else:
+        add("--micro-batches", type=_counts, metavar="N[,N..]", help=counts)
+    add(
+        "--micro-batch-semantics",
+        choices=("exact", "relaxed", "independent"),
+        help="what several micro-batches compute; exact: the results of the whole batch, relaxed: "
+        "values that couple examples within each micro-batch, independent: the mean over "
+        "micro-batches that are batches of their own (default: exact)",
+    )
+    add(
+        "--schedule",
+        choices=_Names("schedules", "auto"),
+        metavar="NAME",
+        help="of the pipeline: %(choices)s",
+    )
+    add("--virtual-stages", type=count, metavar="N", help="stages on each mesh, where it can")
+    add("--layers", type=count, metavar="N", help="layers that stages are made from")
+    add("--max-layers", type=count, metavar="N", help="most layers, where they are not given")
+    add(
+        "--layer-balance",
+        choices=("communication", "operators"),
+        help="what layers are cut by",
+    )
+    add(
+        "--remat",
+        type=_remat,
+        metavar="WHICH",
+        help="layers that are computed again for their gradients: none, all, auto, or numbers",
+    )
+    add(
+        "--memory-fraction",
+        type=positive,
+        metavar="PART",
+        help="part of a device's memory that a plan may use (default: 0.9)",
+    )
+    add(
+        "--time-limit",
+        type=positive,
+        metavar="SECONDS",
+        help="for the shardings of a stage (default: 60)",
+    )
+    add("--num-mesh-axes", type=int, choices=(2, 3), help="most axes of a mesh (default: 2)")
+    add(
+        "--export",
+        choices=("shardy", "collectives"),
+        help="whole programs that XLA partitions, or those of one device (default: shardy)",
+    )
+    add(
+        "--finalists",
+        type=count,
+        metavar="K",
+        help="measure the K best plans on the devices of this process",
+    )
+    add("--mesh-shape", type=_shape, metavar="AxB", help="with shard: sizes of the mesh's axes")
+    add("--device-type", metavar="NAME", help="with shard: hosts of this type only")
+    add(
+        "--submeshes",
+        type=_submeshes,
+        metavar="HxD[@TYPE],..",
+        help="with pipeshard: hosts and devices of each host, of each mesh",
+    )
+    add(
+        "--mesh-shapes",
+        type=_shapes,
+        metavar="AxB,..",
+        help="with pipeshard: sizes of the axes of each mesh",
+    )
+    add(
+        "--layer-ranges",
+        type=_ranges,
+        metavar="LO-END,..",
+        help="with pipeshard: layers of each stage, such as 0-2,2-4",
+    )
+
+
+# Options of all methods: their destination, and the field that they set.
+_FIELDS = {
+    "shardings": "method",
+    "micro_batches": "num_micro_batches",
+    "micro_batch_semantics": "micro_batch_semantics",
+    "schedule": "schedule",
+    "virtual_stages": "virtual_stages",
+    "layers": "layers",
+    "max_layers": "max_layers",
+    "layer_balance": "layer_balance",
+    "remat": "remat",
+    "memory_fraction": "memory_fraction",
+    "time_limit": "time_limit_seconds",
+    "num_mesh_axes": "num_mesh_axes",
+    "export": "export",
+    "finalists": "finalists",
+}
+# Those of one method.
+_OWN = {
+    "auto": ("pipeline",),
+    "shard": ("mesh_shape", "device_type"),
+    "pipeshard": ("submeshes", "mesh_shapes", "layer_ranges"),
+}
+OPTIONS: tuple[str, ...] = (
+    "method",
+    *_FIELDS,
+    *(name for names in _OWN.values() for name in names),
+)
+
+
+def method_of(options: argparse.Namespace, default: Method | None) -> Method:
+    """The method that was asked for; what was not given is as in the default.
+
+    Args:
+        default: of the step, if it came with one.
+
+    Raises:
+        MethodError: options that do not go together.
+    """
+    from alpa_mlir.methods.automatic import AutoParallel, OneMesh, ShardParallel
+    from alpa_mlir.methods.pipeshard import PipeshardParallel
+
+    kinds: dict[str, type[Method]] = {
+        "auto": AutoParallel,
+        "shard": ShardParallel,
+        "pipeshard": PipeshardParallel,
+    }
+    base = AutoParallel() if default is None else default
+    if isinstance(base, OneMesh):  # DataParallel and the like, whose shardings may be replaced.
+        base = ShardParallel(**{item.name: getattr(base, item.name) for item in all_fields(base)})
+    name = options.method or next(n for n, kind in kinds.items() if type(base) is kind)
+    fields = {
+        field: getattr(options, option)
+        for option, field in _FIELDS.items()
+        if getattr(options, option) is not None
+    }
+    if fields.get("num_micro_batches") == "any":
+        fields["num_micro_batches"] = None
+    for owner, own in _OWN.items():
+        for option in own:
+            value = getattr(options, option)
+            if value is None:
+                continue
+            if owner != name:
+                flag = "--" + option.replace("_", "-")
+                raise MethodError(
+                    f"{flag} with method {name!r}", where="plan", fix=f"use --method {owner}"
+                )
+            fields[option] = value
+    if type(base) is kinds[name]:
+        return replace(base, **fields)
+    return kinds[name](**fields)
+
+
+def _counts(text: str) -> Any:
+    if text == "any":
+        return text
+    counts = [count(item) for item in text.split(",")]
+    return counts[0] if len(counts) == 1 else tuple(counts)
+
+
+def _remat(text: str) -> Any:
+    if text in ("none", "all", "auto"):
+        return text
+    return tuple(number(item) for item in text.split(","))
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(count(item) for item in text.split("x"))
+
+
+def _shapes(text: str) -> list[tuple[int, ...]]:
+    return [_shape(item) for item in text.split(",")]
+
+
+def _submeshes(text: str) -> list[tuple[Any, ...]]:
+    result: list[tuple[Any, ...]] = []
+    for item in text.split(","):
+        sizes, at, name = item.partition("@")
+        shape = _shape(sizes)
+        if len(shape) != 2 or (at and not name):
+            raise argparse.ArgumentTypeError(f"{item!r} is no submesh such as 1x4 or 1x4@a100")
+        result.append((*shape, name) if at else shape)
+    return result
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    result: list[tuple[int, int]] = []
+    for item in text.split(","):
+        first, dash, end = item.partition("-")
+        if not dash:
+            raise argparse.ArgumentTypeError(f"{item!r} is no range such as 0-2")
+        result.append((number(first), number(end)))
+    return result

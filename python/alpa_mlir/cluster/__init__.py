@@ -1,0 +1,1 @@
+"""Clusters: their descriptions, and measuring the machines at hand."""

@@ -1,0 +1,136 @@
+"""Methods that follow from a few numbers, or from a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.stage import MeshInfo
+
+from alpa_mlir.cluster.description import Cluster, as_cluster
+from alpa_mlir.errors import MethodError
+from alpa_mlir.methods.automatic import ShardParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.methods.options import ManualShardingOption, UniformStageOption
+from alpa_mlir.methods.pipeshard import PipeshardParallel
+from alpa_mlir.session import default_cluster
+
+_WHERE = "get_3d_parallel_method"
+
+
+def get_3d_parallel_method(
+    num_micro_batches: int,
+    data_parallel: int,
+    operator_parallel: int,
+    pipeline_parallel: int,
+    allow_degenerate_into_shard_parallel: bool = True,
+    manual_layer_num: int | None = None,
+    manual_sharding_option: ManualShardingOption | None = None,
+    *,
+    cluster: Cluster | None = None,
+) -> Method:
+    """The grid of data, operator and pipeline parallelism of Megatron-LM.
+
+    All stages have as many layers and meshes of shape (data_parallel, operator_parallel), in which
+    the batch is split over the first axis and operators over the second (`megatron`); without
+    operator parallelism, gradients and optimizer state are split over the first (`zero-2`).
+
+    Args:
+        data_parallel: -1 for what the others leave of the cluster.
+        allow_degenerate_into_shard_parallel: whether one stage is a `ShardParallel`.
+        manual_layer_num: how many layers the step marks; by default the compiler makes one for
+            each stage.
+        manual_sharding_option: shardings by hand instead.
+        cluster: by default that of `init`, and without it the devices of this process.
+
+    Raises:
+        MethodError: the three numbers do not make up the cluster's devices.
+
+    Example:
+        >>> method = get_3d_parallel_method(4, -1, 2, 2, cluster=Cluster.load("cpu-test"))
+        >>> method.stage_option.submesh_logical_shape
+        (2, 2)
+    """
+    where = as_cluster(default_cluster(cluster))
+    others = operator_parallel * pipeline_parallel
+    if min(operator_parallel, pipeline_parallel) < 1 or (data_parallel < 1 and data_parallel != -1):
+        raise MethodError(
+            f"data_parallel={data_parallel}, operator_parallel={operator_parallel}, "
+            f"pipeline_parallel={pipeline_parallel}",
+            where=_WHERE,
+            fix="use whole numbers of at least 1, or data_parallel=-1",
+        )
+    data = where.num_devices // others if data_parallel == -1 else data_parallel
+    if data * others != where.num_devices:
+        raise MethodError(
+            f"{data} x {operator_parallel} x {pipeline_parallel} devices of a cluster with "
+            f"{where.num_devices}",
+            where=_WHERE,
+            fix="use numbers whose product is the number of devices",
+        )
+    method = "megatron" if operator_parallel > 1 else "zero-2"
+    method = "auto" if manual_sharding_option is not None else method
+    shape = (data, operator_parallel)
+    if pipeline_parallel == 1 and allow_degenerate_into_shard_parallel:
+        return ShardParallel(
+            mesh_shape=shape,
+            method=method,
+            num_micro_batches=num_micro_batches,
+            manual_sharding_option=manual_sharding_option,
+        )
+    if manual_layer_num is not None and manual_layer_num % pipeline_parallel:
+        raise MethodError(
+            f"{manual_layer_num} layers in {pipeline_parallel} stages",
+            where=_WHERE,
+            fix="use a number of stages that divides the layers",
+        )
+    return PipeshardParallel(
+        num_micro_batches=num_micro_batches,
+        method=method,
+        layers=manual_layer_num or pipeline_parallel,
+        stage_option=UniformStageOption(num_stages=pipeline_parallel, submesh_logical_shape=shape),
+        manual_sharding_option=manual_sharding_option,
+    )
+
+
+@checks_types
+def plan_to_method(plan: Plan) -> Method:
+    """A method that makes the stages and meshes of a plan again, for this step or one like it.
+
+    Shardings are searched again. To run the very plan, load it: `alpa_mlir.load`,
+    `TracedStep.with_plan`.
+
+    Raises:
+        MethodError: the plan's schedule is one of somebody's own.
+
+    Example:
+        >>> step = parallelize(train_step, method=plan_to_method(plan))     # doctest: +SKIP
+    """
+    if len(plan.stages) == 1:
+        mesh, count = plan.meshes[0], plan.num_micro_batches
+        return ShardParallel(mesh_shape=mesh.shape, num_micro_batches=count)
+    return PipeshardParallel(
+        submeshes=[submesh_of(plan, mesh) for mesh in plan.meshes],
+        mesh_shapes=[mesh.shape for mesh in plan.meshes],
+        layers=plan.stages[-1].layers[1],
+        layer_ranges=[stage.layers for stage in plan.stages],
+        schedule=plan.schedule,
+        virtual_stages=len(plan.stages) // len(plan.meshes),
+        num_micro_batches=plan.num_micro_batches,
+    )
+
+
+def submesh_of(plan: Plan, mesh: MeshInfo) -> tuple[int, int] | tuple[int, int, str]:
+    """(hosts, devices of each, device type) of a plan's mesh."""
+    cluster = Cluster.from_dict(plan.cluster)
+    hosts: list[int] = []
+    for host, devices in enumerate(cluster.devices_per_host):
+        hosts += [host] * devices
+    taken = Counter(hosts[device] for device in mesh.devices)
+    kinds = {cluster.host_device_types[host] for host in taken}
+    each = prod(mesh.shape) // len(taken)
+    if len(set(cluster.host_device_types)) == 1:
+        return len(taken), each
+    return len(taken), each, kinds.pop()

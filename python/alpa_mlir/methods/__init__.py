@@ -1,0 +1,1 @@
+"""How to parallelize: what the user decides, and what is left to the search."""

@@ -1,0 +1,385 @@
+"""What all methods have in common: what the compiler may choose, and what has been chosen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar, cast
+
+from alpa_runtime.plan.stage import EXPORTS
+
+from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.compiler import schedule_table, schedules, sharding_methods
+from alpa_mlir.errors import MethodError
+from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
+
+LAYER_BALANCES = ("communication", "operators")
+SEMANTICS = ("exact", "relaxed", "independent")
+REMAT = ("none", "all", "auto")
+# Estimates that only rank candidates may be this far from the best plan.
+_COARSE_GAP = 0.05
+_COARSE_SECONDS = 5.0
+_INTERLEAVED = "interleaved-1f1b"
+# What "auto" tries.
+AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Base of the methods.
+
+    Attributes:
+        num_micro_batches: parts of the batch that go through the stages one after another.
+        micro_batch_semantics: what several micro-batches compute. `"exact"`: the results of
+            `jax.jit` on the whole batch, in one pass or with a barrier between all forward and
+            all backward runs (losses that compare examples); an error where neither does.
+            `"relaxed"`: the same, but values that couple examples (router balance losses, batch
+            statistics) are those of each micro-batch, as in Megatron. `"independent"`: each
+            micro-batch is a batch of its own, and results are averaged, as in Alpa.
+        widen_sums: add up terms of half precision (gradients of micro-batches) in float32.
+        schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
+            more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
+            (gradients of weights fill what stages wait); or `"auto"` for the one of the
+            first three whose plan takes the fewest seconds; or a `Schedule` of one's own,
+            for which the search assumes the seconds and the memory of the one that it is like.
+            A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
+        virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
+            two with `"interleaved-1f1b"` and one with others.
+        layers: how many layers stages are made from; 0 takes it from the model's repeated
+            blocks (`docs/layers.md`).
+        max_layers: most layers to take where `layers` is 0.
+        layer_balance: `"communication"` cuts layers by Eq. 6 of the Alpa paper, `"operators"`
+            gives each equally many ops.
+        remat: layers whose forward values are computed again for the gradients instead of
+            being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for those of the stages
+            with which a step that fits takes the fewest seconds.
+        memory_fraction: part of a device's memory that a plan may use.
+        time_limit_seconds: for the shardings of one stage; the best found by then counts.
+        method: what shardings may be chosen: `"auto"` for all, or a name of
+            `docs/methods.md` such as `"data-parallel"`, `"zero-3"` or `"manual"`.
+        in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
+            over the function's dynamic arguments, or its beginning; None pins nothing.
+        mesh_axes: names of the mesh's axes in `in_shardings`.
+        num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
+        export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
+            programs of one device that need no partitioner.
+        finalists: how many of the best plans to compile and measure on the devices of this
+            process, which have to be of the kind that the cluster describes, before the fastest
+            is chosen; 0 leaves the choice to the predictions.
+    """
+
+    searches_counts: ClassVar[bool] = False
+    """Whether `num_micro_batches` may be several numbers, or None."""
+
+    num_micro_batches: int | Sequence[int] | None = 1
+    micro_batch_semantics: str = "exact"
+    widen_sums: bool = True
+    schedule: str | Schedule = "1f1b"
+    virtual_stages: int = 0
+    layers: int = 0
+    max_layers: int = 64
+    layer_balance: str = "communication"
+    remat: str | Sequence[int] = "none"
+    memory_fraction: float = 0.9
+    time_limit_seconds: float = 60.0
+    method: str = "auto"
+    in_shardings: Any = None
+    mesh_axes: Sequence[str] = ("x", "y", "z")
+    num_mesh_axes: int = 2
+    export: str = "shardy"
+    finalists: int = 0
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if self.export not in EXPORTS:
+            raise MethodError(
+                f"export {self.export!r}", where=where, fix=f"use one of {', '.join(EXPORTS)}"
+            )
+        if self.method not in sharding_methods():
+            raise MethodError(
+                f"unknown method {self.method!r}",
+                where=where,
+                fix=f"use one of {', '.join(sharding_methods())}",
+            )
+        if self.in_shardings is not None and self.method != "manual":
+            raise MethodError(
+                f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
+            )
+        if self.micro_batch_semantics not in SEMANTICS:
+            raise MethodError(
+                f"micro_batch_semantics {self.micro_batch_semantics!r}",
+                where=where,
+                fix=f"use one of {', '.join(SEMANTICS)}",
+            )
+        if self.schedule_name not in ("auto", *schedules()):
+            raise MethodError(
+                f"schedule {self.schedule!r}",
+                where=where,
+                fix=f"use one of {', '.join(('auto', *schedules()))}",
+            )
+        counts: Any = self.num_micro_batches
+        listed: Any = () if counts is None else (counts,) if is_single(counts) else counts
+        for count in listed:
+            if not is_whole(count, 1):
+                raise MethodError(
+                    f"{count!r} micro-batches", where=where, fix="use whole numbers of at least 1"
+                )
+        if not isinstance(counts, int) and not self.searches_counts:
+            raise MethodError(
+                f"num_micro_batches is {counts!r}", where=where, fix="give one number"
+            )
+        if self.num_mesh_axes not in (2, 3):
+            raise MethodError(f"{self.num_mesh_axes} mesh axes", where=where, fix="use 2 or 3")
+        for name, most, fix in (
+            ("memory_fraction", 1.0, "use (0, 1]"),
+            ("time_limit_seconds", inf, "use more than 0"),
+        ):
+            value: Any = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value <= most:
+                raise MethodError(f"{name} {value!r}", where=where, fix=fix)
+        for name, least in (
+            ("finalists", 0),
+            ("layers", 0),
+            ("max_layers", 1),
+            ("virtual_stages", 0),
+        ):
+            value = getattr(self, name)
+            if not is_whole(value, least):
+                raise MethodError(
+                    f"{name} {value!r}", where=where, fix=f"use a whole number of at least {least}"
+                )
+        rounds = [name for name, row in schedule_table().items() if row.takes_several_stages]
+        if self.virtual_stages > 1 and self.schedule_name not in rounds:
+            raise MethodError(
+                f"{self.virtual_stages} virtual_stages with schedule {self.schedule!r}",
+                where=where,
+                fix=f"use one of {', '.join(rounds)}",
+            )
+        if self.layer_balance not in LAYER_BALANCES:
+            raise MethodError(
+                f"layer_balance {self.layer_balance!r}",
+                where=where,
+                fix=f"use one of {', '.join(LAYER_BALANCES)}",
+            )
+        again: Any = self.remat
+        if again not in REMAT and (is_single(again) or not all(is_whole(x, 0) for x in again)):
+            raise MethodError(
+                f"remat {self.remat!r}",
+                where=where,
+                fix=f"use one of {', '.join(REMAT)}, or numbers of layers",
+            )
+
+    @property
+    def schedule_name(self) -> str:
+        """What the search knows: `schedule`, or what that is like."""
+        return self.schedule if isinstance(self.schedule, str) else self.schedule.like
+
+    @property
+    def stages_per_mesh(self) -> int:
+        """How many stages lie on each mesh.
+
+        Example:
+            >>> alpa_mlir.AutoParallel(schedule="interleaved-1f1b").stages_per_mesh
+            2
+        """
+        return self.virtual_stages or (2 if self.schedule_name == _INTERLEAVED else 1)
+
+    @abstractmethod
+    def stage_options(self, cluster: Cluster) -> dict[str, str]:
+        """Options of `alpa-search-stages` that fix what the user has chosen.
+
+        Raises:
+            MethodError: the choice does not fit the cluster.
+        """
+
+    @property
+    def has_fixed_meshes(self) -> bool:
+        """Whether the user has decided how many devices a plan takes."""
+        return False
+
+    def settled(self, cluster: Cluster, marked_layers: Callable[[], int]) -> Method:
+        """The method for one step, where what was chosen depends on the step.
+
+        Args:
+            marked_layers: how many layers the step's own marks make; 0 if it has none.
+
+        Raises:
+            MethodError: the choice fits neither the step nor the cluster.
+        """
+        return self
+
+    def may_cut(self, cluster: Cluster) -> bool:
+        """Whether a plan may have several stages, so that scans over layers are unrolled."""
+        return sum(cluster.devices_per_host) > 1
+
+    def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
+        """The counts to choose from, rising; without any given, all that divide the batch.
+
+        Raises:
+            MethodError: none of the given numbers divides the batch, or it is empty.
+        """
+        counts = self.num_micro_batches
+        if isinstance(counts, int):
+            return (counts,)
+        if batch_size == 0:
+            raise MethodError("the batch is empty", fix="pass a batch that has examples")
+        given = range(1, batch_size + 1) if counts is None else sorted(set(counts))
+        fitting = tuple(n for n in given if batch_size % n == 0)
+        if not fitting:
+            raise MethodError(
+                f"none of {tuple(counts or ())} micro-batches divides a batch of {batch_size}",
+                where=type(self).__name__,
+                fix="give a number that divides it",
+            )
+        return fitting
+
+    @property
+    def import_pass(self) -> str:
+        """The pass that reads the step, of whatever number of micro-batches."""
+        return "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
+
+    def layer_passes(self, cluster: Cluster, count: int) -> str:
+        """Passes that make the imported step ready for searches with `count` micro-batches."""
+        layers = {
+            "layers": str(self.layers),
+            "max-layers": str(self.max_layers),
+            "balance": self.layer_balance,
+        }
+        split = {
+            "micro-batches": str(count),
+            **(
+                {"semantics": self.micro_batch_semantics}
+                if self.micro_batch_semantics != "exact"
+                else {}
+            ),
+            **({} if self.widen_sums else {"widen-sums": "false"}),
+        }
+        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
+        return ",".join(
+            (
+                *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
+                *scans,
+                _with_options("alpa-cluster-layers", layers),
+                "alpa-trim-activations",
+            )
+        )
+
+    def search_passes(
+        self,
+        cluster: Cluster,
+        cluster_file: str,
+        count: int,
+        *,
+        coarse: bool = False,
+        why: bool = True,
+        solved: str = "",
+    ) -> str:
+        """The search, in full or, for an estimate, only as far as ranks candidates.
+
+        Args:
+            why: whether the error is to say what is closest to fitting, if nothing fits.
+            solved: a folder in which solved stages are kept; empty for none.
+        """
+        is_searched = self.remat == "auto"
+        again = ["none"] if is_searched else self.remat
+        again = [again] if isinstance(again, str) else [str(x) for x in again]
+        limit = self.time_limit_seconds
+        rounds, is_interleaved = self.stages_per_mesh, self.schedule_name == _INTERLEAVED
+        search = {
+            "cluster": cluster_file,
+            "num-micro-batches": str(count),
+            "schedule": self.schedule_name,
+            **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
+            "memory-fraction": str(self.memory_fraction),
+            "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
+            "method": self.method,
+            **({"remat": "auto"} if is_searched else {}),
+            "mesh-axes": str(self.num_mesh_axes),
+            **({"gap": str(_COARSE_GAP)} if coarse else {}),
+            **({} if why else {"explain-misfit": "false"}),
+            **({"cache-dir": solved} if solved else {}),
+            **self.stage_options(cluster),
+        }
+        return ",".join(
+            (
+                _with_options("alpa-rematerialize", {"layers": ",".join(again) or "none"}),
+                _with_options("alpa-search-stages", search),
+            )
+        )
+
+    def finish_passes(self, num_stages: int = 0, count: int = 1) -> str:
+        """Passes that make programs of the chosen stages.
+
+        Args:
+            num_stages: that were chosen, for `count` micro-batches; only a schedule of one's own
+                has to know.
+
+        Raises:
+            MethodError: such a schedule makes no steps for them.
+        """
+        build: dict[str, str] = {}
+        if not isinstance(self.schedule, str):
+            if not num_stages:
+                raise MethodError(
+                    f"schedule {self.schedule.name!r} needs the number of stages",
+                    where=type(self).__name__,
+                    fix="plan with this method; there are no passes for it before the search",
+                )
+            meshes = num_stages // self.stages_per_mesh
+            problem = ScheduleProblem.in_rounds(meshes, self.stages_per_mesh, count)
+            build = {"schedule": "custom", "steps": self.schedule.text(problem)}
+        return ",".join(
+            (
+                "alpa-defer-sums",
+                "alpa-gather-sums",
+                "alpa-slice-stages",
+                "alpa-split-backward",
+                "alpa-insert-reshards",
+                "alpa-optimize-collectives",
+                "alpa-verify-sharding",
+                _with_options("alpa-build-schedule", build),
+                "alpa-plan-transfers",
+                "alpa-verify-program",
+                "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
+            )
+        )
+
+    def passes(self, cluster: Cluster, cluster_file: str, count: int) -> str:
+        """The whole pass pipeline for one count of micro-batches."""
+        parts = (
+            self.import_pass,
+            self.layer_passes(cluster, count),
+            self.search_passes(cluster, cluster_file, count),
+            self.finish_passes(),
+        )
+        return ",".join(parts)
+
+
+def is_single(value: Any) -> bool:
+    return isinstance(value, str) or not isinstance(value, Iterable)
+
+
+def is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_mesh_shape(shape: Any) -> bool:
+    if not isinstance(shape, Sequence):
+        return False
+    sizes = cast("Sequence[Any]", shape)
+    return 1 <= len(sizes) <= 3 and all(is_whole(size, 1) for size in sizes)
+
+
+def _with_options(name: str, options: dict[str, str]) -> str:
+    def quoted(value: str) -> str:
+        is_list = value.startswith("{") and value.endswith("}")
+        if is_list or not set(value) & set(" \t\"'{}"):
+            return value
+        mark = "'" if '"' in value else '"'
+        return f"{mark}{value}{mark}"
+
+    if not options:
+        return name
+    return f"{name}{{{' '.join(f'{key}={quoted(value)}' for key, value in options.items())}}}"

@@ -1,0 +1,401 @@
+"""What the steps of a transfer take on the links of a cluster.
+
+Steps become messages from device to device: a send is one, a broadcast one for each chunk and hop,
+an all-gather a ring in which every part goes around. A hop hands a chunk on once it has wholly
+arrived (store and forward), one chunk after the other. Messages whose data is there flow at the
+same time and share links max-min fairly (progressive filling: Bertsekas, Gallager, "Data Networks",
+2nd ed., section 6.5.2); a message arrives its latency after its last byte has left (Hockney,
+*Parallel Computing* 20, 1994).
+
+Devices of one host have a link each way of their own; between hosts only the hosts' adapters count,
+which their devices share evenly (docs/cluster.md).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from alpa_runtime.plan.cluster import host_groups
+from alpa_runtime.plan.reshard import (
+    AllGather,
+    Broadcast,
+    PlacedTile,
+    ReshardStep,
+    SendTile,
+    box_elements,
+    place_tiles,
+    sources_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a device stands; `adapter` is the number of the one it uses, on its host."""
+
+    host: int
+    adapter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """From a device to another: the links on the way by number, and the latency."""
+
+    links: tuple[int, int]
+    latency_seconds: float
+    slow: bool  # Between hosts.
+
+
+@dataclass(frozen=True)
+class TransferTimes:
+    """What became of a transfer.
+
+    Attributes:
+        seconds: until the last byte has arrived.
+        step_seconds: when the tiles of each step were there.
+        link_bytes: bytes that took each link, by name, such as `host 0 adapter 1 out`.
+        slow_bytes: bytes that went from host to host.
+    """
+
+    seconds: float
+    step_seconds: tuple[float, ...]
+    link_bytes: Mapping[str, float]
+    slow_bytes: float
+
+
+class Network:
+    """The links of a cluster.
+
+    Args:
+        cluster: a description as docs/cluster.md has it, such as `Plan.cluster`.
+
+    Example:
+        >>> from alpa_runtime.plan.reshard import read_step
+        >>> link = {"bandwidth": 10.0, "latency": 1.0}
+        >>> network = Network({
+        ...     "hosts": {"count": 2, "devices": 1, "device_type": "a"},
+        ...     "links": {"intra_host": link, "inter_host": link}})
+        >>> steps = [read_step("tile 0 on 0 [0:20]"), read_step("send 1 = 0 to 1")]
+        >>> network.simulate(steps, item_bytes=1).seconds
+        3.0
+    """
+
+    def __init__(self, cluster: Mapping[str, Any]) -> None:
+        self.places: list[Place] = []
+        self.names: list[str] = []
+        self.bandwidths: list[float] = []
+        # Numbers of links: of each device and direction, within its host and out of it.
+        self._near: list[tuple[int, int]] = []
+        self._far: list[tuple[int, int]] = []
+        self._latency: list[tuple[float, float]] = []  # Of each host, within and out of it.
+        for group in host_groups(cluster):
+            links = {**cluster["links"], **group.get("links", {})}
+            for _ in range(int(group.get("count", 1))):
+                self._add_host(int(group["devices"]), int(group.get("nics", 1)), links)
+
+    def _add_host(self, devices: int, nics: int, links: Mapping[str, Any]) -> None:
+        host = len(self._latency)
+        near, far = links["intra_host"], links["inter_host"]
+        self._latency.append((float(near["latency"]), float(far["latency"])))
+        adapters = min(nics, devices)
+        of_adapter = [
+            self._add_links(f"host {host} adapter {adapter}", float(far["bandwidth"]) / adapters)
+            for adapter in range(adapters)
+        ]
+        for local in range(devices):
+            adapter = local * adapters // devices
+            name = f"device {len(self.places)}"
+            self.places.append(Place(host, adapter))
+            self._near.append(self._add_links(name, float(near["bandwidth"])))
+            self._far.append(of_adapter[adapter])
+
+    def _add_links(self, name: str, bandwidth: float) -> tuple[int, int]:
+        self.names += [f"{name} out", f"{name} in"]
+        self.bandwidths += [bandwidth, bandwidth]
+        return len(self.names) - 2, len(self.names) - 1
+
+    def route(self, source: int, target: int) -> Route:
+        """The way between two different devices."""
+        a, b = self.places[source].host, self.places[target].host
+        if a == b:
+            links = self._near[source][0], self._near[target][1]
+            return Route(links, self._latency[a][0], False)
+        links = self._far[source][0], self._far[target][1]
+        return Route(links, max(self._latency[a][1], self._latency[b][1]), True)
+
+    def simulate(self, steps: Sequence[ReshardStep], item_bytes: float) -> TransferTimes:
+        """Take the steps, from the moment at which the source mesh has the tensor.
+
+        Args:
+            item_bytes: bytes of an element.
+
+        Raises:
+            ValueError: as `place_tiles`.
+        """
+        placed = place_tiles(steps)
+        hops = _hops(self, steps, placed, item_bytes)
+        makers = [frozenset(placed[tile].step for tile in sources_of(step)) for step in steps]
+        seconds, there = _Clock(self, hops, makers).run()
+        slow_bytes = sum(hop.size * hop.chunks * hop.route.slow for hop in hops)
+        return TransferTimes(seconds, tuple(there), self._link_bytes(hops), slow_bytes)
+
+    def link_bytes(self, steps: Sequence[ReshardStep], item_bytes: float) -> dict[str, float]:
+        """Bytes that take each link, by name; without the seconds, which take longer to find.
+
+        Raises:
+            ValueError: as `place_tiles`.
+        """
+        return self._link_bytes(_hops(self, steps, place_tiles(steps), item_bytes))
+
+    def _link_bytes(self, hops: Sequence[_Hop]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for hop in hops:
+            for link in hop.route.links:
+                name = self.names[link]
+                found[name] = found.get(name, 0.0) + hop.size * hop.chunks
+        return found
+
+
+@dataclass
+class _Hop:
+    """Chunks that go from one device to the next, one after the other."""
+
+    step: int
+    route: Route
+    size: float  # Of a chunk.
+    chunks: int
+    following: int | None = None  # The hop that hands the chunks on.
+    come: int = 0  # Chunks that are there to be sent.
+    sent: int = 0
+    remaining: float = 0.0  # Of the chunk that is flowing.
+
+
+def _hops(
+    network: Network,
+    steps: Sequence[ReshardStep],
+    placed: Sequence[PlacedTile],
+    item_bytes: float,
+) -> list[_Hop]:
+    hops: list[_Hop] = []
+
+    def chain(step: int, devices: Sequence[int], size: float, chunks: int) -> None:
+        for i, (a, b) in enumerate(pairwise(devices)):
+            if i > 0:
+                hops[-1].following = len(hops)
+            hops.append(_Hop(step, network.route(a, b), size / chunks, chunks))
+
+    for number, step in enumerate(steps):
+        sizes = [box_elements(placed[tile].box) * item_bytes for tile in sources_of(step)]
+        devices = [placed[tile].device for tile in sources_of(step)]
+        match step:
+            case SendTile():
+                chain(number, [*devices, step.device], sizes[0], 1)
+            case Broadcast():
+                chain(number, [*devices, *step.devices], sizes[0], step.chunks)
+            case AllGather():
+                for i, size in enumerate(sizes):
+                    chain(number, devices[i:] + devices[:i], size, 1)
+            case _:
+                pass
+    return hops
+
+
+class _Clock:
+    """The events: a chunk has left its links, or it has arrived."""
+
+    def __init__(
+        self, network: Network, hops: list[_Hop], makers: Sequence[frozenset[int]]
+    ) -> None:
+        """`makers` are the steps that make what a step reads."""
+        self._hops = hops
+        self._waits = [len(needed) for needed in makers]
+        self._users: list[list[int]] = [[] for _ in makers]
+        for number, needed in enumerate(makers):
+            for maker in needed:
+                self._users[maker].append(number)
+        self._first: list[list[int]] = [[] for _ in makers]
+        self._left = [0 for _ in makers]  # Chunks that have not arrived.
+        followers = {hop.following for hop in hops}
+        for i, hop in enumerate(hops):
+            self._left[hop.step] += hop.chunks
+            if i not in followers:
+                self._first[hop.step].append(i)
+        self._groups: list[_Group] = []
+        self._group_of = [0 for _ in hops]
+        for members in _groups_of(hops):
+            for i in members:
+                self._group_of[i] = len(self._groups)
+            self._groups.append(_Group(hops, network.bandwidths))
+        self._departures: list[tuple[float, int, int]] = []  # Time, group, its version.
+        self._arrivals: list[tuple[float, int]] = []
+        self._there = [0.0 for _ in makers]
+        self._changed: set[int] = set()
+        self._now = 0.0
+
+    def run(self) -> tuple[float, list[float]]:
+        for step in [number for number, waits in enumerate(self._waits) if waits == 0]:
+            self._start(step)
+        self._update()
+        while self._departures or self._arrivals:
+            self._now = min(queue[0][0] for queue in (self._departures, self._arrivals) if queue)
+            soon = self._now * (1 + 1e-12)
+            while self._departures and self._departures[0][0] <= soon:
+                _, number, version = heapq.heappop(self._departures)
+                if version != self._groups[number].version:
+                    continue
+                self._changed.add(number)
+                for i in self._groups[number].take_sent(self._now):
+                    end = self._now + self._hops[i].route.latency_seconds
+                    heapq.heappush(self._arrivals, (end, i))
+            while self._arrivals and self._arrivals[0][0] <= soon:
+                self._arrive(heapq.heappop(self._arrivals)[1])
+            self._update()
+        return self._now, self._there
+
+    def _start(self, step: int) -> None:
+        if not self._first[step]:  # A cut, or a gather of a single tile.
+            self._finish(step)
+        for i in self._first[step]:
+            self._come(i, self._hops[i].chunks)
+
+    def _come(self, i: int, chunks: int) -> None:
+        number = self._group_of[i]
+        self._groups[number].come(i, chunks, self._now)
+        self._changed.add(number)
+
+    def _arrive(self, i: int) -> None:
+        hop = self._hops[i]
+        if hop.following is not None:
+            self._come(hop.following, 1)
+        self._left[hop.step] -= 1
+        if self._left[hop.step] == 0:
+            self._finish(hop.step)
+
+    def _finish(self, step: int) -> None:
+        self._there[step] = self._now
+        for user in self._users[step]:
+            self._waits[user] -= 1
+            if self._waits[user] == 0:
+                self._start(user)
+
+    def _update(self) -> None:
+        for number in self._changed:
+            group = self._groups[number]
+            end = group.next_end(self._now)
+            if end is not None:
+                heapq.heappush(self._departures, (end, number, group.version))
+        self._changed.clear()
+
+
+def _groups_of(hops: Sequence[_Hop]) -> list[list[int]]:
+    """Hops that share links, directly or through others."""
+    parents: dict[int, int] = {}
+
+    def find(link: int) -> int:
+        while parents.setdefault(link, link) != link:
+            parents[link] = parents[parents[link]]
+            link = parents[link]
+        return link
+
+    for hop in hops:
+        a, b = hop.route.links
+        parents[find(a)] = find(b)
+    groups: dict[int, list[int]] = {}
+    for i, hop in enumerate(hops):
+        groups.setdefault(find(hop.route.links[0]), []).append(i)
+    return list(groups.values())
+
+
+class _Group:
+    """Hops whose rates change together; each sends one chunk at a time."""
+
+    def __init__(self, hops: Sequence[_Hop], bandwidths: Sequence[float]) -> None:
+        self.version = 0
+        self._hops = hops
+        self._bandwidths = bandwidths
+        self._flowing: set[int] = set()
+        self._rates: Mapping[int, float] = {}
+        self._known: dict[frozenset[int], Mapping[int, float]] = {}
+        self._time = 0.0
+
+    def come(self, i: int, chunks: int, now: float) -> None:
+        """Chunks of hop `i` can be sent from now on."""
+        hop = self._hops[i]
+        hop.come += chunks
+        if i not in self._flowing:
+            self._flow(now)
+            self._flowing.add(i)
+            hop.remaining = hop.size
+
+    def take_sent(self, now: float) -> list[int]:
+        """Hops of which a chunk has left by now."""
+        self._flow(now)
+        # What is left may take less time than the clock can tell apart.
+        done = [
+            i
+            for i in self._flowing
+            if (h := self._hops[i]).remaining <= max(1e-9 * h.size, 1e-12 * now * self._rates[i])
+        ]
+        for i in done:
+            hop = self._hops[i]
+            hop.sent += 1
+            hop.remaining = hop.size
+            if hop.sent == hop.come:
+                self._flowing.remove(i)
+        return done
+
+    def next_end(self, now: float) -> float | None:
+        """When the next chunk will have left, if nothing comes before; rates are set anew."""
+        self.version += 1
+        self._flow(now)
+        if not self._flowing:
+            return None
+        key = frozenset(self._flowing)
+        rates = self._known.get(key)
+        if rates is None:
+            routes = {i: self._hops[i].route.links for i in key}
+            rates = self._known[key] = fair_rates(routes, self._bandwidths)
+        self._rates = rates
+        return now + min(self._hops[i].remaining / rates[i] for i in self._flowing)
+
+    def _flow(self, now: float) -> None:
+        if now > self._time:
+            for i in self._flowing:
+                self._hops[i].remaining -= self._rates[i] * (now - self._time)
+        self._time = now
+
+
+def fair_rates(
+    routes: Mapping[int, tuple[int, ...]], bandwidths: Sequence[float]
+) -> dict[int, float]:
+    """Bytes a second of flows that share links max-min fairly.
+
+    Args:
+        routes: the links that each flow takes.
+        bandwidths: of the links.
+
+    Example:
+        >>> fair_rates({0: (0,), 1: (0, 1), 2: (1,)}, [1.0, 3.0])
+        {0: 0.5, 1: 0.5, 2: 2.5}
+    """
+    room: dict[int, float] = {}
+    flows: dict[int, list[int]] = {}
+    for flow, links in routes.items():
+        for link in links:
+            flows.setdefault(link, []).append(flow)
+            room[link] = bandwidths[link]
+    rates: dict[int, float] = {}
+    while flows:
+        share = min(room[link] / len(flows[link]) for link in flows)
+        full = [link for link in flows if room[link] <= share * (1 + 1e-12) * len(flows[link])]
+        for flow in {flow for link in full for flow in flows[link]}:
+            rates[flow] = share
+            for link in routes[flow]:
+                flows[link].remove(flow)
+                room[link] -= share
+        for link in [link for link in flows if not flows[link]]:
+            del flows[link]
+    return rates

@@ -1,0 +1,449 @@
+"""A step on its way to devices: traced, planned, loaded; or all of it when it is called."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import update_wrapper, wraps
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+from alpa_runtime import trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.arrays import WholeArray
+from alpa_runtime.cache import CacheLike, chosen_folder
+from alpa_runtime.calling_convention import CallingConvention, positional
+from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress_bar
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.tried import Tried, tried_text
+from alpa_runtime.worker_group import Hosts
+
+from alpa_mlir import session
+from alpa_mlir.cluster.description import ClusterLike, as_cluster
+from alpa_mlir.compiler import Module, compiler_version
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.methods.automatic import AutoParallel
+from alpa_mlir.methods.method import Method
+from alpa_mlir.methods.pinned_shardings import pinned_axes
+from alpa_mlir.search import autotune, infeasibility, plan_cache
+from alpa_mlir.search.candidates import Candidates
+from alpa_mlir.search.plan_cache import PlanCache, code_version
+from alpa_mlir.search.planner import Planner
+from alpa_mlir.trace import tracing
+from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
+from alpa_mlir.trace.tracing import Traced, known_positions
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is to be read and run; see `parallelize`."""
+
+    batch_argnums: int | Sequence[int] | None = None
+    static_argnums: int | Sequence[int] | Literal["auto"] = ()
+    micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None
+    donate_state: bool = True
+    cache: CacheLike = True
+    workers: Hosts | None = None
+    donate_argnums: int | Sequence[int] | Literal["auto"] = "auto"
+
+    def for_arguments(self, args: Sequence[Any]) -> Options:
+        """The same, where what depends on the arguments is said as numbers.
+
+        Raises:
+            MethodError: `donate_argnums` names other arguments than those that are state.
+        """
+        result = self
+        if self.static_argnums == "auto":
+            static = tuple(i for i, arg in enumerate(args) if _is_static(arg))
+            result = replace(result, static_argnums=static)
+        if self.donate_argnums != "auto":
+            count = len(args)
+            given = set(known_positions(self.donate_argnums, count))
+            others = {*known_positions(result.static_argnums, count), *result.batches(count)}
+            state = set(range(count)) - others
+            if given and given != state:
+                raise MethodError(
+                    f"donate_argnums {self.donate_argnums!r}; arguments "
+                    f"{', '.join(map(str, sorted(state)))} are state",
+                    where="parallelize",
+                    fix="give all of them, or none, or donate_state",
+                )
+            result = replace(result, donate_state=bool(given), donate_argnums="auto")
+        return result
+
+    def batches(self, count: int) -> tuple[int, ...]:
+        """Positions of the batches among so many arguments, whose static ones are known."""
+        if self.batch_argnums is not None:
+            return known_positions(self.batch_argnums, count)
+        static = known_positions(self.static_argnums, count)
+        return tuple(i for i in range(count) if i not in static)[-1:]
+
+
+def _is_static(arg: Any) -> bool:
+    if isinstance(arg, bool | int | float | str):
+        return True
+    return not all(hasattr(x, "dtype") or isinstance(x, int | float) for x in trees.leaves(arg))
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as the compiler will read it; `plan` goes on.
+
+    Attributes:
+        traced: text, signature and trees.
+        fn: the function; None for a step that was read from a file.
+        cluster, method: what `plan` takes by default.
+    """
+
+    fn: Callable[..., Any] | None = field(repr=False)
+    options: Options
+    traced: Traced
+    cluster: ClusterLike = None
+    method: Method = field(default_factory=AutoParallel)
+
+    def as_text(self) -> str:
+        """The StableHLO module."""
+        return self.traced.as_text()
+
+    @checks_types
+    def plan(
+        self,
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        *,
+        cache: CacheLike | None = None,
+        progress: bool | Progress = False,
+    ) -> PlannedStep:
+        """Find the best plan for a cluster.
+
+        Args:
+            cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
+                the function, and without one the devices of this process.
+            method: by default that of the function, and without one `AutoParallel()`.
+            cache: whether plans are kept on disk and found again, or the folder to keep them
+                in; by default that of the function. docs/running.md says where they are.
+            progress: True for a bar that says what is being tried, or a function of
+                (candidates tried, candidates known of, what is tried).
+
+        Raises:
+            ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
+            InfeasiblePlanError: by the cause.
+            DevicesError: the method's finalists cannot be measured in this process.
+        """
+        described = as_cluster(self.cluster if cluster is None else cluster)
+        method = self.method if method is None else method
+        if self.options.micro_batch_semantics is not None:
+            method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
+        method = method.settled(described, lambda: _marked_layers(self.traced))
+        kept = _cache(self.options.cache if cache is None else cache)
+        if not isinstance(method.schedule, str):
+            kept = None  # A function does not say whether it is the one of another day.
+        annotated = _signature_json(self.traced, method)
+        name = ""
+        if kept is not None:
+            devices = autotune.devices_text() if method.finalists else ""
+            name = plan_cache.key(
+                self.traced.text, annotated, described, method, code_version(), devices
+            )
+            found = kept.get(name)
+            if found is not None:
+                return PlannedStep(self.traced, found, self.options).called()
+        candidates = Candidates(
+            self.traced,
+            annotated,
+            described,
+            method,
+            progress_bar("planning", "candidate") if progress is True else progress or None,
+            None if kept is None else kept.solved_folder(),
+        )
+        with candidates:
+            planner = Planner(candidates)
+            try:
+                chosen = planner.run()
+            except InfeasiblePlanError as error:
+                raise infeasibility.explain_infeasibility(planner, error) from None
+        plan = replace(chosen.found.plan, tried=chosen.tried)
+        result = PlannedStep(self.traced, plan, self.options).signed()
+        if kept is not None:
+            kept.put(name, result.plan)
+        return result
+
+    def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
+        """Take a plan that was made before, if it is for this step.
+
+        Args:
+            plan: a plan, or the folder where it was saved.
+            cluster: what it has to be made for; by default that of the function, and without one
+                the plan's own.
+
+        Raises:
+            PlanMismatchError: the plan is for another step or cluster, or made by another
+                compiler; names the first difference.
+        """
+        plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        traced = self.traced
+        wanted = self.cluster if cluster is None else cluster
+        described = None if wanted is None else as_cluster(wanted)
+        plan.check(traced=traced, cluster=described, compiler=compiler_version())
+        return PlannedStep(traced, plan, self.options)
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A plan together with the trees of the function it was made from; `load` goes on.
+
+    Attributes:
+        traced, plan: the step and its plan.
+    """
+
+    traced: Traced = field(repr=False)
+    plan: Plan
+    options: Options
+
+    @property
+    def form(self) -> CallingConvention:
+        """How the plan is called."""
+        return self.traced.form_for(self.plan.num_micro_batches, self.plan.added_inputs)
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The numbers of micro-batches that the search looked at, and other candidates; and what
+        finalists took when they were measured."""
+        return self.plan.tried
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds of one step on the described cluster, as the search foresaw them; where finalists
+        were measured, simulated with the seconds that the stages took."""
+        return self.plan.predicted.get("step_seconds", float("inf"))
+
+    def as_text(self) -> str:
+        """The plan as a table, and what else was tried."""
+        text, tried = self.plan.as_text(), tried_text(self.tried)
+        return f"{text.rstrip()}\n{tried}\n" if tried else text
+
+    def signed(self) -> PlannedStep:
+        """The same, where the plan says which step it is for and how it is called."""
+        plan = replace(self.plan, fingerprint=self.traced.fingerprint)
+        return replace(self, plan=plan).called()
+
+    def called(self) -> PlannedStep:
+        """The same, where the plan says how this step is called. A kept plan may have been made
+        for other containers, other static values that change nothing, or another `donate_state`."""
+        call = self.form.to_info(self.options.donate_state)
+        return replace(self, plan=replace(self.plan, call=call))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
+        return self.plan.save(folder)
+
+    @checks_types
+    def load(
+        self,
+        *,
+        devices: Sequence[Any] | None = None,
+        workers: Hosts | None = None,
+        progress: bool | Progress = False,
+        backend: str = "auto",
+        cache: CacheLike | None = None,
+    ) -> ParallelStep:
+        """Compile every stage for its devices.
+
+        Args:
+            devices: `devices[i]` is device i of the plan; by default `jax.devices()`.
+            workers: where to start workers; by default as the function says, without that as
+                `init` said, and without that the plan runs in this process.
+            progress: True for a progress bar, or a function of (done, total, label).
+            backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see
+                docs/backends.md.
+            cache: whether compiled programs are kept on disk and found again, or the folder to
+                keep them in; by default that of the function.
+
+        Raises:
+            BackendError: the backend is not installed, or cannot compile a stage.
+            DevicesError: there are fewer devices than the plan needs.
+        """
+        donate = self.options.donate_state
+        kept = self.options.cache if cache is None else cache
+        hosts = self.options.workers if workers is None else workers
+        # Devices that are named are those of this process.
+        default = session.default_workers(hosts) if devices is None else hosts
+        loaded = load_on(self.plan, devices, default, donate, progress, backend, kept)
+        step = ParallelStep(self.form, loaded)
+        if default is not hosts:
+            session.close_at_shutdown(loaded)
+        return step
+
+
+def _cache(choice: CacheLike) -> PlanCache | None:
+    folder = chosen_folder(choice)
+    return None if folder is None else PlanCache(folder)
+
+
+def _signature_json(traced: Traced, method: Method) -> str:
+    """The signature with the shardings that the method's user has decided."""
+    fields: dict[str, Any] = json.loads(traced.signature.to_json())
+    # An input of the compiler's own comes last, and has no pin.
+    pins = pinned_axes(method.in_shardings, method.mesh_axes, traced.in_tree)
+    for item, pin in zip(fields["inputs"], pins, strict=False):
+        if pin is None:
+            continue
+        rank = len(item["shape"])
+        if len(pin) > rank:
+            raise MethodError(
+                f"a sharding of {len(pin)} dimensions for {rank}",
+                where=item["name"],
+                fix="give at most one entry for each dimension",
+            )
+        item["sharding"] = pin + [[]] * (rank - len(pin))
+    return json.dumps(fields)
+
+
+def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options) -> Traced:
+    """A step as its options say."""
+    return tracing.trace(
+        fn,
+        *args,
+        batch_argnums=options.batch_argnums,
+        static_argnums=known_positions(options.static_argnums, len(args)),
+    )
+
+
+def _marked_layers(traced: Traced) -> int:
+    """How many layers the step's own marks make; 0 if it has none."""
+    if BOUNDARY_SCOPE not in traced.text:
+        return 0
+    module = Module(traced.text).annotate(traced.signature.to_json())
+    module.run("alpa-import")
+    marks = module.as_text().count("alpa.boundary")
+    return marks + 1 if marks else 0
+
+
+_jax: Any = jax
+
+
+class ParallelFunction:
+    """A function that is planned when it is first called, once for each form of arguments.
+
+    The steps can be taken one by one: `f.trace(*args).plan(cluster).load()`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.fn: Callable[..., Any] = _by_position(fn)
+        self.cluster = cluster
+        self.method: AutoParallel | Method = AutoParallel() if method is None else method
+        self.options: Options = Options() if options is None else options
+        self._steps: dict[Any, ParallelStep] = {}
+        self._last: ParallelStep | None = None
+        update_wrapper(self, fn)
+        session.remember(self)
+
+    def trace(self, *args: Any) -> TracedStep:
+        """Trace at the whole batch.
+
+        Raises:
+            TraceError: the function or its arguments do not fit.
+        """
+        options = self.options.for_arguments(args)
+        static = known_positions(options.static_argnums, len(args))
+        examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
+        cluster = session.default_cluster(self.cluster)
+        traced = trace_step(self.fn, examples, options)
+        return TracedStep(self.fn, options, traced, cluster, self.method)
+
+    def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:
+        """Trace and plan with this function's cluster and method."""
+        return self.trace(*args).plan(progress=progress)
+
+    def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
+        """Trace, plan and load for arguments of this form; remembered."""
+        key = self._key(args)
+        if key not in self._steps:
+            self._steps[key] = self._compile(args, progress)
+        self._last = self._steps[key]
+        return self._last
+
+    def _compile(self, args: Sequence[Any], progress: bool | Progress) -> ParallelStep:
+        return self.plan(*args, progress=progress).load(progress=progress)
+
+    def get_executable(self, *args: Any) -> ParallelStep:
+        """The step for arguments of this form, planned and compiled, but not run: `compile`.
+
+        Args:
+            args: arrays, or trees of `jax.ShapeDtypeStruct`s.
+        """
+        return self.compile(*args)
+
+    def get_last_executable(self) -> ParallelStep | None:
+        """The step that was compiled or called last; None before."""
+        return self._last
+
+    def preshard_dynamic_args(self, *args: Any) -> tuple[Any, ...]:
+        """The arguments, copied to where the step reads them first: `ParallelStep.place`."""
+        return self.compile(*args).place(*args)
+
+    def clear(self, session: int | None = None) -> None:
+        """Forget the steps, or those of one session (`init`); the next call plans anew, or finds
+        its plan on disk."""
+        kept = {k: v for k, v in self._steps.items() if session not in (None, k[0])}
+        self._steps = kept
+        if self._last is not None and not any(step is self._last for step in kept.values()):
+            self._last = None
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run one step, planning it first if arguments of this form are new."""
+        if named:
+            names = tuple(inspect.signature(self.fn).parameters)
+            args = positional(names, args, named, getattr(self.fn, "__name__", "the function"))
+        return self.compile(*args)(*args)
+
+    def _key(self, args: Sequence[Any]) -> Any:
+        static = known_positions(self.options.for_arguments(args).static_argnums, len(args))
+        leaves, tree = _jax.tree.flatten([a for i, a in enumerate(args) if i not in static])
+        forms: Any = tuple(
+            (x.shape, x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in leaves
+        )
+        number = session.session_of(self.cluster, self.options.workers)
+        return number, tree, forms, tuple(args[i] for i in static)
+
+
+def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose keyword-only arguments may be given by position, in their order."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return fn
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not keywords or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return fn
+    first = parameters.index(keywords[0])
+
+    @wraps(fn)
+    def call(*args: Any) -> Any:
+        named = {p.name: x for p, x in zip(keywords, args[first:], strict=False)}
+        return fn(*args[:first], **named)
+
+    positional = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters]
+    call.__signature__ = inspect.Signature(positional)  # pyright: ignore
+    return call
+
+
+def shapes_of(tree: Any) -> Any:
+    """Shapes and dtypes in place of arrays, so that a plan keeps no data alive."""
+
+    def shape(x: Any) -> Any:
+        if not isinstance(x, jax.Array | WholeArray):
+            return x
+        weak = getattr(x, "weak_type", False)
+        return _jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)
+
+    return _jax.tree.map(shape, tree)

@@ -1,0 +1,1 @@
+"""From a user's training step to StableHLO text and a signature."""

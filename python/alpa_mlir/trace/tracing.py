@@ -1,0 +1,557 @@
+"""Turns a user's training step into StableHLO text, a signature, and how it is called."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import jax
+from alpa_runtime import trees
+from alpa_runtime.calling_convention import (
+    Aval,
+    CallingConvention,
+    is_typed_key,
+    make_aval,
+    static_arguments,
+)
+from alpa_runtime.plan.interface import InputInfo, StaticArgument
+from alpa_runtime.plan.units import without_locations
+from jax.extend import source_info_util
+
+from alpa_mlir.compiler import Module
+from alpa_mlir.errors import TraceError
+from alpa_mlir.trace import dependencies, state_matching, tagging
+
+Kind = Literal["state", "batch"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One flattened input of the step.
+
+    Attributes:
+        name: tree path, such as `state.params['h0']['kernel']`.
+        shape: of the whole array. Typed PRNG keys appear as their data.
+        dtype: NumPy's name.
+        kind: `"batch"` may be split into micro-batches along dimension 0, `"state"` may not.
+        carried_by: index of the output that is this state's value for the next step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    carried_by: int | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One flattened output of the step.
+
+    Attributes:
+        name: tree path, such as `result[1]['loss']`.
+        shape: of the whole array.
+        dtype: NumPy's name.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a traced step, in flattening order.
+
+    Attributes:
+        name: name of the traced function.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+
+    def __post_init__(self) -> None:
+        carried = [i.carried_by for i in self.inputs if i.carried_by is not None]
+        if len(set(carried)) != len(carried):
+            raise ValueError("two inputs are carried by the same output")
+        for item in self.inputs:
+            if item.carried_by is None:
+                continue
+            output = self.outputs[item.carried_by]
+            if item.kind != "state":
+                raise ValueError(f"{item.name}: only state is carried")
+            if (item.shape, item.dtype) != (output.shape, output.dtype):
+                raise ValueError(f"{item.name} and {output.name} differ in shape or dtype")
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a step: rows of its batch inputs; 1 if there are none."""
+        return next((x.shape[0] for x in self.inputs if x.kind == "batch"), 1)
+
+    def to_json(self) -> str:
+        """JSON text of the form that docs/architecture.md describes."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Signature:
+        """The inverse of `to_json`."""
+        data: dict[str, Any] = json.loads(text)
+
+        def made(cls: Callable[..., Any], items: list[dict[str, Any]]) -> tuple[Any, ...]:
+            for item in items:
+                item["shape"] = tuple(item["shape"])
+            return tuple(cls(**item) for item in items)
+
+        data.update(inputs=made(Input, data["inputs"]), outputs=made(Output, data["outputs"]))
+        return Signature(**data)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step as the compiler wants it.
+
+    Attributes:
+        text: StableHLO module in generic form with locations.
+        signature: what its inputs and outputs are.
+        in_tree: tree of the tuple of positional arguments, the static ones left out.
+        out_tree: tree of the result.
+        in_leaves: the flattened arguments.
+        out_leaves: the flattened results.
+        static: the static arguments: positions, and values that are names or numbers.
+        tagged_equations: number of forward equations that carry a tag; 0 if nothing is
+            differentiated or this JAX cannot be tagged.
+        lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
+            text was kept from an earlier trace.
+    """
+
+    text: str = field(repr=False)
+    signature: Signature
+    in_tree: Any
+    out_tree: Any
+    in_leaves: tuple[Aval, ...] = field(repr=False)
+    out_leaves: tuple[Aval, ...] = field(repr=False)
+    static: tuple[StaticArgument, ...]
+    tagged_equations: int
+    lowered: Any = field(repr=False)
+
+    def as_text(self, debug_info: bool = False) -> str:
+        """The module in pretty form, for people."""
+        if self.lowered is None:
+            return Module(self.text, self.signature.name).as_text(debug_info=debug_info)
+        return self.lowered.as_text(debug_info=debug_info)
+
+    @cached_property
+    def form(self) -> CallingConvention:
+        """How the step is called."""
+        return self.form_for(1)
+
+    def form_for(self, count: int, added: tuple[InputInfo, ...] = ()) -> CallingConvention:
+        """How a plan of the step is called.
+
+        Args:
+            count: its number of micro-batches.
+            added: its inputs that callers do not give.
+        """
+        is_batch = tuple(item.kind == "batch" for item in self.signature.inputs)
+
+        def part(leaf: Aval) -> Aval:
+            shapes = [(x[0] // count, *x[1:]) for x in (leaf.shape, leaf.data_shape)]
+            return replace(leaf, shape=shapes[0], data_shape=shapes[1])
+
+        return CallingConvention(
+            self.signature.name,
+            count,
+            self.in_tree,
+            self.out_tree,
+            tuple(
+                part(leaf) if batch else leaf
+                for leaf, batch in zip(self.in_leaves, is_batch, strict=True)
+            ),
+            self.out_leaves,
+            is_batch,
+            self.static,
+            added=added,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this step from others: equal computations with equal signatures have equal ones."""
+        text = without_locations(self.text) + self.signature.to_json()
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def flatten_args(self, *args: Any) -> list[Any]:
+        """Arrays for the module's inputs, batches at full size; keys become their data.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape or dtype than the traced one.
+        """
+        return self.form.flatten_args(*args)
+
+    def unflatten_results(self, flat: Sequence[Any]) -> Any:
+        """The step's result from the module's outputs; key data become keys again."""
+        return self.form.unflatten_results(flat)
+
+
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
+_jax: Any = jax
+_source: Any = source_info_util
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    batch_argnums: int | Sequence[int] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    carried: Mapping[int, int | None] | None = None,
+    hook: bool = True,
+    platform: str | None = None,
+) -> Traced:
+    """Trace `fn(*args)` at its whole batch.
+
+    Args:
+        fn: the step, `(state..., batch...) -> result`; jitted or not. Plain `jax.value_and_grad`
+            inside gives exact forward/backward pairing.
+        args: example arguments: arrays or `jax.ShapeDtypeStruct`.
+        batch_argnums: the arguments that are batches. By default the last one with arrays that
+            are neither scalars nor random keys, and those before it whose arrays have as many
+            rows and that the step does not return. All others are state.
+        static_argnums: arguments that are Python values, not arrays.
+        carried: by number of a state argument, the index of the result that is its next
+            value, or None for an argument that is never replaced. By default found from the
+            trees (see carry.py).
+        hook: tag equations under plain `jax.grad` too, not only under `alpa_mlir.grad`.
+        platform: `"cpu"`, `"cuda"`, ...: what to lower for; the default backend if None.
+
+    Raises:
+        TraceError: bad options, a step that cannot be traced, or an ambiguous state.
+
+    Example:
+        >>> traced = trace(step, state, batch)
+        >>> print(traced.as_text())
+    """
+    static = positions(static_argnums, len(args), "static_argnums")
+    dynamic = tuple(i for i in range(len(args)) if i not in static)
+    if not dynamic:
+        raise TraceError("no example argument holds arrays", where=name_of(fn), fix="pass a batch")
+    names = argument_names(fn, len(args))
+    full = abstract(args, dynamic, names)
+    given = None if batch_argnums is None else positions(batch_argnums, len(args), "batch_argnums")
+    if given is not None and set(given) & set(static):
+        raise TraceError("a batch argument is also in static_argnums", where="batch_argnums")
+    for number in carried or {}:
+        if number not in dynamic or number in (given or ()):
+            raise TraceError(f"argument {number} is not a state argument", where="carried")
+    traced, session = _traced(fn, full, static, hook)
+    lowered = traced.lower(lowering_platforms=(platform,) if platform else None)
+
+    in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
+    owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
+    in_leaves = tuple(
+        make_aval(names[owner] + trees.text(path[1:]), aval)
+        for owner, (path, aval) in zip(owners, in_paths, strict=True)
+    )
+    out_paths, out_tree = trees.flatten_with_path(traced.out_info)
+    out_leaves = tuple(make_aval("result" + trees.text(path), aval) for path, aval in out_paths)
+
+    rows = _batch_rows(full, dynamic, given)
+    facts = dependencies.result_facts(traced.jaxpr)
+    if not session.functions and not dependencies.has_gradients(traced.jaxpr.jaxpr):
+        # What is not of single examples may be the next value of a state.
+        facts = [
+            replace(fact, phase="update")
+            if fact.phase == "forward" and leaf.shape[:1] != (rows,)
+            else fact
+            for fact, leaf in zip(facts, out_leaves, strict=True)
+        ]
+    in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
+    out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
+    result = state_matching.subtree(traced.out_info, "result", out_avals, 0)
+
+    def paired(batches: Sequence[int]) -> dict[int, int]:
+        states = [
+            state_matching.subtree(full[i], names[i], in_avals, _first(owners, i), i)
+            for i in dynamic
+            if i not in batches
+        ]
+        return state_matching.match_state(states, result, facts, carried)
+
+    batches = given if given is not None else _last_batch(full, dynamic)
+    for number in carried or {}:
+        if number in batches:
+            raise TraceError(f"argument {number} is not a state argument", where="carried")
+    pairs = paired(batches)
+    if given is None:
+        returned = {owners[leaf] for leaf in pairs} | set(carried or {})
+        batches = _with_others(full, dynamic, batches, rows, returned)
+
+    def is_batch(leaf: Aval, owner: int) -> bool:
+        return owner in batches and _rows_of(leaf) == rows
+
+    inputs = tuple(
+        Input(
+            leaf.name,
+            leaf.data_shape,
+            leaf.data_dtype,
+            "batch" if is_batch(leaf, owner) else "state",
+            pairs.get(i),
+        )
+        for i, (leaf, owner) in enumerate(zip(in_leaves, owners, strict=True))
+    )
+    outputs = tuple(Output(leaf.name, leaf.data_shape, leaf.data_dtype) for leaf in out_leaves)
+    name = name_of(fn)
+    module = lowered.compiler_ir("stablehlo").operation
+    _check_main(module, len(inputs), len(outputs), name)
+    return Traced(
+        module.get_asm(print_generic_op_form=True, enable_debug_info=True),
+        Signature(name, inputs, outputs),
+        in_tree,
+        out_tree,
+        in_leaves,
+        out_leaves,
+        static_arguments(args, static),
+        session.equations,
+        lowered,
+    )
+
+
+def name_of(fn: Any) -> str:
+    """The function's own name, seen through `functools.partial`; else that of its type."""
+    while isinstance(fn, functools.partial):
+        fn = cast("functools.partial[Any]", fn).func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first `count` positional arguments, for people."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [f"arg{i}" for i in range(count)]
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
+    return names[:count] + [f"arg{i}" for i in range(len(names), count)]
+
+
+def positions(value: int | Sequence[int], count: int, option: str) -> tuple[int, ...]:
+    """Argument numbers as a sorted tuple without repetition; negative ones count from the end."""
+    given = [value] if isinstance(value, int) else list(value)
+    for number in given:
+        if not -count <= number < count:
+            raise TraceError(f"argument {number} does not exist, got {count}", where=option)
+    return tuple(sorted({number % count for number in given}))
+
+
+def known_positions(argnums: int | Sequence[int] | Literal["auto"], count: int) -> tuple[int, ...]:
+    """Numbers of arguments, counted from the beginning; none of what is not known yet."""
+    if argnums == "auto":
+        return ()
+    numbers: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return tuple(int(n) % count for n in numbers) if count else ()
+
+
+def abstract(args: Sequence[Any], dynamic: Sequence[int], names: Sequence[str]) -> list[Any]:
+    """Arguments with every array replaced by its shape and dtype; static ones are kept."""
+    result = list(args)
+    for i in dynamic:
+        try:
+            result[i] = _jax.eval_shape(_same, args[i])
+        except TypeError:
+            _blame_leaf(args[i], names[i])
+            raise
+    return result
+
+
+def _blame_leaf(argument: Any, name: str) -> None:
+    """Raise for the first leaf that is no array."""
+    for path, leaf in trees.flatten_with_path(argument)[0]:
+        try:
+            _jax.eval_shape(_same, leaf)
+        except TypeError as error:
+            raise TraceError(
+                f"a value of type {type(leaf).__name__} is no array",
+                where=name + trees.text(path),
+                fix="pass it in an argument listed in static_argnums",
+            ) from error
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _traced(
+    fn: Callable[..., Any], full: Sequence[Any], static: tuple[int, ...], hook: bool
+) -> tuple[Any, tagging.TagSession]:
+    """JAX's trace, with equations tagged: those of differentiated functions, or all of a step
+    that differentiates nothing."""
+
+    names = argument_names(fn, len(full))
+
+    def run(function: Callable[..., Any]) -> tuple[Any, tagging.TagSession]:
+        with tagging.tag_gradients(hook) as session:
+            watched = _watched(function, names)
+            jitted = _jax.jit(watched, static_argnums=static, keep_unused=True)
+            return jitted.trace(*full), session
+
+    traced, session = run(fn)
+    _refuse_effects(traced.jaxpr, name_of(fn))
+    if session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr):
+        return traced, session
+    tagged = tagging.tag_equations(fn)
+    tagged.__name__ = name_of(fn)
+    again, session = run(tagged)
+    session.functions = 0
+    return again, session
+
+
+def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, which must not change the models of flax.nnx that it is given: outside of
+    `nnx.jit` nobody would see the change."""
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        before = [trees.leaves(x) if _is_nnx(x) else None for x in args]
+        result = fn(*args)
+        returned = {id(leaf) for leaf in trees.leaves(result)}
+        for argument, known, name in zip(args, before, names, strict=False):
+            if known is None:
+                continue
+            seen = {id(leaf) for leaf in known} | returned
+            if any(id(leaf) not in seen for leaf in trees.leaves(argument)):
+                raise TraceError(
+                    "the step changes this argument in place, and a parallel step returns its "
+                    "state",
+                    where=name,
+                    fix="take states of nnx.split, nnx.merge them inside, and return nnx.state(..)",
+                )
+        return result
+
+    call.__name__ = name_of(fn)
+    return call
+
+
+def _is_nnx(argument: Any) -> bool:
+    """Whether an argument is a module, an optimizer or the like of flax.nnx."""
+    names = {(cls.__module__.partition(".nnx.")[0], cls.__name__) for cls in type(argument).__mro__}
+    return bool(names & {("flax", "Pytree"), ("flax", "Object")})
+
+
+_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+
+
+def _refuse_effects(closed: Any, name: str) -> None:
+    """Calls of Python from inside of the step would run once for each device and micro-batch."""
+    found = _callback(closed.jaxpr)
+    if found is not None:
+        kind, place = found
+        raise TraceError(
+            f"the step calls Python ({kind}){f' at {place}' if place else ''}",
+            where=name,
+            fix="return the values and use them outside of the step",
+        )
+    if closed.effects:
+        effects = ", ".join(sorted(str(effect) for effect in closed.effects))
+        raise TraceError(
+            f"the step has side effects ({effects})",
+            where=name,
+            fix="remove mutable references",
+        )
+
+
+def _callback(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
+    """The first callback: its kind, and the line of the user's that calls it."""
+    for eqn in jaxpr.eqns:
+        place = _source.summarize(eqn.source_info)
+        place = place if place.strip(" ()") else around
+        if eqn.primitive.name in _CALLBACKS:
+            return eqn.primitive.name, place
+        for inner in dependencies.bodies(eqn):
+            found = _callback(inner, place)
+            if found is not None:
+                return found
+    return None
+
+
+def _rows_of(x: Any) -> int | None:
+    """How many examples an array may hold; none for scalars and random keys."""
+    if not x.shape or ((getattr(x, "key_impl", None) or is_typed_key(x)) and len(x.shape) < 1):
+        return None
+    is_raw_key = str(x.dtype) == "uint32" and tuple(x.shape) in ((2,), (4,))
+    return None if is_raw_key else int(x.shape[0])
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [x for x in trees.leaves(tree) if hasattr(x, "shape")]
+
+
+def _last_batch(full: Sequence[Any], dynamic: Sequence[int]) -> tuple[int, ...]:
+    """The last argument that has rows; none if no argument has any."""
+    for i in reversed(dynamic):
+        if any(_rows_of(x) is not None for x in _leaves(full[i])):
+            return (i,)
+    return ()
+
+
+def _batch_rows(
+    full: Sequence[Any], dynamic: Sequence[int], given: Sequence[int] | None
+) -> int | None:
+    """Rows that most arrays of the batch have."""
+    batches = _last_batch(full, dynamic) if given is None else given
+    counts = Counter(_rows_of(x) for i in batches for x in _leaves(full[i]))
+    del counts[None]
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _with_others(
+    full: Sequence[Any],
+    dynamic: Sequence[int],
+    batches: Sequence[int],
+    rows: int | None,
+    returned: set[int],
+) -> tuple[int, ...]:
+    """The batch, and the arguments before it that belong to it: inputs before targets."""
+    found = list(batches)
+    for i in reversed([i for i in dynamic if batches and i < batches[0]]):
+        leaves = _leaves(full[i])
+        mixed = [x for x in leaves if _rows_of(x) is not None]
+        if i in returned or not leaves:
+            break
+        if any(_rows_of(x) != rows for x in mixed):
+            break
+        # A matrix of a step that returns no state is weights as likely as examples.
+        if not returned and any(len(x.shape) == 2 and x.shape[0] == x.shape[1] for x in mixed):
+            break
+        found.append(i)
+    return tuple(sorted(found))
+
+
+def _first(owners: Sequence[int], number: int) -> int:
+    """Number of the first leaf of an argument; any number will do for one without leaves."""
+    return owners.index(number) if number in owners else 0
+
+
+def _check_main(module: Any, inputs: int, outputs: int, name: str) -> None:
+    """Lowering must neither drop an argument nor add one."""
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "func.func" and op.attributes["sym_name"].value == "main":
+            kind = op.attributes["function_type"].value
+            if (len(kind.inputs), len(kind.results)) == (inputs, outputs):
+                return
+            raise TraceError(
+                f"lowering made {len(kind.inputs)} inputs and {len(kind.results)} results of the "
+                f"step's {inputs} and {outputs}",
+                where=name,
+                fix="pass large arrays as arguments instead of closing over them",
+            )
+    raise TraceError("lowering made no function @main", where=name)

@@ -1,0 +1,280 @@
+"""Arrays that are not one array of JAX: rows or parts live apart until they are read as a whole."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+
+from alpa_runtime import trees
+from alpa_runtime.jax_internals import accept_as_array
+
+_jnp: Any = jax.numpy
+# Of arrays in one place; what they say of `whole()` would be wrong of the array itself.
+_OF_ONE_PLACE = frozenset(
+    {"addressable_data", "addressable_shards", "committed", "device", "global_shards"}
+    | {"is_fully_addressable", "is_fully_replicated", "sharding"}
+)
+
+
+class WholeArray(ABC):
+    """What reads like an array of JAX wherever its elements are.
+
+    Anything that reads it (NumPy, `jax.numpy`, functions under `jax.jit`, arithmetic,
+    comparisons, `jax.device_get`, methods of arrays) gets the whole array, put together on the
+    default device at that moment. So does what copies it: `copy.deepcopy` and `pickle` give an
+    array of JAX, which a step does not use up with this one. It is a leaf of pytrees, like an
+    array.
+
+    Attributes:
+        shape: of the whole array.
+        dtype: NumPy's type of its elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    # What compares its elements is no key of a dictionary, like an array of JAX.
+    __hash__: Any = None
+
+    def __init_subclass__(cls) -> None:
+        accept_as_array(cls, operator.methodcaller("whole"))
+
+    @abstractmethod
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
+
+    @abstractmethod
+    def is_deleted(self) -> bool:
+        """Whether it was given away to a step."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def whole(self) -> jax.Array:
+        """One array on the default device; copies everything."""
+        return _jnp.asarray(np.asarray(self))
+
+    def __jax_array__(self) -> jax.Array:
+        return self.whole()
+
+    def __getitem__(self, key: Any) -> jax.Array:
+        return self.whole()[key]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        return iter(self.whole())
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.whole()
+
+    def __copy__(self) -> WholeArray:
+        return self  # Its elements do not change, and a second owner would free them twice.
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.whole()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _jnp.asarray, (np.asarray(self),)
+
+    def __format__(self, form: str) -> str:
+        return format(np.asarray(self)[()] if not self.shape else self.whole(), form)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        whole: Any = self.whole()
+        return round(whole, ndigits)
+
+    def __index__(self) -> int:
+        return operator.index(np.asarray(self))
+
+    def __getattr__(self, name: str) -> Any:
+        # Whether it has some other attribute is often asked, and must not fetch it.
+        is_known = hasattr(jax.Array, name) or hasattr(np.ndarray, name)
+        if name.startswith("_") or name in _OF_ONE_PLACE or not is_known:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.whole(), name)
+
+
+def _binary(function: Callable[..., Any], reverse: bool = False) -> Callable[..., Any]:
+    def apply(self: WholeArray, other: Any) -> Any:
+        if isinstance(other, WholeArray):
+            other = other.whole()
+        return function(other, self.whole()) if reverse else function(self.whole(), other)
+
+    return apply
+
+
+def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: WholeArray) -> Any:
+        return function(self.whole())
+
+    return apply
+
+
+def _of_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: WholeArray) -> Any:
+        return function(np.asarray(self))
+
+    return apply
+
+
+_divide: Any = divmod
+for _name in (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+):
+    _function = getattr(operator, f"__{_name}__", _divide)
+    setattr(WholeArray, f"__{_name}__", _binary(_function))
+    setattr(WholeArray, f"__r{_name}__", _binary(_function, reverse=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(WholeArray, f"__{_name}__", _binary(getattr(operator, _name)))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(WholeArray, f"__{_name}__", _unary(getattr(operator, _name)))
+for _name, _function in (("float", float), ("int", int), ("bool", bool), ("complex", complex)):
+    setattr(WholeArray, f"__{_name}__", _of_host(_function))
+
+
+class StackedArray(WholeArray):
+    """An array in pieces along dimension 0, each on the devices of the stage that owns it.
+
+    The next step takes it as it is, without a copy. Anything else that reads it gets the whole
+    array, put together on the default device at that moment.
+
+    Attributes:
+        pieces: the parts, in order; together they have `shape[0]` rows.
+        shape: of the whole array.
+        dtype: NumPy's type of its elements.
+
+    Example:
+        >>> pieces = [jax.numpy.zeros((1, 3)), jax.numpy.ones((1, 3))]
+        >>> StackedArray(pieces).shape
+        (2, 3)
+    """
+
+    def __init__(self, pieces: Sequence[jax.Array]) -> None:
+        self.pieces: tuple[Any, ...] = tuple(pieces)
+        rows = sum(piece.shape[0] for piece in self.pieces)
+        self.shape: tuple[int, ...] = (rows, *self.pieces[0].shape[1:])
+        self.dtype: Any = self.pieces[0].dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each piece."""
+        return tuple(piece.shape[0] for piece in self.pieces)
+
+    def is_deleted(self) -> bool:
+        """Whether a piece was given away to a step."""
+        return any(piece.is_deleted() for piece in self.pieces)
+
+    def delete(self) -> None:
+        """Drop all pieces; the array cannot be read any more."""
+        for piece in self.pieces:
+            piece.delete()
+
+    def block_until_ready(self) -> StackedArray:
+        for piece in self.pieces:
+            piece.block_until_ready()
+        return self
+
+    def copy_to_host_async(self) -> None:
+        for piece in self.pieces:
+            piece.copy_to_host_async()
+
+    def __deepcopy__(self, memo: Any) -> StackedArray:
+        return StackedArray([copy.deepcopy(piece, memo) for piece in self.pieces])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("an array in pieces cannot be read without a copy")
+        whole = np.concatenate([np.asarray(piece) for piece in self.pieces])
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"StackedArray({self.dtype}{list(self.shape)} in {len(self.pieces)} pieces)"
+
+
+class PlacedBatch(WholeArray):
+    """An array of a batch, cut into the parts that a loaded plan reads and placed where it
+    reads them.
+
+    Steps of that plan take it as it is, any number of times. Anything else that reads it gets the
+    whole array.
+
+    Attributes:
+        shape, dtype: of the whole array.
+        home: the plan that it was placed for.
+        parts: for each value of the plan's step that is a part of it, the array.
+    """
+
+    def __init__(
+        self,
+        home: Any,
+        shape: tuple[int, ...],
+        dtype: Any,
+        parts: Mapping[int, jax.Array],
+        by_micro_batch: Mapping[int | None, int],
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.home = home
+        self.parts: Mapping[int, jax.Array] = parts
+        self._by_micro_batch = by_micro_batch
+
+    def is_deleted(self) -> bool:
+        return not self.parts and self.size > 0
+
+    def delete(self) -> None:
+        """Drop the parts; it cannot be read any more."""
+        self.parts = {}
+
+    def block_until_ready(self) -> PlacedBatch:
+        for part in self.parts.values():
+            part.block_until_ready()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.is_deleted():
+            raise RuntimeError("the batch was deleted")
+        if copy is False:
+            raise ValueError("a batch in parts cannot be read without a copy")
+        order = sorted(self._by_micro_batch.items(), key=lambda item: item[0] or 0)
+        parts = [np.asarray(self.parts[value]) for _, value in order]
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"PlacedBatch({self.dtype}{list(self.shape)} in {len(self.parts)} parts)"
+
+
+def prefetch(tree: Any) -> None:
+    """Start to copy arrays to the host, so that reading them does not wait for the copy.
+
+    Args:
+        tree: of results of steps, and of anything else, which is left alone.
+
+    Example:
+        >>> alpa_mlir.prefetch(loss)       # doctest: +SKIP
+        >>> next_step()                    # doctest: +SKIP
+        >>> float(loss)                    # doctest: +SKIP
+    """
+    for leaf in trees.leaves(tree):
+        start = getattr(leaf, "copy_to_host_async", None)
+        if start is not None:
+            start()

@@ -1,0 +1,336 @@
+"""How a step is called: from the user's trees to flat arrays and back."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+
+from alpa_runtime import trees
+from alpa_runtime.arrays import WholeArray
+from alpa_runtime.distributed_arrays import DistributedKeys, in_workers
+from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.interface import CallInfo, InputInfo, StaticArgument
+
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
+_jax: Any = jax
+
+
+@dataclass(frozen=True)
+class Aval:
+    """One array of an argument or a result as JAX sees it.
+
+    Attributes:
+        name: tree path.
+        shape: logical shape.
+        dtype: JAX dtype; an extended one for typed PRNG keys.
+        data_shape: shape of the array that stands for the leaf in the module.
+        data_dtype: NumPy's name of that array's dtype.
+        key_impl: generator of a typed PRNG key, else None. Keys travel as their data.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    data_shape: tuple[int, ...]
+    data_dtype: str
+    key_impl: str | None = None
+
+
+def is_typed_key(aval: Any) -> bool:
+    """Whether an array or an abstract one holds typed PRNG keys."""
+    return bool(_jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key))
+
+
+def make_aval(name: str, aval: Any) -> Aval:
+    """Describe an abstract array; a typed PRNG key is described by its data too."""
+    shape = tuple(aval.shape)
+    if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.extended):
+        return Aval(name, shape, aval.dtype, shape, str(np.dtype(aval.dtype)))
+    if not _jax.dtypes.issubdtype(aval.dtype, _jax.dtypes.prng_key):
+        raise TraceError(f"the dtype {aval.dtype} has no array form", where=name)
+    impl: list[str] = []
+
+    def data(key: Any) -> Any:
+        impl.append(str(_jax.random.key_impl(key)))
+        return _jax.random.key_data(key)
+
+    array = _jax.eval_shape(data, aval)
+    return Aval(name, shape, aval.dtype, tuple(array.shape), str(array.dtype), impl[0])
+
+
+jnp: Any = jax.numpy
+_NAME = re.compile(r"[^\W\d]\w*")  # With which the name of an argument's leaf begins.
+
+
+@dataclass(frozen=True)
+class CallingConvention:
+    """Trees and arrays of a step's arguments and results.
+
+    Attributes:
+        name: of the function, for messages.
+        num_micro_batches: how much larger a batch is than its leaf says.
+        in_tree: tree of the tuple of positional arguments, the static ones left out.
+        out_tree: tree of the result.
+        in_leaves, out_leaves: the flattened arguments and results, batches at micro-batch size.
+        batches: for each flattened argument, whether it is a batch.
+        static: the arguments that are Python values.
+        added: inputs of the plan behind the arguments', which `flatten_args` adds.
+    """
+
+    name: str
+    num_micro_batches: int
+    in_tree: Any
+    out_tree: Any
+    in_leaves: tuple[Aval, ...] = field(repr=False)
+    out_leaves: tuple[Aval, ...] = field(repr=False)
+    batches: tuple[bool, ...] = field(repr=False)
+    static: tuple[StaticArgument, ...] = ()
+    added: tuple[InputInfo, ...] = ()
+
+    def flatten_args(self, *args: Any) -> list[Any]:
+        """Arrays for the module's inputs, batches at full size; keys become their data.
+
+        Raises:
+            ArgumentMismatchError: another tree, shape, dtype or static value than the traced one.
+        """
+        static = {item.position: item.value for item in self.static}
+        for position, value in static.items():
+            if value is None or position >= len(args):
+                continue
+            if args[position] != ast.literal_eval(value):
+                raise ArgumentMismatchError(
+                    f"got {args[position]!r}, the step was made for {value}",
+                    where=f"argument {position} of {self.name}",
+                    fix="pass the same value, or compile the step again",
+                )
+        dynamic = self.dynamic(args)
+        leaves, tree = trees.flatten(dynamic)
+        if tree != self.in_tree:
+            raise self._tree_mismatch(dynamic)
+        flat: list[Any] = []
+        for value, leaf, is_batch in zip(leaves, self.in_leaves, self.batches, strict=True):
+            shape = leaf.shape
+            if is_batch:
+                shape = (shape[0] * self.num_micro_batches, *shape[1:])
+            aval = value if isinstance(value, WholeArray) else _jax.typeof(value)
+            if (aval.shape, aval.dtype) != (shape, leaf.dtype):
+                raise ArgumentMismatchError(
+                    f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
+                    f"{leaf.dtype}{list(shape)}",
+                    where=leaf.name,
+                    fix="pass arrays of that form, or compile the step again",
+                )
+            if isinstance(value, DistributedKeys):
+                value = value.data
+            elif leaf.key_impl:
+                value = _jax.random.key_data(value)
+            elif not isinstance(value, jax.Array | WholeArray):
+                # Python numbers, and NumPy's wider dtypes.
+                value = np.asarray(value).astype(leaf.data_dtype, copy=False)
+            flat.append(value)
+        for info in self.added:
+            if info.per_micro_batch:
+                flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
+                continue
+            number = next(i for i, x in enumerate(self.in_leaves) if x.name == info.whole_of)
+            whole = flat[number]  # As a loader placed it, it is in parts.
+            flat.append(np.asarray(whole) if isinstance(whole, WholeArray) else whole)
+        return flat
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        """Names of the arguments, as far as their arrays say them; those of static ones are not
+        known."""
+        static = {item.position for item in self.static}
+        tree: tuple[Any, ...] = trees.unflatten(
+            self.in_tree, (leaf.name for leaf in self.in_leaves)
+        )
+        first = iter([(trees.leaves(argument) or [""])[0] for argument in tree])
+        names: list[str | None] = []
+        for position in range(len(static) + len(tree)):
+            match = None if position in static else _NAME.match(next(first))
+            names.append(None if match is None else match[0])
+        return tuple(names)
+
+    def dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments that are not static."""
+        static = {item.position for item in self.static}
+        return tuple(a for i, a in enumerate(args) if i not in static)
+
+    def unflatten_results(self, flat: Sequence[Any]) -> Any:
+        """The step's result from the module's outputs; key data become keys again."""
+        values = [
+            typed_value(value, leaf) for value, leaf in zip(flat, self.out_leaves, strict=True)
+        ]
+        return trees.unflatten(self.out_tree, values)
+
+    def _tree_mismatch(self, dynamic: Any) -> ArgumentMismatchError:
+        """Name the first leaf that is missing or new."""
+        paths = trees.flatten_with_path(dynamic)[0]
+        dummy = trees.unflatten(self.in_tree, range(len(self.in_leaves)))
+        known = [path for path, _ in trees.flatten_with_path(dummy)[0]]
+        names = [name for name in self.parameters if name is not None]
+
+        def text(path: Any) -> str:
+            whose = path[0].idx if len(names) == len(dummy) else len(names)
+            return names[whose] + trees.text(path[1:]) if whose < len(names) else trees.text(path)
+
+        got = {text(path) for path, _ in paths}
+        want = {text(path) for path in known}
+        detail = "the same leaves in other containers"
+        if want - got:
+            detail = f"no leaf {min(want - got)}"
+        elif got - want:
+            detail = f"an unknown leaf {min(got - want)}"
+        return ArgumentMismatchError(
+            f"the arguments have another tree than the traced ones: {detail}",
+            where=self.name,
+            fix="pass trees of the same structure, or compile the step again",
+        )
+
+    def to_info(self, donate_state: bool) -> CallInfo:
+        """What a plan keeps of it."""
+
+        def keys(leaves: Sequence[Aval]) -> dict[int, str]:
+            return {i: leaf.key_impl for i, leaf in enumerate(leaves) if leaf.key_impl}
+
+        return CallInfo(
+            trees.encode(self.in_tree),
+            trees.encode(self.out_tree),
+            self.static,
+            donate_state,
+            keys(self.in_leaves),
+            keys(self.out_leaves),
+        )
+
+    @classmethod
+    def from_plan(cls, plan: Plan, arguments: Any = None, result: Any = None) -> CallingConvention:
+        """The form of a loaded plan.
+
+        Args:
+            arguments: an example of the tuple of arguments that are not static; needed where
+                their trees hold classes that a plan cannot store. Leaves may be anything.
+            result: an example of the result, needed for the same reason.
+
+        Raises:
+            PlanMismatchError: the plan was saved without its trees, or they need an example.
+        """
+        call = plan.call
+        if call is None:
+            raise PlanMismatchError(
+                "the plan does not say how its step is called",
+                where=f"plan of {plan.name}: call",
+                fix="save the planned step, not what the exporter wrote; or run the plan with "
+                "alpa_runtime.execution.loaded_plan.load on flat lists of arrays",
+            )
+        examples = [trees.structure(tree) for tree in (arguments, result) if tree is not None]
+        in_tree = _decode(plan, "arguments", call.arguments, examples)
+        out_tree = _decode(plan, "result", call.result, [in_tree, *examples])
+        inputs, results = plan.arguments, plan.results
+        for what, tree, infos in (
+            ("arguments", in_tree, inputs),
+            ("result", out_tree, results),
+        ):
+            if tree.num_leaves != len(infos):
+                raise PlanMismatchError(
+                    f"the tree has {tree.num_leaves} leaves for {len(infos)} arrays",
+                    where=f"plan of {plan.name}: call.{what}",
+                )
+        return cls(
+            plan.name,
+            plan.num_micro_batches,
+            in_tree,
+            out_tree,
+            tuple(_leaf(x, call.input_keys.get(i)) for i, x in enumerate(inputs)),
+            tuple(_leaf(x, call.output_keys.get(i)) for i, x in enumerate(results)),
+            tuple(x.kind == "batch" for x in inputs),
+            call.static,
+            plan.added_inputs,
+        )
+
+
+def positional(
+    names: Sequence[str | None], args: Sequence[Any], named: Mapping[str, Any], where: str
+) -> tuple[Any, ...]:
+    """All arguments in their order, those that were given by name too.
+
+    Raises:
+        ArgumentMismatchError: there is no argument of that name, it is given twice, or one
+            before it is not given.
+
+    Example:
+        >>> positional(("state", "batch"), (1,), {"batch": 2}, "step")
+        (1, 2)
+    """
+    left = dict(named)
+    found = list(args)
+    for name in names[len(args) :]:
+        if name is None or name not in left:
+            break
+        found.append(left.pop(name))
+    if left:
+        name = next(iter(left))
+        what = "comes after one that is not given" if name in names else "is unknown"
+        what = "is given twice" if name in names[: len(args)] else what
+        known = ", ".join(name or "a Python value" for name in names)
+        raise ArgumentMismatchError(
+            f"the argument {name!r} {what}", where=where, fix=f"give {known}, in this order"
+        )
+    return tuple(found)
+
+
+def typed_value(value: Any, leaf: Aval) -> Any:
+    """A value of the plan as the caller has it: key data become keys again."""
+    if not leaf.key_impl:
+        return value
+    if in_workers(value):
+        return DistributedKeys(value, leaf.key_impl, leaf.shape, leaf.dtype)
+    return _jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.key_impl)
+
+
+def static_arguments(args: Sequence[Any], positions: Sequence[int]) -> tuple[StaticArgument, ...]:
+    """Positions and values; a value is kept if it is a name or a finite number."""
+
+    def text(value: Any) -> str | None:
+        is_plain = value is None or type(value) in (str, int, bool)
+        is_number = type(value) is float and math.isfinite(value)
+        return repr(value) if is_plain or is_number else None
+
+    return tuple(StaticArgument(i, text(args[i])) for i in positions)
+
+
+def _decode(plan: Plan, what: str, value: Any, examples: list[Any]) -> Any:
+    where = f"plan of {plan.name}: call.{what}"
+    try:
+        return trees.decode(value, examples)
+    except trees.UnknownTreeError as error:
+        example = "arguments=(..)" if what == "arguments" else "result=.."
+        raise PlanMismatchError(
+            str(error),
+            where=where,
+            fix=f"import its module first, or give an example: alpa_mlir.load(folder, {example})",
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise PlanMismatchError(str(error), where=where, fix="save the plan again") from None
+
+
+def _leaf(info: Any, key_impl: str | None) -> Aval:
+    try:
+        dtype = jnp.dtype(info.dtype)
+    except TypeError:
+        raise PlanMismatchError(f"dtype {info.dtype!r} is unknown", where=info.name) from None
+    if key_impl is None:
+        return Aval(info.name, info.shape, dtype, info.shape, info.dtype)
+    data = _jax.ShapeDtypeStruct(info.shape, dtype)
+    key = _jax.eval_shape(partial(_jax.random.wrap_key_data, impl=key_impl), data)
+    return Aval(info.name, key.shape, key.dtype, info.shape, info.dtype, key_impl)

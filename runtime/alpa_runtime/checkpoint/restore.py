@@ -1,0 +1,421 @@
+"""Reading a state: checked first, then only the parts that are wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy
+import numpy as np
+
+from alpa_runtime import trees
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.arrays import StackedArray, WholeArray
+from alpa_runtime.checkpoint.folders import choose_step, numbered_in, set_aside, steps_in
+from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest
+from alpa_runtime.checkpoint.remote import Piece, RestoreTask, fill
+from alpa_runtime.checkpoint.shards import index_box
+from alpa_runtime.checkpoint.store import check_chunks
+from alpa_runtime.distributed_arrays import DistributedArray, keys_in_workers
+from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError
+from alpa_runtime.execution.host_shards import Filling, shifted, whole_box
+from alpa_runtime.plan.reshard import Box
+from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.worker_group import Reply
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+Read = Callable[[Box], "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A leaf that is to be read.
+
+    Attributes:
+        name: its place in the state, as code.
+        shape, dtype: of the array, or of the data of a typed PRNG key.
+        pieces: (first row, shape, sharding) for each part of it along dimension 0; a sharding of
+            None is an array of NumPy.
+        number: the type of a Python number.
+        of_data: whether the sharding of a typed PRNG key is that of its data.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: tuple[tuple[int, tuple[int, ...], Any], ...]
+    key_impl: str | None = None
+    number: str | None = None
+    of_data: bool = False
+
+
+class ReadsItself(Protocol):
+    """A plan on workers."""
+
+    def is_read(self, index: int) -> bool:
+        """Whether a worker takes input `index` of the plan."""
+        ...
+
+    def handle(self, index: int) -> DistributedArray:
+        """An array for an input of the plan, of which the workers know nothing yet."""
+        ...
+
+    def ask(self, rank: int, method: str, *args: Any) -> Reply:
+        """Call a method of a worker."""
+        ...
+
+
+@dataclass(frozen=True)
+class StateTarget:
+    """The state that a step takes.
+
+    Attributes:
+        tree: of the state.
+        leaves: in the order of the tree.
+        inputs: for each leaf, which inputs of the plan its pieces are.
+        workers: the plan, if its workers are to read what they need.
+    """
+
+    tree: Any
+    leaves: tuple[Wanted, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    workers: ReadsItself | None = None
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """What knows the state that it takes: a loaded step."""
+
+    def state_target(self) -> StateTarget:
+        """Its tree, and where each leaf belongs."""
+        ...
+
+
+@checks_types
+def latest_checkpoint(folder: str | Path) -> int | None:
+    """The highest step of which there is a checkpoint; None if there is none.
+
+    Example:
+        >>> latest_checkpoint("no/such/folder") is None
+        True
+    """
+    present = steps_in(folder)
+    return present[-1] if present else None
+
+
+@checks_types
+def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | None = None) -> Any:
+    """The state that was saved, in the form that is wanted.
+
+    It does not matter how it was sharded when it was saved: only the parts that are wanted are
+    read. All of the checkpoint is looked through before anything is read.
+
+    Args:
+        folder: that of `save_checkpoint`.
+        target: what to make of it. A step (`alpa_mlir.load`, `compile`): arrays where that step
+            wants its state, which it takes without another copy. A tree like the state: where a
+            leaf is an array of JAX, or a `jax.ShapeDtypeStruct` with a sharding, an array held
+            likewise; else one of NumPy. None: arrays of NumPy in the containers that were saved.
+        step: which one; by default the last.
+
+    Returns:
+        The state; keys are typed where they were, Python numbers stay what they were.
+
+    Raises:
+        DamagedCheckpointError: a shard, or what describes them, is missing or damaged.
+        CheckpointError: there is none, it is of another model (the first leaf that differs is
+            named), or of another version.
+
+    Example:
+        >>> state = restore_checkpoint("run/checkpoints", train_step)        # doctest: +SKIP
+        >>> params = restore_checkpoint("run/checkpoints")["params"]         # doctest: +SKIP
+    """
+    root = Path(folder).absolute()
+    path = root / str(choose_step(root, step))
+    manifest = Manifest.load(path)
+    if target is None:
+        tree, wanted = _saved_tree(manifest, path), [_as_saved(leaf) for leaf in manifest.leaves]
+    elif isinstance(target, HasState):
+        state = target.state_target()
+        records = _matched(manifest, state.leaves, path)
+        leaves = _read_by_workers(path, records, state) if state.workers else None
+        return trees.unflatten(state.tree, leaves or _read(path, records, state.leaves))
+    else:
+        found, tree = trees.flatten_with_path(target)
+        wanted = [_like(trees.text(at), value) for at, value in found]
+    records = _matched(manifest, wanted, path)
+    return trees.unflatten(tree, _read(path, records, wanted))
+
+
+def _saved_tree(manifest: Manifest, path: Path) -> Any:
+    try:
+        return trees.decode(manifest.tree)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            str(error),
+            where=str(path),
+            fix="import its module first, or give a tree like the state: "
+            "restore_checkpoint(folder, state)",
+        ) from None
+
+
+def _as_saved(leaf: LeafRecord) -> Wanted:
+    whole = (0, leaf.shape, None)
+    return Wanted(leaf.name, leaf.shape, leaf.dtype, (whole,), leaf.key_impl, leaf.number)
+
+
+def _like(name: str, value: Any) -> Wanted:
+    for kind in (bool, int, float, complex):
+        if type(value) is kind:
+            dtype = str(np.asarray(value).dtype)
+            return Wanted(name, (), dtype, ((0, (), None),), number=kind.__name__)
+    if isinstance(value, StackedArray):
+        rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
+        pieces = tuple(
+            (row, piece.shape, _sharding(piece))
+            for row, piece in zip(rows, value.pieces, strict=True)
+        )
+        return Wanted(name, value.shape, str(value.dtype), pieces)
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise CheckpointError(
+            f"a {type(value).__name__} in the target, expected an array or a number",
+            where=name,
+            fix="give a tree like the state that was saved",
+        )
+    shape, sharding = tuple(value.shape), _sharding(value)
+    if _jax.dtypes.issubdtype(value.dtype, _jax.dtypes.prng_key):
+        data = _jax.eval_shape(_jax.random.key_data, _jax.ShapeDtypeStruct(shape, value.dtype))
+        impl = str(_jax.random.key_impl(value)) if isinstance(value, jax.Array) else _impl(value)
+        return Wanted(
+            name, data.shape, str(data.dtype), ((0, data.shape, sharding),), key_impl=impl
+        )
+    return Wanted(name, shape, str(value.dtype), ((0, shape, sharding),))
+
+
+def _sharding(value: Any) -> Any:
+    """That of a leaf of the target; None for arrays of NumPy, and for those that workers hold."""
+    sharding = None if isinstance(value, WholeArray) else getattr(value, "sharding", None)
+    return sharding if isinstance(sharding, jax.sharding.Sharding) else None
+
+
+def _impl(value: Any) -> str:
+    """The generator of an abstract key: what `key<fry>` is short for."""
+    return str(value.dtype._impl.name)
+
+
+def _matched(manifest: Manifest, wanted: Sequence[Wanted], path: Path) -> list[LeafRecord]:
+    """The stored array of every wanted leaf.
+
+    Raises:
+        CheckpointError: the first leaf that is not there, differs, or is not wanted.
+    """
+    saved = {leaf.name: leaf for leaf in manifest.leaves}
+    fix = "give a target like the state that was saved"
+    records: list[LeafRecord] = []
+    for leaf in wanted:
+        record = saved.pop(leaf.name, None)
+        where = f"{path}: {leaf.name or 'the state'}"
+        if record is None:
+            raise CheckpointError("the checkpoint has no such leaf", where=where, fix=fix)
+        if (problem := _difference(record, leaf)) is not None:
+            raise CheckpointError(problem, where=where, fix=fix)
+        records.append(record)
+    if saved:
+        raise CheckpointError(
+            "the checkpoint has this leaf, the target has not",
+            where=f"{path}: {next(iter(saved))}",
+            fix=fix,
+        )
+    return records
+
+
+def _difference(record: LeafRecord, leaf: Wanted) -> str | None:
+    found = (record.shape, record.dtype, record.key_impl)
+    if found == (leaf.shape, leaf.dtype, leaf.key_impl):
+        return None
+    # A Python number takes the type of what it meets, as in JAX.
+    if not record.shape and not leaf.shape and record.key_impl is leaf.key_impl is None:
+        kinds = [_kind(x.dtype) for x in (record, leaf)]
+        if kinds[0] == kinds[1] and (record.number or leaf.number):
+            return None
+    wanted = LeafRecord("", (), "", leaf.shape, leaf.dtype, (), leaf.key_impl, leaf.number)
+    return f"{record.as_text()} in the checkpoint, {wanted.as_text()} wanted"
+
+
+def _kind(dtype: str) -> str:
+    for kind in (_jnp.bool_, _jnp.integer, _jnp.floating, _jnp.complexfloating):
+        if _jnp.issubdtype(_jnp.dtype(dtype), kind):
+            return str(kind.__name__)
+    return dtype
+
+
+def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -> list[Any]:
+    """Leaves, made part by part as these are read."""
+    places = [_places(leaf) for leaf in wanted]
+    pieces = [
+        Piece(record, leaf.dtype, 0, own)
+        for record, leaf, own in zip(records, wanted, places, strict=True)
+    ]
+    return [
+        _made(leaf, [place.array() for place in own])
+        for leaf, own, _ in zip(wanted, places, fill(path, pieces), strict=True)
+    ]
+
+
+class _OnHost:
+    """A part of a leaf that is wanted as an array of NumPy."""
+
+    def __init__(self, box: Box) -> None:
+        self.boxes = [box]
+        self._found: Any = None
+
+    def put(self, box: Box, data: np.ndarray[Any, Any]) -> None:
+        """Keep the array, if it is this part."""
+        if box == self.boxes[0]:
+            self._found = data
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array."""
+        return self._found
+
+
+def _places(leaf: Wanted) -> list[Filling | _OnHost]:
+    """Where each piece of a leaf is wanted."""
+    if leaf.key_impl is not None:
+        return [_OnHost(whole_box(leaf.shape))]
+    places: list[Filling | _OnHost] = []
+    for rows, shape, sharding in leaf.pieces:
+        if sharding is None:
+            places.append(_OnHost(shifted(whole_box(shape), rows)))
+            continue
+        parts: dict[Box, list[Any]] = {}
+        for device, index in sharding.addressable_devices_indices_map(shape).items():
+            parts.setdefault(shifted(index_box(index, shape), rows), []).append(device)
+        places.append(Filling(TensorSpec(shape, leaf.dtype, ()), sharding, parts))
+    return places
+
+
+def _made(leaf: Wanted, pieces: Sequence[Any]) -> Any:
+    """The leaf of its pieces."""
+    if leaf.number is not None:
+        return pieces[0].item()
+    if leaf.key_impl is not None:
+        data = _jnp.asarray(pieces[0])
+        sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
+        if sharding is not None and leaf.of_data:
+            data = _jax.device_put(data, sharding)
+        key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+        return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
+    return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
+
+
+def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTarget) -> list[Any]:
+    """Leaves whose parts are read by the workers that need them; the others are read here."""
+    home = target.workers
+    assert home is not None
+    check_chunks(path, [(r, [tuple((0, n) for n in r.shape)]) for r in records])
+    at_home = [all(home.is_read(index) for index in inputs) for inputs in target.inputs]
+    pieces: dict[int, tuple[LeafRecord, int, str]] = {}
+    here: list[int] = []
+    for number, (record, leaf, inputs, is_theirs) in enumerate(
+        zip(records, target.leaves, target.inputs, at_home, strict=True)
+    ):
+        if not is_theirs:
+            here.append(number)
+            continue
+        for index, (row, _, _) in zip(inputs, leaf.pieces, strict=True):
+            pieces[index] = record, row, leaf.dtype
+
+    arrays = {index: home.handle(index) for index in pieces}
+    tasks: dict[int, list[RestoreTask]] = {}
+    for index, array in arrays.items():
+        task = RestoreTask(array.uid, index, *pieces[index])
+        for rank in array.workers:
+            tasks.setdefault(rank, []).append(task)
+    _ask_workers(home, path, tasks)
+    read = iter(_read(path, [records[n] for n in here], [target.leaves[n] for n in here]))
+    leaves: list[Any] = []
+    for leaf, inputs, is_theirs in zip(target.leaves, target.inputs, at_home, strict=True):
+        if not is_theirs:
+            leaves.append(next(read))
+            continue
+        found: list[Any] = [arrays[index] for index in inputs]
+        value = found[0] if len(found) == 1 else StackedArray(found)
+        leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
+    return leaves
+
+
+def _ask_workers(home: ReadsItself, path: Path, tasks: Mapping[int, list[RestoreTask]]) -> None:
+    """Let workers read; if one of them cannot, none of them keeps anything.
+
+    Args:
+        tasks: by rank.
+    """
+    asked = [home.ask(rank, "restore", str(path), own) for rank, own in tasks.items()]
+    failed: list[AlpaError] = []
+    for reply in asked:
+        try:
+            reply.result()
+        except AlpaError as error:
+            failed.append(error)
+    if not failed:
+        return
+    with contextlib.suppress(AlpaError):
+        for rank, own in tasks.items():
+            home.ask(rank, "free", [task.uid for task in own])
+    # A worker that is gone says more than a file that it left half read.
+    raise next((e for e in failed if not isinstance(e, CheckpointError)), failed[0])
+
+
+def restore_newest(folder: str | Path, target: Any, log: logging.Logger) -> tuple[int, Any] | None:
+    """The step and the state of the newest checkpoint that is not damaged.
+
+    Newer ones that are damaged are set aside once an older one is restored: they become
+    `<step>.damaged`, are logged, and stay until somebody deletes them, while their steps can be
+    saved anew.
+
+    Args:
+        target: as for `restore_checkpoint`.
+
+    Returns:
+        None if there is no checkpoint.
+
+    Raises:
+        DamagedCheckpointError: all of them are damaged; says how.
+        CheckpointError: one is of another model or version, or cannot be read.
+    """
+    root = Path(folder).absolute()
+    damaged: dict[int, str] = {}
+    while left := [step for step in numbered_in(root) if step not in damaged]:
+        step = left[-1]
+        try:
+            state = restore_checkpoint(root, target, step=step)
+        except CheckpointError as error:
+            if not (root / str(step)).exists():
+                continue  # Another run deleted it meanwhile.
+            if not isinstance(error, DamagedCheckpointError):
+                raise
+            damaged[step] = f"{error.where}: {error.what}"
+            continue
+        for number, problem in damaged.items():
+            if (aside := set_aside(root, number)) is not None:
+                log.warning(
+                    "the checkpoint of step %d is damaged, now called %s, and that of step %d is "
+                    "taken instead: %s",
+                    number, aside, step, problem,
+                )  # fmt: skip
+        return step, state
+    if damaged:
+        raise DamagedCheckpointError(
+            "no checkpoint is whole: "
+            + "; ".join(f"step {number}: {problem}" for number, problem in damaged.items()),
+            where=str(root),
+            fix="bring what is missing back, or begin anew in another folder",
+        )
+    return None

@@ -1,0 +1,1 @@
+"""From the programs of a plan to what runs on devices."""

@@ -1,0 +1,310 @@
+"""A plan bound to devices of this process: `load` once, then one call per step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy
+import numpy as np
+from jax.sharding import NamedSharding
+
+from alpa_runtime.arrays import PlacedBatch
+from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends.interface import Job, Progress
+from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.cache import CacheLike
+from alpa_runtime.devices import make_meshes
+from alpa_runtime.errors import ArgumentMismatchError
+from alpa_runtime.execution.actions import (
+    Accumulate,
+    Copy,
+    Exchange,
+    Place,
+    Reshard,
+    Run,
+    Send,
+    Zero,
+)
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, bind_step
+from alpa_runtime.execution.host_shards import as_parts
+from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.recorder import Event
+from alpa_runtime.execution.step_arguments import Boundary, check_argument, input_shape
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.units import bytes_text, spec_text
+
+_jax: Any = jax
+jnp: Any = jax.numpy
+
+
+def load(
+    plan: Plan,
+    *,
+    devices: Sequence[Device] | None = None,
+    donate_state: bool = True,
+    progress: Progress | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    backend: str = "auto",
+    cache: CacheLike = True,
+) -> LoadedPlan:
+    """Check a plan, compile its stages and bind them to devices.
+
+    Args:
+        devices: `devices[i]` is the plan's device i; by default `jax.devices()`.
+        donate_state: a call uses up the arrays of carried state that an earlier call returned;
+            others are copied and stay valid.
+        progress: called with (done, total, label) as programs are compiled.
+        max_in_flight: programs that may be started and not finished.
+        backend: who compiles the stages, one of `"auto"`, `"xla"`, `"iree"`; see docs/backends.md.
+        cache: whether compiled programs are kept on disk and found again, or the folder to keep
+            them in.
+
+    Raises:
+        BackendError: the backend is not installed, or cannot compile a stage.
+        PlanMismatchError: the parts of the plan contradict each other.
+        DevicesError: there are fewer devices than the plan needs.
+
+    Example:
+        >>> step = load(Plan.load("my_plan"))        # doctest: +SKIP
+        >>> results = step(arguments)                # doctest: +SKIP
+    """
+    linear = merge_step(plan)
+    boundary = Boundary(plan, check_argument)
+    meshes = make_meshes(plan, None if devices is None else list(devices))
+    bound = bind_step(
+        plan,
+        linear,
+        dict(enumerate(meshes)),
+        donate_state=donate_state,
+        max_in_flight=max_in_flight,
+        backend=make_backend(backend, cache, plan.binaries),
+        progress=progress,
+    )
+    return LoadedPlan(bound, boundary, donate_state)
+
+
+class LoadedPlan:
+    """A plan on its devices. Calls return before the work is done, as JAX does."""
+
+    def __init__(self, bound: BoundStep, boundary: Boundary, donate_state: bool) -> None:
+        self.plan: Plan = bound.plan
+        plan = self.plan
+        self._bound = bound
+        self._linear = bound.step
+        self._boundary = boundary
+        self._donate = donate_state
+        self._known_avals: list[Any] = [None] * len(plan.inputs)
+        self._placed: dict[int, tuple[Any, jax.Array]] = {}
+        self._splits = {a.arg for a in bound.batch_places if a.micro_batch is not None}
+
+    def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
+        """Run one step.
+
+        Args:
+            args: one array per argument of the function, in the plan's order; batch arguments
+                whole, with micro-batches times the plan's rows in dimension 0, and so are
+                stacks of layers, or as an earlier call returned them.
+
+        Returns:
+            One array per result of the function. State stays on the mesh that owns it; a stack
+            whose layers have several owners is a `StackedArray`.
+
+        Raises:
+            ArgumentMismatchError: an argument has another shape or dtype than the plan's.
+        """
+        args = self._checked(self._boundary.take_apart(args, self._place_piece))
+        used: set[int] = set()
+        states = {
+            place.value: self._place_state(place, args[place.arg], used)
+            for place in self._bound.state_places
+        }
+        batches = [
+            x if isinstance(x, PlacedBatch) else self._batch(i, x) for i, x in enumerate(args)
+        ]
+
+        def feed(place: Place, target: NamedSharding) -> jax.Array:
+            x = batches[place.arg]
+            if isinstance(x, PlacedBatch):
+                return x.parts[place.value]
+            return self._part(x, place, target)
+
+        results: list[Any] = self._bound(states, feed)
+        return self._boundary.put_together(results)
+
+    def _place_piece(self, index: int, piece: Any) -> Any:
+        target = self.sharding_of_input(index)
+        return piece if target is None else _jax.device_put(piece, target)
+
+    def put(self, index: int, x: Any) -> Any:
+        """Place an argument ahead of the step that takes it.
+
+        Args:
+            index: of the plan's input.
+            x: an array of NumPy, which may change afterwards, or of JAX.
+
+        Returns:
+            What steps take in its place, without a copy: of state an array of JAX, which the next
+            step may use up.
+
+        Raises:
+            ArgumentMismatchError: it has another shape or dtype than the plan's.
+        """
+        shape = input_shape(self.plan, index)
+        info = self.plan.inputs[index]
+        x = check_argument(x, info, shape)
+        if info.kind == "state":
+            target = self.sharding_of_input(index)
+            is_ours = isinstance(x, jax.Array) and x.sharding is target
+            return x if target is None or is_ours else _jax.device_put(np.array(x), target)
+        batch = self._batch(index, x)
+        parts: dict[int, jax.Array] = {}
+        order: dict[int | None, int] = {}
+        for place in self._bound.batch_places:
+            if place.arg == index:
+                target: Any = self._bound.shardings[place.value]
+                parts[place.value] = self._part(batch, place, target)
+                order.setdefault(place.micro_batch, place.value)
+        if not parts:  # Nobody reads it.
+            return x
+        return PlacedBatch(self, shape, np.dtype(x.dtype), parts, order)
+
+    def sharding_of_input(self, index: int) -> NamedSharding | None:
+        """Where input `index` of the plan is wanted first; None if the step does not read it."""
+        return self._bound.first_places.get(index)
+
+    def devices_of(self, mesh: int) -> tuple[Any, ...]:
+        """The devices of a mesh, in row-major order."""
+        return self._bound.devices_of(mesh)
+
+    @property
+    def platform(self) -> str:
+        """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""
+        return self._bound.platform
+
+    def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[jax.Array]]:
+        """Compile and run programs beside the step's, such as those that make its state.
+
+        Args:
+            jobs: their meshes are those of the plan.
+            arguments: arrays of NumPy, which every device of each program's mesh holds whole.
+
+        Returns:
+            The results of each program.
+        """
+        return self._bound.run_once(jobs, arguments)
+
+    def start_trace(self) -> None:
+        """Record the following steps; `ParallelStep.record` is the usual way."""
+        self._bound.start_trace()
+
+    def stop_trace(self) -> list[Event]:
+        """What was recorded, when all of it is done."""
+        return self._bound.stop_trace()
+
+    def close(self) -> None:
+        """Nothing: its devices are those of this process."""
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes on each device that XLA needs for each function, by `stage/function`."""
+        return self._bound.memory_bytes()
+
+    def as_text(self) -> str:
+        """Each function's memory and the order in which the driver starts things."""
+        lines = [f"{name}: {bytes_text(n)} a device" for name, n in self.memory_bytes().items()]
+        for action in self._linear.actions:
+            match action:
+                case Place():
+                    part = "" if action.micro_batch is None else f" part {action.micro_batch}"
+                    mesh = self._linear.values[action.value].mesh
+                    name = self.plan.inputs[action.arg].name
+                    lines.append(f"%{action.value} = place {name}{part} on mesh {mesh}")
+                case Run():
+                    mb = "" if action.micro_batch is None else f" micro-batch {action.micro_batch}"
+                    sums = f", adding up {len(action.sums)} results" if action.sums else ""
+                    lines.append(f"run stage {action.stage} {action.function}{mb}{sums}")
+                case Accumulate():
+                    lines.append(f"accumulate {len(action.sums)} values on mesh {action.mesh}")
+                case Zero():
+                    mesh = self._linear.values[action.values[0]].mesh
+                    lines.append(f"zeros for {len(action.values)} values on mesh {mesh}")
+                case Reshard():
+                    held = self._linear.values[action.value]
+                    form = spec_text(held.tensor.spec)
+                    lines.append(
+                        f"%{action.value} = %{action.source} as {form} on mesh {held.mesh}"
+                    )
+                case Send() | Exchange():
+                    raise AssertionError("of several workers")
+                case Copy():
+                    to = self._linear.values[action.value].mesh
+                    lines.append(f"%{action.value} = copy %{action.source} to mesh {to}")
+        return "\n".join(lines)
+
+    def _checked(self, args: Sequence[Any]) -> list[Any]:
+        inputs = self.plan.inputs
+        result = list(args)
+        for i, (x, info) in enumerate(zip(args, inputs, strict=True)):
+            if isinstance(x, PlacedBatch) and x.home is not self:
+                result[i] = x = np.asarray(x)
+            if (
+                isinstance(x, jax.Array | PlacedBatch) and x.is_deleted()
+            ):  # XLA would crash, not complain
+                raise ArgumentMismatchError(
+                    "the array was given away to an earlier step",
+                    where=info.name,
+                    fix="use the state that the last step returned, or donate_state=False",
+                )
+            aval = getattr(x, "aval", None)
+            if aval is not None and aval is self._known_avals[i]:
+                continue
+            result[i] = check_argument(x, info, input_shape(self.plan, i))
+            self._known_avals[i] = aval
+        return result
+
+    def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
+        target: Any = self._bound.shardings[place.value]
+        given = self._donate and place.value in self._bound.given
+        if isinstance(x, jax.Array):
+            # Results of a step have the very object as their sharding: they are ours to use up.
+            if x.sharding is target and id(x) not in used:
+                used.add(id(x))
+                return x
+            there = x.sharding.is_equivalent_to(target, x.ndim)
+            if there:
+                return jnp.copy(x) if given else x
+            if not given:
+                return self._keep(place.value, x, target)
+        return _jax.device_put(np.array(x), target)
+
+    def _keep(self, value: int, x: jax.Array, target: NamedSharding) -> jax.Array:
+        """An array that is not carried is copied to its mesh once, as long as it is given."""
+        known = self._placed.get(value)
+        if known is None or known[0]() is not x:
+            known = self._placed[value] = (weakref.ref(x), _jax.device_put(x, target))
+        return known[1]
+
+    def _batch(self, index: int, x: Any) -> Any:
+        """An array of JAX or its micro-batches, or a copy on the host, which nobody changes."""
+        if self.plan.inputs[index].kind == "state":
+            return None
+        if isinstance(x, jax.Array):
+            return _split_rows(x, self.plan.num_micro_batches) if index in self._splits else x
+        return np.array(x)
+
+    def _part(self, batch: Any, place: Place, target: NamedSharding) -> jax.Array:
+        """What a place wants of a batch that `_batch` prepared."""
+        if isinstance(batch, np.ndarray):
+            name = self.plan.inputs[place.arg].name
+            return self._bound.cutters[place.value].put(as_parts(batch), name)
+        part = batch if place.micro_batch is None else batch[place.micro_batch]
+        return _jax.device_put(part, target)
+
+
+def _rows(x: jax.Array, count: int) -> list[jax.Array]:
+    return jnp.split(x, count, axis=0)
+
+
+_split_rows = _jax.jit(_rows, static_argnums=1)

@@ -1,0 +1,215 @@
+"""The only place that touches private names of JAX.
+
+What tracing uses has a fallback: where JAX moved a name, the function says so by its result and
+the caller goes on without it. What puts arrays on devices and compiles has none: JAX offers no
+public way. All of it was tried on these versions:
+
+========  ==================================================================
+JAX       how
+========  ==================================================================
+0.10.2    all tests: the lock file of Python 3.11
+0.11      saved plans run: `test_newer_jax.py`
+0.12      all tests: the lock files of Python 3.12 and 3.13; saved plans run
+========  ==================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+TRIED = "0.10.2 to 0.12"
+_ENTRY = "vjp"  # the function that jax.grad and jax.value_and_grad call, in jax._src.api
+
+
+class _Patch:
+    """Replaces an attribute while at least one `with` block of any thread is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._undo: list[Callable[[], None]] = []
+
+    def enter(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+        with self._lock:
+            if self._depth == 0:
+                owner = _grad_module()
+                if owner is None:
+                    return False
+                original = getattr(owner, _ENTRY)
+                replacement = wrap(original)
+                for target in (owner, jax):
+                    if getattr(target, _ENTRY, None) is original:
+                        setattr(target, _ENTRY, replacement)
+                        self._undo.append(lambda target=target: setattr(target, _ENTRY, original))
+            self._depth += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                for undo in self._undo:
+                    undo()
+                self._undo.clear()
+
+
+_patch = _Patch()
+
+
+def _grad_module() -> Any | None:
+    """The module whose `vjp` global `jax.value_and_grad` calls, or None if JAX changed."""
+    try:
+        from jax._src import api
+    except ImportError:
+        return None
+    function: Any = getattr(api, "value_and_grad", None)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    if code is None or not callable(getattr(api, _ENTRY, None)):
+        return None
+    inner = [c for c in code.co_consts if hasattr(c, "co_names")]
+    called = {name for c in (code, *inner) for name in c.co_names}
+    return api if _ENTRY in called else None
+
+
+@contextlib.contextmanager
+def intercept_grad(
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Generator[bool]:
+    """Route the calls that `jax.grad` makes to `vjp` through `wrap(vjp)` inside the block.
+
+    The replacement is seen by all threads, so `wrap`'s result must look at state of its own
+    thread before it acts. Blocks may nest and overlap; the first one's `wrap` is used.
+
+    Yields:
+        True if the calls are intercepted, False if this JAX has no such door.
+    """
+    if not _patch.enter(wrap):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _patch.leave()
+
+
+def accept_as_array(kind: type, array_of: Callable[[Any], jax.Array]) -> None:
+    """Let functions of JAX take objects of a class, with `shape` and `dtype`, as arrays.
+
+    Where JAX has no such door, they take what `array_of` makes of one.
+    """
+    try:
+        from jax._src import core, dtypes
+
+        owner: Any = core
+        mappings, abstract = owner.pytype_aval_mappings, owner.shaped_abstractify
+        owner = dtypes
+        register = owner.register_canonicalize_value_handler
+    except (ImportError, AttributeError):
+        return
+
+    def aval(x: Any) -> Any:
+        return abstract(jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+    mappings[kind] = aval
+    register(kind, array_of)
+
+
+def params_of(eqn: Any) -> dict[str, Any]:
+    """The parameters of an equation.
+
+    Those of an op that is an object (`call_hi_primitive`) are the object's: from JAX 0.11 on,
+    `jax.checkpoint` is one with `jax_remat3`.
+    """
+    return getattr(eqn.params.get("_prim"), "params", eqn.params)
+
+
+def as_any(value: Any) -> Any:
+    """The same object, of which a type checker believes everything."""
+    return value
+
+
+def pxla() -> Any:
+    """Where arrays are put on devices."""
+    from jax._src.interpreters import pxla
+
+    return pxla
+
+
+def xla_client() -> Any:
+    """jaxlib's client: devices, shardings, compile options."""
+    from jax._src import lib
+
+    return as_any(lib).xla_client
+
+
+def c_api_topology(platform: str, options: dict[str, str]) -> Any:
+    """The topology of devices that need not be here, of a platform whose plugin is loaded."""
+    from jax._src import lib
+
+    return as_any(lib)._jax.get_default_c_api_topology(platform, "", options)
+
+
+def backends_are_up() -> bool:
+    """Whether this process has made its JAX devices already."""
+    from jax._src import xla_bridge
+
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def lowering_platform(device: Any) -> str:
+    """JAX's name of a device's platform where it lowers programs: `cpu`, `cuda`, `rocm`."""
+    client = device.client
+    return str(getattr(client, "_raw_platform", client.platform))
+
+
+def meet_at(address: str) -> None:
+    """Let CPU devices of the other processes of this world reach those of this one at an address.
+
+    By itself XLA takes what the host's name stands for: often 127.0.0.1, which is good on one host
+    only, or nothing. To be called after `jax.distributed.initialize`, before the devices are made.
+    """
+    from jax._src import distributed, lib, xla_bridge
+
+    bridge, world = as_any(xla_bridge), as_any(distributed).global_state
+    collectives = as_any(lib)._jax.make_gloo_tcp_collectives(world.client, hostname=address)
+    make = partial(bridge.make_cpu_client, collectives=collectives)
+    bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def hlo_sharding(proto: Any) -> Any:
+    """XLA's sharding object of its protocol form."""
+    return xla_client().HloSharding.from_proto(proto)
+
+
+def same_shards(actual: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
+    """Whether every device holds the same part, however the two shardings are written."""
+    from jax._src import op_shardings
+
+    tools: Any = op_shardings
+    found = hlo_sharding(actual)
+    wanted = as_any(sharding)._to_xla_hlo_sharding(len(shape))
+    if tools.are_hlo_shardings_equal(found, wanted):
+        return True
+    parts = [tools.op_sharding_to_indices(x, shape, sharding.num_devices) for x in (found, wanted)]
+    return parts[0] == parts[1]
+
+
+def array_of_capsule(capsule: Any, device: Any) -> jax.Array:
+    """An array on one device with the memory of a DLPack capsule that lies there."""
+    from jax._src import lib
+
+    return as_any(lib)._jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None)
+
+
+def shards_of(x: jax.Array) -> list[jax.Array]:
+    """What each device holds of an array, in the order of its mesh; a list of its own."""
+    return list(as_any(x)._arrays)

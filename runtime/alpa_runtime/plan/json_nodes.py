@@ -1,0 +1,171 @@
+"""Reading and writing JSON with errors that name the field."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+from alpa_runtime.errors import PlanFormatError
+
+
+class Node:
+    """A JSON value together with its place, such as `plan.json: stages[0].mesh`.
+
+    The place is put into words only when an error asks for it.
+    """
+
+    __slots__ = ("_key", "_parent", "value", "where")
+
+    def __init__(
+        self, value: Any, where: str, parent: Node | None = None, key: str | int | None = None
+    ) -> None:
+        self.value: Any = value
+        self.where: str = where
+        self._parent = parent
+        self._key = key
+
+    @property
+    def path(self) -> str:
+        """The fields on the way to this one."""
+        before = self._parent.path if self._parent is not None else ""
+        if self._key is None:
+            return before
+        if isinstance(self._key, int):
+            return f"{before}[{self._key}]"
+        return f"{before}.{self._key}" if before else self._key
+
+    def error_text(self, what: str) -> PlanFormatError:
+        """An error at this place."""
+        return PlanFormatError(
+            what, where=f"{self.where}: {self.path}" if self.path else self.where
+        )
+
+    def error(self, what: str, expected: str) -> PlanFormatError:
+        return self.error_text(f"{what}, expected {expected}")
+
+    def _wrong(self, expected: str) -> PlanFormatError:
+        text = repr(self.value)
+        return self.error(f"got {text if len(text) < 60 else text[:57] + '...'}", expected)
+
+    def mapping(self) -> dict[str, Any]:
+        value: object = self.value
+        if not isinstance(value, dict):
+            raise self._wrong("an object")
+        return cast(dict[str, Any], value)
+
+    def get(self, key: str) -> Node:
+        """The field `key`; missing is an error."""
+        fields = self.mapping()
+        if key not in fields:
+            raise self.error(f"field {key!r} is missing", f"one of {', '.join(sorted(fields))}")
+        return Node(fields[key], self.where, self, key)
+
+    def optional(self, key: str) -> Node:
+        """The field `key`, or an empty value (reads as null, an empty list or object)."""
+        value = self.mapping().get(key)
+        kind = Node if value is not None else _EmptyNode
+        return kind(value, self.where, self, key)
+
+    def fields(self) -> Iterator[tuple[str, Node]]:
+        for key in self.mapping():
+            yield key, self.get(key)
+
+    def list(self) -> list[Any]:
+        value: object = self.value
+        if not isinstance(value, list):
+            raise self._wrong("a list")
+        return cast(list[Any], value)
+
+    def item(self, index: int) -> Node:
+        return Node(self.list()[index], self.where, self, index)
+
+    def items(self) -> list[Node]:
+        return [Node(v, self.where, self, i) for i, v in enumerate(self.list())]
+
+    def string(self) -> str:
+        if not isinstance(self.value, str):
+            raise self._wrong("a string")
+        return self.value
+
+    def optional_string(self) -> str | None:
+        return None if self.value is None else self.string()
+
+    def choice(self, *names: str) -> str:
+        if self.value not in names:
+            raise self._wrong(" or ".join(map(repr, names)))
+        return cast(str, self.value)
+
+    def boolean(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self._wrong("true or false")
+        return self.value
+
+    def integer(self, minimum: int = 0) -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < minimum:
+            raise self._wrong(f"an integer of at least {minimum}")
+        return self.value
+
+    def optional_integer(self) -> int | None:
+        return None if self.value is None else self.integer()
+
+    def dims(self) -> tuple[int, ...]:
+        values = self.list()
+        if all(type(value) is int and value >= 0 for value in values):
+            return tuple(values)
+        return tuple(item.integer() for item in self.items())
+
+    def number(self) -> float:
+        if type(self.value) not in (int, float) or not 0 <= self.value < math.inf:
+            raise self._wrong("a number of at least 0")
+        return float(self.value)
+
+    def numbers(self) -> Mapping[str, float]:
+        return MappingProxyType({key: item.number() for key, item in self.fields()})
+
+
+class _EmptyNode(Node):
+    """Stands for an absent optional field."""
+
+    __slots__ = ()
+
+    def mapping(self) -> dict[str, Any]:
+        return {}
+
+    def list(self) -> list[Any]:
+        return []
+
+
+def pretty(value: Any, indent: int = 0, width: int = 100) -> str:
+    """JSON text in which what fits into a line stays on one.
+
+    Example:
+        >>> pretty({"a": [1, 2]})
+        '{"a": [1, 2]}'
+    """
+    if isinstance(value, tuple):
+        value = list(cast("tuple[Any, ...]", value))
+    if not isinstance(value, dict | list) or not value:
+        return json.dumps(value)
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        parts = [f"{json.dumps(k)}: {pretty(v, indent + 1, width)}" for k, v in fields.items()]
+        opening, closing = "{", "}"
+    else:
+        items = cast("list[Any]", value)
+        if all(isinstance(item, str) for item in items):  # Such as instructions, one a line.
+            text = json.dumps(items)
+            if indent + len(text) <= width:
+                return text
+            lines = f",\n{inner}".join(map(json.dumps, items))
+            return f"[\n{inner}{lines}\n{' ' * indent}]"
+        parts = [pretty(item, indent + 1, width) for item in items]
+        opening, closing = "[", "]"
+    if indent + sum(map(len, parts)) + 2 * len(parts) <= width and not any(
+        "\n" in part for part in parts
+    ):
+        return opening + ", ".join(parts) + closing
+    return f"{opening}\n{inner}" + f",\n{inner}".join(parts) + f"\n{' ' * indent}{closing}"

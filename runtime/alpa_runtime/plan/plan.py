@@ -1,0 +1,639 @@
+"""The plan: what the compiler decided, as a versioned folder that needs no compiler to run.
+
+A plan is `plan.json` and one StableHLO module per stage; docs/architecture.md gives the
+form. Reading checks every field by itself (`PlanFormatError` names the field); whether the
+parts fit together is checked when the plan is loaded for running (`PlanMismatchError`).
+
+Example:
+    >>> plan = Plan.load("my_plan")            # doctest: +SKIP
+    >>> print(plan.as_text())                  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from alpa_runtime.argument_types import checks_types
+from alpa_runtime.errors import PlanFormatError, PlanMismatchError
+from alpa_runtime.plan.binaries import Binary, read_binaries, write_binaries
+from alpa_runtime.plan.cluster import cluster_difference
+from alpa_runtime.plan.interface import (
+    CallInfo,
+    Exactness,
+    InputInfo,
+    OutputInfo,
+    join_pieces,
+    owner_numbers,
+)
+from alpa_runtime.plan.json_nodes import Node, pretty
+from alpa_runtime.plan.program import ProgramInfo
+from alpa_runtime.plan.reshard import ReshardInfo
+from alpa_runtime.plan.stage import MeshInfo, StageInfo
+from alpa_runtime.plan.tensor import TensorReader
+from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.units import bytes_text, seconds_text, spec_text, table
+
+if TYPE_CHECKING:
+    from alpa_runtime.plan.reshard import ReshardInfo
+    from alpa_runtime.plan.stage import StageInfo
+
+
+@dataclass(frozen=True)
+class Change:
+    """`what` is `before` in the first plan and `after` in the other; None where it has none."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """Differences of two plans; false if there are none.
+
+    Attributes:
+        decisions: name, cluster, schedule, micro-batches, layers and meshes of stages,
+            how tensors go from mesh to mesh.
+        shardings: of weights, by name.
+        predictions: seconds and bytes that the search foresaw, apart from those of searching.
+    """
+
+    decisions: tuple[Change, ...]
+    shardings: tuple[Change, ...]
+    predictions: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.decisions or self.shardings or self.predictions)
+
+    def as_text(self, most: int = 40) -> str:
+        """A table; of the shardings at most so many."""
+        if not self:
+            return "the plans are equal"
+        shown = self.shardings[:most]
+        changes = (*self.decisions, *shown, *self.predictions)
+        rows = [[c.what, c.before or "-", c.after or "-"] for c in changes]
+        hidden = len(self.shardings) - len(shown)
+        more = f"\nand {hidden} more weights are split otherwise" if hidden else ""
+        return table(("", "this plan", "other plan"), rows) + more
+
+
+def diff_plans(first: Plan, second: Plan) -> PlanDiff:
+    """See `Plan.diff`."""
+    return PlanDiff(
+        tuple(_changes(_decisions(first), _decisions(second))),
+        tuple(_changes(_shardings(first), _shardings(second))),
+        tuple(_changes(_predictions(first), _predictions(second))),
+    )
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    for what in (*before, *(name for name in after if name not in before)):
+        if before.get(what) != after.get(what):
+            yield Change(what, before.get(what), after.get(what))
+
+
+def _decisions(plan: Plan) -> dict[str, str]:
+    found = {
+        "step": plan.name,
+        "cluster": str(plan.cluster.get("name", "unnamed")),
+        "schedule": plan.schedule,
+        "micro-batches": str(plan.num_micro_batches),
+        "stages": str(len(plan.stages)),
+    }
+    for index, stage in enumerate(plan.stages):
+        lo, end = stage.layers
+        found[f"layers of stage {index}"] = f"{lo}-{end - 1}"
+        found[f"mesh of stage {index}"] = plan.meshes[stage.mesh].as_text()
+        found[f"rematerialized layers of stage {index}"] = rematerialized_text(stage) or "none"
+        found[f"export of stage {index}"] = stage.export
+    for (source, target), text in transfers_text(plan, seconds=False).items():
+        found[f"mesh {source} to mesh {target}"] = text
+    return found
+
+
+def _shardings(plan: Plan) -> dict[str, str]:
+    """A weight of several stages has one text for all of them."""
+    found: dict[str, str] = {}
+    for stage in plan.stages:
+        mesh = plan.meshes[stage.mesh]
+        sizes = "x".join(map(str, mesh.shape))
+        for weight in stage.weights:
+            text = f"{spec_text(weight.spec)} of {sizes}"
+            known = found.get(weight.name)
+            found[weight.name] = text if known in (None, text) else f"{known}, {text}"
+    return found
+
+
+_SEARCH = ("search_seconds", "dp_seconds")  # How long planning took is no property of the plan.
+
+
+def _predictions(plan: Plan) -> dict[str, str]:
+    found = dict(_quantities("predicted ", plan.predicted))
+    for index, stage in enumerate(plan.stages):
+        found |= dict(_quantities(f"stage {index}: ", stage.predicted))
+    return found
+
+
+def _quantities(prefix: str, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    units: dict[str, Callable[[float], str]] = {"_seconds": seconds_text, "_bytes": bytes_text}
+    for name, value in values.items():
+        for suffix, text in units.items():
+            if name.endswith(suffix) and name not in _SEARCH:
+                words = name.removesuffix(suffix).replace("_", " ")
+                kind = "seconds" if suffix == "_seconds" else "memory"
+                yield f"{prefix}{words} {kind}", text(value)
+
+
+def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
+    """One row a stage: stage, layers, mesh, weights and shardings, seconds, memory."""
+    rows: list[list[str]] = []
+    for index, stage in enumerate(plan.stages):
+        largest = sorted(stage.weights, key=lambda w: -prod(w.shape))[:weights]
+        lines = [
+            f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {spec_text(w.spec)}"
+            for w in largest
+        ]
+        if len(stage.weights) > len(largest):
+            lines.append(f"and {len(stage.weights) - len(largest)} more")
+        rows.append(
+            [
+                str(index),
+                _stage_layers(stage),
+                plan.meshes[stage.mesh].as_text(),
+                "\n".join(lines),
+                _stage_seconds(stage),
+                bytes_text(stage.predicted["peak_bytes"])
+                if "peak_bytes" in stage.predicted
+                else "",
+            ]
+        )
+    return rows
+
+
+HEADER = ("stage", "layers", "mesh", "weights [sharding]", "predicted time", "memory/device")
+
+
+def _stage_layers(stage: StageInfo) -> str:
+    first, end = stage.layers
+    again = rematerialized_text(stage)
+    return f"{first}-{end - 1}" + (f"\n{again} rematerialized" if again else "")
+
+
+def rematerialized_text(stage: StageInfo) -> str:
+    """`all`, or how many of the stage's layers are computed again; nothing for none."""
+    again = int(stage.predicted.get("rematerialized_layers", 0))
+    return "all" if again == stage.layers[1] - stage.layers[0] else str(again or "")
+
+
+def _stage_seconds(stage: StageInfo) -> str:
+    names = [("forward", "fwd"), ("barrier", "once"), ("backward", "bwd"), ("update", "upd")]
+    if "backward_weight" in stage.functions:
+        names[2:3] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
+    return "\n".join(
+        f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
+        for name, short in names
+        if f"{name}_seconds" in stage.predicted
+    )
+
+
+def plan_summary(plan: Plan) -> str:
+    """One line: stages, devices, micro-batches, schedule, predicted seconds of a step."""
+    devices = sum(len(mesh.devices) for mesh in plan.meshes)
+    text = (
+        f"plan of {plan.name}: {_count(len(plan.stages), 'stage')} on {_count(devices, 'device')}, "
+        f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"schedule {plan.schedule}{' with a barrier' if plan.exactness.barriers else ''}"
+    )
+    if "step_seconds" in plan.predicted:
+        text += f", predicted step {seconds_text(plan.predicted['step_seconds'])}"
+    return text
+
+
+def inexact_text(plan: Plan) -> str:
+    """One line on values that are not those of the whole batch; nothing if there are none."""
+    if plan.exactness.exact:
+        return ""
+    places = _places(plan.exactness.estimates)
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return (
+        "results differ from jax.jit: as micro_batch_semantics asks, each micro-batch takes "
+        f"values of its own examples at {named}"
+    )
+
+
+# Of `Exactness`, what each list of source lines is about.
+_MEANS = {
+    "sums": "sums over examples: each micro-batch adds a term, the update reads the sum",
+    "scales": "scales that wait: factors known behind the micro-batches, which the update applies",
+    "joins": "joins: values of single examples, of which the update reads those of the whole batch",
+    "repeats": "repeats: values of the whole batch that each micro-batch computes from the batch's "
+    "arguments",
+    "barriers": "a barrier: values that backward runs need of all examples at once; all forward "
+    "runs come first, then these are computed once",
+    "estimates": "estimates, as micro_batch_semantics asks: values that couple examples, which "
+    "each micro-batch takes of its own",
+}
+
+
+def micro_batches_text(plan: Plan) -> str:
+    """What the plan's micro-batches compute, in words and with source lines."""
+    text = _count(plan.num_micro_batches, "micro-batch", "micro-batches")
+    if plan.num_micro_batches == 1:
+        return f"{text}: the step runs on the whole batch, as with jax.jit"
+    if plan.exactness.exact:
+        lines = [f"{text}: results are those of jax.jit on the whole batch"]
+    else:
+        lines = [f"{text}: results differ from those of jax.jit on the whole batch"]
+    for name, means in _MEANS.items():
+        places = _places(getattr(plan.exactness, name))
+        if places:
+            lines += [means, *(f"  {place}" for place in places)]
+    return "\n".join(lines)
+
+
+def _places(places: Sequence[str]) -> list[str]:
+    """Source lines; a module need not say any."""
+    return list(dict.fromkeys(place or "a line that the module does not name" for place in places))
+
+
+def plan_table(plan: Plan, weights: int) -> str:
+    """Summary line, a table of the stages in plain characters, and what goes between meshes."""
+    lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
+    inexact = inexact_text(plan)
+    if inexact:
+        lines.insert(1, inexact)
+    for (source, target), text in transfers_text(plan).items():
+        lines.append(f"mesh {source} to mesh {target}: {text}")
+    return "\n".join(lines)
+
+
+def transfers_text(plan: Plan, seconds: bool = True) -> dict[tuple[int, int], str]:
+    """For two meshes: how many kinds of tensors go from one to the other, how, and how long."""
+    found: dict[tuple[int, int], list[ReshardInfo]] = {}
+    for reshard in plan.reshards:
+        found.setdefault((reshard.source_mesh, reshard.target_mesh), []).append(reshard)
+    texts: dict[tuple[int, int], str] = {}
+    for pair, reshards in sorted(found.items()):
+        strategies = ", ".join(sorted({reshard.strategy for reshard in reshards}))
+        texts[pair] = f"{_count(len(reshards), 'kind')} of tensors by {strategies}"
+        if seconds:
+            most = "" if len(reshards) == 1 else "at most "
+            texts[pair] += f", {most}{seconds_text(max(r.seconds for r in reshards))} each"
+    return texts
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+FORMAT = "alpa_mlir.plan"
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that running a step needs, apart from devices.
+
+    Attributes:
+        name: of the user's function.
+        cluster: description of the cluster that the plan was made for.
+        modules: file name to StableHLO text, one per stage.
+        compiler: version of the compiler that made the plan.
+        reshards: how tensors get from mesh to mesh; sends and receives name them by number.
+        binaries: programs that were compiled ahead of time.
+        explanations: file name to JSON text, for people; see `explanation`.
+        fingerprint: of the traced step that the plan was made for; None if it was not traced.
+        call: how the step is called; None if nobody has said.
+        predicted: seconds and bytes of the whole step, as the search foresaw them.
+        tried: the numbers of micro-batches that the search looked at, and other candidates; empty
+            if nobody has said.
+        exactness: whether results are those of the whole batch, and by what means.
+    """
+
+    name: str
+    cluster: Mapping[str, Any]
+    num_micro_batches: int
+    schedule: str
+    inputs: tuple[InputInfo, ...]
+    outputs: tuple[OutputInfo, ...]
+    meshes: tuple[MeshInfo, ...]
+    stages: tuple[StageInfo, ...]
+    predicted: Mapping[str, float]
+    programs: tuple[ProgramInfo, ...]
+    modules: Mapping[str, str] = field(repr=False)
+    compiler: str = ""
+    explanations: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    fingerprint: str | None = None
+    call: CallInfo | None = field(default=None, repr=False)
+    reshards: tuple[ReshardInfo, ...] = field(default=(), repr=False)
+    binaries: tuple[Binary, ...] = field(default=(), repr=False, compare=False)
+    tried: tuple[Tried, ...] = field(default=(), repr=False)
+    exactness: Exactness = field(default_factory=Exactness, repr=False)
+
+    @classmethod
+    def from_json(
+        cls,
+        text: str,
+        files: Mapping[str, str],
+        where: str = "plan.json",
+        *,
+        check_programs: bool = True,
+        check_modules: bool = True,
+    ) -> Plan:
+        """Read a plan from the text of `plan.json` and the files beside it.
+
+        Args:
+            files: name to text: the stage modules, and what explains the stages, if wanted.
+            check_programs: read the instructions now, not when they are first asked for.
+            check_modules: every stage's module must be there; a worker needs its own only.
+
+        Raises:
+            PlanFormatError: a field is missing or malformed, or a module is missing.
+        """
+        try:
+            root = Node(json.loads(text), where)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanFormatError(
+                f"not JSON: {error}", where=where, fix="write the plan again with Plan.save"
+            ) from None
+        root.get("format").choice(FORMAT)
+        version = root.get("version").integer()
+        if version != VERSION:
+            raise PlanFormatError(
+                f"version {version}, expected {VERSION}",
+                where=f"{where}: version",
+                fix="plan the step again with this version of alpa_mlir",
+            )
+        tensors = TensorReader()
+        plan = cls(
+            root.get("name").string(),
+            MappingProxyType(dict(root.optional("cluster").mapping())),
+            root.get("num_micro_batches").integer(minimum=1),
+            root.get("schedule").string(),
+            tuple(InputInfo.read(item) for item in root.get("inputs").items()),
+            tuple(OutputInfo.read(item) for item in root.get("outputs").items()),
+            tuple(MeshInfo.read(item) for item in root.get("meshes").items()),
+            tuple(StageInfo.read(item, tensors) for item in root.get("stages").items()),
+            root.optional("predicted").numbers(),
+            tuple(ProgramInfo.read(item, tensors) for item in root.get("programs").items()),
+            MappingProxyType({k: v for k, v in files.items() if k.endswith(".mlir")}),
+            root.get("compiler").string(),
+            MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
+            root.optional("fingerprint").optional_string(),
+            CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
+            tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
+            tried=tuple(Tried.read(item) for item in root.optional("tried").items()),
+            exactness=Exactness.read(root.optional("micro_batches")),
+        )
+        check_references(plan, root)
+        if check_programs:
+            for program in plan.programs:
+                len(tuple(program.instructions))
+        for index, stage in enumerate(plan.stages):
+            if check_modules and stage.module not in plan.modules:
+                raise PlanFormatError(
+                    f"module file {stage.module!r} is missing",
+                    where=f"{where}: stages[{index}].module",
+                    fix="copy the whole plan folder",
+                )
+        return plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the text that is kept on disk."""
+        return _from_pickle, (self.to_json(), {**self.modules, **self.explanations})
+
+    @classmethod
+    @checks_types
+    def load(cls, folder: str | Path) -> Plan:
+        """Read the plan that `save` wrote to `folder`.
+
+        Raises:
+            PlanFormatError: the folder holds no plan, or a malformed one.
+        """
+        folder = Path(folder)
+        path = folder / "plan.json"
+        text = _read(path)
+        files = [p for form in ("*.mlir", "*.explain.json") for p in sorted(folder.glob(form))]
+        plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
+        return replace(plan, binaries=read_binaries(folder))
+
+    @checks_types
+    def save(self, folder: str | Path) -> Path:
+        """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (*self.modules.items(), *self.explanations.items()):
+            (folder / name).write_text(text)
+        (folder / "plan.json").write_text(self.to_json())
+        if self.binaries:
+            write_binaries(folder, self.binaries)
+        return folder
+
+    def to_json(self) -> str:
+        """The text of `plan.json`; `from_json` reads it back to an equal plan."""
+        fields = {
+            "format": FORMAT,
+            "version": VERSION,
+            "compiler": self.compiler,
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "call": None if self.call is None else self.call.to_json(),
+            "cluster": dict(self.cluster),
+            "num_micro_batches": self.num_micro_batches,
+            "micro_batches": asdict(self.exactness),
+            "schedule": self.schedule,
+            "inputs": [asdict(item) for item in self.inputs],
+            "outputs": [asdict(item) for item in self.outputs],
+            "meshes": [asdict(mesh) for mesh in self.meshes],
+            "stages": [stage.to_json() for stage in self.stages],
+            "predicted": dict(self.predicted),
+            "tried": [asdict(item) for item in self.tried],
+            "reshards": [reshard.to_json() for reshard in self.reshards],
+            "programs": [program.to_json() for program in self.programs],
+        }
+        return pretty(fields) + "\n"
+
+    def explanation(self, stage: int) -> Mapping[str, Any] | None:
+        """Where a stage's time goes and what else was close (docs/explain.md).
+
+        None if the plan does not say, or came without that file.
+
+        Raises:
+            PlanFormatError: the file is no JSON object.
+        """
+        name = self.stages[stage].explanation
+        if name is None or name not in self.explanations:
+            return None
+        try:
+            return Node(json.loads(self.explanations[name]), name).mapping()
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanFormatError(f"not JSON: {error}", where=name) from None
+
+    def check(
+        self, *, traced: Any = None, cluster: Any = None, compiler: str | None = None
+    ) -> None:
+        """Refuse a plan that was made for something else.
+
+        Args:
+            traced: a step, as `alpa_mlir.trace.tracing.trace` gives it.
+            cluster: an `alpa_mlir.Cluster`.
+            compiler: version of the compiler that should have made the plan.
+
+        Raises:
+            PlanMismatchError: names the first difference.
+        """
+        where = f"plan of {self.name}"
+        fix = "plan the step again"
+        if compiler is not None and compiler != self.compiler:
+            raise PlanMismatchError(
+                f"made by compiler {self.compiler}, this is {compiler}", where=where, fix=fix
+            )
+        if traced is not None:
+            found = signature_difference(self, traced.signature)
+            if found is None and self.fingerprint not in (None, traced.fingerprint):
+                found = (
+                    "the step computes something else than the one that was planned, from and to "
+                    "arrays of the same names and shapes"
+                )
+            if found:
+                raise PlanMismatchError(found, where=where, fix=fix)
+        if cluster is not None:
+            found = cluster_difference(self.cluster, json.loads(cluster.text))
+            if found:
+                raise PlanMismatchError(found, where=where, fix=fix)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What another plan decides otherwise: stages, meshes, shardings, schedule, costs.
+
+        Example:
+            >>> print(plan.diff(Plan.load("older")).as_text())   # doctest: +SKIP
+        """
+        return diff_plans(self, other)
+
+    @property
+    def arguments(self) -> tuple[InputInfo, ...]:
+        """The function's arguments, stacks of layers whole; `carried_by` counts `results`."""
+        result_of = owner_numbers(self.outputs)
+        return tuple(
+            replace(info, carried_by=None if (r := info.carried_by) is None else result_of[r])
+            for info in join_pieces(self.inputs)
+            if info.is_given
+        )
+
+    @property
+    def added_inputs(self) -> tuple[InputInfo, ...]:
+        """The last inputs, which callers do not give: the micro-batches' numbers, and whole
+        arguments of which the micro-batches have parts."""
+        return tuple(info for info in self.inputs if not info.is_given)
+
+    @property
+    def results(self) -> tuple[OutputInfo, ...]:
+        """The function's results, stacks of layers whole."""
+        return tuple(join_pieces(self.outputs))
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices a process must have: the highest device number plus one."""
+        return 1 + max(device for mesh in self.meshes for device in mesh.devices)
+
+    def as_text(self, weights: int = 4) -> str:
+        """A table of the stages, with the sharding of each stage's `weights` largest weights."""
+        return plan_table(self, weights)
+
+
+def _from_pickle(text: str, files: Mapping[str, str]) -> Plan:
+    return Plan.from_json(text, files, "pickled plan", check_programs=False, check_modules=False)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise PlanFormatError(
+            f"cannot read the plan: {reason}",
+            where=str(path),
+            fix="give a folder that Plan.save wrote",
+        ) from None
+
+
+def check_references(plan: Plan, root: Node) -> None:
+    """Whether everything that one table names by number stands in the other; instructions are
+    looked at when the plan is loaded.
+
+    Args:
+        root: plan.json, for the names of fields.
+
+    Raises:
+        PlanFormatError: names the first field that refers to nothing.
+    """
+
+    def check(number: int, count: int, what: str, node: Node) -> None:
+        if number >= count:
+            raise node.error_text(f"{what} {number}, but the plan has {count}")
+
+    for kind, items in (("stages", plan.stages), ("programs", plan.programs)):
+        for i, item in enumerate(items):
+            check(item.mesh, len(plan.meshes), "mesh", root.get(kind).item(i).get("mesh"))
+    for i, reshard in enumerate(plan.reshards):
+        for name in ("source_mesh", "target_mesh"):
+            field = root.get("reshards").item(i).get(name)
+            check(getattr(reshard, name), len(plan.meshes), "mesh", field)
+    for i, info in enumerate(plan.inputs):
+        if info.carried_by is not None:
+            field = root.get("inputs").item(i).get("carried_by")
+            check(info.carried_by, len(plan.outputs), "output", field)
+
+
+def signature_difference(plan: Plan, signature: Any) -> str | None:
+    """The first way in which a traced step's `Signature` differs from the plan's tables."""
+    if plan.name != signature.name:
+        return f"the plan is for {plan.name}, the step is {signature.name}"
+
+    def whole(info: Any, is_part: bool) -> Any:
+        if not is_part:
+            return info
+        return replace(info, shape=(info.shape[0] * plan.num_micro_batches, *info.shape[1:]))
+
+    arguments = [whole(x, x.kind == "batch") for x in plan.arguments]
+    results = [whole(x, x.reduction == "concat") for x in plan.results]
+    for what, planned, traced, fields in (
+        ("argument", arguments, signature.inputs, ("kind", "carried_by")),
+        ("result", results, signature.outputs, ()),
+    ):
+        found = _leaf_difference(what, planned, traced, fields)
+        if found:
+            return found
+    return None
+
+
+def _leaf_difference(
+    what: str, planned: Sequence[Any], traced: Sequence[Any], fields: tuple[str, ...]
+) -> str | None:
+    for a, b in zip(planned, traced, strict=False):
+        if a.name != b.name:
+            return f"the plan has the {what} {a.name} where the step has {b.name}"
+        if a.shape != b.shape:
+            return f"{a.name} is {_shape(a.shape)} in the plan, {_shape(b.shape)} in the step"
+        if a.dtype != b.dtype:
+            return f"{a.name} is {a.dtype} in the plan, {b.dtype} in the step"
+        for name in fields:
+            old, new = getattr(a, name), getattr(b, name)
+            if old != new:
+                return f"{name} of {a.name} is {old!r} in the plan, {new!r} in the step"
+    if len(planned) != len(traced):
+        more, fewer, where = (
+            (planned, traced, "plan") if len(planned) > len(traced) else (traced, planned, "step")
+        )
+        return f"only the {where} has the {what} {more[len(fewer)].name}"
+    return None
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"

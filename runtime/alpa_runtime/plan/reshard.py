@@ -1,0 +1,402 @@
+"""Transfers between meshes in plan.json: which tiles of a tensor go where, one line a step.
+
+A tile is a box of the tensor on one device. The forms of the lines, where devices are numbers of
+the cluster's and boxes are in coordinates of the whole tensor (`[]` for a scalar):
+
+    tile TILE on DEVICE [BEGIN:END,..]                cut from the shard that DEVICE holds
+    send TILE = TILE to DEVICE                        a copy on another device
+    broadcast TILES = TILE to DEVICES chunks NUMBER   copies on a chain of devices, in pieces
+    all_gather TILES = TILES                          the joined box, on every operand's device
+
+Tiles are numbered in the order in which the steps make them, from 0. What lies on a device of
+the target mesh in the end is put together into the shard that it wants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from alpa_runtime.plan.json_nodes import Node
+from alpa_runtime.plan.program import read_slots, slots_text
+from alpa_runtime.plan.tensor import TensorReader, TensorSpec
+
+Box = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A box cut from the shard that a device of the source mesh holds."""
+
+    op: ClassVar[str] = "tile"
+    tile: int
+    device: int
+    box: Box
+
+    def to_text(self) -> str:
+        return f"tile {self.tile} on {self.device} {box_text(self.box)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SendTile:
+    """Tile `tile` is a copy of tile `source` on another device, sent from device to device."""
+
+    op: ClassVar[str] = "send"
+    tile: int
+    source: int
+    device: int
+
+    def to_text(self) -> str:
+        return f"send {self.tile} = {self.source} to {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """`tiles[i]` is a copy of tile `source` on `devices[i]`.
+
+    The devices are a chain behind that of the source: each hands the tile on to the next, in
+    `chunks` pieces, and sends one piece while it receives another.
+    """
+
+    op: ClassVar[str] = "broadcast"
+    tiles: tuple[int, ...]
+    source: int
+    devices: tuple[int, ...]
+    chunks: int
+
+    def to_text(self) -> str:
+        devices = " ".join(map(str, self.devices))
+        made = slots_text(self.tiles)
+        return f"broadcast{made} = {self.source} to {devices} chunks {self.chunks}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """`tiles[i]` is what all operands join to, on the device of operand i."""
+
+    op: ClassVar[str] = "all_gather"
+    tiles: tuple[int, ...]
+    operands: tuple[int, ...]
+
+    def to_text(self) -> str:
+        return f"all_gather{slots_text(self.tiles)} ={slots_text(self.operands)}"
+
+
+ReshardStep = Tile | SendTile | Broadcast | AllGather
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTile:
+    """Where a tile lies, and the number of the step that makes it."""
+
+    device: int
+    box: Box
+    step: int
+
+
+def box_text(box: Box) -> str:
+    """`[0:4,32:64]`."""
+    return f"[{','.join(f'{begin}:{end}' for begin, end in box)}]"
+
+
+def box_elements(box: Box) -> int:
+    """Number of elements; that of a scalar is 1.
+
+    Example:
+        >>> box_elements(((0, 4), (32, 64)))
+        128
+    """
+    return prod(end - begin for begin, end in box)
+
+
+def intersect(a: Box, b: Box) -> Box | None:
+    """What two boxes have in common, or None where that is nothing.
+
+    Example:
+        >>> intersect(((0, 4), (0, 8)), ((2, 6), (4, 6)))
+        ((2, 4), (4, 6))
+    """
+    common = tuple((max(p, q), min(r, s)) for (p, r), (q, s) in zip(a, b, strict=True))
+    return common if all(begin < end for begin, end in common) else None
+
+
+def contains(outer: Box, box: Box) -> bool:
+    """Whether all of a box lies in another one.
+
+    Example:
+        >>> contains(((0, 4), (0, 8)), ((2, 4), (4, 6)))
+        True
+    """
+    return all(lo <= a and b <= hi for (a, b), (lo, hi) in zip(box, outer, strict=True))
+
+
+def join(boxes: Sequence[Box]) -> Box:
+    """The box that others are the parts of.
+
+    Raises:
+        ValueError: two of them overlap, or together they are no box.
+
+    Example:
+        >>> join([((0, 2), (0, 8)), ((2, 4), (0, 8))])
+        ((0, 4), (0, 8))
+    """
+    for i, box in enumerate(boxes):
+        for other in boxes[:i]:
+            if intersect(box, other) is not None:
+                raise ValueError(f"{box_text(other)} and {box_text(box)} overlap")
+    whole = tuple(
+        (min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True)
+    )
+    if sum(map(box_elements, boxes)) != box_elements(whole):
+        parts = " ".join(map(box_text, boxes))
+        raise ValueError(f"{parts} do not fill {box_text(whole)}")
+    return whole
+
+
+_BOX = r"\[(?:\d+:\d+(?:,\d+:\d+)*)?\]"
+_RANGES = r"((?: \d+(?:-\d+)?)+)"
+_FORMS: dict[str, tuple[re.Pattern[str], str]] = {
+    "tile": (
+        re.compile(rf"tile (\d+) on (\d+) ({_BOX})"),
+        "TILE on DEVICE [BEGIN:END,..]",
+    ),
+    "send": (re.compile(r"send (\d+) = (\d+) to (\d+)"), "TILE = TILE to DEVICE"),
+    "broadcast": (
+        re.compile(rf"broadcast{_RANGES} = (\d+) to((?: \d+)+) chunks (\d+)"),
+        "TILES = TILE to DEVICES chunks NUMBER",
+    ),
+    "all_gather": (re.compile(rf"all_gather{_RANGES} ={_RANGES}"), "TILES = TILES"),
+}
+
+
+def read_step(line: str) -> ReshardStep:
+    """The step of a line, by itself; `place_tiles` looks at steps together.
+
+    Raises:
+        ValueError: says what is wrong with the line.
+
+    Example:
+        >>> read_step("broadcast 2-3 = 0 to 5 6 chunks 8").devices
+        (5, 6)
+    """
+    op = line.partition(" ")[0]
+    if op not in _FORMS:
+        raise ValueError(f"got {line!r}, expected one of {', '.join(_FORMS)} at its beginning")
+    pattern, form = _FORMS[op]
+    match = pattern.fullmatch(line)
+    if match is None:
+        raise ValueError(f"got {line!r}, expected '{op} {form}'")
+    g = match.groups()
+    if op == "tile":
+        return Tile(int(g[0]), int(g[1]), _box(g[2]))
+    if op == "send":
+        return SendTile(int(g[0]), int(g[1]), int(g[2]))
+    if op == "broadcast":
+        return _broadcast(_ranges(g[0]), int(g[1]), tuple(map(int, g[2].split())), int(g[3]))
+    return _all_gather(_ranges(g[0]), _ranges(g[1]))
+
+
+def _box(text: str) -> Box:
+    box: list[tuple[int, int]] = []
+    for part in text[1:-1].split(",") if len(text) > 2 else ():
+        begin, end = map(int, part.split(":"))
+        if begin > end:
+            raise ValueError(f"got the box {text}, expected rising bounds")
+        box.append((begin, end))
+    return tuple(box)
+
+
+def _ranges(text: str) -> tuple[int, ...]:
+    return read_slots(text, "tiles")
+
+
+def _broadcast(
+    tiles: tuple[int, ...], source: int, devices: tuple[int, ...], chunks: int
+) -> Broadcast:
+    if len(tiles) != len(devices):
+        raise ValueError(f"makes {len(tiles)} tiles on {len(devices)} devices")
+    if len(set(devices)) != len(devices):
+        raise ValueError(f"the devices {' '.join(map(str, devices))} are not different ones")
+    if chunks < 1:
+        raise ValueError("0 chunks, expected at least 1")
+    return Broadcast(tiles, source, devices, chunks)
+
+
+def _all_gather(tiles: tuple[int, ...], operands: tuple[int, ...]) -> AllGather:
+    if len(tiles) != len(operands):
+        raise ValueError(f"makes {len(tiles)} tiles of {len(operands)}")
+    return AllGather(tiles, operands)
+
+
+def sources_of(step: ReshardStep) -> tuple[int, ...]:
+    """The tiles that a step reads."""
+    match step:
+        case Tile():
+            return ()
+        case AllGather():
+            return step.operands
+        case _:
+            return (step.source,)
+
+
+def place_tiles(steps: Sequence[ReshardStep]) -> tuple[PlacedTile, ...]:
+    """Device and box of every tile, by its number.
+
+    Raises:
+        ValueError: says which step does not follow from those before it.
+
+    Example:
+        >>> place_tiles([read_step("tile 0 on 3 [0:4]"), read_step("send 1 = 0 to 5")])[1].device
+        5
+    """
+    placed: list[PlacedTile] = []
+    for number, step in enumerate(steps):
+        try:
+            new = _place(step, placed)
+        except ValueError as error:
+            raise ValueError(f"step {number} ({step.to_text()}): {error}") from None
+        placed += [PlacedTile(device, box, number) for device, box in new]
+    return tuple(placed)
+
+
+def _place(step: ReshardStep, placed: Sequence[PlacedTile]) -> list[tuple[int, Box]]:
+    made = (step.tile,) if isinstance(step, Tile | SendTile) else step.tiles
+    if made != (expected := tuple(range(len(placed), len(placed) + len(made)))):
+        raise ValueError(f"makes the tiles{slots_text(made)}, expected{slots_text(expected)} next")
+    for tile in sources_of(step):
+        if tile >= len(placed):
+            raise ValueError(f"tile {tile} is not there yet")
+    match step:
+        case Tile():
+            if placed and len(step.box) != (rank := len(placed[0].box)):
+                raise ValueError(f"a box of rank {len(step.box)}, but earlier ones have {rank}")
+            return [(step.device, step.box)]
+        case AllGather():
+            parts = [placed[tile] for tile in step.operands]
+            if len({part.device for part in parts}) != len(parts):
+                raise ValueError("two of the gathered tiles lie on one device")
+            box = join([part.box for part in parts])
+            return [(part.device, box) for part in parts]
+        case _:
+            source = placed[step.source]
+            devices = step.devices if isinstance(step, Broadcast) else (step.device,)
+            if source.device in devices:
+                raise ValueError(f"tile {step.source} lies on device {source.device} already")
+            return [(device, source.box) for device in devices]
+
+
+def shard_boxes(tensor: TensorSpec, axes: Sequence[str], sizes: Sequence[int]) -> tuple[Box, ...]:
+    """The box that each device of a mesh holds, in the mesh's row-major order.
+
+    Of several axes that split a dimension the first is the major one.
+
+    Args:
+        axes, sizes: names and sizes of the mesh's axes.
+
+    Raises:
+        ValueError: the mesh has no such axis, an axis splits twice, or parts would be unequal.
+
+    Example:
+        >>> shard_boxes(TensorSpec.parse("float32[4,6][R,x]"), ("x",), (2,))
+        (((0, 4), (0, 3)), ((0, 4), (3, 6)))
+    """
+    used = [name for names in tensor.spec for name in names]
+    for name in used:
+        if name not in axes:
+            raise ValueError(f"{tensor.to_text()}: the mesh has no axis {name}")
+        if used.count(name) > 1:
+            raise ValueError(f"{tensor.to_text()}: axis {name} splits twice")
+    size_of = dict(zip(axes, sizes, strict=True))
+    parts = [prod(size_of[name] for name in names) for names in tensor.spec]
+    for dim, (size, count) in enumerate(zip(tensor.shape, parts, strict=True)):
+        if size % count:
+            raise ValueError(
+                f"{tensor.to_text()}: dimension {dim} of size {size} is split in {count} parts"
+            )
+    boxes: list[Box] = []
+    for device in range(prod(sizes)):
+        place: dict[str, int] = {}
+        for name, size in zip(reversed(axes), reversed(sizes), strict=True):
+            device, place[name] = divmod(device, size)
+        box: list[tuple[int, int]] = []
+        for size, count, names in zip(tensor.shape, parts, tensor.spec, strict=True):
+            index = 0
+            for name in names:
+                index = index * size_of[name] + place[name]
+            box.append((index * (size // count), (index + 1) * (size // count)))
+        boxes.append(tuple(box))
+    return tuple(boxes)
+
+
+def _check_bounds(step: Tile, tensor: TensorSpec) -> None:
+    whole = tuple((0, size) for size in tensor.shape)
+    inside = all(end <= size for (_, end), size in zip(step.box, tensor.shape, strict=False))
+    if len(step.box) != len(whole) or not inside:
+        raise ValueError(f"got the box {box_text(step.box)}, expected one in {box_text(whole)}")
+
+
+@dataclass(frozen=True)
+class ReshardInfo:
+    """How a tensor gets from one mesh to another.
+
+    Attributes:
+        source_mesh, target_mesh: numbers of meshes of the plan.
+        source, target: the tensor as the meshes hold it.
+        strategy: which way of planning it came from; for people.
+        seconds: what it takes by itself, as the cost model foresees.
+        steps: in an order in which they may be taken; `place_tiles` accepts them.
+    """
+
+    source_mesh: int
+    source: TensorSpec
+    target_mesh: int
+    target: TensorSpec
+    strategy: str
+    seconds: float
+    steps: tuple[ReshardStep, ...]
+
+    @classmethod
+    def read(cls, node: Node, tensors: TensorReader) -> ReshardInfo:
+        """One entry of plan.json's `reshards`; `PlanFormatError` names the field."""
+        source, target = tensors.read(node.get("source")), tensors.read(node.get("target"))
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise node.get("target").error(
+                f"got {target.to_text()}", f"the shape and dtype of {source.to_text()}"
+            )
+        lines = node.get("steps")
+        steps: list[ReshardStep] = []
+        for field in lines.items():
+            try:
+                step = read_step(field.string())
+                if isinstance(step, Tile):
+                    _check_bounds(step, source)
+                steps.append(step)
+            except ValueError as error:
+                raise field.error_text(str(error)) from None
+        try:
+            place_tiles(steps)
+        except ValueError as error:
+            raise lines.error_text(str(error)) from None
+        return cls(
+            node.get("source_mesh").integer(),
+            source,
+            node.get("target_mesh").integer(),
+            target,
+            node.get("strategy").string(),
+            node.get("seconds").number(),
+            tuple(steps),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source_mesh": self.source_mesh,
+            "source": self.source.to_text(),
+            "target_mesh": self.target_mesh,
+            "target": self.target.to_text(),
+            "strategy": self.strategy,
+            "seconds": self.seconds,
+            "steps": [step.to_text() for step in self.steps],
+        }

@@ -1,0 +1,460 @@
+"""Messages to and from peers over stream sockets, each reached in the best way that there is."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any
+
+import numpy as np
+
+from alpa_runtime.errors import TransportError
+from alpa_runtime.transport.framing import HEADER, Kind, close_files, frame, receive_some, send_some
+from alpa_runtime.transport.handshake import Address, Reception, dial, listen, own_ip
+from alpa_runtime.transport.interface import (
+    DONE,
+    Array,
+    Bytes,
+    Sending,
+    Transport,
+    check_peer,
+    check_tag,
+    description,
+)
+from alpa_runtime.transport.mailbox import Mailbox, Message
+from alpa_runtime.transport.memory import (
+    Budget,
+    MemoryPool,
+    SharedBlocks,
+    as_bytes,
+    can_share,
+    shaped,
+)
+
+_SCRATCH = 1 << 16
+_SMALL = 1 << 14  # Bytes that are copied behind their header, to be sent with one call.
+_DATA, _BLOCK = int(Kind.DATA), int(Kind.BLOCK)
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_view: Any = memoryview  # NumPy's types do not say that arrays have memory to view.
+_WAITING = int(socket.MSG_NOSIGNAL)
+_WHOLE = int(socket.MSG_WAITALL)
+_SECONDS_TO_LEAVE = 10.0
+
+
+@dataclass(eq=False)
+class _Queued:
+    """What the writing thread sends when the socket has room."""
+
+    parts: list[bytes | memoryview]
+    files: list[int]
+    is_taken: bool = False  # By that thread, which closes the files.
+
+
+class Connection:
+    """One peer. Small messages are written by the thread that sends them.
+
+    What the socket has no room for is left to a thread, which is started when it is first needed.
+
+    Args:
+        stream: connected to the peer; closed by `close`.
+        pool: memory for data that comes through the socket.
+        blocks: for large data, if the peer can map this process's memory.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        peer: int,
+        stream: socket.socket,
+        pool: MemoryPool,
+        blocks: SharedBlocks | None = None,
+    ) -> None:
+        self.peer = peer
+        self.stream = stream
+        self.mailbox: Mailbox = Mailbox(peer, self._read)
+        self._rank = rank
+        self._pool = pool
+        self._blocks = blocks
+        self._lock = Lock()  # Of all that concerns sending.
+        self._failure: TransportError | None = None
+        self._queue: deque[_Queued] = deque()
+        self._more = Event()
+        self._writer: Thread | None = None
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._begin = self._end = 0  # Of what was read into it and not looked at.
+        self._files: deque[int] = deque()
+
+    @property
+    def failure(self) -> TransportError | None:
+        """Why nothing can be sent any more, if so."""
+        return self._failure
+
+    # --- Sending -------------------------------------------------------------------------------
+
+    def send(self, tag: int, said: bytes, data: Array) -> None:
+        """Sends an array with what is said of it; afterwards the array may change.
+
+        It never waits for the receiver: what is not taken at once is copied.
+        """
+        if self._failure is not None:
+            raise self._cannot_send(tag, self._failure)
+        size = data.nbytes
+        loan = self._blocks.lend(size) if self._blocks is not None else None
+        parts: list[bytes | memoryview]
+        if loan is not None:
+            np.copyto(shaped(loan.memory[:size], data.shape, data.dtype), data)
+            parts = [frame(Kind.BLOCK, tag, size, loan.number, said)]
+        elif size <= _SMALL:
+            parts = [frame(Kind.DATA, tag, size, 0, said) + data.tobytes()]
+        else:
+            parts = [frame(Kind.DATA, tag, size, 0, said), _view(as_bytes(data))]
+        with self._lock:
+            if self._failure is not None:
+                raise self._cannot_send(tag, self._failure)
+            news, files = self._blocks.news() if self._blocks is not None else (b"", [])
+            if news:
+                parts.insert(0, news)
+            lost: TransportError | None = None
+            if not self._queue:
+                try:
+                    parts = send_some(self.stream, parts, files, _AT_ONCE)
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    close_files(files)
+                    lost = self._lost(error)
+                if not parts:
+                    return
+            if lost is None:
+                self._write_later(parts, files)
+                return
+        self.hang_up(lost)
+        raise self._cannot_send(tag, lost)
+
+    def _write_later(self, parts: list[bytes | memoryview], files: list[int]) -> None:
+        self._queue.append(_Queued([self._copy(part) for part in parts], files))
+        if self._writer is None:
+            name = f"alpa-mlir-send-{self._rank}-{self.peer}"
+            self._writer = Thread(target=self._write_queued, name=name, daemon=True)
+            self._writer.start()
+        self._more.set()
+
+    def _copy(self, part: bytes | memoryview) -> bytes | memoryview:
+        if isinstance(part, bytes):
+            return part
+        copy = self._pool.take(part.nbytes)
+        copy[:] = np.frombuffer(part, np.uint8)
+        return _view(copy)
+
+    def _write_queued(self) -> None:
+        """The writing thread: blocks in the socket, where it needs no interpreter lock."""
+        while True:
+            self._more.wait()
+            with self._lock:
+                if self._failure is not None:
+                    return
+                if not self._queue:
+                    self._more.clear()
+                    continue
+                item = self._queue[0]
+                item.is_taken = True
+            parts = item.parts
+            try:
+                while parts:
+                    parts = send_some(self.stream, parts, item.files, _WAITING)
+            except OSError as error:
+                self.hang_up(self._lost(error))
+                return
+            finally:
+                close_files(item.files)  # Those that were sent are closed already.
+            with self._lock:
+                if self._queue and self._queue[0] is item:
+                    self._queue.popleft()
+
+    def _lost(self, error: OSError) -> TransportError:
+        return TransportError(
+            f"rank {self.peer} is gone ({error.strerror or error})", peer=self.peer
+        )
+
+    def _cannot_send(self, tag: int, failure: TransportError) -> TransportError:
+        where = f"tag {tag} to rank {self.peer}"
+        return TransportError(failure.what, where=where, peer=failure.peer)
+
+    # --- Receiving -----------------------------------------------------------------------------
+
+    def _read(self, tag: int, said: bytes, size: int) -> tuple[int, Message]:
+        """Waits for a message, and takes nothing behind it; see Mailbox."""
+        try:
+            if self._begin == self._end and size <= _SMALL:
+                message = self._read_wanted(tag, said, size)
+                if message is not None:
+                    return tag, message
+            while True:
+                if self._end - self._begin < HEADER.size:
+                    self._fill(HEADER.size)
+                kind, length, block, tag, size = HEADER.unpack_from(self._scratch, self._begin)
+                if self._end - self._begin < HEADER.size + length:
+                    self._fill(HEADER.size + length)
+                begin = self._begin + HEADER.size
+                self._begin = begin + length
+                said = self._scratch[begin : self._begin].tobytes()
+                if kind == _DATA:
+                    return tag, Message(said, self._read_payload(size))
+                if self._blocks is None:
+                    raise self._nonsense(kind)
+                if kind == _BLOCK:
+                    return tag, Message(said, self._blocks.borrow(block, size))
+                if kind == Kind.NEW_BLOCK and self._files:
+                    self._blocks.map(block, tag, size, self._files.popleft())
+                elif kind == Kind.DROP_BLOCK:
+                    self._blocks.unmap(block)
+                else:
+                    raise self._nonsense(kind)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _read_wanted(self, tag: int, said: bytes, size: int) -> Message | None:
+        """Waits for a small message with all prepared that is done with it, should it be the one
+        that is wanted; else, what was read lies in the scratch memory."""
+        wanted = frame(Kind.DATA, tag, size, 0, said)
+        data = self._pool.take(size)
+        head, payload = self._scratch[: len(wanted)], _view(data)
+        count = receive_some(self.stream, [head, payload], self._files)
+        if count == len(wanted) + size and bytes(head) == wanted:
+            return Message(said, data)
+        self._check_alive(count)
+        self._begin, self._end = 0, count
+        if count > len(wanted):
+            self._scratch[len(wanted) : count] = payload[: count - len(wanted)]
+        return None
+
+    def _nonsense(self, kind: int) -> TransportError:
+        return TransportError(f"rank {self.peer} sent a frame of kind {kind}", peer=self.peer)
+
+    def _fill(self, wanted: int) -> None:
+        """Reads until `wanted` bytes lie in the scratch memory."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif self._begin + max(wanted, HEADER.size) > _SCRATCH:
+            left = self._end - self._begin
+            self._scratch[:left] = self._scratch[self._begin : self._end]
+            self._begin, self._end = 0, left
+        while self._end - self._begin < wanted:
+            room = self._scratch[self._end :]
+            if self._blocks is None:
+                count = self.stream.recv_into(room)
+            else:
+                count = receive_some(self.stream, [room], self._files)
+            self._check_alive(count)
+            self._end += count
+
+    def _check_alive(self, count: int) -> None:
+        if count == 0:
+            raise self._failure or TransportError(f"rank {self.peer} is gone", peer=self.peer)
+
+    def _read_payload(self, size: int) -> Bytes:
+        data = self._pool.take(size)
+        there = min(size, self._end - self._begin)
+        view = _view(data)
+        view[:there] = self._scratch[self._begin : self._begin + there]
+        self._begin += there
+        while there < size:
+            count = self.stream.recv_into(view[there:], 0, _WHOLE)
+            self._check_alive(count)
+            there += count
+        return data
+
+    # --- The end -------------------------------------------------------------------------------
+
+    def hang_up(self, error: TransportError) -> None:
+        """Nothing can be sent any more; what came before can still be received."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+            for item in self._queue:
+                if not item.is_taken:  # Else their numbers are in use, and not for other files.
+                    close_files(item.files)
+            self._queue.clear()
+            self._more.set()
+        if self._blocks is not None:
+            close_files(self._blocks.take_back())
+
+    def close(self) -> None:
+        """Ends the connection; threads that wait in it raise."""
+        error = TransportError(f"rank {self._rank} was closed")
+        self.hang_up(error)
+        self.mailbox.fail(error)
+        with suppress(OSError):  # The peer was faster.
+            self.stream.shutdown(socket.SHUT_RDWR)  # Wakes who reads or writes.
+        if self._writer is not None:
+            self._writer.join(_SECONDS_TO_LEAVE)
+        # The number of a closed socket may soon be that of another file: nobody must be in it.
+        if self.mailbox.reading.acquire(timeout=_SECONDS_TO_LEAVE):
+            close_files(self._files)
+            self.stream.close()
+            if self._blocks is not None:
+                self._blocks.forget()
+            self.mailbox.reading.release()
+
+
+KINDS = ("shared_memory", "tcp")
+_HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class _SocketTransport:
+    """One end. It has no threads but those that write what sockets have no room for."""
+
+    def __init__(
+        self,
+        rank: int,
+        ip: str,
+        kinds: Collection[str],
+        shared_bytes: int,
+        idle_bytes: int,
+        connect_seconds: float,
+    ) -> None:
+        self.rank = rank
+        self._connect_seconds = connect_seconds
+        self._budget = Budget(shared_bytes)
+        self._pool = MemoryPool(idle_bytes)
+        self._lock = Lock()
+        self._closed = False
+        self._size = 0
+        self._connections: dict[int, Connection] = {}
+        self._connected = False
+        local = "shared_memory" in kinds and can_share()
+        self._own, self._listeners = listen(rank, ip, local=local, tcp="tcp" in kinds)
+
+    def address(self) -> str:
+        return self._own.to_text()
+
+    def connect(self, addresses: Sequence[str]) -> None:
+        with self._lock:
+            if self._closed or self._size:
+                state = "closed" if self._closed else "connected already"
+                raise TransportError(f"rank {self.rank} is {state}")
+            ends = [Address.from_text(text, rank) for rank, text in enumerate(addresses)]
+            if not 0 <= self.rank < len(ends) or ends[self.rank] != self._own:
+                raise TransportError(
+                    f"the addresses of {len(ends)} ranks do not have this end's as rank {self.rank}"
+                )
+            self._size = len(ends)
+        deadline = time.monotonic() + self._connect_seconds
+        streams: dict[int, socket.socket] = {}
+        made: dict[int, Connection] = {}
+        try:
+            for peer in ends[: self.rank]:
+                streams[peer.rank] = dial(self._own, peer, deadline)
+            expected = {end.rank: end for end in ends[self.rank + 1 :]}
+            reception = Reception(self._own, tuple(self._listeners), expected)
+            streams |= reception.wait(deadline, lambda: self._closed)
+            for peer, stream in streams.items():
+                made[peer] = self._connection(peer, stream)
+            with self._lock:
+                if self._closed:
+                    raise TransportError(f"rank {self.rank} was closed")
+                self._connections, self._connected = made, True
+        except BaseException as error:
+            for connection in made.values():
+                connection.close()
+            for stream in streams.values():
+                stream.close()
+            if self._closed and isinstance(error, Exception):  # What else fails follows from that.
+                raise TransportError(f"rank {self.rank} was closed") from None
+            self.close()
+            raise
+        self._stop_listening()
+
+    def _connection(self, peer: int, stream: socket.socket) -> Connection:
+        local = stream.family == socket.AF_UNIX
+        blocks = SharedBlocks(self._budget) if local else None
+        return Connection(self.rank, peer, stream, self._pool, blocks)
+
+    def _to(self, peer: int) -> Connection:
+        connection = self._connections.get(peer)
+        if connection is None:
+            if self._closed:
+                raise TransportError(f"rank {self.rank} was closed")
+            if not self._connected:
+                raise TransportError(f"rank {self.rank} is not connected")
+            check_peer(self.rank, peer, self._size)
+            raise AssertionError("a peer without a connection")
+        return connection
+
+    def send(self, to: int, tag: int, data: Array) -> Sending:
+        connection = self._to(to)
+        check_tag(tag)
+        connection.send(tag, description(data.shape, data.dtype), data)
+        return DONE
+
+    def receive(self, source: int, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        connection = self._to(source)
+        check_tag(tag)
+        return connection.mailbox.receive(tag, shape, dtype)
+
+    def failed(self) -> frozenset[int]:
+        connections = {c.stream.fileno(): c for c in list(self._connections.values())}
+        poll = select.poll()
+        for number, connection in connections.items():
+            if number >= 0 and connection.failure is None:
+                poll.register(number, _HUNG_UP)
+        for number, _ in poll.poll(0):
+            peer = connections[number].peer
+            connections[number].hang_up(TransportError(f"rank {peer} is gone", peer=peer))
+        failures = (connection.failure for connection in connections.values())
+        return frozenset(f.peer for f in failures if f is not None and f.peer is not None)
+
+    def _stop_listening(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._stop_listening()
+        for connection in self._connections.values():
+            connection.close()
+
+
+def make_transport(
+    rank: int,
+    *,
+    ip: str = "",
+    kinds: Collection[str] = KINDS,
+    shared_bytes: int = 1 << 31,
+    idle_bytes: int = 1 << 30,
+    connect_seconds: float = 60.0,
+) -> Transport:
+    """One end, to be connected to those of other processes.
+
+    Peers on the same host get large data through shared memory, all others through TCP.
+
+    Args:
+        rank: this end's number, counted from 0.
+        ip: address of this host for workers on others; by default that of the default route.
+        kinds: what may be used, of `KINDS`.
+        shared_bytes: the most shared memory that this end lends; beyond it, data goes through
+            sockets, which is slower.
+        idle_bytes: the most memory that is kept for data that comes through sockets.
+        connect_seconds: how long `connect` waits for the others.
+
+    Raises:
+        TransportError: an unknown kind, or nobody can listen on `ip`.
+
+    Example:
+        >>> end = make_transport(0)
+        >>> end.connect([end.address()])  # A world of one.
+        >>> end.close()
+    """
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown or not kinds:
+        raise TransportError(f"kinds {unknown or '[]'}, expected some of {list(KINDS)}")
+    return _SocketTransport(rank, ip or own_ip(), kinds, shared_bytes, idle_bytes, connect_seconds)

@@ -1,0 +1,1 @@
+"""Workers of a plan, and the driver that they serve."""

@@ -1,0 +1,351 @@
+"""Checkpoints: whatever is wrong is refused, and what was saved before is still there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import (
+    ArgumentTypeError,
+    CheckpointError,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from alpa_runtime.checkpoint import folders, save, steps_in
+from same_bits import check_same
+from source_paths import PYTHONPATH
+
+GOOD = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(4, np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"a": GOOD["a"], "c": GOOD["b"]}, r"\['c'\]: the checkpoint has no such leaf"),
+        ({"a": GOOD["a"]}, r"\['b'\]: the checkpoint has this leaf, the target has not"),
+        ({**GOOD, "a": np.zeros((3, 3), np.float32)},
+         r"\['a'\]: float32\[2,3\] in the checkpoint, float32\[3,3\] wanted"),
+        ({**GOOD, "b": np.zeros(4, np.int16)}, r"\['b'\]: int32\[4\] .*int16\[4\] wanted"),
+        ({**GOOD, "b": jax.random.key(0)}, r"\['b'\]: int32\[4\] .*threefry.* wanted"),
+        ({**GOOD, "b": "text"}, r"\['b'\]: a str in the target"),
+        ({**GOOD, "b": 1}, r"\['b'\]: int32\[4\] in the checkpoint, a Python int wanted"),
+    ],
+)  # fmt: skip
+def test_another_model_is_refused(tmp_path, target, message):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    with pytest.raises(CheckpointError, match=message):
+        restore_checkpoint(tmp_path, target)
+    check_same(GOOD, restore_checkpoint(tmp_path))
+
+
+def damage_truncate(folder):
+    path = folder / "default" / "a" / "c" / "0" / "0"
+    path.write_bytes(path.read_bytes()[:-5])
+    return r"\['a'\]: the shard .*default/a/c/0/0 has 23 bytes, expected 28; fix: .*step="
+
+
+def damage_remove(folder):
+    (folder / "default" / "b" / "c" / "0").unlink()
+    return r"\['b'\]: the shard .*default/b/c/0 is missing"
+
+
+def damage_flip(folder):
+    path = folder / "default" / "a" / "c" / "0" / "0"
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    return r"\['a'\]: .*Digest mismatch"
+
+
+def damage_other(folder):
+    other = {"a": GOOD["a"] + 1, "b": GOOD["b"]}
+    save_checkpoint(folder.parent, other, step=9).wait()
+    name = Path("default/a/c/0/0")
+    shutil.copy(folder.parent / "9" / name, folder / name)
+    return r"\['a'\]: the shard .* has the checksum \w{8}, expected \w{8}"
+
+
+def damage_version(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    return r"manifest.json: version 99, expected 1"
+
+
+def damage_manifest(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text()[:100])
+    return "manifest.json: not JSON"
+
+
+def damage_field(folder):
+    path = folder / "manifest.json"
+    text = json.loads(path.read_text())
+    text["leaves"][1]["folder"] = "../../b"
+    path.write_text(json.dumps(text))
+    return r"leaves\[1\].folder: got '../../b', expected the name of a folder"
+
+
+def damage_metadata(folder):
+    (folder / "default" / "b" / "zarr.json").unlink()
+    return r"\['b'\]: NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncate,
+        damage_remove,
+        damage_flip,
+        damage_other,
+        damage_version,
+        damage_manifest,
+        damage_field,
+        damage_metadata,
+    ],
+)
+def test_damaged_ones_are_refused(tmp_path, damage):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    save_checkpoint(tmp_path, GOOD, step=5).wait()
+    message = damage(tmp_path / "5")
+    with pytest.raises(CheckpointError, match=message):
+        restore_checkpoint(tmp_path, GOOD, step=5)
+    check_same(GOOD, restore_checkpoint(tmp_path, GOOD, step=1))
+
+
+def test_wrong_folders_are_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("all of it")
+    for call in (lambda: save_checkpoint(tmp_path, GOOD, step=1),
+                 lambda: restore_checkpoint(tmp_path)):  # fmt: skip
+        with pytest.raises(CheckpointError, match=r"the folder holds 'thesis.tex' and no checkp"):
+            call()
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(CheckpointError, match="a file, expected a folder"):
+        save_checkpoint(tmp_path / "thesis.tex", GOOD, step=1)
+    with pytest.raises(CheckpointError, match="no checkpoint; fix: give the folder"):
+        restore_checkpoint(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    save_checkpoint(tmp_path / "run", GOOD, step=1).wait()
+    with pytest.raises(CheckpointError, match="there is a checkpoint of step 1"):
+        save_checkpoint(tmp_path / "run", {"other": 1}, step=1)
+    check_same(GOOD, restore_checkpoint(tmp_path / "run"))
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    given_away = jnp.ones(3)
+    given_away.delete()
+    for leaf, message in (
+        ("text", r"\['x'\]\[0\]: a str, expected an array"),
+        (np.array([None]), "expected an array"),
+        (np.zeros(2, "M8[s]"), r"\['x'\]\[0\]: a ndarray of datetime64\[s\], expected an array"),
+        (np.zeros(2, [("a", "f4")]), "expected an array"),
+        (np.zeros(2, np.longdouble), "of float128, expected an array"),
+        (1 << 70, "more than 64 bits"),
+        (given_away, "given away to an earlier step"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            save_checkpoint(tmp_path, {"x": [leaf]}, step=1)
+    with pytest.raises(CheckpointError, match="step -1"):
+        save_checkpoint(tmp_path, {}, step=-1)
+    for number in (True, 1.5, "9", np.ones(2, int)):
+        with pytest.raises(
+            ArgumentTypeError, match=r"save_checkpoint: step.* is an? .*; fix: give a wh"
+        ):
+            save_checkpoint(tmp_path, {}, step=number)
+    with pytest.raises(ArgumentTypeError, match=r"keep=1.5 is a float; fix: give a whole number"):
+        save_checkpoint(tmp_path, {}, step=1, keep=1.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_was_saved_meanwhile(tmp_path, monkeypatch):
+    commit = folders.Writing.commit
+
+    def late(writing, *args):
+        monkeypatch.setattr(folders.Writing, "commit", commit)
+        save_checkpoint(tmp_path, [1], step=1).wait()
+        return commit(writing, *args)
+
+    monkeypatch.setattr(folders.Writing, "commit", late)
+    saving = save_checkpoint(tmp_path, [2], step=1)
+    with pytest.raises(CheckpointError, match="there is a checkpoint of step 1; fix: save another"):
+        saving.wait()
+    assert restore_checkpoint(tmp_path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+    (tmp_path / "1" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step 1: 1/manifest.json is missing; fix: give the"):
+        restore_checkpoint(tmp_path, step=1)
+
+
+def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    usage = shutil.disk_usage(tmp_path)._replace(free=47)
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(CheckpointError, match="has 48 bytes, 47 are free; fix: make room"):
+        save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+
+
+def test_file_systems_without_locks(tmp_path, monkeypatch):
+    """Are saved to, and what others left there stays, as they may still be writing."""
+    left = tmp_path / ".saving-1-ab"
+    left.mkdir()
+    (left / "lock").touch()
+
+    def refuse(number):
+        def flock(*_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(folders.fcntl, "flock", flock)
+
+    refuse(errno.EOPNOTSUPP)
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+    check_same(GOOD, restore_checkpoint(tmp_path))
+    refuse(errno.EIO)
+    with pytest.raises(CheckpointError, match="cannot write: Input/output error"):
+        save_checkpoint(tmp_path, GOOD, step=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".saving-1-ab", "1"]
+
+
+def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, GOOD, step=1).wait()
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.Writing, "_describe", full)
+        with pytest.raises(CheckpointError, match="somewhere: cannot write: No space left"):
+            save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+    for function in ("write_shards", "check_written"):
+        with monkeypatch.context() as patch:
+            patch.setattr(save, function, full)
+            saving = save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+            with pytest.raises(CheckpointError, match="No space left"):
+                saving.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(save, "write_shards", lambda *_: {})
+        with pytest.raises(CheckpointError, match=r"\['a'\]: chunk 0 of 1 was written by nobody"):
+            save_checkpoint(tmp_path, GOOD, step=2).wait()
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+    check_same(GOOD, restore_checkpoint(tmp_path))
+
+
+KILLED = """
+import sys, time
+import numpy as np
+from alpa_runtime.checkpoint import save, save_checkpoint
+from alpa_runtime.checkpoint import store
+
+save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 1.0, np.float32)}, step=1).wait()
+where, target = sys.argv[2].split(".")
+
+def stop(*args):
+    print("now", flush=True)
+    time.sleep(600)
+
+import alpa_runtime.checkpoint.folders as folders
+setattr({"save": save, "os": folders.os, "folders": folders}[where], target, stop)
+save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 2.0, np.float32)}, step=2, keep=1)
+"""
+
+
+@pytest.mark.parametrize("where", ["save.check_written", "os.rename"])
+def test_killed_while_saving(tmp_path, where):
+    """A process that is killed leaves the old checkpoint, and its rest is cleared away."""
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), where],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    # Another process that saves there leaves alone what is being written.
+    save_checkpoint(tmp_path, [0], step=0).wait()
+    left = [p for p in tmp_path.iterdir() if p.name.startswith(".saving-2-")]
+    assert len(left) == 1
+    assert (left[0] / "default" / "w" / "c" / "0" / "0").stat().st_size == 64 * 64 * 4 + 4
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert steps_in(tmp_path) == [0, 1]
+    np.testing.assert_array_equal(restore_checkpoint(tmp_path)["w"], np.ones((64, 64)))
+    save_checkpoint(tmp_path, [3], step=3).wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "3"]
+
+
+SAVES = """
+import sys
+import numpy as np
+from alpa_runtime.checkpoint import latest_checkpoint, save_checkpoint
+
+step = (latest_checkpoint(sys.argv[1]) or 0) + 1
+while True:
+    state = {str(i): np.full((100, 100 + i), step, np.int32) for i in range(20)}
+    save_checkpoint(sys.argv[1], state, step=step, keep=2).wait()
+    print(step, flush=True)
+    step += 1
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVES, str(tmp_path)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        last = int(process.stdout.readline())
+        time.sleep(rng.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        last = int([str(last), *process.stdout.read().split()][-1])
+        process.wait()
+        process.stdout.close()
+        present = steps_in(tmp_path)
+        assert present[-1] in (last, last + 1)
+        # One more where it was killed between the rename and the deletion.
+        assert min(2, last) <= len(present) <= 3
+        for step in present:
+            for x in restore_checkpoint(tmp_path, step=step).values():
+                assert (x == step).all()
+
+
+def test_without_tensorstore(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'alpa-mlir\[checkpoint\]'"):
+        save_checkpoint(tmp_path, GOOD, step=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+def test_a_full_disk(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    try:
+        save_checkpoint(tmp_path / "run", GOOD, step=1).wait()
+        with pytest.raises(CheckpointError, match=r"bytes, .* are free"):
+            save_checkpoint(tmp_path / "run", np.ones((1 << 20,)), step=2)
+        # What fits by its own size, but not with its files' overhead or what others write.
+        (tmp_path / "other").write_bytes(b"x" * 600_000)
+        big = {f"w{i}": np.ones((3000,)) for i in range(14)}
+        with pytest.raises(CheckpointError, match="No space left"):
+            save_checkpoint(tmp_path / "run", big, step=2).wait()
+        assert [p.name for p in (tmp_path / "run").iterdir()] == ["1"]
+        check_same(GOOD, restore_checkpoint(tmp_path / "run"))
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -1,0 +1,160 @@
+"""The command line as a whole: subcommands, help, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+from alpa_mlir import cli
+from source_paths import PYTHONPATH
+
+
+def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
+    """The command as users start it."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    return subprocess.run(
+        [sys.executable, "-m", "alpa_mlir", *arguments],
+        env=environment | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )
+
+
+def test_building_every_parser_imports_no_jax():
+    code = "import sys; from alpa_mlir import cli; cli.parser(); print('jax' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"
+
+
+def test_help_lists_every_subcommand():
+    done = process("--help")
+    assert done.returncode == 0
+    for name, summary in cli.COMMANDS.items():
+        assert name in done.stdout
+        assert summary.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_examples_of_the_help_parse(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    lines = [line.strip() for line in text.split("examples:")[1].splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("alpa-mlir")]
+    assert commands
+    for command in commands:
+        assert command[1] == name
+        options = cli.parser(only=name).parse_args(command[1:])
+        assert options.command == name
+        assert callable(options.run)
+
+
+def test_errors_as_json(capsys):
+    assert cli.main(["simulate", "/no/such/plan", "--json"]) == 1
+    shown = capsys.readouterr()
+    error = json.loads(shown.out)["error"]
+    assert error["kind"] == "PlanFormatError"
+    assert set(error) == {"kind", "what", "where", "fix"}
+    assert not shown.err
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["simulate", "--json"])
+    assert stopped.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "UsageError"
+    assert error["where"] == "alpa-mlir simulate"
+    assert "PLAN" in error["what"]
+
+
+def test_a_fault_of_ours_shows_its_traceback(capsys, monkeypatch):
+    from alpa_mlir.cli import simulate
+
+    def fail(_):
+        raise RuntimeError("broken")
+
+    fail.__code__ = fail.__code__.replace(co_filename=simulate.__file__)
+    monkeypatch.setattr(simulate, "run", fail)
+    assert cli.main(["simulate", "x"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: RuntimeError: broken; fix: report this with the traceback\n")
+
+
+def test_interrupted(capsys, monkeypatch):
+    from alpa_mlir.cli import simulate
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulate, "run", interrupt)
+    assert cli.main(["simulate", "x"]) == 130
+    assert capsys.readouterr() == ("", "alpa-mlir: interrupted\n")
+    assert cli.main(["simulate", "x", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "Interrupted"
+
+
+BUSY = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
+from alpa_mlir import cli
+from alpa_mlir.cli import _common, simulate
+
+def search():
+    print("searching", flush=True)
+    time.sleep(600)
+
+simulate.run = lambda _: _common.interruptible(search)
+sys.exit(cli.main(["simulate", "x"]))
+"""
+
+
+def test_the_compiler_is_interrupted_at_its_work():
+    busy = subprocess.Popen(
+        [sys.executable, "-c", BUSY],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert busy.stdout.readline() == "searching\n"
+    busy.send_signal(signal.SIGINT)
+    assert busy.communicate(timeout=120) == ("", "alpa-mlir: interrupted\n")
+    assert busy.returncode == 130
+
+
+def test_interruptible_work_gives_what_it_gives():
+    from alpa_mlir.cli._common import interruptible
+
+    assert interruptible(lambda: 3) == 3
+    with pytest.raises(KeyError, match="no"):
+        interruptible(lambda: {}["no"])
+
+
+def test_a_reader_that_stops_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "alpa_mlir", "clusters", "show", "nothing", "--json"],
+            env=os.environ | {"PYTHONPATH": PYTHONPATH},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,28 @@
+"""Long runs of the comparisons with enumeration that the compiler's tests make shorter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
+PROGRAM = BUILD / "bin" / "solver-oracle-test"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "problems"), [("built-in", 300_000), ("highs", 4000)])
+def test_many_small_problems_equal_enumeration(method: str, problems: int) -> None:
+    if method == "highs":
+        pytest.importorskip("highspy")
+    done = subprocess.run(
+        [PROGRAM, f"--method={method}", f"--problems={problems}", "--seed=1000000"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{problems} problems equal enumeration")

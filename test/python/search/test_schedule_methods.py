@@ -1,0 +1,130 @@
+"""Methods with several stages on a mesh, or with a schedule of one's own."""
+
+from __future__ import annotations
+
+import functools
+
+import alpa_mlir
+import jax
+import pytest
+import zoo
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.errors import MethodError
+from alpa_mlir.methods.schedule import Schedule
+from test_equality import CLUSTER, relative_difference, run
+
+
+@functools.cache
+def model_and_reference():
+    model = zoo.make_gpt(zoo.GPTConfig(layers=4, optimizer="sgd", learning_rate=0.1))
+    return model, run(jax.jit(model.step), *model.init())
+
+
+def plan_and_run(method):
+    """The plan, after its steps were compared with those of a single device."""
+    model, expected = model_and_reference()
+    state, batch = model.init()
+    step = alpa_mlir.compile(model.step, state, batch, cluster=CLUSTER, method=method)
+    assert relative_difference(run(step, state, batch), expected) < 1e-4
+    return step.plan
+
+
+def gpipe_backwards(problem):
+    """All forward runs, then all backward runs, the last micro-batch first."""
+    count = problem.num_micro_batches
+    return [
+        [("F", stage, m) for stage in own for m in range(count)]
+        + [("B", stage, m) for stage in own[::-1] for m in reversed(range(count))]
+        for own in map(problem.stages_of, range(problem.num_meshes))
+    ]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        PipeshardParallel(
+            submeshes=[(1, 1), (1, 1)],
+            schedule="interleaved-1f1b",
+            layers=4,
+            layer_ranges=[(0, 1), (1, 2), (2, 3), (3, 4)],
+            num_micro_batches=4,
+        ),
+        AutoParallel(schedule="interleaved-1f1b", layers=4, num_micro_batches=4),
+    ],
+    ids=["by-hand", "searched"],
+)
+def test_several_stages_on_a_mesh(method):
+    plan = plan_and_run(method)
+    assert plan.schedule == "interleaved-1f1b"
+    meshes = [stage.mesh for stage in plan.stages]
+    count = len(plan.meshes)
+    assert len(meshes) == 2 * count
+    assert meshes == list(range(count)) * 2
+
+
+def test_of_one_stage_all_schedules_are_alike():
+    one = [(1, 2)]
+    whole, split = (
+        plan_and_run(PipeshardParallel(submeshes=one, schedule=name, num_micro_batches=2))
+        for name in ("1f1b", "zb-h1")
+    )
+    assert whole.predicted["step_seconds"] == split.predicted["step_seconds"]
+    assert set(split.stages[0].functions) == set(whole.stages[0].functions)
+
+
+def test_schedule_of_ones_own():
+    mine = Schedule("gpipe-backwards", gpipe_backwards, like="gpipe")
+    plan = plan_and_run(
+        PipeshardParallel(submeshes=[(1, 1), (1, 1)], schedule=mine, num_micro_batches=4)
+    )
+    assert plan.schedule == "custom"
+    order = [op.micro_batch for op in plan.programs[1].instructions if is_backward(op)]
+    assert order == [3, 2, 1, 0]
+
+
+def is_backward(op):
+    return getattr(op, "function", "") == "backward"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AutoParallel(schedule="zb-h3"), "schedule 'zb-h3'; fix: use one of auto, 1f1b"),
+        (
+            lambda: AutoParallel(schedule="1f1b", virtual_stages=2),
+            "2 virtual_stages with schedule '1f1b'; fix: use one of .*interleaved-1f1b",
+        ),
+        (
+            lambda: AutoParallel(schedule="interleaved-1f1b", virtual_stages=-1),
+            "virtual_stages -1; fix: use a whole number",
+        ),
+        (
+            lambda: ShardParallel(schedule="interleaved-1f1b", virtual_stages=2),
+            "2 virtual_stages without a pipeline",
+        ),
+        (
+            lambda: PipeshardParallel(
+                submeshes=[(1, 1), (1, 1)],
+                schedule="interleaved-1f1b",
+                layer_ranges=[(0, 1), (1, 2)],
+            ),
+            "2 layer_ranges for 2 submeshes with 2 stages each; fix: give 4, one for each stage",
+        ),
+        (
+            lambda: PipeshardParallel(submeshes=[(1, 2), (1, 1)], schedule="interleaved-1f1b"),
+            "unequal submeshes with 2 stages on each",
+        ),
+    ],
+)
+def test_bad_methods(make, message):
+    with pytest.raises(MethodError, match=message):
+        make()
+
+
+def test_fewer_layers_than_stages():
+    model, _ = model_and_reference()
+    method = PipeshardParallel(
+        submeshes=[(1, 1), (1, 1)], schedule="interleaved-1f1b", virtual_stages=3, layers=4
+    )
+    with pytest.raises(MethodError, match="6 stages need as many layers, got 4"):
+        alpa_mlir.compile(model.step, *model.init(), cluster=CLUSTER, method=method)
