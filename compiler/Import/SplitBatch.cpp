@@ -119,7 +119,7 @@ private:
   LogicalResult inMicroBatch(Operation *op);
   LogicalResult plain(Operation *op, SmallVector<Form> in);
   LogicalResult barrier(Operation *op);
-  LogicalResult loop(hlo::WhileOp op);
+  LogicalResult loop(hlo::WhileOp op, bool meetsSums = false);
   LogicalResult branches(hlo::CaseOp op);
   void behind(Operation *op);
   bool cloneWhole(Operation *op);
@@ -1683,7 +1683,8 @@ void BatchSplitter::noteMixed(Operation *made) {
 
 /// What goes around a loop takes one form: parts if any iteration makes parts, terms if
 /// any adds terms to what began as zero.
-LogicalResult BatchSplitter::loop(hlo::WhileOp op) {
+/// With `meetsSums` the loop begins behind the barrier with sums, not with their terms.
+LogicalResult BatchSplitter::loop(hlo::WhileOp op, bool meetsSums) {
   unsigned size = op->getNumOperands();
   SmallVector<Form> inits;
   SmallVector<bool> mayBeZero;
@@ -1691,8 +1692,11 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op) {
   SmallVector<Scale> scale;
   for (Value operand : op->getOperands()) {
     std::optional<Form> form = formOf(operand);
-    if (!form && (form = metForm(operand)))
+    bool isLoose = !form || (meetsSums && (form->isPartial() || !form->scale.empty()));
+    if (std::optional<Form> known = isLoose ? metForm(operand) : std::nullopt) {
+      form = known;
       meeting.insert(op);
+    }
     if (!form || form->layout.kind == Layout::Estimate)
       return refuse(op, "needs a value of the whole batch");
     inits.push_back(*form);
@@ -1793,6 +1797,11 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op) {
 /// The results' forms are those of all branches together.
 LogicalResult BatchSplitter::branches(hlo::CaseOp op) {
   std::optional<Form> index = formOf(op->getOperand(0));
+  if (std::optional<Form> met =
+          index && index->isPlain() ? std::nullopt : metForm(op->getOperand(0))) {
+    index = met;
+    meeting.insert(op);
+  }
   if (!index || !index->isPlain())
     return refuse(op, "takes a branch that the whole batch decides about");
   unsigned size = op->getNumResults();
@@ -1865,7 +1874,9 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
   if (isa<hlo::OptimizationBarrierOp>(op))
     return barrier(op);
   if (auto repeat = dyn_cast<hlo::WhileOp>(op))
-    return loop(repeat);
+    return succeeded(loop(repeat)) || (mayMeet && succeeded(loop(repeat, /*meetsSums=*/true)))
+               ? success()
+               : failure();
   if (auto choice = dyn_cast<hlo::CaseOp>(op))
     return branches(choice);
   SmallVector<Form> in;

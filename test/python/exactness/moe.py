@@ -134,6 +134,29 @@ def experts_of_equal_importance():
     return routed(dense_dispatch, balance)
 
 
+@style(meets=BALANCE)
+def balanced_experts_of_scanned_layers():
+    """The layers' statistics leave the scan; the loss of all of them stands behind it."""
+    layers = 4
+
+    def loss(params, b):
+        def layer(x, own):
+            probs = jax.nn.softmax(x @ own["router"])
+            chosen = jax.nn.one_hot(probs.argmax(-1), EXPERTS)
+            h = jnp.einsum("be,bd,edh->bh", chosen * probs, x, own["up"])
+            return x + jnp.tanh(h), (probs.sum(0), chosen.sum(0))
+
+        y, (probs, chosen) = jax.lax.scan(jax.checkpoint(layer), b["x"], params)
+        balance = EXPERTS * jnp.mean(jnp.sum(probs * chosen, -1)) / len(b["x"]) ** 2
+        return jnp.mean((y[:, :4] - b["y"]) ** 2) + 0.1 * balance
+
+    params = {
+        "router": normal(3, layers, WIDTH, EXPERTS),
+        "up": normal(4, layers, EXPERTS, WIDTH, WIDTH, scale=0.35),
+    }
+    return Case(trained(loss), (params,), one(pairs))
+
+
 @style
 def experts_balanced_for_each_example():
     def balance(probs, chosen):

@@ -410,6 +410,20 @@ def float16_over_tokens():
     return Case(step, (state,), one(batch))
 
 
+@style(meets="the mean of all examples decides")
+def branches_by_the_mean():
+    def loss(params, b):
+        losses = jnp.mean((dense(params, b["x"]) - b["y"]) ** 2, -1)
+        return jax.lax.cond(
+            losses.mean() > 1,
+            lambda x: jnp.mean(x * x),
+            lambda x: jnp.mean(jnp.sqrt(x + 1)),
+            losses,
+        )
+
+    return Case(trained(loss), (layers(),), one(pairs))
+
+
 @style
 def jitted_parts():
     """A jitted gradient in a jitted step, with a jitted update."""
