@@ -2,7 +2,7 @@
 
 #include "compiler/Export/Passes.h"
 #include "compiler/Export/PlanTexts.h"
-#include "compiler/Stage/SliceUtils.h"
+#include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 

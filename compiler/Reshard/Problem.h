@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_RESHARD_PROBLEM_H
 #define ALPA_COMPILER_RESHARD_PROBLEM_H
 
-#include "compiler/Sharding/Box.h"
+#include "dialects/Alpa/Box.h"
 
 #include "llvm/Support/Error.h"
 #include <vector>

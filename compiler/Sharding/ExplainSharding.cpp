@@ -1,6 +1,6 @@
 //===- ExplainSharding.cpp - say why @main is split as it is --------------===//
 
-#include "compiler/Sharding/Explain.h"
+#include "compiler/Sharding/Explain/Explain.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
 

@@ -2,8 +2,8 @@
 
 #include "compiler/Sharding/StageOfMain.h"
 
-#include "compiler/Sharding/CaptureShardings.h"
-#include "compiler/Sharding/Methods.h"
+#include "compiler/Sharding/Methods/Methods.h"
+#include "compiler/Sharding/Problem/CaptureShardings.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "llvm/ADT/StringExtras.h"
 

@@ -7,8 +7,8 @@
 #ifndef ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
 #define ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
 
-#include "compiler/Sharding/IntraOp.h"
-#include "compiler/Sharding/MethodRoles.h"
+#include "compiler/Sharding/Methods/MethodRoles.h"
+#include "compiler/Sharding/Problem/IntraOp.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace alpa {

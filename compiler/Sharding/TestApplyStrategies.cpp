@@ -2,7 +2,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/Strategies.h"
+#include "compiler/Sharding/Problem/Strategies.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace alpa {

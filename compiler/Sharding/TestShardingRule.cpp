@@ -2,7 +2,7 @@
 
 #include "compiler/Analysis/ShardingRuleInterface.h"
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/Strategies.h"
+#include "compiler/Sharding/Problem/Strategies.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace alpa {

@@ -6,11 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Solve.h"
-#include "compiler/Solver/Collapse.h"
-#include "compiler/Solver/FreeSearch.h"
-#include "compiler/Solver/LimitSearch.h"
-#include "compiler/Solver/Moments.h"
-#include "compiler/Solver/Refusal.h"
+#include "compiler/Solver/Limited/Infeasibility.h"
+#include "compiler/Solver/Limited/LimitSearch.h"
+#include "compiler/Solver/Model/TimePoints.h"
+#include "compiler/Solver/Presolve/Presolve.h"
+#include "compiler/Solver/Search/FreeSearch.h"
 
 using namespace alpa;
 

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SOLVER_SOLVE_H
 #define ALPA_COMPILER_SOLVER_SOLVE_H
 
-#include "compiler/Solver/Problem.h"
+#include "compiler/Solver/Model/Problem.h"
 
 namespace alpa {
 

@@ -1,6 +1,6 @@
 //===- DeferSums.cpp - terms of sums get a place in their types -----------===//
 
-#include "compiler/Sharding/DeferredSum.h"
+#include "compiler/Sharding/Problem/DeferredSum.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/SumTerms.h"
 #include "dialects/StableHLO/StableHLOOps.h"

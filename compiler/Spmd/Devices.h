@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SPMD_DEVICES_H
 #define ALPA_COMPILER_SPMD_DEVICES_H
 
-#include "compiler/Sharding/Reshard.h"
+#include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/IR/Builders.h"
 

@@ -1,6 +1,6 @@
 //===- InsertReshards.cpp - every change of a sharding becomes an op ------===//
 
-#include "compiler/Sharding/Reshard.h"
+#include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"

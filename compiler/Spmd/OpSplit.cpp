@@ -2,7 +2,7 @@
 
 #include "compiler/Spmd/OpSplit.h"
 
-#include "compiler/Sharding/Strategies.h"
+#include "compiler/Sharding/Problem/Strategies.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "llvm/ADT/STLExtras.h"
 

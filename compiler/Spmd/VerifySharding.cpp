@@ -1,6 +1,6 @@
 //===- VerifySharding.cpp - all shardings are strategies of their ops -----===//
 
-#include "compiler/Sharding/Reshard.h"
+#include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"

@@ -1,7 +1,7 @@
 //===- alpa-solve.cpp - solves a problem file -----------------------------===//
 
 #include "compiler/BuildInfo.h"
-#include "compiler/Solver/Backends.h"
+#include "compiler/Solver/Backends/Backends.h"
 
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"

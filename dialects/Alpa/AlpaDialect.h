@@ -3,7 +3,7 @@
 #ifndef ALPA_DIALECTS_ALPA_ALPADIALECT_H
 #define ALPA_DIALECTS_ALPA_ALPADIALECT_H
 
-#include "compiler/Sharding/ShardingSpec.h"
+#include "dialects/Alpa/ShardingSpec.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"

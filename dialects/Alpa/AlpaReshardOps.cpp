@@ -1,7 +1,7 @@
 //===- AlpaReshardOps.cpp - verifiers of transfers between meshes ---------===//
 
-#include "compiler/Sharding/Box.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Alpa/Box.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/TypeSwitch.h"

@@ -373,7 +373,7 @@ class Problem:
             raise SolverError(str(error), where=self.name) from None
 
     def as_ilp(self) -> Any:
-        """The problem as an integer linear program (compiler/Solver/Ilp.h)."""
+        """The problem as an integer linear program (compiler/Solver/Backends/Ilp.h)."""
         try:
             return _native().Ilp(self._handle)
         except _native().CompilerError as error:

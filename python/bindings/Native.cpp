@@ -12,8 +12,8 @@
 #include "compiler/Import/Signature.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
-#include "compiler/Sharding/Methods.h"
-#include "compiler/Stage/PipelineMethods.h"
+#include "compiler/Sharding/Methods/Methods.h"
+#include "compiler/Stage/Search/PipelineMethods.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/BuiltinOps.h"

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
-#include "compiler/Solver/Backends.h"
-#include "compiler/Solver/Ilp.h"
+#include "compiler/Solver/Backends/Backends.h"
+#include "compiler/Solver/Backends/Ilp.h"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -6,7 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Sharding/Reshard.h"
+#include "compiler/Sharding/Problem/Reshard.h"
 #include "test/Check.h"
 
 #include "llvm/ADT/STLExtras.h"

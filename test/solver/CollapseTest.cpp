@@ -1,7 +1,7 @@
 //===- CollapseTest.cpp - prints what a collapse leaves of a problem ------===//
 
-#include "compiler/Solver/Collapse.h"
-#include "compiler/Solver/Moments.h"
+#include "compiler/Solver/Model/TimePoints.h"
+#include "compiler/Solver/Presolve/Presolve.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/CommandLine.h"

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/PipelineTime.h"
-#include "compiler/Stage/StageDp.h"
+#include "compiler/Stage/Search/PipelineTime.h"
+#include "compiler/Stage/Search/StageDp.h"
 
 #include "test/Check.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/Placement.h"
+#include "compiler/Stage/Search/Placement.h"
 
 #include "test/Check.h"
 

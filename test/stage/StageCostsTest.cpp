@@ -8,9 +8,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Registration.h"
-#include "compiler/Stage/StageSearch.h"
-#include "compiler/Stage/StageShape.h"
-#include "compiler/Stage/StepLayers.h"
+#include "compiler/Stage/Layers/StageShape.h"
+#include "compiler/Stage/Layers/StepLayers.h"
+#include "compiler/Stage/Search/StageSearch.h"
 #include "test/Check.h"
 
 #include "mlir/IR/BuiltinOps.h"

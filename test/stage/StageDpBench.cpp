@@ -7,7 +7,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/StageDp.h"
+#include "compiler/Stage/Search/StageDp.h"
 
 #include "llvm/Support/Format.h"
 #include "llvm/Support/raw_ostream.h"

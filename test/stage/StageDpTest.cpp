@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/StageDp.h"
-#include "compiler/Stage/DeviceStates.h"
-#include "compiler/Stage/Placement.h"
-#include "compiler/Stage/StageMisfit.h"
+#include "compiler/Stage/Search/StageDp.h"
+#include "compiler/Stage/Search/DeviceStates.h"
+#include "compiler/Stage/Search/Placement.h"
+#include "compiler/Stage/Search/StageInfeasibility.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"

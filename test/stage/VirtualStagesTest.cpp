@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/VirtualStages.h"
+#include "compiler/Stage/Search/VirtualStages.h"
 
 #include "test/Check.h"
 

@@ -1,0 +1,395 @@
+//===- Explain.cpp - why a stage is split as it is ------------------------===//
+
+#include "compiler/Sharding/Explain/Explain.h"
+
+#include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Sharding/Explain/ExplainNames.h"
+#include "compiler/Sharding/Problem/ProblemBuilder.h"
+#include "compiler/Sharding/Problem/Reshard.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace alpa;
+using namespace mlir;
+
+namespace {
+
+class Explainer {
+public:
+  Explainer(const ProblemBuilder &builder, const CostModel &model, llvm::ArrayRef<unsigned> choices)
+      : builder(builder), model(model), choices(choices), problem(builder.getProblem()) {
+    for (const OpPart &part : builder.getParts())
+      if (part.leads && part.node >= 0)
+        leaders[part.node] = &part;
+  }
+
+  Explanation run() {
+    addOps();
+    addMoves();
+    addHeldPrices();
+    addDecisions();
+    addRunnersUp();
+    explanation.objective = objectiveOf(choices);
+    explanation.fixedPicoseconds = builder.fixedPicoseconds();
+    return std::move(explanation);
+  }
+
+private:
+  void addOps();
+  void addMoves();
+  void addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
+               Operation *user);
+  void addSum(const ValueInfo &sum);
+  void addHeldPrices();
+  void addDecisions();
+  void addRunnersUp();
+  void addTraffic(Collective collective, int axis, int64_t count, double bytes,
+                  int64_t picoseconds);
+  CostSum objectiveOf(llvm::ArrayRef<unsigned> assignment) const;
+  std::string specsOf(const OpInfo &info, const Strategy &strategy) const;
+  std::string textOf(Value value, PackedSpec spec) const {
+    return spec.unpack(shapeOf(value).size(), builder.getMeshShape().size()).str();
+  }
+
+  const ProblemBuilder &builder;
+  const CostModel &model;
+  llvm::ArrayRef<unsigned> choices;
+  const Problem &problem;
+  llvm::DenseMap<int, const OpPart *> leaders; // By the node that decides about them.
+  Explanation explanation;
+  llvm::DenseMap<Operation *, size_t> rowOf;
+};
+
+} // namespace
+
+std::string Explainer::specsOf(const OpInfo &info, const Strategy &strategy) const {
+  RuleProjection projection(info.rule, builder.getMeshShape());
+  std::string text = "(";
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getOperands(), info.rule.operands))
+    text += (i ? ", " : "") + textOf(value, projection.toSpec(tensor, strategy.axes));
+  text += ") -> ";
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule.results)) {
+    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+    text += (i ? ", " : "") + textOf(value, i == 0 ? scatteredSpec(spec, strategy) : spec);
+  }
+  return text;
+}
+
+void Explainer::addTraffic(Collective collective, int axis, int64_t count, double bytes,
+                           int64_t picoseconds) {
+  auto found = llvm::find_if(explanation.traffic, [&](const ExplainedTraffic &traffic) {
+    return traffic.collective == collective && traffic.axis == axis;
+  });
+  if (found == explanation.traffic.end()) {
+    explanation.traffic.push_back({collective, axis, 0, 0, 0});
+    found = std::prev(explanation.traffic.end());
+  }
+  found->count += count;
+  found->bytes += bytes;
+  found->picoseconds += picoseconds;
+  explanation.communicationPicoseconds += picoseconds;
+}
+
+void Explainer::addOps() {
+  for (const OpPart &part : builder.getParts()) {
+    const OpInfo &info = builder.getOps()[part.op];
+    RuleProjection projection(info.rule, builder.getMeshShape());
+    Strategy strategy = builder.strategyOf(part, projection, choices);
+    int64_t times = builder.weight(info.phase);
+    ExplainedOp row;
+    row.computePicoseconds = times * builder.picoseconds(info, projection, strategy);
+    llvm::SmallVector<CollectiveUse> uses;
+    if (!info.rule.work.empty())
+      uses = bodyUses(info.rule, strategy.axes, projection, model);
+    else if (row.computePicoseconds > 0)
+      for (unsigned result = 0; result < info.results.size(); ++result)
+        llvm::append_range(uses, reductionUses(info.rule, result, strategy,
+                                               builder.getValues()[info.results[result]].bytes,
+                                               projection, model));
+    for (const CollectiveUse &use : uses) {
+      int64_t picoseconds = times * toPicoseconds(use.seconds);
+      row.communicationPicoseconds += picoseconds;
+      row.computePicoseconds -= picoseconds;
+      addTraffic(use.collective, static_cast<int>(use.axis),
+                 times * static_cast<int64_t>(use.times),
+                 static_cast<double>(times) * use.times * use.bytes, picoseconds);
+    }
+    explanation.computePicoseconds += row.computePicoseconds;
+    row.name = nameOf(Value(), info.op);
+    row.where = whereIs(Value(), info.op);
+    row.phase = phaseName(info.phase);
+    row.layer = layerOf(info.op);
+    row.specs = specsOf(info, strategy);
+    row.decision = part.node;
+    rowOf[info.op] = explanation.ops.size();
+    explanation.ops.push_back(std::move(row));
+  }
+}
+
+void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
+                        Operation *user) {
+  if (from == to)
+    return;
+  llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
+  size_t rank = shapeOf(value.value).size();
+  ShardingSpec held = from.unpack(rank, meshShape.size());
+  auto steps = builder.reshardsOf(value).path(held, to.unpack(rank, meshShape.size()));
+  if (!steps)
+    return; // Of forbidden cost: no solution has it.
+  int64_t times = builder.weight(phase), sum = 0;
+  for (const ReshardStep &step : *steps) {
+    double localBytes = value.bytes / static_cast<double>(held.numPieces(meshShape));
+    held = step.spec;
+    if (step.kind == ReshardKind::Slice)
+      continue;
+    int64_t picoseconds = times * step.picoseconds;
+    sum += picoseconds;
+    double bytes = static_cast<double>(times) * localBytes;
+    switch (step.kind) {
+    case ReshardKind::AllGather:
+      addTraffic(Collective::AllGather, static_cast<int>(step.axis), times,
+                 bytes * static_cast<double>(meshShape[step.axis]), picoseconds);
+      break;
+    case ReshardKind::AllToAll:
+      addTraffic(Collective::AllToAll, static_cast<int>(step.axis), times, bytes, picoseconds);
+      break;
+    default:
+      addTraffic(Collective::Permute, -1, times, bytes, picoseconds);
+    }
+  }
+  // A move belongs to the op that asked for it, else to the one that made the value.
+  Operation *owner = user ? user : value.value.getDefiningOp();
+  auto row = rowOf.find(owner);
+  if (owner && row != rowOf.end()) {
+    explanation.ops[row->second].communicationPicoseconds += sum;
+    return;
+  }
+  ExplainedOp added;
+  added.name = nameOf(value.value, user);
+  added.where = whereIs(user ? Value() : value.value, user);
+  added.phase = phaseName(phase);
+  added.layer = owner ? layerOf(owner) : layerOf(value.value);
+  added.specs = textOf(value.value, from) + " -> " + textOf(value.value, to);
+  added.communicationPicoseconds = sum;
+  added.decision = value.node;
+  explanation.ops.push_back(std::move(added));
+}
+
+/// The sum of terms that waited for the update.
+void Explainer::addSum(const ValueInfo &sum) {
+  SumCompletion completion = builder.completionOf(sum, choices);
+  if (completion.picoseconds == 0)
+    return;
+  PackedSpec terms = builder.specOf(builder.getValues()[sum.sumOf], choices);
+  int64_t picoseconds = 0;
+  for (const CollectiveUse &use : completion.uses) {
+    addTraffic(use.collective, static_cast<int>(use.axis), 1, use.bytes,
+               toPicoseconds(use.seconds));
+    picoseconds += toPicoseconds(use.seconds);
+  }
+  if (!completion.uses.empty()) {
+    ExplainedOp row;
+    row.name = nameOf(sum.value, nullptr);
+    row.where = whereIs(sum.value, nullptr);
+    row.phase = phaseName(OpPhase::Update);
+    row.layer = layerOf(sum.value);
+    row.specs = textOf(sum.value, terms) + " -> " + textOf(sum.value, completion.summed);
+    row.communicationPicoseconds = picoseconds;
+    row.decision = sum.node;
+    explanation.ops.push_back(std::move(row));
+  }
+  addMove(sum, completion.summed, builder.specOf(sum, choices), OpPhase::Update, nullptr);
+}
+
+void Explainer::addMoves() {
+  for (const ValueInfo &value : builder.getValues())
+    if (value.sumOf >= 0)
+      addSum(value);
+  for (const Demand &demand : builder.getDemands()) {
+    if (!demand.charged)
+      continue;
+    const ValueInfo &value = builder.getValues()[demand.value];
+    addMove(value, builder.specOf(value, choices),
+            builder.specOf(demand.node, demand.table, choices), demand.phase, demand.user);
+  }
+  for (const ValueInfo &value : builder.getValues())
+    if (value.isMoved && value.madeNode >= 0)
+      addMove(value, builder.specOf(value.madeNode, value.madeTable, choices),
+              builder.specOf(value, choices), opPhaseOf(value.value.getDefiningOp()), nullptr);
+}
+
+void Explainer::addHeldPrices() {
+  for (auto [node, choice] : llvm::zip_equal(builder.getNodes(), choices))
+    if (!node.heldPrices.empty())
+      explanation.heldPicoseconds += node.heldPrices[choice];
+}
+
+void Explainer::addDecisions() {
+  // The table of the value that a node without an op of its own decides about.
+  llvm::DenseMap<int, const ValueInfo *> valueOf;
+  for (const ValueInfo &value : builder.getValues())
+    if (value.node >= 0 && builder.getNodes()[value.node].value == value.value)
+      valueOf[value.node] = &value;
+  for (auto [index, node, choice] : llvm::enumerate(builder.getNodes(), choices)) {
+    ExplainedDecision row;
+    const OpPart *part = leaders.lookup(static_cast<int>(index));
+    Operation *op = part ? builder.getOps()[part->op].op : nullptr;
+    row.name = nameOf(node.value, op);
+    row.where = whereIs(op ? Value() : node.value, op);
+    if (Operation *maker = op ? op : node.value.getDefiningOp())
+      row.phase = phaseName(opPhaseOf(maker));
+    row.layer = op ? layerOf(op) : layerOf(node.value);
+    row.types = op ? typesText(op) : typeText(node.value.getType());
+    if (op)
+      for (Value operand : op->getOperands())
+        row.reads.push_back(argumentOf(operand));
+    row.choices = node.numChoices();
+    row.picoseconds = problem.nodes[index].costs[choice];
+    if (part)
+      row.chosen = specsOf(builder.getOps()[part->op], node.strategies[choice]);
+    else if (const ValueInfo *value = valueOf.lookup(static_cast<int>(index)))
+      row.chosen = textOf(value->value, builder.specOf(*value, choices));
+    explanation.decisions.push_back(std::move(row));
+  }
+}
+
+CostSum Explainer::objectiveOf(llvm::ArrayRef<unsigned> assignment) const {
+  CostSum sum = 0;
+  for (auto [node, choice] : llvm::zip_equal(problem.nodes, assignment))
+    sum += node.costs[choice];
+  for (const ProblemEdge &edge : problem.edges)
+    sum += edge.costs[assignment[edge.a] * problem.nodes[edge.b].costs.size() + assignment[edge.b]];
+  return sum;
+}
+
+/// Looks at every other choice of a node with every neighbour at its best for it
+/// alone; the best of these is then made a plan: neighbours are set one after
+/// another, each against all that is set, and that plan's true cost counts.
+void Explainer::addRunnersUp() {
+  size_t count = problem.nodes.size();
+  std::vector<llvm::SmallVector<unsigned>> edgesOf(count);
+  for (auto [index, edge] : llvm::enumerate(problem.edges)) {
+    edgesOf[edge.a].push_back(index);
+    edgesOf[edge.b].push_back(index);
+  }
+  auto costOf = [&](const ProblemEdge &edge, unsigned node, unsigned choice, unsigned other) {
+    size_t columns = problem.nodes[edge.b].costs.size();
+    return edge.a == node ? edge.costs[choice * columns + other]
+                          : edge.costs[other * columns + choice];
+  };
+  auto neighbour = [](const ProblemEdge &edge, unsigned node) {
+    return edge.a == node ? edge.b : edge.a;
+  };
+  std::vector<unsigned> plan(choices.begin(), choices.end());
+  // A node's costs by choice, against what `plan` has around it.
+  auto conditional = [&](unsigned node) {
+    std::vector<CostSum> costs(problem.nodes[node].costs.begin(), problem.nodes[node].costs.end());
+    for (unsigned index : edgesOf[node]) {
+      const ProblemEdge &edge = problem.edges[index];
+      for (unsigned choice = 0; choice < costs.size(); ++choice)
+        costs[choice] += costOf(edge, node, choice, plan[neighbour(edge, node)]);
+    }
+    return costs;
+  };
+  std::vector<std::vector<CostSum>> settled(count);
+  for (unsigned node = 0; node < count; ++node)
+    settled[node] = conditional(node);
+  CostSum objective = objectiveOf(choices);
+  for (unsigned node = 0; node < count; ++node) {
+    ExplainedDecision &row = explanation.decisions[node];
+    if (row.choices < 2)
+      continue;
+    CostSum best = 0;
+    int bestChoice = -1;
+    for (unsigned choice = 0; choice < row.choices; ++choice) {
+      if (choice == choices[node] || problem.nodes[node].costs[choice] >= kForbiddenCost)
+        continue;
+      CostSum cost = problem.nodes[node].costs[choice];
+      for (unsigned index : edgesOf[node]) {
+        const ProblemEdge &edge = problem.edges[index];
+        unsigned other = neighbour(edge, node);
+        CostSum least = 0;
+        for (unsigned j = 0; j < settled[other].size(); ++j) {
+          CostSum here = settled[other][j] - costOf(edge, node, choices[node], j) +
+                         costOf(edge, node, choice, j);
+          if (j == 0 || here < least)
+            least = here;
+        }
+        cost += least - settled[other][choices[other]];
+      }
+      if (bestChoice < 0 || cost < best) {
+        best = cost;
+        bestChoice = static_cast<int>(choice);
+      }
+    }
+    if (bestChoice < 0)
+      continue;
+    plan[node] = bestChoice;
+    CostSum change = settled[node][bestChoice] - settled[node][choices[node]];
+    llvm::SmallVector<unsigned> moved;
+    for (unsigned index : edgesOf[node]) {
+      unsigned other = neighbour(problem.edges[index], node);
+      std::vector<CostSum> costs = conditional(other);
+      auto least = llvm::min_element(costs);
+      if (*least >= costs[plan[other]])
+        continue;
+      change += *least - costs[plan[other]];
+      plan[other] = least - costs.begin();
+      moved.push_back(other);
+    }
+    if (objective + change < kForbiddenCost) {
+      row.runnerUpObjective = objective + change;
+      const NodeInfo &info = builder.getNodes()[node];
+      Operation *op = info.value.getDefiningOp();
+      if (!info.strategies.empty() && op) {
+        if (const OpPart *part = leaders.lookup(static_cast<int>(node)))
+          row.runnerUp = specsOf(builder.getOps()[part->op], info.strategies[bestChoice]);
+      } else if (int index = builder.find(info.value); index >= 0) {
+        const ValueInfo &value = builder.getValues()[index];
+        if (value.node == static_cast<int>(node))
+          row.runnerUp = textOf(value.value, builder.specOf(value, plan));
+      }
+    }
+    plan[node] = choices[node];
+    for (unsigned other : moved)
+      plan[other] = choices[other];
+  }
+}
+
+Strategy ProblemBuilder::strategyOf(const OpPart &part, const RuleProjection &projection,
+                                    llvm::ArrayRef<unsigned> choices) const {
+  if (part.leads)
+    return part.node < 0 ? Strategy() : nodes[part.node].strategies[choices[part.node]];
+  PackedSpec spec =
+      part.node < 0 ? tables[part.table].specs[0] : specOf(part.node, part.table, choices);
+  return strategyFor(ops[part.op], projection, part.tensor, spec);
+}
+
+TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
+  return reshards.of(shapeOf(value.value), value.bytes);
+}
+
+int64_t ProblemBuilder::fixedPicoseconds() const {
+  int64_t sum = 0;
+  for (unsigned phase = 0; phase < kNumPhases; ++phase)
+    sum += weight(static_cast<OpPhase>(phase)) * fixedCosts[phase];
+  return sum;
+}
+
+llvm::Expected<Explanation> alpa::explainIntraOp(const StageView &stage, const CostModel &model,
+                                                 const IntraOpOptions &options,
+                                                 llvm::ArrayRef<unsigned> choices) {
+  ProblemBuilder builder(stage, model, options);
+  if (llvm::Error error = builder.build())
+    return error;
+  const std::vector<NodeInfo> &nodes = builder.getNodes();
+  if (choices.size() != nodes.size())
+    return llvm::createStringError("the problem has %zu nodes, but there are %zu choices",
+                                   nodes.size(), choices.size());
+  for (auto [node, choice] : llvm::zip_equal(nodes, choices))
+    if (choice >= node.numChoices())
+      return llvm::createStringError("%s has %zu choices, but choice %u is to be explained",
+                                     node.name.c_str(), node.numChoices(), choice);
+  return Explainer(builder, model, choices).run();
+}

@@ -1,0 +1,71 @@
+//===- Explain.h - why a stage is split as it is -----------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H
+#define ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H
+
+#include "compiler/Sharding/Problem/IntraOp.h"
+#include "compiler/Sharding/Problem/Strategies.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "llvm/Support/raw_ostream.h"
+#include <optional>
+
+namespace alpa {
+
+/// What one op, or the move of one value, costs in a step, micro-batches included.
+struct ExplainedOp {
+  std::optional<int64_t> layer;
+  std::string name;  // "stablehlo.dot_general", or "argument" for an input that moves.
+  std::string where; // JAX's name for it, or of the argument.
+  std::string phase;
+  std::string specs; // "([S0, R], [R, R]) -> [S0, R]"
+  int64_t computePicoseconds = 0;
+  int64_t communicationPicoseconds = 0; // Sums, and operands moved to where it wants them.
+  int decision = -1;                    // That it follows, if any.
+};
+
+/// A node of the problem.
+struct ExplainedDecision {
+  std::optional<int64_t> layer; // Of the op; of an argument the first that uses it.
+  std::string name, where, phase;
+  std::string chosen;
+  std::string types;              // "(8x64xf32, 64x64xf32) -> 8x64xf32", as `chosen` has specs.
+  std::vector<std::string> reads; // For each operand of an op the argument that it is, or nothing.
+  int64_t picoseconds = 0;        // Of the choice, with what follows it, without moves to others.
+  unsigned choices = 0;
+  /// The best plan found with another choice here, the decisions beside it
+  /// re-optimized in turn and all others as they are; memory is left out of it.
+  std::string runnerUp; // Empty if there is no other choice.
+  CostSum runnerUpObjective = 0;
+};
+
+/// All runs of one collective along one mesh axis.
+struct ExplainedTraffic {
+  Collective collective = Collective::AllReduce;
+  int axis = -1; // A permute may cross several.
+  int64_t count = 0;
+  double bytes = 0; // Full buffers on one device, as the cost model counts them.
+  int64_t picoseconds = 0;
+};
+
+struct Explanation {
+  std::vector<ExplainedOp> ops; // Those that cost anything.
+  std::vector<ExplainedDecision> decisions;
+  std::vector<ExplainedTraffic> traffic;
+  int64_t computePicoseconds = 0;
+  int64_t communicationPicoseconds = 0;
+  int64_t heldPicoseconds = 0;  // The nominal price on held bytes.
+  CostSum objective = 0;        // The problem's, for these choices.
+  int64_t fixedPicoseconds = 0; // What no choice changes: part of the step, not of the objective.
+
+  void print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t most) const;
+  mlir::DictionaryAttr toAttribute(mlir::MLIRContext *context) const;
+};
+
+/// Takes a solution apart. `choices` are those of buildIntraOpProblem's nodes.
+llvm::Expected<Explanation> explainIntraOp(const StageView &stage, const CostModel &model,
+                                           const IntraOpOptions &options,
+                                           llvm::ArrayRef<unsigned> choices);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H

@@ -1,0 +1,103 @@
+//===- IntraOp.h - the best way to split a stage on one mesh -----*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_SHARDING_PROBLEM_INTRAOP_H
+#define ALPA_COMPILER_SHARDING_PROBLEM_INTRAOP_H
+
+#include "compiler/CostModel/CostModel.h"
+#include "compiler/Solver/Solve.h"
+#include "dialects/Alpa/ShardingSpec.h"
+#include "mlir/IR/Value.h"
+#include "llvm/ADT/DenseMap.h"
+#include <array>
+#include <functional>
+
+namespace alpa {
+
+/// Top-level ops of one function, in program order, that run on one mesh.
+/// Values defined outside (arguments, other stages' ops) are its inputs.
+struct StageView {
+  llvm::SmallVector<mlir::Operation *> ops;
+};
+
+/// A part of all plans, for methods that look at that part only and for what a
+/// user has decided. The solver fills in the rest.
+struct PlanFilter {
+  /// Values (inputs and results of ops) that are held in one given way. An op
+  /// that would make its result otherwise has it moved there at once.
+  llvm::DenseMap<mlir::Value, ShardingSpec> pinned;
+  /// Whether a value may be held so; null for yes. Asked for inputs, for results,
+  /// and for each of their even specs.
+  std::function<bool(mlir::Value, const ShardingSpec &)> allowsSpec;
+  /// Whether an op that leads (see ProblemBuilder.h) may take its operands and make
+  /// its results so; null for yes. All-reduced and scattered results differ in
+  /// `results` alone.
+  std::function<bool(mlir::Operation *, llvm::ArrayRef<ShardingSpec> operands,
+                     llvm::ArrayRef<ShardingSpec> results)>
+      allowsStrategy;
+};
+
+struct IntraOpOptions {
+  int64_t numMicroBatches = 1; // Update ops run once, the rest once each.
+  double timeLimitSeconds = 60.0;
+  /// Memory one device may use for this stage: state, the activations of
+  /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
+  std::optional<int64_t> memoryLimitBytes;
+  int64_t microBatchesInFlight = 1;
+  /// Where memory is a limit: how far the cost may be above the bound, as a part
+  /// of it. Without, plans are proven best.
+  double acceptableGap = 9e-3;
+  /// Whether to find out, where nothing fits, what would and what takes the room.
+  bool explainsInfeasible = false;
+  PlanFilter filter;
+};
+
+struct IntraOpResult {
+  /// Every result of every op of the stage, and every input.
+  llvm::DenseMap<mlir::Value, ShardingSpec> specs;
+  /// Operands (op, number) that the op wants otherwise than `specs` has them. What a
+  /// body uses from outside is numbered on, in the order of ShardingRule::captures.
+  llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
+  /// For a value that `specs` has as terms of a sum and that the update reads: how
+  /// the sum is held when it is taken.
+  llvm::DenseMap<mlir::Value, ShardingSpec> sumSpecs;
+  /// How `user` finds a value before it moves it; null if the value is not known.
+  const ShardingSpec *heldFor(mlir::Operation *user, mlir::Value value) const;
+  /// With status infeasible only `solution` and `choices` are set.
+  double forwardSeconds = 0;  // One micro-batch.
+  double backwardSeconds = 0; // One micro-batch.
+  double barrierSeconds = 0;  // Once a step.
+  double updateSeconds = 0;   // Once a step.
+  /// Of `backwardSeconds`, and per device, where the backward phase is split
+  /// (BackwardParts.h): its weight part, and what waits for that.
+  double backwardWeightSeconds = 0;
+  int64_t waitingBytes = 0;
+  /// Per device: what is always held (parameters, optimizer state, gradients that
+  /// are summed over micro-batches), what each micro-batch in flight keeps for the
+  /// backward pass, and what else the fullest moment holds.
+  int64_t stateBytes = 0;
+  int64_t activationBytes = 0;
+  int64_t temporaryBytes = 0;
+  /// Of each phase: what its function holds besides arguments and results.
+  std::array<int64_t, 4> scratchBytes = {}; // In the order of OpPhase.
+  Solution solution;
+  unsigned choices = 0;
+  double buildSeconds = 0; // To state the problem; `solution` has those to solve it.
+};
+
+/// The optimization problem of a stage on a mesh, for tools and tests.
+llvm::Expected<Problem> buildIntraOpProblem(const StageView &stage, const CostModel &model,
+                                            const IntraOpOptions &options);
+/// Builds, solves, and reads the answer back. An op without a rule is an error
+/// that names the op and its location.
+llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const CostModel &model,
+                                           const IntraOpOptions &options);
+
+/// Reads choices of the problem of buildIntraOpProblem back. An error if they are
+/// none of its solutions.
+llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const CostModel &model,
+                                           const IntraOpOptions &options,
+                                           llvm::ArrayRef<unsigned> choices);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_PROBLEM_INTRAOP_H

@@ -1,0 +1,66 @@
+//===- Liveness.h - when a stage's values take up memory ---------*- C++ -*-===//
+//
+// The liveness order numbers the stage's ops: those of the forward phase, then the
+// barrier, backward, then update, as each phase becomes a function of its own; the
+// first three in program order, update result by result. Arguments of a function stay
+// until it returns:
+//
+//   state         parameters, optimizer state, gradients that are summed over
+//                 micro-batches, and results of the step that are there before the
+//                 update (one for each micro-batch if they are joined): always
+//   activations   from forward to backward: for all micro-batches in flight,
+//                 throughout forward and backward
+//   joined        sums for the barrier: until it is over; what it makes for backward:
+//                 from there to the end of backward; counted as temporaries
+//   temporaries   results of a function that are no activations: as long as it
+//                 runs. Others: from the op that makes them to the last one that
+//                 reads them
+//
+// A function's results have their buffers before it runs, as XLA gives them (it may
+// put smaller values there meanwhile; that is not counted on). What a stage sends
+// keeps its buffer until the receiver takes it, while the sender goes on.
+//
+// Terms of a sum that waits for the update are summed over micro-batches as they
+// are; the sum itself lives while the update reads it.
+//
+// The next value of a state argument is written into the argument's own space,
+// unless an op still reads the argument then, or the two are split differently.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_PROBLEM_LIVENESS_H
+#define ALPA_COMPILER_SHARDING_PROBLEM_LIVENESS_H
+
+#include "compiler/Sharding/Problem/ProblemBuilder.h"
+
+namespace alpa {
+
+enum class Lifetime : uint8_t { Temporary, Activation, State };
+
+/// Bytes of a value, so many times, for a stretch of the liveness order.
+struct LiveItem {
+  unsigned value = 0;
+  Lifetime lifetime = Lifetime::Temporary;
+  int64_t copies = 1;
+  Interval life;
+  /// A state argument whose space is used if both follow one node and are split
+  /// alike; or -1.
+  int replaces = -1;
+  /// Neither argument nor result of the function in which it lives.
+  bool isInner = false;
+};
+
+struct Liveness {
+  std::vector<unsigned> order; // The op of each time, as an index of the builder's ops.
+  std::array<int64_t, kNumPhases> phaseEnd = {};
+  std::vector<LiveItem> items;
+  int64_t microBatchesInFlight = 1;
+
+  int64_t end() const { return std::max<int64_t>(1, order.size()); }
+};
+
+Liveness computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_PROBLEM_LIVENESS_H

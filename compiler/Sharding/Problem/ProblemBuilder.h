@@ -1,0 +1,254 @@
+//===- ProblemBuilder.h - a stage as an optimization problem -----*- C++ -*-===//
+//
+// Ops that split work in ways of their own (dots, convolutions, gathers, and
+// inputs) are nodes. Every other op follows its deepest operand: its specs are a
+// function of that operand's node's choice, worked out once per distinct spec.
+// Three kinds of values have no node to follow yet and are settled by those who
+// use them:
+//   Free  made of constants alone: made anew wherever it is used, at no cost
+//   View  a broadcast to more elements: its operand is what is resharded
+//   Lazy  anything made only of Free, View or replicated values: takes the spec
+//         that its first user asks for
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
+#define ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
+
+#include "compiler/Sharding/Problem/DeferredSum.h"
+#include "compiler/Sharding/Problem/IntraOp.h"
+#include "compiler/Sharding/Problem/Reshard.h"
+#include "compiler/Sharding/Problem/Strategies.h"
+#include "llvm/ADT/DenseSet.h"
+#include <map>
+
+namespace alpa {
+
+/// In the order in which a step runs them. The barrier runs once, between the forward
+/// runs of all micro-batches and their backward runs.
+enum class OpPhase : uint8_t { Forward, Barrier, Backward, Update };
+inline constexpr unsigned kNumPhases = 4;
+OpPhase opPhaseOf(mlir::Operation *op);
+inline bool runsOnce(OpPhase phase) {
+  return phase == OpPhase::Barrier || phase == OpPhase::Update;
+}
+
+/// A spec per choice of a node, as distinct specs and an index per choice.
+struct SpecTable {
+  llvm::SmallVector<PackedSpec> specs;
+  std::vector<uint16_t> index;
+};
+
+enum class ValueKind : uint8_t { Settled, Free, View, Lazy };
+
+/// `node` is -1 for a value that is replicated whatever is chosen.
+struct ValueInfo {
+  mlir::Value value;
+  ValueKind kind = ValueKind::Settled;
+  int node = -1;
+  unsigned table = 0;
+  unsigned depth = 0;
+  double bytes = 0;
+  // How the op makes it, where a filter has it held otherwise at once.
+  int madeNode = -1;
+  unsigned madeTable = 0;
+  bool isMoved = false;
+  /// The value, held as terms of a sum, of which this is the sum as the update reads
+  /// it: another entry of the same value; or -1.
+  int sumOf = -1;
+  /// Terms that an op makes which leads, or that links pass on from one: worth a
+  /// choice of how their sum is held.
+  bool isLed = false;
+  bool isInput = false;
+  bool isAsked = false;     // Some user has said how it wants this Free or View value.
+  bool materialized = true; // False if its users compute it on the fly.
+  /// Values in memory that whoever computes it reads: itself if materialized.
+  llvm::SmallVector<unsigned, 2> reads;
+};
+
+struct OpInfo {
+  mlir::Operation *op = nullptr;
+  OpPhase phase = OpPhase::Forward;
+  ShardingRule rule;
+  double flops = 0;
+  bool fusible = false;
+  llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
+  int link = -1;                                 // Operand whose terms it passes on, or -1.
+  llvm::SmallVector<unsigned> operands, results; // Indices of values.
+};
+
+struct NodeInfo {
+  std::string name;
+  mlir::Value value;                                  // Result 0 of the leading op, or the input.
+  std::array<std::vector<int64_t>, kNumPhases> costs; // Picoseconds, once.
+  std::vector<Strategy> strategies;                   // Of a leading op, one per choice.
+  std::vector<int64_t> heldPrices;                    // Nominal; part of the costs.
+  size_t numChoices() const { return costs[0].size(); }
+};
+
+/// `user` wants operand `operand` with the spec of `table` at its node's choice.
+struct Demand {
+  unsigned value = 0;
+  mlir::Operation *user = nullptr;
+  unsigned operand = 0;
+  int node = -1;
+  unsigned table = 0;
+  OpPhase phase = OpPhase::Forward;
+  bool charged = false; // A second demand like it costs nothing more.
+};
+
+/// How an op that costs anything follows a node: `tensor`, an operand or result of
+/// its rule, has the specs of `table`. A leading op has its node's strategies.
+struct OpPart {
+  unsigned op = 0;
+  int node = -1;
+  unsigned table = 0;
+  bool leads = false;
+  TensorFactors tensor;
+};
+
+/// A state argument and the value of the stage that replaces it.
+struct CarriedValue {
+  unsigned argument = 0;
+  unsigned value = 0;
+};
+
+class ProblemBuilder {
+public:
+  ProblemBuilder(const StageView &stage, const CostModel &model, const IntraOpOptions &options)
+      : stage(stage), model(model), options(options), meshShape(model.getMesh().shape) {}
+
+  llvm::Error build();
+  /// The problem without memory, once built. Its matrices are large; copy it only
+  /// to change it.
+  const Problem &getProblem() const { return problem; }
+
+  /// Index of a value of the stage, or -1.
+  int find(mlir::Value value) const;
+  PackedSpec specOf(const ValueInfo &info, llvm::ArrayRef<unsigned> choices) const;
+  PackedSpec specOf(int node, unsigned table, llvm::ArrayRef<unsigned> choices) const;
+  /// Seconds of one run of each phase under a choice per node.
+  std::array<double, kNumPhases> phaseSeconds(llvm::ArrayRef<unsigned> choices) const;
+
+  llvm::ArrayRef<int64_t> getMeshShape() const { return meshShape; }
+  const std::vector<OpInfo> &getOps() const { return ops; }
+  const std::vector<ValueInfo> &getValues() const { return values; }
+  const std::vector<SpecTable> &getTables() const { return tables; }
+  const std::vector<NodeInfo> &getNodes() const { return nodes; }
+  const std::vector<Demand> &getDemands() const { return demands; }
+  const std::vector<CarriedValue> &getCarried() const { return carried; }
+  bool isInStage(mlir::Operation *op) const { return opIndex.count(op); }
+
+  /// For explanations: the parts of the costs above.
+  const std::vector<OpPart> &getParts() const { return parts; }
+  Strategy strategyOf(const OpPart &part, const RuleProjection &projection,
+                      llvm::ArrayRef<unsigned> choices) const;
+  int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
+                      const Strategy &strategy) const;
+  TensorReshards &reshardsOf(const ValueInfo &value) const;
+  /// How the terms of a value with `sumOf` become what the update reads.
+  SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
+  /// How often the ops of a phase run in a step.
+  int64_t weight(OpPhase phase) const { return runsOnce(phase) ? 1 : options.numMicroBatches; }
+  int64_t fixedPicoseconds() const;
+
+private:
+  bool isComputedInUsers(const OpInfo &info) const;
+  void findReads(const OpInfo &info);
+  bool isAlias(const OpInfo &info) const;
+
+  struct Pending {
+    unsigned value;
+    mlir::Operation *user;
+    unsigned operand;
+    int node;
+    unsigned table;
+    OpPhase phase;
+  };
+
+  llvm::Error collectOps();
+  void addNodesToProblem();
+  llvm::Error collectPins();
+  llvm::Error checkType(mlir::Operation *op, mlir::Type type) const;
+  unsigned addValue(mlir::Value value);
+  /// A value of the stage, or an input, which gets a node of its own.
+  unsigned valueOf(mlir::Value value);
+  /// The same as an op of that phase reads it: the update reads completed sums.
+  unsigned valueFor(OpPhase phase, mlir::Value value);
+  unsigned addTable(const std::vector<uint32_t> &codes);
+  /// The table whose entry at each choice is `specs` at `base`'s entry.
+  unsigned deriveTable(unsigned base, llvm::ArrayRef<PackedSpec> specs);
+  int addNode(mlir::Value value, size_t numChoices);
+
+  void visit(const OpInfo &info);
+  void forward(const OpInfo &info);
+  /// Gives the value a node that chooses among all its specs.
+  void setAnySpec(unsigned value);
+  void lead(const OpInfo &info);
+  /// Makes the op follow `node`: `tensor`, an operand or result of its rule, has
+  /// the specs of `table`. A second request for a View only passes on demands.
+  void settle(const OpInfo &info, const TensorFactors &tensor, int node, unsigned table,
+              bool isFirst, OpPhase phase);
+  /// What an op does that has `tensor` as `spec`.
+  Strategy strategyFor(const OpInfo &info, const RuleProjection &projection,
+                       const TensorFactors &tensor, PackedSpec spec) const;
+  /// Puts off the sums that can wait, if the op's result does.
+  void deferSums(const OpInfo &info, Strategy &strategy) const;
+  /// Adds the sum of a value that the update reads, if it is held as terms.
+  void addSum(unsigned value);
+  SumCompletion completion(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
+  /// Works off `pending`; no recursion, chains of values can be long.
+  void demand();
+  void charge(const Pending &request);
+  void setSettled(unsigned value, int node, unsigned table);
+  void moveAtOnce(const ValueInfo &value);
+  /// Whether the filter lets the value be held so.
+  bool isAllowed(mlir::Value value, PackedSpec spec) const;
+  bool isAllowed(const OpInfo &info, const RuleProjection &projection,
+                 const Strategy &strategy) const;
+  /// The value's specs that are even, keep random keys whole and pass the filter.
+  std::vector<uint32_t> possibleSpecs(mlir::Value value);
+  void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
+               llvm::ArrayRef<int64_t> matrix, int64_t times);
+  /// Cost per spec of one table and of the other; empty if none costs anything.
+  const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
+  int64_t reshardPicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
+  void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
+  void carryState();
+  void requireEqual(unsigned a, unsigned b);
+  bool isReplicated(unsigned table) const {
+    return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};
+  }
+
+  const StageView &stage;
+  const CostModel &model;
+  const IntraOpOptions &options;
+  llvm::ArrayRef<int64_t> meshShape;
+
+  std::vector<OpInfo> ops;
+  llvm::DenseMap<mlir::Operation *, unsigned> opIndex;
+  std::vector<ValueInfo> values;
+  llvm::DenseMap<mlir::Value, unsigned> valueIndex;
+  std::vector<SpecTable> tables;
+  std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
+  std::vector<NodeInfo> nodes;
+  std::array<int64_t, kNumPhases> fixedCosts{};
+  Problem problem;
+  llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
+  std::vector<Demand> demands;
+  std::vector<OpPart> parts;
+  mutable ReshardPlanner reshards{model};
+  std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
+  llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
+  std::vector<CarriedValue> carried;
+  WaitingValues waiting;
+  llvm::DenseMap<unsigned, unsigned> sums; // By the value that is held as terms.
+  llvm::SmallVector<Pending> pending;
+  llvm::DenseMap<mlir::Value, PackedSpec> pinned;
+  bool isFiltered = false;
+  std::string failure; // The first thing that the filter leaves no way for.
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H

@@ -1,0 +1,253 @@
+//===- StageProblem.cpp - a stage, solved at many prices ------------------===//
+
+#include "compiler/Sharding/Problem/StageProblem.h"
+
+#include "compiler/Sharding/Problem/ReportPlan.h"
+
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/Operation.h"
+#include "llvm/ADT/STLExtras.h"
+#include <cmath>
+
+using namespace alpa;
+using namespace mlir;
+
+static constexpr double kPicosecond = 1e-12;
+
+int64_t StageUsage::bytes(llvm::ArrayRef<unsigned> choices) const {
+  int64_t sum = fixedBytes;
+  for (auto [usage, choice] : llvm::zip_equal(ofNode, choices))
+    if (!usage.empty())
+      sum += usage[choice];
+  return sum;
+}
+
+int64_t StageUsage::leastBytes() const {
+  int64_t sum = fixedBytes;
+  for (const std::vector<int64_t> &usage : ofNode)
+    if (!usage.empty())
+      sum += *llvm::min_element(usage);
+  return sum;
+}
+
+void StageUsage::add(const StageUsage &other, int64_t times) {
+  fixedBytes += times * other.fixedBytes;
+  for (auto [mine, theirs] : llvm::zip_equal(ofNode, other.ofNode)) {
+    mine.resize(std::max(mine.size(), theirs.size()));
+    for (size_t choice = 0; choice < theirs.size(); ++choice)
+      mine[choice] += times * theirs[choice];
+  }
+}
+
+llvm::Expected<std::unique_ptr<StageProblem>>
+StageProblem::build(StageView view, const CostModel &model, const IntraOpOptions &options) {
+  std::unique_ptr<StageProblem> stage(new StageProblem(std::move(view), model, options));
+  stage->options.memoryLimitBytes.reset();
+  stage->options.microBatchesInFlight = 1;
+  if (llvm::Error error = stage->builder.build())
+    return error;
+  stage->liveness = computeLiveness(stage->builder, stage->options);
+  const std::vector<OpInfo> &ops = stage->builder.getOps();
+  for (unsigned op : stage->liveness.order)
+    stage->steadyEnd += ops[op].phase != OpPhase::Update;
+  stage->priced = stage->builder.getProblem();
+  return stage;
+}
+
+double StageProblem::seconds(CostSum picoseconds) const {
+  return (double(picoseconds) + double(builder.fixedPicoseconds())) * kPicosecond /
+         double(options.numMicroBatches);
+}
+
+llvm::Expected<StageProblem::Priced>
+StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
+  double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
+  const Problem &problem = builder.getProblem();
+  // Costs stay within what a problem may hold. Less than the price keeps bounds true.
+  constexpr double kDearest = double(kForbiddenCost) / 10;
+  for (auto [index, node] : llvm::enumerate(problem.nodes)) {
+    std::vector<int64_t> &costs = priced.nodes[index].costs;
+    costs = node.costs;
+    if (usage && !usage->ofNode[index].empty())
+      for (auto [cost, bytes] : llvm::zip_equal(costs, usage->ofNode[index]))
+        if (cost < kForbiddenCost)
+          cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
+  }
+  SolveOptions solveOptions;
+  solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
+  solveOptions.acceptableGap = effort.acceptableGap;
+  llvm::Expected<Solution> solution = alpa::solve(priced, solveOptions);
+  if (!solution)
+    return solution.takeError();
+  Priced answer;
+  answer.boundSeconds = seconds(solution->lowerBound);
+  if (usage)
+    answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
+  if (solution->choices.empty() && !problem.nodes.empty())
+    return answer;
+  CostSum objective = solution->objective;
+  for (auto [index, choice] : llvm::enumerate(solution->choices))
+    objective += problem.nodes[index].costs[choice] - priced.nodes[index].costs[choice];
+  answer.point = measure(std::move(solution->choices), objective);
+  return answer;
+}
+
+StageUsage StageProblem::usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const {
+  StageUsage usage;
+  const std::vector<NodeInfo> &nodes = builder.getNodes();
+  usage.ofNode.resize(nodes.size());
+  std::vector<unsigned> choices(nodes.size(), 0);
+  for (const LiveItem &item : liveness.items) {
+    if (!counts(item))
+      continue;
+    int node = builder.getValues()[item.value].node;
+    if (node < 0) {
+      usage.fixedBytes += itemBytes(builder, item, choices);
+      continue;
+    }
+    std::vector<int64_t> &bytes = usage.ofNode[node];
+    bytes.resize(nodes[node].numChoices());
+    for (choices[node] = 0; choices[node] < bytes.size(); ++choices[node])
+      bytes[choices[node]] += itemBytes(builder, item, choices);
+    choices[node] = 0;
+  }
+  return usage;
+}
+
+StageUsage StageProblem::stateUsage(const llvm::DenseSet<Value> &uncounted) const {
+  return usageOf([&](const LiveItem &item) {
+    return item.lifetime == Lifetime::State &&
+           !uncounted.contains(builder.getValues()[item.value].value);
+  });
+}
+
+StageUsage StageProblem::activationUsage(const llvm::DenseSet<Value> &uncounted) const {
+  return usageOf([&](const LiveItem &item) {
+    return item.lifetime == Lifetime::Activation &&
+           !uncounted.contains(builder.getValues()[item.value].value);
+  });
+}
+
+StageUsage StageProblem::usageAt(int64_t time, int64_t inFlight) const {
+  StageUsage usage = usageOf(
+      [&](const LiveItem &item) { return item.life.begin <= time && time < item.life.end; });
+  if (time < steadyEnd && inFlight > 1)
+    usage.add(activationUsage(), inFlight - 1);
+  return usage;
+}
+
+std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
+                                                  CostSum objective) const {
+  auto point = std::make_shared<StagePoint>();
+  MemoryUse use = measureMemory(builder, liveness, choices);
+  point->seconds = seconds(objective);
+  point->stateBytes = use.stateBytes;
+  point->activationBytes = use.activationBytes;
+  for (auto [time, bytes] : llvm::enumerate(use.bytesAt)) {
+    bool isSteady = int64_t(time) < steadyEnd;
+    int64_t &peak = isSteady ? point->steadyBytes : point->updateBytes;
+    if (bytes > peak) {
+      peak = bytes;
+      (isSteady ? point->steadyTime : point->updateTime) = time;
+    }
+  }
+  std::array<double, kNumPhases> phases = builder.phaseSeconds(choices);
+  point->times.forwardSeconds = phases[unsigned(OpPhase::Forward)];
+  point->times.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
+  point->times.backwardSeconds = phases[unsigned(OpPhase::Backward)];
+  point->times.updateSeconds = phases[unsigned(OpPhase::Update)];
+  point->choices = std::move(choices);
+  return point;
+}
+
+std::shared_ptr<StagePoint> StageProblem::evaluate(std::vector<unsigned> choices) const {
+  const Problem &problem = builder.getProblem();
+  if (choices.size() != problem.nodes.size())
+    return nullptr;
+  for (auto [node, choice] : llvm::zip_equal(problem.nodes, choices))
+    if (choice >= node.costs.size())
+      return nullptr;
+  Evaluation evaluation = alpa::evaluate(problem, choices);
+  return evaluation.feasible ? measure(std::move(choices), evaluation.objective) : nullptr;
+}
+
+/// For each node the forward equation that it belongs to.
+std::vector<int64_t> StageProblem::findEquations() const {
+  auto equationOf = [](Operation *op) {
+    auto eqn = op->getAttrOfType<IntegerAttr>("alpa.eqn");
+    return eqn ? eqn.getInt() : -1;
+  };
+  std::vector<int64_t> equations;
+  for (const NodeInfo &node : builder.getNodes()) {
+    Operation *source = node.value.getDefiningOp();
+    int64_t equation = source && builder.isInStage(source) ? equationOf(source) : -1;
+    // Inputs are where they are read first.
+    for (Operation *user : node.value.getUsers()) {
+      if (source && builder.isInStage(source))
+        break;
+      int64_t other = builder.isInStage(user) ? equationOf(user) : -1;
+      if (other >= 0 && (equation < 0 || other < equation))
+        equation = other;
+    }
+    equations.push_back(equation);
+  }
+  return equations;
+}
+
+std::shared_ptr<StagePoint> StageProblem::mix(const StagePoint &a, const StagePoint &b,
+                                              int64_t inFlight, int64_t limitBytes) const {
+  constexpr size_t kMostCuts = 24;
+  std::vector<int64_t> equations = findEquations(), cuts = equations;
+  llvm::sort(cuts);
+  cuts.erase(llvm::unique(cuts), cuts.end());
+  size_t stride = cuts.size() / kMostCuts + 1;
+  std::shared_ptr<StagePoint> best;
+  for (size_t cut = stride; cut < cuts.size(); cut += stride)
+    for (const StagePoint *first : {&a, &b}) {
+      const StagePoint &second = first == &a ? b : a;
+      std::vector<unsigned> choices = second.choices;
+      for (size_t node = 0; node < choices.size(); ++node)
+        if (equations[node] < cuts[cut])
+          choices[node] = first->choices[node];
+      std::shared_ptr<StagePoint> point = evaluate(std::move(choices));
+      if (point && point->peakBytes(inFlight) <= limitBytes &&
+          (!best || point->seconds < best->seconds))
+        best = std::move(point);
+    }
+  return best;
+}
+
+IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
+                                   int64_t inFlight) const {
+  IntraOpOptions flying = options;
+  flying.microBatchesInFlight = inFlight;
+  IntraOpResult result;
+  Solution &solution = result.solution;
+  solution.choices = point.choices;
+  solution.objective = alpa::evaluate(builder.getProblem(), point.choices).objective;
+  double bound = boundSeconds * double(options.numMicroBatches) / kPicosecond -
+                 double(builder.fixedPicoseconds());
+  solution.lowerBound = std::min(solution.objective, CostSum(std::max(0.0, std::min(bound, 1e30))));
+  // What is lost by counting in doubles is no gap.
+  if (double(solution.objective - solution.lowerBound) <= 1e-9 * double(solution.objective))
+    solution.lowerBound = solution.objective;
+  solution.status =
+      solution.lowerBound == solution.objective ? SolveStatus::Optimal : SolveStatus::Feasible;
+  if (solution.objective > 0)
+    solution.gap = double(solution.objective - solution.lowerBound) / double(solution.objective);
+  solution.nodes = builder.getNodes().size();
+  for (const ProblemNode &node : builder.getProblem().nodes)
+    result.choices += node.costs.size();
+  MemoryUse use = measureMemory(builder, computeLiveness(builder, flying), point.choices);
+  solution.peakUsageBytes = use.peakBytes;
+  reportPlan(builder, use, result);
+  return result;
+}
+
+size_t StageProblem::numBytes() const {
+  size_t numbers = 0;
+  for (const ProblemEdge &edge : priced.edges)
+    numbers += edge.costs.size();
+  // The matrices are held twice, and what they were made of about once more.
+  return 3 * sizeof(int64_t) * numbers;
+}

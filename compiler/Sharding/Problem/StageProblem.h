@@ -1,0 +1,116 @@
+//===- StageProblem.h - a stage, solved at many prices -----------*- C++ -*-===//
+//
+// The problem of a stage on a mesh is stated once and solved at different prices
+// on memory. A priced problem has no memory limit, so that it is solved exactly
+// and fast; its least cost, less the price of all memory there is, bounds the
+// seconds of every plan that fits (Lagrange).
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SHARDING_PROBLEM_STAGEPROBLEM_H
+#define ALPA_COMPILER_SHARDING_PROBLEM_STAGEPROBLEM_H
+
+#include "compiler/Sharding/Problem/BackwardParts.h"
+#include "compiler/Sharding/Problem/StageMemory.h"
+
+#include <memory>
+
+namespace alpa {
+
+/// One way to run a stage, with what it takes for any number of micro-batches in
+/// flight.
+struct StagePoint {
+  std::vector<unsigned> choices; // Of the nodes of the stage's problem.
+  double seconds = 0;            // Of one micro-batch, with its share of the update.
+  int64_t stateBytes = 0;
+  int64_t activationBytes = 0; // Of one micro-batch in flight.
+  /// The most that forward and backward hold with one micro-batch in flight, and
+  /// that the update holds; and when, in the liveness order.
+  int64_t steadyBytes = 0, updateBytes = 0;
+  int64_t steadyTime = 0, updateTime = 0;
+  IntraOpResult times; // The seconds of its phases alone.
+
+  int64_t steadyPeakBytes(int64_t inFlight) const {
+    return steadyBytes + (inFlight - 1) * activationBytes;
+  }
+  int64_t peakBytes(int64_t inFlight) const {
+    return std::max(steadyPeakBytes(inFlight), updateBytes);
+  }
+  int64_t peakTime(int64_t inFlight) const {
+    return steadyPeakBytes(inFlight) >= updateBytes ? steadyTime : updateTime;
+  }
+};
+
+/// Bytes of some values, for each node and choice.
+struct StageUsage {
+  std::vector<std::vector<int64_t>> ofNode; // Empty for nodes without any.
+  int64_t fixedBytes = 0;                   // What no choice changes.
+
+  int64_t bytes(llvm::ArrayRef<unsigned> choices) const;
+  /// With the least of each node's choices.
+  int64_t leastBytes() const;
+  void add(const StageUsage &other, int64_t times);
+};
+
+class StageProblem {
+public:
+  /// The error is an op that cannot be planned.
+  static llvm::Expected<std::unique_ptr<StageProblem>> build(StageView view, const CostModel &model,
+                                                             const IntraOpOptions &options);
+
+  struct Priced {
+    std::shared_ptr<StagePoint> point; // Null if nothing is allowed, or none was found.
+    double boundSeconds = 0;           // No choices have fewer priced seconds.
+  };
+  struct Effort {
+    double timeLimitSeconds = 1;
+    double acceptableGap = 0; // The search ends when the bound is as close, as a part.
+  };
+  /// `secondsPerByte` of a micro-batch on what `usage` counts.
+  llvm::Expected<Priced> solve(const StageUsage *usage, double secondsPerByte,
+                               const Effort &effort) const;
+
+  /// Of parameters, gradients and optimizer state, and of the activations of one
+  /// micro-batch, without the values in `uncounted`.
+  StageUsage stateUsage(const llvm::DenseSet<mlir::Value> &uncounted = {}) const;
+  StageUsage activationUsage(const llvm::DenseSet<mlir::Value> &uncounted = {}) const;
+  /// Of all that is alive at a time of the liveness order.
+  StageUsage usageAt(int64_t time, int64_t inFlight) const;
+
+  /// Null if the choices are none of this problem's, or not allowed.
+  std::shared_ptr<StagePoint> evaluate(std::vector<unsigned> choices) const;
+  /// The fastest within the limit of those that take the choices of `a` up to some
+  /// equation of the forward computation and those of `b` from there on, or the
+  /// other way round; null if none is.
+  std::shared_ptr<StagePoint> mix(const StagePoint &a, const StagePoint &b, int64_t inFlight,
+                                  int64_t limitBytes) const;
+  /// What splitting the backward phase makes of a point.
+  BackwardParts backwardParts(const StagePoint &point) const {
+    return measureBackwardParts(builder, point.choices);
+  }
+  IntraOpResult result(const StagePoint &point, double boundSeconds, int64_t inFlight) const;
+
+  /// Memory that the problem itself takes here.
+  size_t numBytes() const;
+
+private:
+  StageProblem(StageView view, const CostModel &model, const IntraOpOptions &options)
+      : view(std::move(view)), model(model), options(options),
+        builder(this->view, this->model, this->options) {}
+  StageUsage usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const;
+  std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices, CostSum objective) const;
+  std::vector<int64_t> findEquations() const;
+  double seconds(CostSum picoseconds) const;
+
+  StageView view;
+  CostModel model;
+  IntraOpOptions options;
+  ProblemBuilder builder;
+  Liveness liveness; // With one micro-batch in flight.
+  int64_t steadyEnd = 0;
+  mutable Problem priced; // Node costs differ from call to call.
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SHARDING_PROBLEM_STAGEPROBLEM_H

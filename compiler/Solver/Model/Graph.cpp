@@ -1,0 +1,105 @@
+//===- Graph.cpp - the working form of a problem --------------------------===//
+
+#include "compiler/Solver/Model/Graph.h"
+#include "compiler/Solver/Presolve/Presolve.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/STLExtras.h"
+
+#include <numeric>
+
+using namespace alpa;
+
+void Variable::keep(llvm::ArrayRef<unsigned> choices) {
+  auto select = [&](auto &values) {
+    for (size_t k = 0; k < choices.size(); ++k)
+      values[k] = values[choices[k]];
+    values.resize(choices.size());
+  };
+  select(costs);
+  for (Member &member : members)
+    select(member.choices);
+  for (Use &use : uses)
+    select(use.bytes);
+}
+
+std::vector<unsigned> alpa::readOut(const Graph &graph, llvm::ArrayRef<unsigned> values,
+                                    size_t numNodes) {
+  std::vector<unsigned> choices(numNodes, 0);
+  for (auto [node, choice] : graph.fixed)
+    choices[node] = choice;
+  for (unsigned v = 0; v < values.size(); ++v)
+    for (const Member &member : graph.variables[v].members)
+      choices[member.node] = member.choices[values[v]];
+  for (const Elimination &elimination : llvm::reverse(graph.eliminated)) {
+    unsigned taken =
+        elimination
+            .choices[size_t(choices[elimination.a]) * elimination.columns + choices[elimination.b]];
+    for (const Member &member : elimination.members)
+      choices[member.node] = member.choices[taken];
+  }
+  return choices;
+}
+
+Graph alpa::translate(const Problem &problem, const Moments *moments) {
+  Graph graph;
+  if (moments)
+    graph.baseBytes.assign(moments->times.size(), 0);
+  auto clipInput = [&](int64_t cost) {
+    if (cost < kInfinity)
+      return cost;
+    graph.clipped |= cost < kForbiddenCost;
+    return kInfinity;
+  };
+  graph.variables.resize(problem.nodes.size());
+  for (unsigned i = 0; i < problem.nodes.size(); ++i) {
+    const ProblemNode &node = problem.nodes[i];
+    Variable &variable = graph.variables[i];
+    Member &member = variable.members.emplace_back();
+    member.node = i;
+    member.choices.resize(node.costs.size());
+    std::iota(member.choices.begin(), member.choices.end(), 0);
+    variable.costs.reserve(node.costs.size());
+    for (int64_t cost : node.costs)
+      variable.costs.push_back(clipInput(cost));
+    if (!moments || moments->ofNode[i].empty())
+      continue;
+    Use &use = variable.uses.emplace_back();
+    use.life.assign(moments->ofNode[i].begin(), moments->ofNode[i].end());
+    use.bytes = node.usagesBytes;
+  }
+  // Parallel edges become one.
+  llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> known;
+  for (const ProblemEdge &edge : problem.edges) {
+    unsigned a = std::min(edge.a, edge.b), b = std::max(edge.a, edge.b);
+    size_t sizeA = problem.nodes[a].costs.size(), sizeB = problem.nodes[b].costs.size();
+    auto [at, isNew] = known.try_emplace({a, b}, graph.edges.size());
+    if (isNew) {
+      // Most edges are as they should be.
+      bool isClean =
+          edge.a == a && llvm::all_of(edge.costs, [](int64_t cost) { return cost < kInfinity; });
+      graph.edges.push_back({a, b, isClean ? edge.costs : std::vector<int64_t>(sizeA * sizeB)});
+      if (isClean)
+        continue;
+    }
+    std::vector<int64_t> &costs = graph.edges[at->second].costs;
+    for (size_t i = 0; i < sizeA; ++i)
+      for (size_t j = 0; j < sizeB; ++j) {
+        int64_t cost = edge.a == a ? edge.costs[i * sizeB + j] : edge.costs[j * sizeA + i];
+        int64_t &sum = costs[i * sizeB + j];
+        bool allowed = sum < kInfinity && cost < kInfinity;
+        sum = clip(sum + clipInput(cost));
+        graph.clipped |= allowed && sum >= kInfinity;
+      }
+  }
+  return graph;
+}
+
+Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
+  Graph graph = translate(problem, moments);
+  if (moments)
+    collapseGraph(graph);
+  else
+    reduceGraph(graph);
+  return graph;
+}

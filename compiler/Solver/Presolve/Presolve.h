@@ -1,0 +1,39 @@
+//===- Presolve.h - exact reductions that respect memory --------*- C++ -*-===//
+//
+// Forbidden pairs often leave a variable no choice of its own once a neighbour
+// has chosen; the two are then merged into one. Every step keeps, of the
+// solutions within the limit, an optimal one.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SOLVER_PRESOLVE_PRESOLVE_H
+#define ALPA_COMPILER_SOLVER_PRESOLVE_PRESOLVE_H
+
+#include "compiler/Solver/Model/Graph.h"
+
+namespace alpa {
+
+/// To a fixpoint: drops choices that have no allowed partner at some edge;
+/// merges v into u where each choice of u allows, or makes preferable, exactly
+/// one of v; folds separable edges into their ends; drops choices that cost no
+/// less than another one and use no less at any moment.
+/// `followed`, if there are any, are choices that become others which are
+/// allowed where they were, cost no more and use no more.
+void collapseGraph(Graph &graph, std::vector<unsigned> *followed = nullptr);
+
+/// Drops choices that cannot fit, and moments at which no choices can use more
+/// than the limit, or more than at a moment next to them. Returns for each moment
+/// the number of the one that now stands for it, or -1.
+std::vector<int> dropMoments(Graph &graph, int64_t limitBytes);
+
+/// Both in turn, for as long as one gives the other something to do.
+std::vector<int> collapseWithin(Graph &graph, int64_t limitBytes,
+                                std::vector<unsigned> *followed = nullptr);
+
+/// Adds up uses with equal lives and moves what is used whatever is chosen to
+/// the graph's base.
+void tidyUses(Graph &graph, Variable &variable);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_SOLVER_PRESOLVE_PRESOLVE_H

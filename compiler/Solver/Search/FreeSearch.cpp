@@ -1,0 +1,171 @@
+//===- FreeSearch.cpp - solving without a memory limit --------------------===//
+
+#include "compiler/Solver/Search/FreeSearch.h"
+#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Search/CostShifting.h"
+#include "compiler/Solver/Search/Search.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+
+using namespace alpa;
+
+static constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
+static constexpr double kWorkPerSecond = 6e8;  // Combinations; a cautious figure.
+
+static size_t countEntries(const Graph &graph) {
+  size_t entries = 0;
+  for (const GraphEdge &edge : graph.edges)
+    entries += edge.costs.size();
+  return entries;
+}
+
+std::optional<CostSum> alpa::allowedCost(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
+  CostSum sum = 0;
+  bool allowed = true;
+  auto add = [&](int64_t cost) {
+    sum += cost;
+    allowed &= cost < kForbiddenCost;
+  };
+  for (unsigned i = 0; i < choices.size(); ++i)
+    add(problem.nodes[i].costs[choices[i]]);
+  for (const ProblemEdge &edge : problem.edges)
+    add(edge.costs[choices[edge.a] * problem.nodes[edge.b].costs.size() + choices[edge.b]]);
+  return allowed ? std::optional<CostSum>(sum) : std::nullopt;
+}
+
+FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, const Clock &clock)
+    : problem(problem), options(options), clock(clock),
+      graph(buildGraph(problem, /*moments=*/nullptr)) {
+  impossibleNode = graph.impossibleNode;
+  clipped = graph.clipped;
+  if (impossibleNode)
+    return;
+  // Shifting costs takes many passes over all edges; tables that cost less than
+  // some of them are better eliminated at once.
+  constexpr double kPasses = 64;
+  double passes = kPasses * double(countEntries(graph));
+  double atOnce = std::max(options.quickWork, std::min(passes, 1e3 * options.quickWork));
+  buckets = std::make_unique<Buckets>(graph);
+  quick = buckets->exactWork() <= atOnce;
+  eliminated = problem.nodes.size() - graph.variables.size() + buckets->numSimple();
+  upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
+}
+
+std::vector<unsigned> FreeSearch::expand(llvm::ArrayRef<unsigned> values) const {
+  return readOut(graph, values, problem.nodes.size());
+}
+
+void FreeSearch::offer(std::vector<unsigned> other) {
+  std::optional<CostSum> cost = allowedCost(problem, other);
+  if (cost && (*cost < upper || choices.empty())) {
+    upper = *cost;
+    choices = std::move(other);
+  }
+}
+
+/// Rules out choices by a bound; false if the answer is good enough.
+bool FreeSearch::tighten() {
+  unsigned sweeps = 0;
+  while (true) {
+    switch (sweepOver(sweeps)) {
+    case Progress::Enough:
+      return false;
+    case Progress::Shrunk:
+      break;
+    case Progress::Stuck:
+      return true;
+    }
+  }
+}
+
+/// Bounds the graph until that leads no further, or until so much is ruled out
+/// that a graph of what is left is worth its making.
+FreeSearch::Progress FreeSearch::sweepOver(unsigned &sweeps) {
+  constexpr unsigned kMaxSweeps = 500;
+  constexpr unsigned kCheckEvery = 8;
+  constexpr double kShare = 0.7; // Of the time.
+  Usage none(graph, 0);
+  LocalSearch local(graph, none);
+  Dual dual(graph);
+  CostSum lastBound = dual.bound();
+  size_t lastRemoved = 0, triedAt = 0, entries = countEntries(graph);
+  auto late = [&] { return clock.isLate(kShare); };
+  auto take = [&](Graph left, Progress progress) {
+    graph = std::move(left);
+    proven = graph.impossibleNode.has_value();
+    return proven ? Progress::Enough : progress;
+  };
+  auto reduced = [&] {
+    Graph left = dual.shifted();
+    reduceGraph(left);
+    return left;
+  };
+  // The first answer is awaited.
+  for (; sweeps < kMaxSweeps && (sweeps < kCheckEvery || !late()); ++sweeps) {
+    if (!dual.sweep(upper - graph.constant)) {
+      proven = true;
+      return Progress::Enough;
+    }
+    lower = std::max(lower, dual.bound() + graph.constant);
+    if (sweeps % kCheckEvery != kCheckEvery - 1)
+      continue;
+    std::vector<unsigned> values = dual.decode();
+    local.polish(values, late);
+    offer(expand(values));
+    proven = lower >= upper;
+    if (proven || double(upper - lower) <= options.acceptableGap * double(upper))
+      return Progress::Enough;
+    double gain = double(dual.bound() - lastBound);
+    double gap = double(upper - lower);
+    bool removes = dual.numRemoved() > lastRemoved;
+    if (gain < 2e-3 * gap && !removes)
+      break;
+    lastBound = dual.bound();
+    lastRemoved = dual.numRemoved();
+    if (lastRemoved <= 1.25 * double(triedAt))
+      continue;
+    // What is left may already be easy.
+    triedAt = lastRemoved;
+    Graph left = reduced();
+    if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork)
+      return take(std::move(left), Progress::Stuck);
+    if (2 * countEntries(left) <= entries) {
+      ++sweeps;
+      return take(std::move(left), Progress::Shrunk);
+    }
+  }
+  return take(reduced(), Progress::Stuck);
+}
+
+void FreeSearch::run() {
+  if (impossibleNode) {
+    proven = true;
+    return;
+  }
+  if (quick || tighten()) {
+    if (!quick)
+      buckets = std::make_unique<Buckets>(graph);
+    constexpr double kShare = 0.7;
+    buckets->plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
+                  kMaxEntries);
+    CostSum bound = buckets->eliminate({}) + graph.constant;
+    offer(expand(buckets->decode()));
+    // After an elimination the evaluator must agree with its bound.
+    lower = std::max(lower, choices.empty() ? bound : std::min(bound, upper));
+    proven = buckets->isExact() && (choices.empty() || lower == upper);
+    if (!buckets->isExact()) {
+      auto objective = [&](llvm::ArrayRef<unsigned> values) {
+        return allowedCost(problem, expand(values)).value_or(upper);
+      };
+      SearchResult result =
+          branchAndBound(*buckets, bound, upper, objective, [&] { return clock.isLate(); });
+      if (result.choices)
+        offer(expand(*result.choices));
+      proven = result.complete;
+    }
+  }
+  if (proven && !choices.empty())
+    lower = upper;
+}

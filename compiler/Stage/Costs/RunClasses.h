@@ -1,0 +1,94 @@
+//===- RunClasses.h - which runs of layers are the same problem --*- C++ -*-===//
+//
+// Runs of layers with equal keys pose the same intra-operator problem: equal ops
+// with equal attributes, types and phases, connected alike, that read the same
+// kinds of values from outside and whose results are used outside in the same
+// phases. Each layer is hashed once, with what it reads numbered within the layer;
+// values that several layers touch link the layers of a run by their distance.
+// Keys are made of names and printed attributes only, so that they mean the same
+// in another process.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H
+#define ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+
+#include <array>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace alpa {
+
+using RunKey = std::array<uint64_t, 2>;
+
+/// What else tells values apart, such as what a method may look at; null for nothing.
+using DescribeValue = std::function<void(mlir::Value, std::vector<uint64_t> &)>;
+
+/// The ops of a run of layers in an order that runs of one class have in common, every
+/// op after those whose results it reads: forward and backward in program order, the
+/// update layer by layer. (Programs update weights in the order of their names.)
+llvm::SmallVector<mlir::Operation *>
+orderRun(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer);
+
+class RunClasses {
+public:
+  /// With `allDiffer` no two runs are alike.
+  RunClasses(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer,
+             const DescribeValue &describe = nullptr, bool allDiffer = false);
+
+  unsigned numLayers() const { return layers.size(); }
+  unsigned numClasses() const { return keys.size(); }
+  /// Layers [lo, hi).
+  unsigned classOf(unsigned lo, unsigned hi) const { return classes[lo * (numLayers() + 1) + hi]; }
+  const RunKey &keyOf(unsigned runClass) const { return keys[runClass]; }
+  /// Some run of the class.
+  std::pair<unsigned, unsigned> exampleOf(unsigned runClass) const { return examples[runClass]; }
+  /// Values whose state or activations a lower layer may hold as well: to be counted
+  /// there alone when bytes of layers are added up.
+  const llvm::DenseSet<mlir::Value> &countedBelow(unsigned layer) const {
+    return layers[layer].countedBelow;
+  }
+  /// Layers with equal values here count the same.
+  uint64_t countingOf(unsigned layer) const { return layers[layer].counting; }
+
+private:
+  struct Value {
+    std::vector<unsigned> touches; // Layers, rising.
+    std::vector<unsigned> numbers; // In each of them.
+    std::vector<uint8_t> readers;  // Phases of the readers in each of them, as bits.
+    std::vector<bool> keeps;       // Whether the layer may hold it from phase to phase.
+    unsigned definedBy = ~0u;      // The layer, if one does.
+    bool isArgument = false;
+    int next = -1; // The value that the next step finds in this argument.
+  };
+  struct Touch {
+    unsigned value;         // Only of values that several layers touch, or linked to such.
+    unsigned number, index; // The layer is the value's touch of that index.
+  };
+  struct Layer {
+    std::vector<uint64_t> words;
+    std::vector<Touch> touches;
+    llvm::DenseSet<mlir::Value> countedBelow;
+    uint64_t counting = 0;
+  };
+
+  class LayerReader;
+  void findClasses(bool allDiffer);
+  RunKey hashRun(unsigned lo, unsigned hi, std::vector<uint64_t> &words,
+                 std::vector<uint64_t> &below) const;
+
+  std::vector<Value> values;
+  std::vector<Layer> layers;
+  std::vector<unsigned> classes;
+  std::vector<RunKey> keys;
+  std::vector<std::pair<unsigned, unsigned>> examples;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H

@@ -1,0 +1,203 @@
+//===- StageCosts.h - seconds and bytes of possible stages -------*- C++ -*-===//
+//
+// A stage (a run of layers on one view of a submesh) is solved only when a plan
+// that could be the best one needs it. Until then a bound stands in: what a
+// stage's solution does to each layer could be done to that layer alone, so that
+// it is no faster than its layers one after the other, whatever price their bytes
+// have, less the price of all memory there is. docs/stage-costs.md says more.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_COSTS_STAGECOSTS_H
+#define ALPA_COMPILER_STAGE_COSTS_STAGECOSTS_H
+
+#include "compiler/Sharding/Explain/Explain.h"
+#include "compiler/Stage/Costs/LayerBounds.h"
+#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/StageStore.h"
+#include "compiler/Stage/Search/StageDp.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+namespace alpa {
+
+struct StageCostOptions {
+  int64_t numMicroBatches = 1;
+  std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
+  int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
+  double timeLimitSeconds = 60;
+  /// How far, as a part, a stage's plan may be above its bound until the end.
+  double tolerance = 0.01;
+  /// What a method leaves of the plans, for each variant and mesh (those of the first
+  /// variant come first); empty for everything.
+  std::vector<PlanFilter> filters;
+  /// What a filter may look at beside the ops of a stage, so that stages that it
+  /// treats differently do not share a solution; or no two stages are alike.
+  DescribeValue describe;
+  bool allDiffer = false;
+  /// Where solved stages are kept from search to search, or null; and what decides
+  /// them beside their ops, their mesh and these options.
+  std::shared_ptr<const StageStore> store;
+  std::string methodKey;
+};
+
+class StageCosts {
+public:
+  /// `variants` are other ways to write the same layers (with rematerialization, say):
+  /// for each the ops of every layer. `views[i]` are the views of submesh i, as indices
+  /// into `meshes`.
+  StageCosts(mlir::MLIRContext *context, std::vector<LayerOps> variants,
+             std::vector<LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
+             StageCostOptions options);
+
+  unsigned numThreads() const { return context->getNumThreads(); }
+  unsigned numLayers() const { return variants.front().size(); }
+  /// Stages that could be asked for, those among them that differ, problems that were
+  /// stated, and solutions that served another stage.
+  size_t numPossible() const;
+  size_t numSolved() const { return solvedCount; }
+  size_t numReused() const { return reusedCount; }
+  /// Runs that the store knew.
+  size_t numLoaded() const { return loadedCount; }
+  /// Puts what is new into the store.
+  void keep() const;
+
+  /// First bounds from the single layers. The error is an op that cannot be planned.
+  llvm::Error prepare();
+  /// From now on, as if memory were no matter.
+  void ignoreMemory();
+
+  /// A choice of the DP, with so many micro-batches in flight.
+  struct Request {
+    unsigned id;
+    int64_t inFlight;
+  };
+  /// Whether nothing but a bound is behind a choice.
+  bool isHope(unsigned id) const { return id % kSlots == kHope; }
+  /// Solves the requests, several at a time; those whose bounds can still be sharpened
+  /// by prices of their layers get these instead.
+  llvm::Error solve(llvm::ArrayRef<Request> requests);
+  /// Spends more time on solutions that are further above their bounds than
+  /// `tolerance`, once for each. Whether any got better.
+  llvm::Expected<bool> improve(llvm::ArrayRef<Request> requests);
+  /// The fastest known solution for so many micro-batches in flight; none if none fits.
+  std::optional<StageChoice> known(unsigned id, int64_t inFlight) const;
+
+  /// Choices after what was solved; with `onlySolved`, without anything that is only a
+  /// bound.
+  void refresh(bool onlySolved);
+  llvm::ArrayRef<StageChoice> choices(unsigned lo, unsigned hi, unsigned submesh) const;
+
+  unsigned variantOfChoice(unsigned id) const { return variantOf(wayOf(id)); }
+  /// The plan's layers as they are written now, of whatever variants, and a filter for
+  /// each mesh. From then on only `result` and `explain` may be asked.
+  void settle(LayerOps layers, std::vector<PlanFilter> filters);
+  const LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
+  /// The solution behind a known choice.
+  const StagePoint &pointOf(unsigned id) const;
+  /// What splitting its backward phase makes of it.
+  llvm::Expected<BackwardParts> partsOf(unsigned id);
+  /// The part of a run's seconds that is the weight part of its backward phase; from
+  /// the single layers, on the view on which they are fastest.
+  double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
+  /// Ways to run layers on one view, as `refresh` was told to list them.
+  std::vector<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh) const;
+  /// The solution behind the choice of a planned stage, computed anew for its own ops,
+  /// and where its time goes.
+  llvm::Expected<std::shared_ptr<IntraOpResult>> result(const PlannedStage &stage,
+                                                        int64_t inFlight) const;
+  llvm::Expected<Explanation> explain(const PlannedStage &stage, const IntraOpResult &result) const;
+
+private:
+  static constexpr unsigned kSlots = 64;
+  static constexpr unsigned kHope = kSlots - 1;
+
+  struct Answer {
+    int slot = -1; // Of `chosen`; -1 if nothing fits.
+    double boundSeconds = 0;
+    bool isImproved = false;
+  };
+  /// What is known of a class of runs on one way.
+  struct Run {
+    std::unique_ptr<StageProblem> problem; // While it is remembered.
+    StageProblem::Priced free;             // Without memory limit; no point before it is solved.
+    std::vector<std::shared_ptr<StagePoint>> points;
+    std::vector<std::shared_ptr<StagePoint>> chosen;
+    std::map<int64_t, Answer> answers;     // By micro-batches in flight.
+    std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
+    unsigned usedAt = 0;
+    double solveSeconds = 0;                 // Spent by this process; none where the store knew it.
+    std::map<unsigned, BackwardParts> parts; // Of chosen points, where they were asked for.
+    bool isRestored = false;                 // What the store knows is here.
+    bool isNew = false;                      // There is more than the store knows.
+  };
+
+  unsigned classOfLayer(unsigned layer) const {
+    return classes[layer * (numLayers() + 1) + layer + 1];
+  }
+  unsigned numWays() const { return variants.size() * meshes.size(); }
+  unsigned wayOf(unsigned id) const { return id / kSlots % numWays(); }
+  unsigned classOf(unsigned id) const { return id / kSlots / numWays(); }
+  /// A way is a variant on a mesh.
+  unsigned variantOf(unsigned way) const { return way / meshes.size(); }
+  unsigned meshIndex(unsigned way) const { return way % meshes.size(); }
+  CostModel modelOf(unsigned way) const { return CostModel(meshes[meshIndex(way)]); }
+  int64_t memoryOf(unsigned way) const { return options.memoryBytes[meshIndex(way)]; }
+  IntraOpOptions intraOpOptions(unsigned way) const;
+  StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
+  llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
+  std::string nameOf(unsigned runClass, unsigned way) const;
+  void restore(Run &run, unsigned runClass, unsigned way);
+  llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;
+  llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
+  llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
+  llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
+  llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
+  llvm::Expected<bool> improve(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  int slotOf(Run &run, std::shared_ptr<StagePoint> point) const;
+  llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
+  void forgetProblems();
+  void addLevel(int64_t inFlight);
+  void touch(unsigned runClass, unsigned way);
+  void touchAll(unsigned way);
+  void listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
+                   std::vector<StageChoice> &list) const;
+  const Run *findRun(unsigned runClass, unsigned way) const;
+
+  mlir::MLIRContext *context;
+  std::vector<LayerOps> variants;
+  std::vector<LogicalMesh> meshes;
+  std::vector<llvm::SmallVector<unsigned>> views;
+  StageCostOptions options;
+  std::vector<RunClasses> classesOf;                   // By variant.
+  std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
+  std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
+  std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.
+  /// Single layers that count alike, by variant and layer: numbers of them.
+  std::vector<std::vector<unsigned>> layerKinds;
+  std::unique_ptr<LayerBounds> bounds;
+  std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
+  /// Numbers of micro-batches in flight that are told apart; each stands for all up to
+  /// the next.
+  std::vector<int64_t> levels;
+  /// By class and submesh: with bounds, and of solutions alone.
+  struct Table {
+    std::vector<std::vector<StageChoice>> choices;
+    std::vector<char> isCurrent;
+  };
+  std::array<Table, 2> tables;
+  bool shown = false;
+  std::vector<std::string> meshKeys; // For the store, if there is one.
+  size_t solvedCount = 0, reusedCount = 0;
+  std::atomic<size_t> loadedCount = 0;
+  unsigned clock = 0;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_COSTS_STAGECOSTS_H

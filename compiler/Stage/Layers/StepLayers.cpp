@@ -1,0 +1,96 @@
+//===- StepLayers.cpp - the layers of a step ------------------------------===//
+
+#include "compiler/Stage/Layers/StepLayers.h"
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Import/DataFlow.h"
+#include "dialects/Alpa/AlpaDialect.h"
+
+using namespace mlir;
+using namespace alpa;
+
+static bool isUpdate(Operation *op) {
+  return op->getAttrOfType<StringAttr>(attr::phase).getValue() == "update";
+}
+
+/// Not for each micro-batch.
+static bool runsOnce(Operation *op) {
+  return isUpdate(op) || op->getAttrOfType<StringAttr>(attr::phase).getValue() == "barrier";
+}
+
+static Crossings findCrossings(const StepLayers &layers,
+                               const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
+  Crossings crossings;
+  crossings.forwardBytes.assign(layers.opsOfLayer.size() + 1, 0);
+  crossings.backwardBytes.assign(layers.opsOfLayer.size() + 1, 0);
+  for (auto [source, layer] : layerOfOp) {
+    if (runsOnce(source))
+      continue;
+    for (Value value : source->getResults()) {
+      unsigned low = layer, high = layer;
+      for (Operation *user : getUsers(value)) {
+        auto it = layerOfOp.find(user);
+        if (it == layerOfOp.end() || runsOnce(user))
+          continue;
+        low = std::min(low, it->second);
+        high = std::max(high, it->second);
+      }
+      double bytes = getTensorBytes(value.getType());
+      for (unsigned cut = layer + 1; cut <= high; ++cut)
+        crossings.forwardBytes[cut] += bytes;
+      for (unsigned cut = low + 1; cut <= layer; ++cut)
+        crossings.backwardBytes[cut] += bytes;
+    }
+  }
+  return crossings;
+}
+
+/// Cuts across which updates read what others made of gradients.
+static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
+                                      const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
+  std::vector<bool> meet(numLayers + 1, false);
+  llvm::DenseSet<Operation *> ofGradients; // Updates that read any, themselves or by others.
+  for (Operation &op : main.front().without_terminator()) {
+    if (!isUpdate(&op))
+      continue;
+    for (Value value : getUsedValues(&op)) {
+      Operation *source = value.getDefiningOp();
+      if (!source || !layerOfOp.contains(source))
+        continue;
+      if (!isUpdate(source)) {
+        if (source->getAttrOfType<StringAttr>(attr::phase).getValue() == "backward")
+          ofGradients.insert(&op);
+        continue;
+      }
+      if (!ofGradients.contains(source))
+        continue;
+      ofGradients.insert(&op);
+      auto [low, high] = std::minmax(layerOfOp.lookup(source), layerOfOp.lookup(&op));
+      for (unsigned cut = low + 1; cut <= high; ++cut)
+        meet[cut] = true;
+    }
+  }
+  return meet;
+}
+
+llvm::Expected<StepLayers> alpa::readLayers(func::FuncOp main) {
+  StepLayers layers;
+  llvm::DenseMap<Operation *, unsigned> layerOfOp;
+  for (Operation &op : main.front().without_terminator()) {
+    auto layer = op.getAttrOfType<IntegerAttr>(attr::layer);
+    if (!layer || layer.getInt() < 0 || !op.getAttr(attr::phase))
+      return llvm::createStringError(
+          "op '" + op.getName().getStringRef() +
+          "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
+    size_t index = layer.getInt();
+    if (layers.opsOfLayer.size() <= index)
+      layers.opsOfLayer.resize(index + 1);
+    layers.opsOfLayer[index].push_back(&op);
+    layerOfOp[&op] = index;
+  }
+  if (layers.opsOfLayer.empty())
+    return llvm::createStringError("@main has no ops to plan");
+  layers.crossings = findCrossings(layers, layerOfOp);
+  layers.crossings.updatesMeet = findMeetings(main, layers.opsOfLayer.size(), layerOfOp);
+  return layers;
+}

@@ -1,0 +1,277 @@
+//===- Rematerialize.cpp - forward values computed again ------------------===//
+
+#include "compiler/Stage/Remat/Rematerialize.h"
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Import/DataFlow.h"
+#include "compiler/Stage/Passes.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/SetVector.h"
+
+#include <set>
+
+namespace alpa {
+#define GEN_PASS_DEF_ALPAREMATERIALIZE
+#include "compiler/Stage/Passes.h.inc"
+} // namespace alpa
+
+using namespace mlir;
+using namespace alpa;
+
+static bool isPhase(Operation *op, StringRef phase) {
+  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
+  return attribute && attribute.getValue() == phase;
+}
+
+static std::optional<int64_t> layerOf(Operation *op) {
+  auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
+  return layer ? std::optional<int64_t>(layer.getInt()) : std::nullopt;
+}
+
+/// Whether the op gives the same values when it runs a second time.
+static bool canRunAgain(Operation *op) {
+  return !op->walk([](Operation *inner) {
+              StringRef name = inner->getName().getStringRef();
+              if (name == "stablehlo.rng")
+                return WalkResult::interrupt();
+              auto effect = inner->getAttrOfType<BoolAttr>("has_side_effect");
+              return effect && effect.getValue() ? WalkResult::interrupt() : WalkResult::advance();
+            }).wasInterrupted();
+}
+
+namespace {
+
+/// One layer. Its backward ops run from the point where gradients of later
+/// layers first come in; there its forward values are computed again.
+class LayerRematerializer {
+public:
+  LayerRematerializer(func::FuncOp main, int64_t layer) : main(main), layer(layer) {
+    for (Operation &op : main.front().without_terminator()) {
+      if (layerOf(&op) != layer)
+        continue;
+      if (isPhase(&op, "forward") && canRunAgain(&op))
+        forward.insert(&op);
+      else if (isPhase(&op, "backward"))
+        backward.push_back(&op);
+    }
+  }
+
+  unsigned run() {
+    findReaders();
+    collectSlice();
+    if (slice.empty())
+      return 0;
+    OpBuilder builder(start);
+    guard(builder);
+    for (Operation *op : slice)
+      annotate(builder.clone(*op, mapping));
+    for (Operation *op : early)
+      op->moveBefore(start);
+    for (auto [old, now] : mapping.getValueMap())
+      old.replaceUsesWithIf(now, [&](OpOperand &use) {
+        return readers.contains(main.front().findAncestorOpInBlock(*use.getOwner()));
+      });
+    // What only the gradients needed is not computed in the forward phase any more.
+    for (Operation *op : llvm::reverse(slice))
+      if (op->use_empty())
+        op->erase();
+    return slice.size();
+  }
+
+private:
+  /// A gradient that another layer made, or what the barrier made of all micro-batches.
+  bool comesIn(Value value) const {
+    Operation *source = value.getDefiningOp();
+    return source && (isPhase(source, "barrier") ||
+                      (isPhase(source, "backward") && layerOf(source) != layer));
+  }
+  bool reads(Operation *op, llvm::function_ref<bool(Value)> which) const {
+    return llvm::any_of(getUsedValues(op), which);
+  }
+  bool isForward(Value value) const {
+    Operation *source = value.getDefiningOp();
+    return source && forward.contains(source);
+  }
+
+  /// Where the layer's backward computation starts, and the ops that may read
+  /// clones: those from there on, and earlier ones (derivatives of values that no
+  /// gradient is needed for) that can wait until then.
+  void findReaders() {
+    llvm::DenseSet<Operation *> onGradients;
+    for (Operation *op : backward)
+      if (reads(op, [&](Value value) {
+            return comesIn(value) || onGradients.contains(value.getDefiningOp());
+          }))
+        onGradients.insert(op);
+    // The last layer has no gradients but its own.
+    auto begins = [&](Operation *op) {
+      return onGradients.empty() ? reads(op, [&](Value value) { return isForward(value); })
+                                 : onGradients.contains(op);
+    };
+    auto first = llvm::find_if(backward, begins);
+    if (first == backward.end())
+      return;
+    start = *first;
+    readers.insert(first, backward.end());
+    // What other layers' gradients read stays where it is, so that what becomes of one
+    // layer does not depend on which others are computed again.
+    llvm::DenseSet<Operation *> canWait;
+    auto waits = [&](Operation *user) {
+      bool isForeign = isPhase(user, "backward") && layerOf(user) != layer;
+      return canWait.contains(user) || (!isForeign && !user->isBeforeInBlock(start));
+    };
+    for (Operation *op : llvm::reverse(llvm::make_range(backward.begin(), first)))
+      if (llvm::all_of(op->getResults(),
+                       [&](Value result) { return llvm::all_of(getUsers(result), waits); }))
+        canWait.insert(op);
+    for (Operation *op : llvm::make_range(backward.begin(), first))
+      if (canWait.contains(op) && reads(op, [&](Value value) {
+            return isForward(value) || readers.contains(value.getDefiningOp());
+          })) {
+        readers.insert(op);
+        early.push_back(op);
+      }
+  }
+
+  void collectSlice() {
+    llvm::DenseSet<Operation *> needed;
+    SmallVector<Operation *> worklist;
+    auto need = [&](Operation *op) {
+      for (Value value : getUsedValues(op))
+        if (isForward(value) && needed.insert(value.getDefiningOp()).second)
+          worklist.push_back(value.getDefiningOp());
+    };
+    llvm::for_each(readers, need);
+    while (!worklist.empty())
+      need(worklist.pop_back_val());
+    for (Operation *op : forward)
+      if (needed.contains(op))
+        slice.push_back(op);
+  }
+
+  /// Puts a barrier between what the clones and the gradients start from, and
+  /// themselves: nothing is computed again before the gradients are there, and no
+  /// later pass finds out that it was computed before.
+  void guard(OpBuilder &builder) {
+    llvm::SetVector<Value> values;
+    for (Operation *op : slice)
+      for (Value value : getUsedValues(op)) {
+        Operation *source = value.getDefiningOp();
+        bool keeps = source ? isConstantLike(source) : isState(cast<BlockArgument>(value));
+        if (!isForward(value) && !keeps)
+          values.insert(value);
+      }
+    for (Operation *op : readers)
+      for (Value value : getUsedValues(op))
+        if (comesIn(value) && value.getDefiningOp()->isBeforeInBlock(start))
+          values.insert(value);
+    if (values.empty())
+      return;
+    OperationState state(start->getLoc(), "stablehlo.optimization_barrier");
+    state.addOperands(values.getArrayRef());
+    state.addTypes(llvm::to_vector(ValueRange(values.getArrayRef()).getTypes()));
+    Operation *barrier = builder.create(state);
+    barrier->setAttr(attr::eqn, slice.back()->getAttr(attr::eqn));
+    annotate(barrier);
+    for (auto [value, guarded] : llvm::zip_equal(values, barrier->getResults()))
+      mapping.map(value, guarded);
+  }
+
+  void annotate(Operation *op) const {
+    Builder builder(op->getContext());
+    op->setAttr(attr::phase, builder.getStringAttr("backward"));
+    op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
+  }
+
+  bool isState(BlockArgument arg) {
+    auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::kind);
+    return !kind || kind.getValue() == "state";
+  }
+
+  func::FuncOp main;
+  int64_t layer;
+  llvm::SetVector<Operation *> forward; // That can be computed again, in program order.
+  SmallVector<Operation *> backward;
+  Operation *start = nullptr;
+  llvm::SetVector<Operation *> readers;
+  SmallVector<Operation *> early, slice;
+  IRMapping mapping;
+};
+
+class AlpaRematerializePass : public alpa::impl::AlpaRematerializeBase<AlpaRematerializePass> {
+public:
+  using AlpaRematerializeBase::AlpaRematerializeBase;
+
+  void runOnOperation() override {
+    auto main = getOperation().lookupSymbol<func::FuncOp>("main");
+    if (!main || main.isDeclaration())
+      return fail("the module has no function @main");
+    int64_t numLayers = 0;
+    for (Operation &op : main.front().without_terminator()) {
+      std::optional<int64_t> layer = layerOf(&op);
+      if (!layer || !op.getAttr(attr::phase))
+        return fail("op '" + op.getName().getStringRef() +
+                    "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
+      numLayers = std::max(numLayers, *layer + 1);
+    }
+    SmallVector<bool> chosen(numLayers, false);
+    for (const std::string &word : layers) {
+      int64_t layer = 0;
+      if (word == "all") {
+        chosen.assign(numLayers, true);
+      } else if (word != "none") {
+        if (StringRef(word).getAsInteger(10, layer) || layer < 0 || layer >= numLayers)
+          return fail("layers has '" + word + "'; expected all, none or numbers from 0 to " +
+                      llvm::Twine(numLayers - 1));
+        chosen[layer] = true;
+      }
+    }
+    clonedOps += rematerializeLayers(main, chosen);
+  }
+
+private:
+  void fail(const llvm::Twine &message) {
+    emitError(getOperation().getLoc(), "alpa-rematerialize: " + message);
+    signalPassFailure();
+  }
+};
+
+} // namespace
+
+unsigned alpa::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
+  unsigned clones = 0;
+  std::set<int64_t> changed;
+  if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
+    changed.insert(known.asArrayRef().begin(), known.asArrayRef().end());
+  for (auto [layer, again] : llvm::enumerate(chosen))
+    if (again)
+      if (unsigned added = LayerRematerializer(main, layer).run()) {
+        clones += added;
+        changed.insert(layer);
+      }
+  if (!changed.empty())
+    main->setAttr(attr::rematerialized,
+                  DenseI64ArrayAttr::get(main.getContext(), llvm::to_vector(changed)));
+  return clones;
+}
+
+std::vector<int64_t> alpa::keptBytes(func::FuncOp main, unsigned numLayers) {
+  std::vector<int64_t> bytes(numLayers, 0);
+  std::vector<llvm::DenseSet<Value>> kept(numLayers);
+  for (Operation &op : main.front().without_terminator()) {
+    if (!isPhase(&op, "backward"))
+      continue;
+    int64_t layer = *layerOf(&op);
+    for (Value value : getUsedValues(&op)) {
+      Operation *source = value.getDefiningOp();
+      if (source && isPhase(source, "forward") && !isConstantLike(source) &&
+          kept[layer].insert(value).second)
+        bytes[layer] += getTensorBytes(value.getType());
+    }
+  }
+  return bytes;
+}

@@ -1,0 +1,58 @@
+//===- StepVariants.cpp - ways to write the layers of a step --------------===//
+
+#include "compiler/Stage/Remat/StepVariants.h"
+
+#include "compiler/Stage/Remat/Rematerialize.h"
+
+#include "mlir/IR/SymbolTable.h"
+#include "llvm/ADT/STLExtras.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace alpa;
+
+llvm::Expected<std::unique_ptr<StepVariant>> StepVariant::read(func::FuncOp function,
+                                                               llvm::StringRef method,
+                                                               llvm::ArrayRef<LogicalMesh> meshes) {
+  llvm::Expected<StepLayers> layers = readLayers(function);
+  if (!layers)
+    return layers.takeError();
+  auto variant = std::make_unique<StepVariant>();
+  variant->function = function;
+  variant->layers = std::move(*layers);
+  function.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
+  if (method == "auto")
+    return std::move(variant);
+  variant->roles.emplace(function);
+  for (const LogicalMesh &mesh : meshes) {
+    llvm::Expected<PlanFilter> filter = makeFilter(method, *variant->roles, mesh);
+    if (!filter)
+      return filter.takeError();
+    variant->filters.push_back(std::move(*filter));
+  }
+  return std::move(variant);
+}
+
+func::FuncOp alpa::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers) {
+  func::FuncOp clone = main.clone();
+  clone.setPrivate();
+  SymbolTable(main->getParentOp()).insert(clone, std::next(main->getIterator()));
+  rematerializeLayers(clone, layers);
+  return clone;
+}
+
+RematerializationSavings alpa::findSavings(func::FuncOp main, unsigned numLayers) {
+  func::FuncOp all = cloneRematerialized(main, llvm::SmallVector<bool>(numLayers, true));
+  std::vector<int64_t> before = keptBytes(main, numLayers), after = keptBytes(all, numLayers);
+  all.erase();
+  RematerializationSavings savings;
+  double saved = 0;
+  for (unsigned layer = 0; layer < numLayers; ++layer) {
+    savings.layers.push_back(after[layer] < before[layer]);
+    if (savings.layers.back() && layer + 1 < numLayers)
+      saved += double(before[layer] - after[layer]);
+  }
+  savings.part = saved / std::max(1.0, std::accumulate(before.begin(), before.end(), 0.0));
+  return savings;
+}

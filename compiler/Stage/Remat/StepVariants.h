@@ -1,0 +1,44 @@
+//===- StepVariants.h - ways to write the layers of a step -------*- C++ -*-===//
+//
+// A search may choose for each stage between the layers as they are and the same
+// layers computed again for their gradients. Both are functions while it searches;
+// the plan's layers are then rewritten in @main, and the other function is gone.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H
+#define ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H
+
+#include "compiler/Sharding/Methods/Methods.h"
+#include "compiler/Stage/Layers/StepLayers.h"
+
+#include <memory>
+
+namespace alpa {
+
+/// A function with the layers of the step, and what a method leaves of their plans.
+struct StepVariant {
+  mlir::func::FuncOp function;
+  StepLayers layers;
+  std::optional<MethodRoles> roles; // None for the method "auto".
+  std::vector<PlanFilter> filters;  // For each mesh; empty for everything.
+
+  /// Errors: an op without layer or phase, or a method that does not suit a mesh.
+  static llvm::Expected<std::unique_ptr<StepVariant>>
+  read(mlir::func::FuncOp function, llvm::StringRef method, llvm::ArrayRef<LogicalMesh> meshes);
+};
+
+/// What computing layers again saves of what they hold between their phases.
+struct RematerializationSavings {
+  llvm::SmallVector<bool> layers; // That hold less.
+  /// Of all bytes that are held, without the last layer's: its gradients come at once.
+  double part = 0;
+};
+RematerializationSavings findSavings(mlir::func::FuncOp main, unsigned numLayers);
+
+/// A copy of @main with these layers computed again, beside it in its module.
+mlir::func::FuncOp cloneRematerialized(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H

@@ -1,0 +1,143 @@
+//===- PipelineMethods.cpp - pipelines that are known by name -------------===//
+
+#include "compiler/Stage/Search/PipelineMethods.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <map>
+
+using namespace alpa;
+
+static constexpr MethodInfo kPipelines[] = {
+    {"auto", "Everything is the search's choice"},
+    {"intra-only", "One stage on the whole cluster"},
+    {"inter-only", "Every stage on one device"},
+    {"equal-layer", "Stages of as many layers each"},
+    {"equal-mesh", "Stages on submeshes of one shape"},
+    {"uniform", "Stages of as many layers each, on submeshes of one shape"},
+};
+llvm::ArrayRef<MethodInfo> alpa::pipelineMethodTable() { return kPipelines; }
+
+llvm::Error alpa::checkPipelineMethod(llvm::StringRef name) {
+  return checkName("pipeline", kPipelines, name);
+}
+
+/// Takes out the submeshes that are not kept, and views that only they have.
+static void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Submesh &)> keep) {
+  SearchSpace kept;
+  std::map<unsigned, unsigned> keptViews;
+  for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
+    if (!keep(submesh))
+      continue;
+    kept.submeshes.push_back(submesh);
+    auto &own = kept.views.emplace_back();
+    for (unsigned view : views) {
+      auto [it, isNew] = keptViews.try_emplace(view, kept.meshes.size());
+      if (isNew)
+        kept.meshes.push_back(space.meshes[view]);
+      own.push_back(it->second);
+    }
+  }
+  space = std::move(kept);
+}
+
+/// Submeshes of the shape of a given one, whatever their devices; none if one of
+/// that shape comes before it.
+static StageRule sameShape(llvm::ArrayRef<Submesh> submeshes, size_t index) {
+  std::vector<bool> isAlike;
+  for (const Submesh &other : submeshes)
+    isAlike.push_back(other.hosts == submeshes[index].hosts &&
+                      other.devicesPerHost == submeshes[index].devicesPerHost);
+  if (llvm::find(isAlike, true) - isAlike.begin() != ptrdiff_t(index))
+    return nullptr;
+  return [isAlike = std::move(isAlike)](unsigned, unsigned, unsigned submesh) {
+    return bool(isAlike[submesh]);
+  };
+}
+
+static StageRule sameCount(unsigned count) {
+  return [count](unsigned lo, unsigned hi, unsigned) { return hi - lo == count; };
+}
+
+/// Equal submeshes tile the cluster, and each takes a layer at least.
+static bool canTile(const Submesh &submesh, int64_t devices, unsigned numLayers) {
+  return devices % submesh.numDevices() == 0 && devices / submesh.numDevices() <= numLayers;
+}
+
+std::vector<StageRule> alpa::evenRules(const Cluster &cluster, unsigned numLayers,
+                                       const SearchSpace &space) {
+  std::vector<StageRule> rules;
+  for (size_t index = 0; index < space.submeshes.size(); ++index)
+    if (canTile(space.submeshes[index], cluster.numDevices(), numLayers))
+      if (StageRule rule = sameShape(space.submeshes, index))
+        rules.push_back(std::move(rule));
+  for (unsigned count = 1; count <= numLayers; ++count)
+    if (numLayers % count == 0)
+      rules.push_back(sameCount(count));
+  return rules;
+}
+
+llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef method,
+                                                                 const Cluster &cluster,
+                                                                 unsigned numLayers,
+                                                                 SearchSpace &space) {
+  if (llvm::Error error = checkPipelineMethod(method))
+    return std::move(error);
+  auto fail = [&](const llvm::Twine &message) {
+    return llvm::createStringError("pipeline '" + method + "' " + message);
+  };
+  if (method == "auto")
+    return std::vector<StageRule>{nullptr};
+  if (space.manual)
+    return fail("chooses the stages, which submeshes give; leave one of them out");
+
+  int64_t devices = cluster.numDevices();
+  bool equalLayers = method == "equal-layer" || method == "uniform";
+  bool equalMeshes = method == "equal-mesh" || method == "uniform";
+  keepSubmeshes(space, [&](const Submesh &submesh) {
+    int64_t size = submesh.numDevices();
+    if (method == "intra-only")
+      return size == devices;
+    if (method == "inter-only")
+      return size == 1;
+    return !equalMeshes || canTile(submesh, devices, numLayers);
+  });
+
+  if (method == "intra-only") {
+    if (space.submeshes.empty())
+      return fail("needs a cluster that is one mesh: hosts with as many devices each");
+    return std::vector<StageRule>{
+        [numLayers](unsigned lo, unsigned hi, unsigned) { return lo == 0 && hi == numLayers; }};
+  }
+  if (method == "inter-only") {
+    if (devices > int64_t(numLayers))
+      return fail("needs a layer for each of " + llvm::Twine(devices) + " devices, got " +
+                  llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
+    return std::vector<StageRule>{nullptr};
+  }
+
+  std::vector<StageRule> rules;
+  for (unsigned count = 1; count <= numLayers; ++count) {
+    if (equalLayers && numLayers % count != 0)
+      continue;
+    if (!equalMeshes) {
+      rules.push_back(sameCount(count));
+      continue;
+    }
+    for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
+      if (equalLayers && devices / submesh.numDevices() != numLayers / count)
+        continue;
+      StageRule alike = sameShape(space.submeshes, index);
+      if (!alike)
+        continue; // A rule for each shape.
+      rules.push_back([=](unsigned lo, unsigned hi, unsigned other) {
+        return alike(lo, hi, other) && (!equalLayers || hi - lo == count);
+      });
+    }
+    if (!equalLayers)
+      break; // The number of layers is free.
+  }
+  if (rules.empty())
+    return fail("finds no number of stages that divides both " + llvm::Twine(numLayers) +
+                " layers and " + llvm::Twine(devices) + " devices");
+  return rules;
+}

@@ -1,0 +1,95 @@
+//===- PipelineTime.cpp - when a pipeline's runs take place ---------------===//
+
+#include "compiler/Stage/Search/PipelineTime.h"
+
+#include "compiler/Schedule/Timeline.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <limits>
+#include <vector>
+
+using namespace alpa;
+
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+static ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
+                                 llvm::ArrayRef<int64_t> meshOf) {
+  ScheduleProblem problem = oneStagePerMesh(int64_t(stages.size()), numMicroBatches);
+  if (!meshOf.empty())
+    problem.meshOf.assign(meshOf.begin(), meshOf.end());
+  for (const StageTimes &time : stages) {
+    problem.seconds.push_back(
+        {time.forwardSeconds, time.backwardSeconds - time.backwardWeightSeconds,
+         time.backwardWeightSeconds, time.forthSeconds, time.backSeconds, time.barrierSeconds});
+    problem.hasBarrier |= time.barrierSeconds > 0;
+  }
+  return problem;
+}
+
+PipelineOrder alpa::orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
+                                  int64_t numMicroBatches, llvm::ArrayRef<int64_t> meshOf,
+                                  double limit, double keptPart) {
+  ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
+  // A schedule of forwards asks whether that is all there is.
+  if (schedule.isForwardOnly)
+    for (const StageTimes &time : stages)
+      problem.hasBackward.push_back(time.backwardSeconds > 0);
+  problem.limit = limit;
+  problem.keptPart = keptPart;
+  llvm::Expected<std::vector<StepList>> lists = scheduleSteps(schedule, problem);
+  if (!lists) {
+    llvm::consumeError(lists.takeError());
+    return {problem.meshOf, {}};
+  }
+  return {problem.meshOf, std::move(*lists)};
+}
+
+std::vector<StageFlights> alpa::countFlights(const PipelineOrder &order,
+                                             llvm::ArrayRef<FlightBytes> bytes) {
+  std::vector<StageFlights> most(order.meshOf.size()), now(order.meshOf.size());
+  for (const StepList &steps : order.meshes)
+    for (const ScheduleStep &step : steps) {
+      StageFlights &mine = now[step.stage], &limit = most[step.stage];
+      mine.inFlight += step.kind == RunKind::Forward;
+      mine.waiting += step.kind == RunKind::BackwardInput;
+      limit.inFlight = std::max(limit.inFlight, mine.inFlight);
+      limit.waiting = std::max(limit.waiting, mine.waiting);
+      if (!bytes.empty()) {
+        FlightBytes each = bytes[step.stage];
+        limit.bytes =
+            std::max(limit.bytes, mine.inFlight * each.inFlight + mine.waiting * each.waiting);
+      }
+      mine.inFlight -= step.kind == RunKind::Backward || step.kind == RunKind::BackwardInput;
+      mine.waiting -= step.kind == RunKind::BackwardWeight;
+    }
+  return most;
+}
+
+double alpa::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
+                             int64_t numMicroBatches, std::optional<double> meetSeconds) {
+  if (order.meshes.empty())
+    return kInfinity;
+  llvm::ArrayRef<int64_t> meshOf = order.meshOf;
+  std::vector<double> linkFree(order.meshes.size() * order.meshes.size(), 0);
+  auto send = [&](int64_t from, int64_t to, double now) {
+    if (meshOf[from] == meshOf[to])
+      return now;
+    bool isForth = to > from;
+    const StageTimes &link = stages[isForth ? from : from - 1];
+    double seconds = isForth ? link.forthSeconds : link.backSeconds;
+    double latency = isForth ? link.forthLatencySeconds : link.backLatencySeconds;
+    double &free = linkFree[meshOf[from] * order.meshes.size() + meshOf[to]];
+    return free = std::max(free, now + latency) + seconds - latency;
+  };
+  std::optional<Timeline> timeline =
+      followSteps(problemOf(stages, numMicroBatches, meshOf), order.meshes, send);
+  if (!timeline)
+    return kInfinity;
+  double meeting = meetSeconds ? timeline->seconds() + *meetSeconds : 0, end = 0;
+  std::vector<double> done; // Of each mesh.
+  for (const Timeline::Span &span : timeline->spans)
+    done.push_back(std::max(span.end, meeting));
+  for (auto [mesh, time] : llvm::zip_equal(meshOf, stages))
+    end = std::max(end, done[mesh] += time.updateSeconds);
+  return end;
+}

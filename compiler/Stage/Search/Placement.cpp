@@ -1,0 +1,275 @@
+//===- Placement.cpp - stages on the hosts of a cluster -------------------===//
+
+#include "compiler/Stage/Search/Placement.h"
+
+#include "compiler/Stage/Search/DeviceStates.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <numeric>
+
+using namespace alpa;
+
+/// Steps after which the best placement so far is taken.
+static constexpr unsigned kMostSteps = 4000;
+/// Steps to find out whether parts of hosts fit at all.
+static constexpr unsigned kMostPackSteps = 100000;
+
+namespace {
+
+class Placer {
+public:
+  Placer(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
+         llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings)
+      : hostDevices(hostDevices), submeshes(submeshes),
+        hostKinds(hostKinds.empty() ? std::vector<unsigned>(hostDevices.size(), 0)
+                                    : hostKinds.vec()),
+        savings(savings.vec()), bins(hostDevices.size()), binOf(submeshes.size(), kNone),
+        wholeHosts(submeshes.size()) {
+    if (savings.empty())
+      this->savings.assign(submeshes.size(), 1);
+    for (auto [host, bin] : llvm::enumerate(bins))
+      bin = {hostDevices[host], int(this->hostKinds[host]), 0};
+    for (unsigned i = 0; i < submeshes.size(); ++i)
+      (isPart(submeshes[i]) ? parts : blocks).push_back(i);
+    // Larger ones first; those that may be anywhere last.
+    llvm::sort(blocks, [&](unsigned a, unsigned b) {
+      const Submesh &left = submeshes[a], &right = submeshes[b];
+      bool leftAny = left.kind == Submesh::anyKind, rightAny = right.kind == Submesh::anyKind;
+      return std::make_tuple(leftAny, -left.numDevices(), a) <
+             std::make_tuple(rightAny, -right.numDevices(), b);
+    });
+    rest.assign(parts.size() + 1, 0);
+    for (size_t i = parts.size(); i-- > 1;)
+      rest[i] = rest[i + 1] + (canShare(parts[i - 1], parts[i]) ? this->savings[parts[i - 1]] : 0);
+  }
+
+  std::optional<std::vector<std::vector<int64_t>>> run() {
+    if (!placeBlocks(0))
+      return std::nullopt;
+    return number();
+  }
+
+private:
+  static constexpr unsigned kNone = ~0u;
+
+  /// A host, before it is known which of its kind.
+  struct Bin {
+    int64_t devices;
+    int kind;
+    int64_t used;
+    int64_t left() const { return devices - used; }
+  };
+
+  bool fits(const Submesh &submesh, const Bin &bin) const {
+    return submesh.fitsKind(bin.kind) && submesh.devicesPerHost <= bin.left();
+  }
+  bool isPart(const Submesh &submesh) const {
+    return submesh.hosts == 1 && llvm::any_of(bins, [&](const Bin &bin) {
+             return submesh.fitsKind(bin.kind) && submesh.devicesPerHost < bin.devices;
+           });
+  }
+  bool canShare(unsigned a, unsigned b) const {
+    if (b != a + 1)
+      return false;
+    int64_t both = submeshes[a].devicesPerHost + submeshes[b].devicesPerHost;
+    return llvm::any_of(bins, [&](const Bin &bin) {
+      return submeshes[a].fitsKind(bin.kind) && submeshes[b].fitsKind(bin.kind) &&
+             both <= bin.devices;
+    });
+  }
+
+  /// Whole hosts; those of several kinds in every way until the rest fits.
+  bool placeBlocks(size_t index) {
+    if (index == blocks.size()) {
+      if (!packs(0))
+        return false;
+      placeParts(0, 0);
+      return parts.empty() || !bestBins.empty();
+    }
+    return takeHosts(index, submeshes[blocks[index]].hosts, 0);
+  }
+
+  bool takeHosts(size_t index, int64_t hosts, size_t from) {
+    if (hosts == 0)
+      return placeBlocks(index + 1);
+    unsigned block = blocks[index];
+    std::optional<int> tried; // Hosts of one kind are alike.
+    for (size_t b = from; b < bins.size(); ++b) {
+      Bin &bin = bins[b];
+      if (bin.used != 0 || bin.devices != submeshes[block].devicesPerHost ||
+          !submeshes[block].fitsKind(bin.kind) || tried == bin.kind)
+        continue;
+      if (++blockSteps > kMostPackSteps)
+        return false;
+      tried = bin.kind;
+      bin.used = bin.devices;
+      wholeHosts[block].push_back(unsigned(b));
+      if (takeHosts(index, hosts - 1, b + 1))
+        return true;
+      wholeHosts[block].pop_back();
+      bin.used = 0;
+    }
+    return false;
+  }
+
+  /// Whether the parts from `first` on fit, largest first into the fullest host,
+  /// which is exact where sizes divide one another; else by trying all hosts.
+  bool packs(size_t first) {
+    std::vector<unsigned> order(parts.begin() + first, parts.end());
+    llvm::sort(order, [&](unsigned a, unsigned b) {
+      return std::make_pair(-submeshes[a].devicesPerHost, a) <
+             std::make_pair(-submeshes[b].devicesPerHost, b);
+    });
+    std::vector<Bin> copy = bins;
+    unsigned steps = 0;
+    return pack(order, copy, steps);
+  }
+
+  bool pack(llvm::ArrayRef<unsigned> order, std::vector<Bin> &copy, unsigned &steps) const {
+    if (order.empty())
+      return true;
+    const Submesh &submesh = submeshes[order.front()];
+    std::vector<unsigned> candidates = distinctBins(submesh, copy);
+    for (unsigned b : candidates) {
+      if (++steps > kMostPackSteps)
+        return false;
+      copy[b].used += submesh.devicesPerHost;
+      if (pack(order.drop_front(), copy, steps))
+        return true;
+      copy[b].used -= submesh.devicesPerHost;
+    }
+    return false;
+  }
+
+  /// Hosts with room, the fullest first, one of those that are alike.
+  std::vector<unsigned> distinctBins(const Submesh &submesh, llvm::ArrayRef<Bin> list) const {
+    std::vector<unsigned> found;
+    for (unsigned b = 0; b < list.size(); ++b)
+      if (fits(submesh, list[b]) && llvm::none_of(found, [&](unsigned other) {
+            return list[other].kind == list[b].kind && list[other].devices == list[b].devices &&
+                   list[other].used == list[b].used;
+          }))
+        found.push_back(b);
+    llvm::sort(found, [&](unsigned a, unsigned b) {
+      return std::make_pair(list[a].left(), a) < std::make_pair(list[b].left(), b);
+    });
+    return found;
+  }
+
+  /// Parts of hosts in the order of stages; keeps what saves most.
+  void placeParts(size_t index, double saved) {
+    if (index == parts.size()) {
+      if (bestBins.empty() || saved > bestSaved) {
+        bestSaved = saved;
+        bestBins = binOf;
+      }
+      return;
+    }
+    if (!bestBins.empty() && (saved + rest[index ? index : 1] <= bestSaved || steps > kMostSteps))
+      return;
+    unsigned part = parts[index];
+    const Submesh &submesh = submeshes[part];
+    unsigned beside = part > 0 ? binOf[part - 1] : kNone;
+    std::vector<unsigned> candidates;
+    if (beside != kNone && fits(submesh, bins[beside]))
+      candidates.push_back(beside);
+    std::vector<unsigned> others = distinctBins(submesh, bins);
+    // First where there is room for the next one, too.
+    int64_t both = submesh.devicesPerHost;
+    if (index + 1 < parts.size() && parts[index + 1] == part + 1)
+      both += submeshes[part + 1].devicesPerHost;
+    llvm::sort(others, [&](unsigned a, unsigned b) {
+      return std::make_tuple(bins[a].left() < both, bins[a].left(), a) <
+             std::make_tuple(bins[b].left() < both, bins[b].left(), b);
+    });
+    for (unsigned b : others)
+      if (b != beside)
+        candidates.push_back(b);
+    for (unsigned b : candidates) {
+      ++steps;
+      bins[b].used += submesh.devicesPerHost;
+      binOf[part] = b;
+      if (packs(index + 1))
+        placeParts(index + 1, saved + (b == beside ? savings[part - 1] : 0));
+      binOf[part] = kNone;
+      bins[b].used -= submesh.devicesPerHost;
+    }
+  }
+
+  /// Gives hosts their numbers in the order in which stages come to them.
+  std::vector<std::vector<int64_t>> number() {
+    std::vector<int64_t> firstDevice(hostDevices.size(), 0);
+    for (size_t h = 1; h < hostDevices.size(); ++h)
+      firstDevice[h] = firstDevice[h - 1] + hostDevices[h - 1];
+    std::vector<unsigned> hostOf(bins.size(), kNone);
+    std::vector<bool> given(bins.size(), false);
+    auto give = [&](unsigned b) {
+      for (unsigned h = 0; h < bins.size() && hostOf[b] == kNone; ++h)
+        if (!given[h] && int(hostKinds[h]) == bins[b].kind && hostDevices[h] == bins[b].devices) {
+          given[h] = true;
+          hostOf[b] = h;
+        }
+    };
+    for (unsigned i = 0; i < submeshes.size(); ++i) {
+      for (unsigned b : wholeHosts[i])
+        give(b);
+      if (wholeHosts[i].empty())
+        give(bestBins[i]);
+    }
+    std::vector<std::vector<int64_t>> devices(submeshes.size());
+    auto take = [&](unsigned i, unsigned host, int64_t first) {
+      for (int64_t d = 0; d < submeshes[i].devicesPerHost; ++d)
+        devices[i].push_back(firstDevice[host] + first + d);
+    };
+    for (unsigned i : blocks) {
+      llvm::SmallVector<unsigned> hosts;
+      for (unsigned b : wholeHosts[i])
+        hosts.push_back(hostOf[b]);
+      llvm::sort(hosts);
+      for (unsigned host : hosts)
+        take(i, host, 0);
+    }
+    // The largest part of a host first: it begins at a multiple of its size.
+    std::vector<unsigned> order = parts;
+    llvm::sort(order, [&](unsigned a, unsigned b) {
+      return std::make_pair(-submeshes[a].devicesPerHost, a) <
+             std::make_pair(-submeshes[b].devicesPerHost, b);
+    });
+    std::vector<int64_t> used(bins.size(), 0);
+    for (unsigned i : order) {
+      unsigned host = hostOf[bestBins[i]];
+      take(i, host, used[host]);
+      used[host] += submeshes[i].devicesPerHost;
+    }
+    return devices;
+  }
+
+  llvm::ArrayRef<int64_t> hostDevices;
+  llvm::ArrayRef<Submesh> submeshes;
+  std::vector<unsigned> hostKinds;
+  std::vector<double> savings;
+  std::vector<unsigned> parts, blocks; // Of hosts, and of whole hosts.
+  std::vector<double> rest;            // What the parts from one on can save at most.
+  std::vector<Bin> bins;
+  std::vector<unsigned> binOf, bestBins; // Of each part.
+  std::vector<llvm::SmallVector<unsigned>> wholeHosts;
+  double bestSaved = 0;
+  unsigned steps = 0, blockSteps = 0;
+};
+
+} // namespace
+
+std::optional<std::vector<std::vector<int64_t>>>
+alpa::placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
+                     llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings) {
+  return Placer(hostDevices, submeshes, hostKinds, savings).run();
+}
+
+std::optional<std::vector<std::vector<int64_t>>>
+alpa::placeStages(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages,
+                  llvm::ArrayRef<double> savings) {
+  std::vector<Submesh> submeshes;
+  for (const PlannedStage &stage : stages)
+    submeshes.push_back(problem.submeshes[stage.submesh]);
+  return placeSubmeshes(problem.hostDevices, submeshes, problem.hostKinds, savings);
+}

@@ -1,0 +1,27 @@
+//===- Placement.h - stages on the hosts of a cluster ------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H
+#define ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H
+
+#include "compiler/Stage/Search/StageDp.h"
+
+namespace alpa {
+
+/// Devices of each submesh, numbered host by host. Whole hosts are taken first;
+/// parts of hosts are put together such that the seconds saved by neighbours in
+/// the list that share a host add up to as much as possible: exactly if that takes
+/// few steps, else as well as was found. `savings[i]` are for submeshes i and i+1;
+/// if it is empty each pair counts the same. Nothing if they do not fit side by
+/// side.
+std::optional<std::vector<std::vector<int64_t>>>
+placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
+               llvm::ArrayRef<unsigned> hostKinds = {}, llvm::ArrayRef<double> savings = {});
+
+/// The same for the stages of a plan.
+std::optional<std::vector<std::vector<int64_t>>> placeStages(const StageDpProblem &problem,
+                                                             llvm::ArrayRef<PlannedStage> stages,
+                                                             llvm::ArrayRef<double> savings = {});
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H

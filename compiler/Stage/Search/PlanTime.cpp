@@ -1,0 +1,151 @@
+//===- PlanTime.cpp - seconds of a plan on the hosts ----------------------===//
+
+#include "compiler/Stage/Search/PlanTime.h"
+
+#include "compiler/CostModel/CostModel.h"
+#include "compiler/CostModel/TransferPath.h"
+#include "compiler/Stage/Search/Placement.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+using namespace alpa;
+
+PlanTimer::PlanTimer(const Cluster &cluster, const StageDpProblem &problem,
+                     const Crossings &crossings, StageCosts &costs)
+    : cluster(cluster), network(cluster), hostDevices(problem.hostDevices),
+      hostKinds(problem.hostKinds), submeshes(problem.submeshes),
+      numMicroBatches(problem.numMicroBatches), crossings(crossings), costs(costs) {
+  for (const Submesh &from : submeshes)
+    for (const Submesh &to : submeshes)
+      links.push_back(transferLink(cluster, from, to));
+}
+
+SendSeconds PlanTimer::send(unsigned cut, const Link &forth, const Link &back) const {
+  return {forth.secondsFor(crossings.forwardBytes[cut]),
+          back.secondsFor(crossings.backwardBytes[cut])};
+}
+
+SendSeconds PlanTimer::sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index,
+                                 bool sharesHost) const {
+  const Submesh &from = submeshes[stages[index].submesh],
+                &to = submeshes[stages[index + 1].submesh];
+  return send(stages[index].hi, transferLink(cluster, from, to, sharesHost),
+              transferLink(cluster, to, from, sharesHost));
+}
+
+std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from,
+                                                    llvm::ArrayRef<int64_t> to,
+                                                    double bytes) const {
+  if (from == to)
+    return {0, 0}; // Stages of one mesh.
+  TransferPath path = transferPath(network, from, to);
+  return {path.seconds(bytes), bytes > 0 ? path.latencySeconds : 0};
+}
+
+std::optional<double> PlanTimer::meetSeconds(llvm::ArrayRef<PlannedStage> stages,
+                                             llvm::ArrayRef<std::vector<int64_t>> devices) const {
+  std::optional<double> seconds;
+  for (size_t first = 0, index; first + 1 < stages.size(); first = index + 1) {
+    double there = 0, back = 0;
+    for (index = first; index + 1 < stages.size() && crossings.updatesMeet[stages[index].hi];
+         ++index) {
+      there = std::max(there, secondsBetween(devices[index + 1], devices[first], 1).second);
+      back = std::max(back, secondsBetween(devices[first], devices[index + 1], 1).second);
+    }
+    if (index > first)
+      seconds = std::max(seconds.value_or(0), there + back);
+  }
+  return seconds;
+}
+
+bool TimedPlan::fits(const StageDpProblem &problem, const StagePlan &plan) const {
+  std::vector<int64_t> left;
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    unsigned mesh = plan.meshOf(unsigned(index));
+    if (mesh == left.size())
+      left.push_back(problem.memoryOf(stage.submesh));
+    if ((left[mesh] -= peakBytes[index]) < 0)
+      return false;
+  }
+  return true;
+}
+
+/// Devices of each stage.
+std::optional<std::vector<std::vector<int64_t>>> PlanTimer::place(const StagePlan &plan) const {
+  size_t numStages = plan.stages.size(), numMeshes = plan.numMeshes ? plan.numMeshes : numStages;
+  std::vector<Submesh> chosen;
+  for (size_t i = 0; i < numMeshes; ++i)
+    chosen.push_back(submeshes[plan.stages[i].submesh]);
+  std::vector<double> savings(numMeshes, 0);
+  for (size_t i = 0; i + 1 < numStages; ++i)
+    if (size_t mesh = plan.meshOf(i);
+        mesh + 1 < numMeshes && chosen[mesh].hosts == 1 && chosen[mesh + 1].hosts == 1)
+      savings[mesh] += std::max(0.0, sendAfter(plan.stages, i, false).sum() -
+                                         sendAfter(plan.stages, i, true).sum());
+  auto devices = placeSubmeshes(hostDevices, chosen, hostKinds, savings);
+  if (devices)
+    for (size_t i = numMeshes; i < numStages; ++i)
+      devices->push_back((*devices)[plan.meshOf(i)]);
+  return devices;
+}
+
+llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
+                                          const StageDpProblem &problem) const {
+  const ScheduleInfo &schedule = *problem.schedule;
+  TimedPlan timed;
+  auto devices = place(plan);
+  if (!devices)
+    return timed;
+  timed.devices = std::move(*devices);
+  std::vector<StageTimes> times;
+  std::vector<FlightBytes> bytes;
+  std::vector<int64_t> meshOf;
+  timed.limit = double(numMicroBatches);
+  timed.keptPart = 0;
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    meshOf.push_back(plan.meshOf(index));
+    const StagePoint &point = costs.pointOf(stage.choice.id);
+    StageTimes &stageTimes = times.emplace_back();
+    stageTimes.forwardSeconds = point.times.forwardSeconds;
+    stageTimes.backwardSeconds = point.times.backwardSeconds;
+    stageTimes.barrierSeconds = point.times.barrierSeconds;
+    stageTimes.updateSeconds = point.times.updateSeconds;
+    bytes.push_back({point.activationBytes, 0});
+    if (schedule.splitsBackward) {
+      llvm::Expected<BackwardParts> parts = costs.partsOf(stage.choice.id);
+      if (!parts)
+        return parts.takeError();
+      stageTimes.backwardWeightSeconds = parts->weightSeconds;
+      bytes.back().waiting = parts->waitingBytes;
+      double each = double(std::max<int64_t>(1, point.activationBytes));
+      double left = double(problem.memoryOf(stage.submesh) - point.steadyPeakBytes(0));
+      timed.keptPart = std::max(timed.keptPart, double(parts->waitingBytes) / each);
+      // While an input part runs, both of what it reads and makes are there.
+      timed.limit = std::min(timed.limit, (left - double(parts->waitingBytes)) / each);
+    }
+    if (index + 1 == plan.stages.size())
+      continue;
+    if (plan.meshOf(index) == plan.meshOf(index + 1)) {
+      timed.sends.emplace_back();
+      continue;
+    }
+    llvm::ArrayRef<int64_t> mine = timed.devices[index], next = timed.devices[index + 1];
+    std::tie(stageTimes.forthSeconds, stageTimes.forthLatencySeconds) =
+        secondsBetween(mine, next, crossings.forwardBytes[stage.hi]);
+    std::tie(stageTimes.backSeconds, stageTimes.backLatencySeconds) =
+        secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
+    timed.sends.push_back({stageTimes.forthSeconds, stageTimes.backSeconds});
+    timed.transferSeconds += timed.sends.back().sum();
+  }
+  PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf,
+                                      std::max(timed.limit, 1.0), timed.keptPart);
+  timed.stepSeconds =
+      pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices));
+  timed.flights = countFlights(order, bytes);
+  for (auto [stage, flights] : llvm::zip_equal(plan.stages, timed.flights)) {
+    const StagePoint &point = costs.pointOf(stage.choice.id);
+    timed.peakBytes.push_back(
+        std::max(point.steadyPeakBytes(0) + flights.bytes, point.updateBytes));
+  }
+  return timed;
+}

@@ -1,0 +1,39 @@
+//===- SearchSpace.h - which stages the search may choose -------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_STAGE_SEARCH_SEARCHSPACE_H
+#define ALPA_COMPILER_STAGE_SEARCH_SEARCHSPACE_H
+
+#include "compiler/CostModel/Cluster.h"
+
+#include <vector>
+
+namespace alpa {
+
+/// What may be chosen from: submeshes, and the views of each.
+struct SearchSpace {
+  std::vector<Submesh> submeshes;
+  std::vector<LogicalMesh> meshes;
+  std::vector<llvm::SmallVector<unsigned>> views; // Of each submesh, into `meshes`.
+  /// Stages by hand: one submesh for each stage, in order.
+  bool manual = false;
+  std::vector<std::pair<unsigned, unsigned>> layerRanges; // Empty or one for each stage.
+};
+
+/// All submeshes of the cluster and their views of up to so many axes.
+SearchSpace wholeSearchSpace(const Cluster &cluster, unsigned meshAxes);
+
+/// Adds the views that have the axes of others in another order, for methods that
+/// do not treat all axes alike.
+void addTurnedViews(const Cluster &cluster, SearchSpace &space);
+
+/// Reads `submeshes` ("1x2"), `meshShapes` ("2x1") and `layerRanges` ("0-2"); the
+/// latter two are empty or have one entry for each submesh, and for each of its
+/// `stagesPerMesh` stages. Errors name the entry.
+llvm::Expected<SearchSpace>
+manualSearchSpace(const Cluster &cluster, unsigned numLayers, unsigned meshAxes,
+                  llvm::ArrayRef<std::string> submeshes, llvm::ArrayRef<std::string> meshShapes,
+                  llvm::ArrayRef<std::string> layerRanges, unsigned stagesPerMesh = 1);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_SEARCH_SEARCHSPACE_H

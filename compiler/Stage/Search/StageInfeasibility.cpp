@@ -1,0 +1,81 @@
+//===- StageInfeasibility.cpp - how far stages are from fitting -----------===//
+
+#include "compiler/Stage/Search/StageInfeasibility.h"
+
+#include "compiler/Stage/Search/PeriodSearch.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <cmath>
+
+using namespace alpa;
+
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+static constexpr double kPrecise = 1.001;
+
+static double partOfMemory(const StageDpProblem &problem, const StageChoice &choice,
+                           unsigned submesh, int64_t inFlight) {
+  return double(choice.peakBytes(inFlight)) /
+         double(std::max<int64_t>(problem.memoryOf(submesh), 1));
+}
+
+/// Some plan that fits into so many times the memory, whatever its time.
+static std::vector<PlannedStage> planWithin(StageDpProblem problem, double factor) {
+  for (int64_t &bytes : problem.memoryBytes)
+    bytes = int64_t(std::min(double(bytes) * factor, 0x1p62));
+  StageTable table(problem);
+  return PeriodSearch(table).solve(kInfinity, kInfinity);
+}
+
+static std::pair<double, unsigned> mostNeeded(const StageDpProblem &problem,
+                                              llvm::ArrayRef<PlannedStage> stages) {
+  std::pair<double, unsigned> most(0, 0);
+  for (auto [index, stage] : llvm::enumerate(stages)) {
+    double part = partOfMemory(problem, stage.choice, stage.submesh,
+                               problem.held(unsigned(stages.size() - index)));
+    if (part > most.first)
+      most = {part, unsigned(index)};
+  }
+  return most;
+}
+
+static void findLayer(const StageDpProblem &problem, StageMisfit &misfit) {
+  for (unsigned layer = 0; layer < problem.numLayers; ++layer) {
+    double least = kInfinity;
+    for (unsigned m = 0; m < problem.submeshes.size(); ++m)
+      if (!problem.allows || problem.allows(layer, layer + 1, m))
+        for (const StageChoice &choice : problem.choices(layer, layer + 1, m))
+          least = std::min(least, partOfMemory(problem, choice, m, problem.held(1)));
+    if (least < kInfinity && least > std::max(1.0, misfit.layerFactor)) {
+      misfit.layer = layer;
+      misfit.layerFactor = least;
+    }
+  }
+}
+
+StageMisfit alpa::findStageMisfit(const StageDpProblem &problem) {
+  StageMisfit misfit;
+  if (problem.numLayers == 0 || problem.submeshes.empty() || problem.hostDevices.empty() ||
+      problem.memoryBytes.empty())
+    return misfit;
+  findLayer(problem, misfit);
+  StageDpProblem free = problem;
+  free.memoryBytes.clear();
+  misfit.plan.stages = planWithin(free, 1);
+  if (misfit.plan.stages.empty())
+    return misfit;
+  // A plan that fits into less tells how much less: each try lowers the upper end.
+  double low = 1;
+  std::tie(misfit.factor, misfit.stage) = mostNeeded(problem, misfit.plan.stages);
+  while (misfit.factor > low * kPrecise) {
+    double middle = std::sqrt(low * misfit.factor);
+    std::vector<PlannedStage> stages = planWithin(problem, middle);
+    if (stages.empty()) {
+      low = middle;
+      continue;
+    }
+    misfit.plan.stages = std::move(stages);
+    std::tie(misfit.factor, misfit.stage) = mostNeeded(problem, misfit.plan.stages);
+  }
+  misfit.plan.seconds = stagePlanSeconds(problem, misfit.plan.stages);
+  return misfit;
+}

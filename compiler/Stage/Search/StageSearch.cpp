@@ -1,0 +1,198 @@
+//===- StageSearch.cpp - the best stages, solving few ---------------------===//
+
+#include "compiler/Stage/Search/StageSearch.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <chrono>
+
+using namespace mlir;
+using namespace alpa;
+
+/// How much slower than the best plan by the DP's formula one may be that is timed.
+static constexpr double kClose = 1.05;
+
+StageSearch::StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
+                         double gap)
+    : costs(costs), timer(timer), problem(std::move(problem)), gap(gap) {
+  this->problem.choices = [this](unsigned lo, unsigned hi, unsigned submesh) {
+    return this->costs.choices(lo, hi, submesh);
+  };
+}
+
+StagePlan StageSearch::runDp(std::vector<StagePlan> *others) {
+  auto begin = std::chrono::steady_clock::now();
+  StagePlan plan = solveStageDp(problem, others);
+  dpSeconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return plan;
+}
+
+std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
+                                                         bool onlyHopes) const {
+  std::vector<StageCosts::Request> requests;
+  for (auto [index, stage] : llvm::enumerate(plan.stages))
+    if (!onlyHopes || costs.isHope(stage.choice.id))
+      requests.push_back({stage.choice.id, problem.held(plan.stages.size() - index)});
+  return requests;
+}
+
+/// The same stages as they turned out, if all fit.
+StagePlan StageSearch::solved(StagePlan plan) const {
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    std::optional<StageChoice> known =
+        costs.known(stage.choice.id, problem.held(plan.stages.size() - index));
+    if (!known)
+      return {};
+    stage.choice = *known;
+  }
+  plan.seconds = stagePlanSeconds(problem, plan.stages);
+  return plan;
+}
+
+llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
+  // In a round: enough to keep all threads busy, few enough that each tells something.
+  const size_t mostRequests = std::max<size_t>(4, 2 * costs.numThreads());
+  StagePlan best;
+  auto offer = [&](StagePlan plan) {
+    if (!plan.stages.empty() && plan.seconds < best.seconds)
+      best = std::move(plan);
+  };
+  while (true) {
+    costs.refresh(/*onlySolved=*/false);
+    std::vector<StagePlan> others;
+    StagePlan hoped = runDp(&others);
+    ++numRounds;
+    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
+      break;
+    if (hoped.seconds >= mostSeconds)
+      return StagePlan();
+    std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
+    if (missing.empty()) {
+      offer(std::move(hoped));
+      break;
+    }
+    // Plans that are nearly as good will be asked for next; together they keep all
+    // threads busy.
+    llvm::sort(others,
+               [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
+    for (const StagePlan &plan : others)
+      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < mostRequests)
+        llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
+    if (llvm::Error error = costs.solve(missing))
+      return std::move(error);
+    offer(solved(hoped));
+    for (const StagePlan &plan : others)
+      offer(solved(plan));
+  }
+  // What was solved on the way may go together better; what is in the plan is worth
+  // more time.
+  while (true) {
+    costs.refresh(/*onlySolved=*/true);
+    seen.clear();
+    offer(runDp(&seen));
+    llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
+    if (!better)
+      return better.takeError();
+    if (!*better)
+      return best;
+    offer(solved(best));
+  }
+}
+
+/// For how many micro-batches' activations stages need room that hold other things too.
+static int64_t heldBy(const StagePlan &plan, const TimedPlan &timed) {
+  int64_t most = 1;
+  for (auto [stage, bytes] : llvm::zip_equal(plan.stages, timed.peakBytes)) {
+    const StageChoice &choice = stage.choice;
+    int64_t others = choice.stateBytes + choice.temporaryBytes;
+    int64_t each = std::max<int64_t>(1, choice.activationBytes);
+    most = std::max(most, (std::max<int64_t>(0, bytes - others) + each - 1) / each);
+  }
+  return most;
+}
+
+/// Of a plan and those close to it that the DP saw, the one whose step takes the
+/// least time. What waits for weight parts is not known to the DP; `held` is set to
+/// what may be enough, if that leaves none.
+llvm::Expected<FoundPlan> StageSearch::fastest(const StagePlan &plan, int64_t &held) const {
+  FoundPlan best;
+  held = std::numeric_limits<int64_t>::max();
+  double most = plan.seconds * kClose;
+  auto offer = [&](const StagePlan &other) -> llvm::Error {
+    llvm::Expected<TimedPlan> timed = timer.time(other, problem);
+    if (!timed)
+      return timed.takeError();
+    if (problem.schedule->splitsBackward && !timed->devices.empty() && !timed->fits(problem, other))
+      held = std::min(held, heldBy(other, *timed));
+    else if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
+      best = {other, problem.schedule, std::move(*timed)};
+    return llvm::Error::success();
+  };
+  if (llvm::Error error = offer(plan))
+    return std::move(error);
+  for (const StagePlan &other : seen)
+    if (other.seconds <= most)
+      if (llvm::Error error = offer(other))
+        return std::move(error);
+  return best;
+}
+
+void StageSearch::ignoreMemory() {
+  problem.memoryBytes.clear();
+  costs.ignoreMemory();
+}
+
+llvm::Error StageSearch::beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
+                              double mostSeconds) {
+  // Where there is a plan already, another one is worth less.
+  const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
+  problem.schedule = schedule;
+  problem.allows = rule;
+  problem.weightPart = nullptr;
+  problem.leastHeld = 1;
+  if (schedule->splitsBackward)
+    problem.weightPart = [this](unsigned lo, unsigned hi, unsigned submesh) {
+      return costs.weightPart(lo, hi, submesh);
+    };
+  for (int tries = 0; tries < mostTries; ++tries) {
+    llvm::Expected<StagePlan> plan = search(mostSeconds);
+    if (!plan)
+      return plan.takeError();
+    if (plan->stages.empty())
+      break;
+    int64_t held = 0;
+    llvm::Expected<FoundPlan> found = fastest(*plan, held);
+    if (!found)
+      return found.takeError();
+    if (found->schedule) {
+      if (!best.schedule || found->timed.stepSeconds < best.timed.stepSeconds)
+        best = std::move(*found);
+      break;
+    }
+    problem.leastHeld = std::max(problem.leastHeld + 1, held);
+  }
+  return llvm::Error::success();
+}
+
+llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
+  FoundPlan best;
+  if (!isPrepared)
+    if (llvm::Error error = costs.prepare())
+      return std::move(error);
+  isPrepared = true;
+  // By the DP's formula, which is about as far off for all schedules.
+  for (const ScheduleInfo *schedule : space.schedules)
+    for (const StageRule &rule : space.rules)
+      if (llvm::Error error = beat(best, schedule, rule, best.plan.seconds * (1 - gap)))
+        return std::move(error);
+  // It takes updates for a part of every micro-batch, so that it overlooks long ones
+  // beside the slowest stage. Even stages have no such.
+  if (!best.plan.stages.empty())
+    for (const ScheduleInfo *schedule : space.schedules)
+      for (const StageRule &rule : space.evenRules)
+        if (llvm::Error error = beat(best, schedule, rule, best.timed.stepSeconds * (1 - gap / 2)))
+          return std::move(error);
+  if (best.schedule)
+    problem.schedule = best.schedule;
+  problem.allows = space.rules.back();
+  return best;
+}

@@ -1,0 +1,80 @@
+//===- StageSearch.h - the best stages, solving few --------------*- C++ -*-===//
+//
+// Runs the stage DP on bounds, solves the stages that its plan rests on, and
+// repeats until the plan rests on solutions, or one that does cannot be beaten by
+// more than `gap`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H
+#define ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H
+
+#include "compiler/Stage/Costs/StageCosts.h"
+#include "compiler/Stage/Search/PipelineMethods.h"
+#include "compiler/Stage/Search/PlanTime.h"
+#include "compiler/Stage/Search/StageDp.h"
+
+namespace alpa {
+
+/// What may be tried in turn; the best plan of all counts.
+struct StageSearchSpace {
+  std::vector<StageRule> rules{nullptr};
+  /// Families of plans that are looked at as well where their best one by the DP's
+  /// formula takes less than the best plan does by its events.
+  std::vector<StageRule> evenRules;
+  std::vector<const ScheduleInfo *> schedules;
+  /// For a schedule that takes several stages on a mesh, the only one then: how many.
+  unsigned stagesPerMesh = 0;
+};
+
+struct FoundPlan {
+  StagePlan plan;                         // Without stages if there is none.
+  const ScheduleInfo *schedule = nullptr; // Null if there is none.
+  TimedPlan timed;
+};
+
+class StageSearch {
+public:
+  /// `problem` says all but rule, schedule and choices.
+  StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
+
+  llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
+
+  /// From now on, as if memory were no matter.
+  void ignoreMemory();
+  const StageDpProblem &getProblem() const { return problem; }
+
+  double dpSeconds = 0;
+  unsigned numRounds = 0; // Runs of the DP on bounds.
+
+private:
+  StagePlan runDp(std::vector<StagePlan> *others = nullptr);
+  /// No plan if all take that many seconds or more.
+  llvm::Expected<StagePlan> search(double mostSeconds);
+  std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
+  StagePlan solved(StagePlan plan) const;
+  llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
+  /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
+  llvm::Error beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
+                   double mostSeconds);
+
+  StageCosts &costs;
+  const PlanTimer &timer;
+  StageDpProblem problem;
+  std::vector<StagePlan> seen; // By the last run of the DP.
+  double gap;
+  bool isPrepared = false;
+};
+
+/// The error that describes the plan that would be fastest if memory were no matter,
+/// and which of its stages exceeds which limit. `isRematerialized` says that layers
+/// are computed again for their gradients.
+llvm::Error explainMisfit(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
+                          mlir::func::FuncOp main, bool isRematerialized);
+/// The same where stages share meshes; `found` is the best plan without a limit.
+llvm::Error explainVirtualMisfit(const FoundPlan &found, const StageDpProblem &problem,
+                                 const StageSearchSpace &space);
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H

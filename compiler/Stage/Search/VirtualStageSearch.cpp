@@ -1,0 +1,195 @@
+//===- VirtualStageSearch.cpp - stages that share meshes ------------------===//
+
+#include "compiler/Stage/Search/VirtualStageSearch.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include <numeric>
+
+using namespace alpa;
+
+llvm::Error alpa::checkVirtualStages(const StageSearchSpace &tried, const SearchSpace &space,
+                                     const StageDpProblem &problem) {
+  unsigned perMesh = tried.stagesPerMesh, numLayers = problem.numLayers;
+  const char *name = tried.schedules.front()->name.data();
+  if (!space.manual) {
+    if (!llvm::all_equal(problem.hostKinds) || !llvm::all_equal(problem.hostDevices))
+      return llvm::createStringError(
+          "schedule '%s' needs equal meshes, but the cluster's hosts differ; use another "
+          "schedule, or give submeshes",
+          name);
+    if (perMesh > numLayers)
+      return llvm::createStringError("%u stages on a mesh need as many layers, got %u; use fewer "
+                                     "virtual-stages, or raise the number of layers of "
+                                     "alpa-cluster-layers",
+                                     perMesh, numLayers);
+    return llvm::Error::success();
+  }
+  for (const Submesh &submesh : space.submeshes)
+    if (!(submesh == space.submeshes.front()))
+      return llvm::createStringError("schedule '%s' needs equal submeshes, got %ldx%ld and %ldx%ld",
+                                     name, long(space.submeshes.front().hosts),
+                                     long(space.submeshes.front().devicesPerHost),
+                                     long(submesh.hosts), long(submesh.devicesPerHost));
+  if (perMesh * space.submeshes.size() > numLayers)
+    return llvm::createStringError(
+        "%u stages on each of %u meshes need %u layers, got %u; use fewer virtual-stages, or raise "
+        "the number of layers of alpa-cluster-layers",
+        perMesh, unsigned(space.submeshes.size()), unsigned(perMesh * space.submeshes.size()),
+        numLayers);
+  return llvm::Error::success();
+}
+
+std::vector<VirtualStageSearch::Meshes>
+VirtualStageSearch::listMeshes(unsigned stagesPerMesh) const {
+  std::vector<Meshes> list;
+  if (space.manual) {
+    list.emplace_back(space.submeshes.size());
+    std::iota(list.back().begin(), list.back().end(), 0);
+    return list;
+  }
+  int64_t devices =
+      std::accumulate(problem.hostDevices.begin(), problem.hostDevices.end(), int64_t(0));
+  for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
+    int64_t count = devices / submesh.numDevices();
+    if (devices % submesh.numDevices() == 0 && count * stagesPerMesh <= problem.numLayers)
+      list.emplace_back(count, index);
+  }
+  return list;
+}
+
+void VirtualStageSearch::listChoices(const Meshes &meshes, const StageRule &rule) {
+  choices.clear();
+  for (unsigned submesh : meshes)
+    for (unsigned view : space.views[submesh])
+      for (unsigned lo = 0; lo < problem.numLayers; ++lo)
+        for (unsigned hi = lo + 1; hi <= problem.numLayers; ++hi)
+          if (auto [it, isNew] = choices.try_emplace({view, lo, hi});
+              isNew && (!rule || rule(lo, hi, submesh)))
+            it->second = costs.choicesOn(lo, hi, view);
+}
+
+VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
+                                                    const StageSearchSpace &tried) {
+  VirtualStageProblem cut;
+  cut.numLayers = problem.numLayers;
+  cut.numMeshes = unsigned(meshes.size());
+  cut.stagesPerMesh = tried.stagesPerMesh;
+  cut.layerRanges = space.layerRanges;
+  cut.tolerance = gap / 4;
+  cut.numViews = 0;
+  for (unsigned submesh : meshes) {
+    cut.numViews = std::max<unsigned>(cut.numViews, space.views[submesh].size());
+    if (!problem.memoryBytes.empty())
+      cut.memoryBytes.push_back(problem.memoryBytes[submesh]);
+  }
+  std::vector<int64_t> meshOf;
+  for (unsigned stage = 0; stage < cut.numStages(); ++stage)
+    meshOf.push_back(cut.meshOf(stage));
+  // The order does not depend on seconds.
+  std::vector<StageTimes> times(cut.numStages());
+  for (const StageFlights &flights : countFlights(
+           orderPipeline(*tried.schedules.front(), times, problem.numMicroBatches, meshOf)))
+    cut.inFlight.push_back(flights.inFlight);
+  cut.choices = [this, meshes](unsigned lo, unsigned hi, unsigned mesh,
+                               unsigned view) -> llvm::ArrayRef<StageChoice> {
+    llvm::ArrayRef<unsigned> views = space.views[meshes[mesh]];
+    if (view >= views.size())
+      return {};
+    return choices.at({views[view], lo, hi});
+  };
+  return cut;
+}
+
+/// The same stages as they turned out, if all fit.
+VirtualStagePlan VirtualStageSearch::solved(const VirtualStageProblem &cut,
+                                            VirtualStagePlan plan) const {
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    std::optional<StageChoice> known = costs.known(stage.choice.id, cut.inFlight[index]);
+    if (!known)
+      return {};
+    stage.choice = *known;
+  }
+  if (!virtualStagesFit(cut, plan.stages))
+    return {};
+  plan.seconds = virtualStageSeconds(cut, plan.stages);
+  return plan;
+}
+
+llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
+                                                            const Meshes &meshes,
+                                                            const StageRule &rule,
+                                                            double mostSeconds) {
+  VirtualStagePlan best;
+  auto offer = [&](VirtualStagePlan plan) {
+    if (!plan.stages.empty() && plan.seconds < best.seconds)
+      best = std::move(plan);
+  };
+  auto requestsOf = [&](const VirtualStagePlan &plan, bool onlyHopes) {
+    std::vector<StageCosts::Request> requests;
+    for (auto [index, stage] : llvm::enumerate(plan.stages))
+      if (!onlyHopes || costs.isHope(stage.choice.id))
+        requests.push_back({stage.choice.id, cut.inFlight[index]});
+    return requests;
+  };
+  while (true) {
+    costs.refresh(/*onlySolved=*/false);
+    listChoices(meshes, rule);
+    VirtualStagePlan hoped = solveVirtualStages(cut);
+    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
+      break;
+    if (hoped.seconds >= mostSeconds)
+      return VirtualStagePlan();
+    std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
+    if (missing.empty()) {
+      offer(std::move(hoped));
+      break;
+    }
+    if (llvm::Error error = costs.solve(missing))
+      return std::move(error);
+    offer(solved(cut, std::move(hoped)));
+  }
+  while (true) {
+    costs.refresh(/*onlySolved=*/true);
+    listChoices(meshes, rule);
+    offer(solveVirtualStages(cut));
+    llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
+    if (!better)
+      return better.takeError();
+    if (!*better)
+      return best;
+    offer(solved(cut, best));
+  }
+}
+
+llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried) {
+  if (llvm::Error error = costs.prepare())
+    return std::move(error);
+  FoundPlan best;
+  StageDpProblem scheduled = problem;
+  scheduled.schedule = tried.schedules.front();
+  for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
+    VirtualStageProblem cut = makeProblem(meshes, tried);
+    for (const StageRule &rule : tried.rules) {
+      // No step is faster than what its busiest mesh does.
+      llvm::Expected<VirtualStagePlan> found =
+          search(cut, meshes, rule, best.timed.stepSeconds / double(problem.numMicroBatches));
+      if (!found)
+        return found.takeError();
+      if (found->stages.empty())
+        continue;
+      StagePlan plan;
+      plan.numMeshes = cut.numMeshes;
+      for (auto [index, stage] : llvm::enumerate(found->stages))
+        plan.stages.push_back({stage.lo, stage.hi, meshes[cut.meshOf(index)], stage.choice});
+      llvm::Expected<TimedPlan> timed = timer.time(plan, scheduled);
+      if (!timed)
+        return timed.takeError();
+      plan.seconds = timed->stepSeconds;
+      if (timed->devices.empty() && !space.manual)
+        continue; // Such submeshes do not tile the hosts.
+      if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
+        best = {std::move(plan), tried.schedules.front(), std::move(*timed)};
+    }
+  }
+  return best;
+}

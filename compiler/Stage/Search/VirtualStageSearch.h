@@ -1,0 +1,54 @@
+//===- VirtualStageSearch.h - stages that share meshes -----------*- C++ -*-===//
+//
+// Plans for a schedule with several stages on each mesh: for every number of equal
+// meshes the best cut of the layers (VirtualStages.h), found as StageSearch finds
+// plans, by solving the stages that the best cut rests on; of these the plan whose
+// step takes the fewest seconds.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H
+#define ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H
+
+#include "compiler/Stage/Search/StageSearch.h"
+#include "compiler/Stage/Search/VirtualStages.h"
+
+namespace alpa {
+
+/// Why no plan has so many stages on each mesh; null if some may.
+llvm::Error checkVirtualStages(const StageSearchSpace &tried, const SearchSpace &space,
+                               const StageDpProblem &problem);
+
+class VirtualStageSearch {
+public:
+  /// `costs` are for a limit of a mesh's memory divided by its stages; `problem` says
+  /// the whole.
+  VirtualStageSearch(StageCosts &costs, const PlanTimer &timer, const SearchSpace &space,
+                     const StageDpProblem &problem, double gap)
+      : costs(costs), timer(timer), space(space), problem(problem), gap(gap) {}
+
+  llvm::Expected<FoundPlan> run(const StageSearchSpace &tried);
+
+private:
+  /// Submeshes of the meshes, by index; all are of one shape.
+  using Meshes = std::vector<unsigned>;
+
+  std::vector<Meshes> listMeshes(unsigned stagesPerMesh) const;
+  void listChoices(const Meshes &meshes, const StageRule &rule);
+  VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried);
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, const Meshes &meshes,
+                                          const StageRule &rule, double mostSeconds);
+  VirtualStagePlan solved(const VirtualStageProblem &cut, VirtualStagePlan plan) const;
+
+  StageCosts &costs;
+  const PlanTimer &timer;
+  const SearchSpace &space;
+  const StageDpProblem &problem;
+  double gap;
+  /// By view of any mesh and layers; of the last `listChoices`.
+  std::map<std::tuple<unsigned, unsigned, unsigned>, std::vector<StageChoice>> choices;
+};
+
+} // namespace alpa
+
+#endif // ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H

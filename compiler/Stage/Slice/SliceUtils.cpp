@@ -1,0 +1,98 @@
+//===- SliceUtils.cpp - small questions that slicing asks an op -----------===//
+
+#include "compiler/Stage/Slice/SliceUtils.h"
+
+#include "compiler/Analysis/ShardingRule.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/StringSwitch.h"
+
+using namespace mlir;
+using namespace alpa;
+
+std::optional<Phase> alpa::phaseOf(Operation *op) {
+  auto phase = op->getAttrOfType<StringAttr>(attr::phase);
+  if (!phase)
+    return std::nullopt;
+  return llvm::StringSwitch<std::optional<Phase>>(phase.getValue())
+      .Case("forward", Phase::Forward)
+      .Case("barrier", Phase::Barrier)
+      .Case("backward", Phase::Backward)
+      .Case("update", Phase::Update)
+      .Default(std::nullopt);
+}
+
+StringRef alpa::stringifyPhase(Phase phase) {
+  switch (phase) {
+  case Phase::Forward:
+    return "forward";
+  case Phase::Barrier:
+    return "barrier";
+  case Phase::Backward:
+    return "backward";
+  case Phase::Update:
+    break;
+  }
+  return "update";
+}
+
+std::optional<int64_t> alpa::stageOf(Operation *op) {
+  if (auto stage = op->getAttrOfType<IntegerAttr>(attr::stage))
+    return stage.getInt();
+  return std::nullopt;
+}
+
+bool alpa::isRepeatable(Operation *op) {
+  // Of the ops that are not elementwise, those that only move elements.
+  static const llvm::StringSet<> others = {"stablehlo.bitcast_convert",
+                                           "stablehlo.broadcast_in_dim",
+                                           "stablehlo.concatenate",
+                                           "stablehlo.pad",
+                                           "stablehlo.reshape",
+                                           "stablehlo.reverse",
+                                           "stablehlo.slice",
+                                           "stablehlo.transpose",
+                                           "chlo.constant",
+                                           "chlo.square"};
+  StringRef name = op->getName().getStringRef();
+  return op->getNumResults() == 1 && op->getNumRegions() == 0 &&
+         (isElementwiseName(name) || others.contains(name)) &&
+         isa<RankedTensorType>(op->getResult(0).getType());
+}
+
+bool alpa::isBroadcast(Operation *op) {
+  return op->getName().getStringRef() == "stablehlo.broadcast_in_dim";
+}
+
+bool alpa::isElementwise(Operation *op) {
+  if (!isRepeatable(op) || op->getNumOperands() == 0)
+    return false;
+  StringRef name = op->getName().getStringRef();
+  if (llvm::is_contained({"stablehlo.transpose", "stablehlo.reverse", "stablehlo.concatenate",
+                          "stablehlo.pad", "stablehlo.slice", "stablehlo.reshape",
+                          "stablehlo.broadcast_in_dim"},
+                         name))
+    return false;
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
+  return llvm::all_of(op->getOperandTypes(), [&](Type type) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    return tensor && tensor.getShape() == shape;
+  });
+}
+
+bool alpa::isSingleElement(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 1;
+}
+
+template <typename Attr> static Attr argumentAttr(BlockArgument arg, StringRef name) {
+  auto main = cast<func::FuncOp>(arg.getOwner()->getParentOp());
+  return main.getArgAttrOfType<Attr>(arg.getArgNumber(), name);
+}
+
+std::optional<int64_t> alpa::carriedBy(BlockArgument arg) {
+  if (auto result = argumentAttr<IntegerAttr>(arg, attr::carriedBy))
+    return result.getInt();
+  return std::nullopt;
+}
