@@ -1,22 +1,673 @@
 //===- Import.cpp - from JAX's module to one planned function -------------===//
 
-#include "compiler/Import/Inline.h"
+#include "compiler/Import/DataFlow.h"
+#include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
-#include "compiler/Import/Phases.h"
-#include "compiler/Import/Subset.h"
-#include "compiler/Import/TransposedDots.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Sdy/SdyOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/SymbolTable.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringSwitch.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPAIMPORT
 #include "compiler/Import/Passes.h.inc"
 } // namespace alpa
 
+using namespace alpa;
 using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// Private functions into their callers
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+class Inliner {
+public:
+  Inliner(SymbolTable &symbols, unsigned &count) : symbols(symbols), count(count) {}
+
+  /// Leaves no call in `function`; callees first, so that each is flat before it is copied.
+  LogicalResult flatten(func::FuncOp function) {
+    if (states.lookup(function) == State::Flat)
+      return success();
+    states[function] = State::Active;
+    SmallVector<Operation *> calls;
+    function.walk([&](Operation *op) {
+      if (getCallee(op))
+        calls.push_back(op);
+    });
+    for (Operation *call : calls) {
+      FlatSymbolRefAttr name = getCallee(call);
+      auto callee = symbols.lookup<func::FuncOp>(name.getValue());
+      if (!callee)
+        return call->emitOpError() << "calls @" << name.getValue() << ", which is not defined";
+      if (!callee.getBody().hasOneBlock())
+        return call->emitOpError() << "calls @" << name.getValue() << ", which has no body";
+      if (states.lookup(callee) == State::Active)
+        return call->emitOpError() << "calls @" << name.getValue()
+                                   << ", which calls itself; recursion cannot be planned";
+      if (failed(flatten(callee)))
+        return failure();
+      if (!llvm::equal(callee.getArgumentTypes(), call->getOperandTypes()) ||
+          !llvm::equal(callee.getResultTypes(), call->getResultTypes()))
+        return call->emitOpError() << "does not fit the type of @" << name.getValue();
+      inlineCall(call, callee);
+    }
+    states[function] = State::Flat;
+    return success();
+  }
+
+private:
+  enum class State { New, Active, Flat };
+
+  static FlatSymbolRefAttr getCallee(Operation *op) {
+    if (auto call = dyn_cast<func::CallOp>(op))
+      return call.getCalleeAttr();
+    if (op->getName().getStringRef() == "stablehlo.composite")
+      return op->getAttrOfType<FlatSymbolRefAttr>("decomposition");
+    return nullptr;
+  }
+
+  void inlineCall(Operation *call, func::FuncOp callee) {
+    IRMapping mapping;
+    mapping.map(callee.getArguments(), call->getOperands());
+    OpBuilder builder(call);
+    for (Operation &op : callee.getBody().front().without_terminator()) {
+      Operation *copy = builder.clone(op, mapping);
+      copy->walk([&](Operation *inner) {
+        inner->setLoc(CallSiteLoc::get(inner->getLoc(), call->getLoc()));
+      });
+    }
+    Operation *terminator = callee.getBody().front().getTerminator();
+    for (auto [result, value] : llvm::zip(call->getResults(), terminator->getOperands()))
+      result.replaceAllUsesWith(mapping.lookup(value));
+    call->erase();
+    ++count;
+  }
+
+  SymbolTable &symbols;
+  unsigned &count;
+  llvm::DenseMap<Operation *, State> states;
+};
+
+} // namespace
+
+/// Replaces every call in `main`, also inside loops and branches and calls of a
+/// composite's decomposition, by the callee's body. Locations become call
+/// sites: callee's op at caller's op. Recursion, a callee that does not exist
+/// and a callee without a body are errors. Adds the number of calls to `count`.
+static LogicalResult inlineCalls(func::FuncOp main, unsigned &count) {
+  auto module = main->getParentOfType<ModuleOp>();
+  SymbolTable symbols(module);
+  return Inliner(symbols, count).flatten(main);
+}
+
+//===----------------------------------------------------------------------===//
+// What a single-device step may hold
+//===----------------------------------------------------------------------===//
+
+static bool isShardingAnnotation(Operation *op) {
+  llvm::StringRef name = op->getName().getStringRef();
+  if (op->getNumOperands() != 1 || op->getNumResults() != 1)
+    return false;
+  if (name == "sdy.sharding_constraint")
+    return true;
+  if (name != "stablehlo.custom_call")
+    return false;
+  auto target = op->getAttrOfType<StringAttr>("call_target_name");
+  return target && target.getValue() == "Sharding";
+}
+
+/// Removes sharding annotations of the user's program (JAX puts some on typed
+/// random keys): the plan decides about shardings.
+static void dropShardingAnnotations(ModuleOp module, func::FuncOp main) {
+  main.walk([](Operation *op) {
+    if (!isShardingAnnotation(op))
+      return;
+    op->getResult(0).replaceAllUsesWith(op->getOperand(0));
+    op->erase();
+  });
+  for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
+    if (op.getName().getStringRef() == "sdy.mesh")
+      op.erase();
+  for (unsigned i = 0; i < main.getNumArguments(); ++i) {
+    main.removeArgAttr(i, "sdy.sharding");
+    main.removeArgAttr(i, "mhlo.sharding");
+  }
+  for (unsigned i = 0; i < main.getNumResults(); ++i) {
+    main.removeResultAttr(i, StringAttr::get(main.getContext(), "sdy.sharding"));
+    main.removeResultAttr(i, StringAttr::get(main.getContext(), "mhlo.sharding"));
+  }
+}
+
+static bool isPartitioned(llvm::StringRef name) {
+  return llvm::StringSwitch<bool>(name)
+      .Cases({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.all_to_all"}, true)
+      .Cases({"stablehlo.reduce_scatter", "stablehlo.collective_permute"}, true)
+      .Cases({"stablehlo.collective_broadcast", "stablehlo.cross-replica-sum"}, true)
+      .Cases({"stablehlo.partition_id", "stablehlo.replica_id"}, true)
+      .Cases({"sdy.manual_computation", "sdy.all_gather", "sdy.all_reduce"}, true)
+      .Default(false);
+}
+
+/// Says where @main holds an op or a type that a single-device step cannot have.
+static LogicalResult verifySubset(func::FuncOp main) {
+  if (!main.getBody().hasOneBlock())
+    return emitError(main.getLoc())
+           << "@main must have one block; control flow is written as stablehlo ops";
+  WalkResult result = main.walk([](Operation *op) -> WalkResult {
+    llvm::StringRef name = op->getName().getStringRef();
+    llvm::StringRef dialect = op->getName().getDialectNamespace();
+    if (isPartitioned(name)) {
+      op->emitOpError() << "belongs to a program that is already partitioned; give the "
+                           "single-device step instead (no pmap, shard_map or collectives)";
+      return WalkResult::interrupt();
+    }
+    if (dialect != "stablehlo" && dialect != "chlo" && !isa<func::FuncOp, func::ReturnOp>(op)) {
+      op->emitOpError() << "is not of the supported set (dialects stablehlo and chlo)";
+      return WalkResult::interrupt();
+    }
+    for (Type type : op->getResultTypes())
+      if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape()) {
+        op->emitOpError() << "gives " << type << "; every value must be a tensor of static shape";
+        return WalkResult::interrupt();
+      }
+    return WalkResult::advance();
+  });
+  if (result.wasInterrupted())
+    return failure();
+  for (BlockArgument arg : main.getArguments())
+    if (auto tensor = dyn_cast<RankedTensorType>(arg.getType());
+        !tensor || !tensor.hasStaticShape())
+      return emitError(main.getLoc())
+             << "argument " << arg.getArgNumber() << " is " << arg.getType()
+             << "; every value must be a tensor of static shape";
+  return success();
+}
+
+/// Checks the signature attributes of docs/architecture.md. Without any, all
+/// arguments become state: the whole function works on one micro-batch.
+static LogicalResult verifySignature(func::FuncOp main) {
+  unsigned numArgs = main.getNumArguments(), numResults = main.getNumResults();
+  bool any = false;
+  for (unsigned i = 0; i < numArgs; ++i)
+    any |= bool(main.getArgAttr(i, "alpa.kind"));
+  if (!any) {
+    for (unsigned i = 0; i < numArgs; ++i)
+      main.setArgAttr(i, "alpa.kind", StringAttr::get(main.getContext(), "state"));
+    return success();
+  }
+
+  llvm::SmallVector<std::optional<unsigned>> carrier(numResults);
+  for (unsigned i = 0; i < numArgs; ++i) {
+    auto kind = main.getArgAttrOfType<StringAttr>(i, "alpa.kind");
+    if (!kind || (kind.getValue() != "state" && kind.getValue() != "batch"))
+      return emitError(main.getLoc())
+             << "argument " << i << " needs alpa.kind = \"state\" or \"batch\", got "
+             << main.getArgAttr(i, "alpa.kind");
+    auto type = cast<RankedTensorType>(main.getArgumentTypes()[i]);
+    if (kind.getValue() == "batch") {
+      if (type.getRank() == 0)
+        return emitError(main.getLoc())
+               << "argument " << i << " is of kind \"batch\" but has no dimension to split";
+      if (main.getArgAttr(i, "alpa.per_micro_batch"))
+        continue; // The micro-batch's number, however many samples it has.
+    }
+    auto carried = main.getArgAttrOfType<IntegerAttr>(i, "alpa.carried_by");
+    if (!carried)
+      continue;
+    int64_t result = carried.getInt();
+    if (result < 0 || result >= int64_t(numResults))
+      return emitError(main.getLoc()) << "argument " << i << " is carried by result " << result
+                                      << ", but there are " << numResults << " results";
+    if (main.getResultTypes()[result] != type)
+      return emitError(main.getLoc())
+             << "argument " << i << " is " << type << " but result " << result
+             << " that carries it is " << main.getResultTypes()[result];
+    if (carrier[result])
+      return emitError(main.getLoc()) << "result " << result << " carries both argument "
+                                      << *carrier[result] << " and argument " << i;
+    carrier[result] = i;
+  }
+  for (unsigned i = 0; i < numResults; ++i)
+    if (auto reduction = main.getResultAttrOfType<StringAttr>(i, "alpa.reduction"))
+      if (reduction.getValue() != "sum" && reduction.getValue() != "concat")
+        return emitError(main.getLoc()) << "result " << i << " has the unknown alpa.reduction "
+                                        << reduction << "; expected \"sum\" or \"concat\"";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Shardings that the user's program asks for
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// One sharding of the program, in the compiler's terms.
+struct Pin {
+  ShardingSpec spec;
+  SmallVector<int64_t> open;
+};
+
+class PinReader {
+public:
+  explicit PinReader(ModuleOp module) : module(module) {}
+
+  /// False after an error; nothing for a sharding on no mesh at all.
+  bool read(Location location, sdy::TensorShardingAttr sharding, std::optional<Pin> &pin);
+  std::optional<SmallVector<int64_t>> shape; // Of the one mesh.
+
+private:
+  ModuleOp module;
+};
+} // namespace
+
+bool PinReader::read(Location location, sdy::TensorShardingAttr sharding, std::optional<Pin> &pin) {
+  auto mesh = dyn_cast<sdy::MeshAttr>(sharding.getMeshOrRef());
+  if (!mesh)
+    if (auto op =
+            module.lookupSymbol<sdy::MeshOp>(cast<FlatSymbolRefAttr>(sharding.getMeshOrRef())))
+      mesh = op.getMesh();
+  if (!mesh) {
+    emitError(location) << "refers to a mesh that the module does not define";
+    return false;
+  }
+  SmallVector<int64_t> sizes;
+  for (sdy::MeshAxisAttr axis : mesh.getAxes())
+    sizes.push_back(axis.getSize());
+  if (llvm::all_of(sizes, [](int64_t size) { return size == 1; }))
+    return true; // JAX's mark on typed random keys.
+  if (shape && *shape != sizes) {
+    emitError(location) << "asks for a sharding on a mesh of another shape than others before; "
+                           "pinned shardings must share one mesh";
+    return false;
+  }
+  shape = sizes;
+  pin.emplace();
+  for (auto [index, dim] : llvm::enumerate(sharding.getDimShardings())) {
+    auto &axes = pin->spec.dims.emplace_back();
+    for (sdy::AxisRefAttr axis : dim.getAxes()) {
+      if (!axis.isFullAxis()) {
+        emitError(location) << "splits a dimension by a part of mesh axis \"" << axis.getName()
+                            << "\"; only whole axes can be pinned";
+        return false;
+      }
+      const auto *found = llvm::find_if(mesh.getAxes(), [&](sdy::MeshAxisAttr other) {
+        return other.getName() == axis.getName();
+      });
+      axes.push_back(found - mesh.getAxes().begin());
+    }
+    if (!dim.getIsClosed())
+      pin->open.push_back(index);
+  }
+  return true;
+}
+
+/// Keeps what the user asks for, in a form that later passes know: arguments get
+/// `alpa.sharding`, a constraint becomes a barrier with `alpa.pin`, and the module
+/// gets the mesh's shape as `alpa.pin_mesh`.
+static LogicalResult keepShardingAnnotations(ModuleOp module, func::FuncOp main) {
+  PinReader reader(module);
+  MLIRContext *context = module.getContext();
+  for (BlockArgument argument : main.getArguments()) {
+    auto sharding =
+        main.getArgAttrOfType<sdy::TensorShardingAttr>(argument.getArgNumber(), "sdy.sharding");
+    std::optional<Pin> pin;
+    if (!sharding)
+      continue;
+    if (!reader.read(argument.getLoc(), sharding, pin))
+      return failure();
+    if (pin)
+      main.setArgAttr(argument.getArgNumber(), attr::sharding,
+                      ShardingAttr::get(context, pin->spec));
+  }
+  SmallVector<sdy::ShardingConstraintOp> constraints;
+  main.walk([&](sdy::ShardingConstraintOp op) { constraints.push_back(op); });
+  for (sdy::ShardingConstraintOp op : constraints) {
+    std::optional<Pin> pin;
+    if (!reader.read(op.getLoc(), op.getSharding(), pin))
+      return failure();
+    if (!pin)
+      continue;
+    if (op->getParentOp() != main)
+      return op.emitOpError() << "stands inside of a loop or branch, where a sharding cannot be "
+                                 "pinned; put it on the operands or results";
+    OpBuilder builder(op);
+    OperationState state(op.getLoc(), "stablehlo.optimization_barrier");
+    state.addOperands(op.getInput());
+    state.addTypes(op.getType());
+    Operation *barrier = builder.create(state);
+    barrier->setAttr(attr::pin, ShardingAttr::get(context, pin->spec));
+    if (!pin->open.empty())
+      barrier->setAttr(attr::pinOpen, builder.getDenseI64ArrayAttr(pin->open));
+    op.getResult().replaceAllUsesWith(barrier->getResult(0));
+    op.erase();
+  }
+  if (reader.shape)
+    module->setAttr(attr::pinMesh, Builder(context).getDenseI64ArrayAttr(*reader.shape));
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Products that are transposed
+//===----------------------------------------------------------------------===//
+
+/// Whether the permutation exchanges what the operands give to the result, and no more.
+static bool exchangesOperands(stablehlo::DotGeneralOp dot, ArrayRef<int64_t> permutation) {
+  auto numbers = dot.getDotDimensionNumbers();
+  int64_t batch = numbers.getLhsBatchingDimensions().size();
+  int64_t left = cast<RankedTensorType>(dot.getLhs().getType()).getRank() - batch -
+                 int64_t(numbers.getLhsContractingDimensions().size());
+  int64_t rank = permutation.size();
+  if (left == 0 || left + batch == rank)
+    return false; // A matrix and a vector: nothing changes places.
+  for (int64_t i = 0; i < rank; ++i) {
+    int64_t source = i < batch ? i : i < rank - left ? i + left : i - (rank - batch - left);
+    if (permutation[i] != source)
+      return false;
+  }
+  return true;
+}
+
+static bool fold(stablehlo::TransposeOp transpose) {
+  auto dot = transpose.getOperand().getDefiningOp<stablehlo::DotGeneralOp>();
+  // An algorithm names the types of both operands.
+  if (!dot || !dot->hasOneUse() || dot->getBlock() != transpose->getBlock() ||
+      dot.getAlgorithmAttr() || !exchangesOperands(dot, transpose.getPermutation()))
+    return false;
+  OpBuilder builder(dot);
+  auto numbers = dot.getDotDimensionNumbers();
+  auto swapped = cast<stablehlo::DotGeneralOp>(builder.clone(*dot));
+  swapped->setOperands({dot.getRhs(), dot.getLhs()});
+  swapped.setDotDimensionNumbersAttr(stablehlo::DotDimensionNumbersAttr::get(
+      dot.getContext(), numbers.getRhsBatchingDimensions(), numbers.getLhsBatchingDimensions(),
+      numbers.getRhsContractingDimensions(), numbers.getLhsContractingDimensions()));
+  if (ArrayAttr precision = dot.getPrecisionConfigAttr(); precision && precision.size() == 2)
+    swapped.setPrecisionConfigAttr(builder.getArrayAttr({precision[1], precision[0]}));
+  swapped->getResult(0).setType(transpose.getType());
+  transpose.getResult().replaceAllUsesWith(swapped.getResult());
+  transpose.erase();
+  dot.erase();
+  return true;
+}
+
+/// Makes one product of a product and the transposition behind it that exchanges the
+/// dimensions of its operands: (A B)^T is B^T A^T, so the operands change places. JAX
+/// writes the gradient of every weight of a matrix product as such a pair. Returns the
+/// number of transpositions that are gone.
+static unsigned foldTransposedDots(func::FuncOp main) {
+  SmallVector<stablehlo::TransposeOp> transposes;
+  main.walk([&](stablehlo::TransposeOp op) { transposes.push_back(op); });
+  return llvm::count_if(transposes, fold);
+}
+
+//===----------------------------------------------------------------------===//
+// Forward, backward, update
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+enum class Phase { Forward, Backward, Update };
+
+struct OpFacts {
+  NamedPhase named = NamedPhase::None;
+  std::optional<int64_t> eqn;
+  bool needsBackward = false; // Depends on a named backward op.
+  bool feedsForward = false;  // A named forward op depends on it.
+  bool feedsBackward = false;
+  Phase phase = Phase::Forward;
+};
+
+class PhaseAnalysis {
+public:
+  explicit PhaseAnalysis(func::FuncOp main) : main(main) {
+    for (Operation &op : main.getBody().front().without_terminator())
+      if (!isConstantLike(&op))
+        ops.push_back(&op);
+  }
+
+  LogicalResult run() {
+    readNames();
+    bool anyBackward =
+        llvm::any_of(ops, [&](Operation *op) { return facts[op].named == NamedPhase::Backward; });
+    if (anyBackward) {
+      followDataFlow();
+      BatchAnalysis batch(main);
+      for (Operation *op : ops)
+        facts[op].phase = choose(op, batch);
+      pullSources();
+    }
+    // Gradients of gradients, losses behind an update, and the like: all of it is one
+    // program, as in a step without gradients.
+    if (!isInOrder())
+      for (Operation *op : ops)
+        facts[op] = OpFacts();
+    numberForward();
+    numberBackward();
+    annotate();
+    markBoundaries();
+    return success();
+  }
+
+private:
+  void readNames() {
+    for (Operation *op : ops) {
+      NameStack stack = readNameStack(op->getLoc());
+      facts[op] = OpFacts{stack.phase, stack.eqn};
+    }
+  }
+
+  void followDataFlow() {
+    for (Operation *op : ops)
+      for (Operation *source : sources(op)) {
+        const OpFacts &from = facts[source];
+        facts[op].needsBackward |= from.needsBackward || from.named == NamedPhase::Backward;
+      }
+    for (Operation *op : llvm::reverse(ops))
+      for (Operation *user : readers(op)) {
+        const OpFacts &to = facts[user];
+        facts[op].feedsForward |= to.feedsForward || to.named == NamedPhase::Forward;
+        facts[op].feedsBackward |= to.feedsBackward || to.named == NamedPhase::Backward;
+      }
+  }
+
+  /// Update work is done once, on sums; so what holds no sample of the batch any more,
+  /// such as the exponential of the mean loss, is update. Gradients of
+  /// single samples, and what is made of them until they are added up, are backward.
+  Phase choose(Operation *op, const BatchAnalysis &batch) {
+    const OpFacts &fact = facts[op];
+    if (fact.named == NamedPhase::Backward)
+      return Phase::Backward;
+    if (fact.named == NamedPhase::Forward || fact.feedsForward)
+      return Phase::Forward;
+    if (fact.feedsBackward)
+      return Phase::Backward;
+    if (!fact.needsBackward)
+      return batch.touchesBatchDim(op) ? Phase::Forward : Phase::Update;
+    bool holdsSamples = false;
+    for (Value value : getUsedValues(op)) {
+      Operation *source = value.getDefiningOp();
+      auto it = facts.find(source);
+      if (it != facts.end() && it->second.needsBackward && it->second.phase == Phase::Update)
+        return Phase::Update;
+      holdsSamples |= isPerSample(value, batch);
+    }
+    return holdsSamples ? Phase::Backward : Phase::Update;
+  }
+
+  /// Whether micro-batches have parts of the value, not terms of it. With one sample in each a
+  /// gradient looks the same either way, but for a weight's it has the shape of the weight.
+  bool isPerSample(Value value, const BatchAnalysis &batch) {
+    if (!batch.surelyHasBatchDim(value))
+      return false;
+    Operation *source = value.getDefiningOp();
+    if (!source || batch.hasSeveralSamples(value) || facts[source].named != NamedPhase::Backward)
+      return true;
+    return llvm::none_of(main.getArguments(), [&](BlockArgument arg) {
+      auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), "alpa.kind");
+      return kind && kind.getValue() == "state" &&
+             cast<RankedTensorType>(arg.getType()).getShape() ==
+                 cast<RankedTensorType>(value.getType()).getShape();
+    });
+  }
+
+  /// What a forward or backward op without a name reads is at least as early.
+  void pullSources() {
+    for (Operation *op : llvm::reverse(ops))
+      for (Operation *source : sources(op))
+        if (facts[source].named == NamedPhase::None && !facts[source].needsBackward)
+          facts[source].phase = std::min(facts[source].phase, facts[op].phase);
+  }
+
+  /// Whether every op reads what is made before it: forward, backward, update.
+  bool isInOrder() {
+    return llvm::all_of(ops, [&](Operation *op) {
+      return llvm::all_of(
+          sources(op), [&](Operation *source) { return facts[op].phase >= facts[source].phase; });
+    });
+  }
+
+  /// Equations of forward ops that the tracer did not name: a value for later
+  /// use belongs to its first reader, anything else to the last op it reads.
+  /// Without any named equation every op is one, in program order.
+  void numberForward() {
+    SmallVector<Operation *> forward = ofPhase(Phase::Forward);
+    if (llvm::none_of(forward, [&](Operation *op) { return facts[op].eqn.has_value(); })) {
+      for (auto [index, op] : llvm::enumerate(forward))
+        facts[op].eqn = index;
+      return;
+    }
+    for (Operation *op : llvm::reverse(forward))
+      if (!facts[op].eqn)
+        for (Operation *user : readers(op))
+          if (facts[user].phase == Phase::Forward && facts[user].eqn)
+            facts[op].eqn = std::min(facts[op].eqn.value_or(*facts[user].eqn), *facts[user].eqn);
+    for (Operation *op : forward) {
+      if (facts[op].eqn)
+        continue;
+      int64_t eqn = 0;
+      for (Operation *source : sources(op))
+        eqn = std::max(eqn, facts[source].eqn.value_or(0));
+      facts[op].eqn = eqn;
+    }
+  }
+
+  /// Backward ops without a name go back in step with what they read: the
+  /// gradients of later equations, or forward values that a forward op read too.
+  void numberBackward() {
+    for (Operation *op : ofPhase(Phase::Backward)) {
+      if (facts[op].eqn)
+        continue;
+      std::optional<int64_t> eqn;
+      auto limit = [&](int64_t value) { eqn = std::min(eqn.value_or(value), value); };
+      for (Value value : getUsedValues(op)) {
+        Operation *source = value.getDefiningOp();
+        if (source && facts.contains(source) && facts[source].phase == Phase::Backward) {
+          limit(facts[source].eqn.value_or(0));
+          continue;
+        }
+        std::optional<int64_t> last;
+        if (source && facts.contains(source))
+          last = facts[source].eqn;
+        for (Operation *user : getUsers(value))
+          if (facts.contains(user) && facts[user].phase == Phase::Forward && facts[user].eqn)
+            last = std::max(last.value_or(0), *facts[user].eqn);
+        if (last)
+          limit(*last);
+      }
+      facts[op].eqn = eqn.value_or(lastForwardEqn());
+    }
+  }
+
+  void annotate() {
+    static constexpr llvm::StringLiteral names[] = {"forward", "backward", "update"};
+    Builder builder(main.getContext());
+    for (Operation *op : ops) {
+      const OpFacts &fact = facts[op];
+      op->setAttr("alpa.phase", builder.getStringAttr(names[unsigned(fact.phase)]));
+      if (fact.phase != Phase::Update)
+        op->setAttr("alpa.eqn", builder.getI64IntegerAttr(*fact.eqn));
+    }
+  }
+
+  /// A boundary counts in the forward phase, at the top level. Its gradient's and
+  /// any inside a loop would only be in the way.
+  void markBoundaries() {
+    SmallVector<Operation *> idle;
+    main.walk([&](Operation *op) {
+      if (!isLayerBoundary(op))
+        return;
+      auto it = facts.find(op);
+      if (it != facts.end() && it->second.phase == Phase::Forward)
+        op->setAttr(kBoundaryAttr, UnitAttr::get(main.getContext()));
+      else
+        idle.push_back(op);
+    });
+    for (Operation *op : idle) {
+      op->replaceAllUsesWith(op->getOperands());
+      op->erase();
+    }
+  }
+
+  int64_t lastForwardEqn() {
+    int64_t last = 0;
+    for (Operation *op : ops)
+      if (facts[op].phase == Phase::Forward)
+        last = std::max(last, facts[op].eqn.value_or(0));
+    return last;
+  }
+
+  SmallVector<Operation *> ofPhase(Phase phase) {
+    SmallVector<Operation *> result;
+    llvm::copy_if(ops, std::back_inserter(result),
+                  [&](Operation *op) { return facts[op].phase == phase; });
+    return result;
+  }
+
+  SmallVector<Operation *> sources(Operation *op) {
+    SmallVector<Operation *> result;
+    for (Value value : getUsedValues(op))
+      if (Operation *source = value.getDefiningOp(); source && facts.contains(source))
+        result.push_back(source);
+    return result;
+  }
+
+  SmallVector<Operation *> readers(Operation *op) {
+    SmallVector<Operation *> result;
+    for (Value value : op->getResults())
+      for (Operation *user : getUsers(value))
+        if (facts.contains(user))
+          result.push_back(user);
+    return result;
+  }
+
+  func::FuncOp main;
+  SmallVector<Operation *> ops; // Without the repeatable ones, in program order.
+  llvm::DenseMap<Operation *, OpFacts> facts;
+};
+
+} // namespace
+
+/// Sets `alpa.phase` and `alpa.eqn` on every op of @main's body that is not
+/// repeatable (see DataFlow.h), then repeats those that are for each phase and
+/// equation of their users.
+static LogicalResult assignPhases(func::FuncOp main) {
+  if (failed(PhaseAnalysis(main).run()))
+    return failure();
+  repeatForReaders(main, {"alpa.phase", "alpa.eqn"}, isConstantLike);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// From JAX's module to one planned function
+//===----------------------------------------------------------------------===//
 
 namespace {
 
@@ -32,21 +683,21 @@ public:
       return signalPassFailure();
     }
     unsigned calls = 0;
-    if (failed(alpa::inlineCalls(main, calls)))
+    if (failed(inlineCalls(main, calls)))
       return signalPassFailure();
     inlinedCalls += calls;
-    if (keepShardings && failed(alpa::keepShardingAnnotations(module, main)))
+    if (keepShardings && failed(keepShardingAnnotations(module, main)))
       return signalPassFailure();
-    alpa::dropShardingAnnotations(module, main);
-    if (failed(removeOtherFunctions(module, main)) || failed(alpa::verifySubset(main)) ||
-        failed(alpa::verifySignature(main)))
+    dropShardingAnnotations(module, main);
+    if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
+        failed(verifySignature(main)))
       return signalPassFailure();
-    foldedTransposes += alpa::foldTransposedDots(main);
+    foldedTransposes += foldTransposedDots(main);
 
     // Before phases are known, because folding shares constants; it merges no other ops.
     OpPassManager canonicalize("builtin.module");
     canonicalize.addPass(createCanonicalizerPass());
-    if (failed(runPipeline(canonicalize, module)) || failed(alpa::assignPhases(main)))
+    if (failed(runPipeline(canonicalize, module)) || failed(assignPhases(main)))
       return signalPassFailure();
     // Attributes count when ops are compared, so nothing merges across phases or equations.
     OpPassManager merge("builtin.module");

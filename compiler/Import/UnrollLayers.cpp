@@ -1,20 +1,766 @@
 //===- UnrollLayers.cpp - scans over layers, layer by layer ---------------===//
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
-#include "compiler/Import/LayerLoops.h"
+#include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
+#include "compiler/Import/Stacked.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/Matchers.h"
+#include "mlir/IR/Operation.h"
 #include "mlir/Transforms/RegionUtils.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringSwitch.h"
+
 #include <map>
+#include <optional>
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPAUNROLLLAYERS
 #include "compiler/Import/Passes.h.inc"
 } // namespace alpa
 
-using namespace mlir;
 using namespace alpa;
+using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// Integer scalars of a loop, computed
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Values of the integer scalars that are known, such as a loop's counter.
+class KnownScalars {
+public:
+  /// The value, if it was set, or is a constant with one element.
+  std::optional<int64_t> get(Value value) const;
+  void set(Value value, int64_t number) { numbers[value] = number; }
+  /// Computes the result of an op on integer scalars, as the op's type wraps it.
+  /// False if an operand is unknown or the op is of another kind.
+  bool run(Operation *op);
+
+private:
+  llvm::DenseMap<Value, int64_t> numbers;
+};
+
+} // namespace
+
+namespace hlo = mlir::stablehlo;
+
+static IntegerType scalarType(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  auto element = tensor && tensor.getRank() == 0 ? dyn_cast<IntegerType>(tensor.getElementType())
+                                                 : IntegerType();
+  return element && element.getWidth() <= 64 ? element : IntegerType();
+}
+
+static bool isUnsigned(IntegerType type) { return type.isUnsigned() || type.getWidth() == 1; }
+
+/// What is left of a number in a type.
+static int64_t wrapped(uint64_t number, IntegerType type) {
+  APInt bits(64, number);
+  bits = bits.trunc(type.getWidth());
+  return isUnsigned(type) ? int64_t(bits.getZExtValue()) : bits.getSExtValue();
+}
+
+/// Whether the type is a tensor of rank 0 with integers of at most 64 bits.
+static bool isIndexScalar(Type type) { return bool(scalarType(type)); }
+
+std::optional<int64_t> KnownScalars::get(Value value) const {
+  if (auto it = numbers.find(value); it != numbers.end())
+    return it->second;
+  IntegerType type = scalarType(value.getType());
+  DenseIntElementsAttr constant;
+  if (!type || !matchPattern(value, m_Constant(&constant)))
+    return std::nullopt;
+  APInt bits = *constant.value_begin<APInt>();
+  return isUnsigned(type) ? int64_t(bits.getZExtValue()) : bits.getSExtValue();
+}
+
+static bool compares(hlo::ComparisonDirection direction, int64_t left, int64_t right, bool noSign) {
+  bool less = noSign ? uint64_t(left) < uint64_t(right) : left < right;
+  switch (direction) {
+  case hlo::ComparisonDirection::EQ:
+    return left == right;
+  case hlo::ComparisonDirection::NE:
+    return left != right;
+  case hlo::ComparisonDirection::GE:
+    return !less;
+  case hlo::ComparisonDirection::GT:
+    return !less && left != right;
+  case hlo::ComparisonDirection::LE:
+    return less || left == right;
+  case hlo::ComparisonDirection::LT:
+    break;
+  }
+  return less;
+}
+
+bool KnownScalars::run(Operation *op) {
+  if (op->getNumResults() != 1 || op->getNumRegions() > 0 || op->getNumOperands() > 3)
+    return false;
+  IntegerType type = scalarType(op->getResult(0).getType());
+  if (!type)
+    return false;
+  if (op->getNumOperands() == 0)
+    return get(op->getResult(0)).has_value();
+  SmallVector<int64_t, 3> in;
+  for (Value operand : op->getOperands()) {
+    std::optional<int64_t> number = get(operand);
+    if (!number)
+      return false;
+    in.push_back(*number);
+  }
+  IntegerType from = scalarType(op->getOperand(0).getType());
+  auto less = [&] {
+    return compares(hlo::ComparisonDirection::LT, in[0], in[1], isUnsigned(from));
+  };
+  std::optional<uint64_t> result;
+  if (auto compare = dyn_cast<hlo::CompareOp>(op)) {
+    result = compares(compare.getComparisonDirection(), in[0], in[1], isUnsigned(from));
+  } else {
+    result = llvm::StringSwitch<std::optional<uint64_t>>(op->getName().getStringRef())
+                 .Case("stablehlo.add", in.size() < 2 ? 0 : uint64_t(in[0]) + uint64_t(in[1]))
+                 .Case("stablehlo.subtract", in.size() < 2 ? 0 : uint64_t(in[0]) - uint64_t(in[1]))
+                 .Case("stablehlo.multiply", in.size() < 2 ? 0 : uint64_t(in[0]) * uint64_t(in[1]))
+                 .Case("stablehlo.minimum", in.size() < 2 ? 0
+                                            : less()      ? in[0]
+                                                          : in[1])
+                 .Case("stablehlo.maximum", in.size() < 2 ? 0
+                                            : less()      ? in[1]
+                                                          : in[0])
+                 .Case("stablehlo.negate", -uint64_t(in[0]))
+                 .Case("stablehlo.select", in.size() < 3 ? 0
+                                           : in[0]       ? in[1]
+                                                         : in[2])
+                 .Default(std::nullopt);
+    if (isa<hlo::ConvertOp>(op)) // To a truth value: whether it is zero.
+      result = type.getWidth() == 1 ? uint64_t(in[0] != 0) : uint64_t(in[0]);
+    // On truth values these are logical.
+    if (type.getWidth() == 1 && !isa<hlo::ConvertOp, hlo::SelectOp>(op))
+      return false;
+  }
+  if (!result)
+    return false;
+  set(op->getResult(0), wrapped(*result, type));
+  return true;
+}
+
+/// The known start indices of a dynamic slice or update, clamped as the op does it;
+/// nothing if one is unknown. `whole` and `part` are the shapes of operand and slice.
+static std::optional<SmallVector<int64_t>> knownStarts(ValueRange starts, ArrayRef<int64_t> whole,
+                                                       ArrayRef<int64_t> part,
+                                                       const KnownScalars &scalars) {
+  SmallVector<int64_t> result;
+  for (auto [start, size, taken] : llvm::zip_equal(starts, whole, part)) {
+    if (size == taken) { // Clamped, whatever it is.
+      result.push_back(0);
+      continue;
+    }
+    std::optional<int64_t> number = scalars.get(start);
+    if (!number)
+      return std::nullopt;
+    bool isHuge = isUnsigned(scalarType(start.getType())) && *number < 0; // Of 64 bits.
+    result.push_back(isHuge ? size - taken : std::clamp<int64_t>(*number, 0, size - taken));
+  }
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// The iterations of a loop, one after another
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// How a loop uses the values that it carries.
+struct LoopShape {
+  enum class Role {
+    Invariant, // Every iteration gives it on as it is.
+    Counter,   // An integer scalar whose values are known.
+    Stack,     // Each iteration puts a part into dimension 0; together they fill it.
+    Carry,     // Anything else.
+  };
+  stablehlo::WhileOp loop;
+  int64_t trips = 0;
+  llvm::SmallVector<Role> roles;
+  /// For each stack: where in dimension 0 each iteration puts its part.
+  llvm::DenseMap<unsigned, llvm::SmallVector<int64_t>> writes;
+
+  Block &body() const { return stablehlo::WhileOp(loop).getBody().front(); }
+  /// What an iteration gives on.
+  Value yielded(unsigned index) const { return body().getTerminator()->getOperand(index); }
+};
+
+} // namespace
+
+using Role = LoopShape::Role;
+
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+/// A dynamic_update_slice that puts one part of dimension 0 into the carried value.
+static bool isStackWrite(Value yielded, BlockArgument argument) {
+  auto write = yielded.getDefiningOp<hlo::DynamicUpdateSliceOp>();
+  if (!write || write->getBlock() != argument.getOwner() || write.getOperand() != argument ||
+      !argument.hasOneUse() || !yielded.hasOneUse())
+    return false;
+  ArrayRef<int64_t> whole = shapeOf(write.getOperand()), part = shapeOf(write.getUpdate());
+  return !whole.empty() && whole.drop_front() == part.drop_front();
+}
+
+/// Counters as they are when the loop begins.
+static KnownScalars atStart(const LoopShape &shape) {
+  KnownScalars scalars;
+  for (auto [index, role] : llvm::enumerate(shape.roles))
+    if (role == Role::Counter)
+      scalars.set(shape.body().getArgument(index),
+                  *KnownScalars().get(shape.loop->getOperand(index)));
+  return scalars;
+}
+
+/// Counters as they are an iteration later.
+static KnownScalars afterwards(const LoopShape &shape, const KnownScalars &scalars) {
+  KnownScalars next;
+  for (auto [index, role] : llvm::enumerate(shape.roles))
+    if (role == Role::Counter)
+      next.set(shape.body().getArgument(index), *scalars.get(shape.yielded(index)));
+  return next;
+}
+
+static void runBlock(Block &block, KnownScalars &scalars) {
+  for (Operation &op : block.without_terminator())
+    scalars.run(&op);
+}
+
+/// The known scalars of every iteration, in order.
+static void forEachIteration(const LoopShape &shape,
+                             llvm::function_ref<void(int64_t, const KnownScalars &)> visit) {
+  KnownScalars scalars = atStart(shape);
+  for (int64_t trip = 0; trip < shape.trips; ++trip) {
+    runBlock(shape.body(), scalars);
+    visit(trip, scalars);
+    scalars = afterwards(shape, scalars);
+  }
+}
+
+/// What the condition says of the counters; nothing if it asks for more.
+static std::optional<bool> goesOn(const LoopShape &shape, const KnownScalars &counters) {
+  Block &block = hlo::WhileOp(shape.loop).getCond().front();
+  KnownScalars scalars;
+  for (auto [index, argument] : llvm::enumerate(block.getArguments())) {
+    std::optional<int64_t> number;
+    if (shape.roles[index] == Role::Counter)
+      number = counters.get(shape.body().getArgument(index));
+    else if (shape.roles[index] == Role::Invariant && isIndexScalar(argument.getType()))
+      number = KnownScalars().get(shape.loop->getOperand(index));
+    if (number)
+      scalars.set(argument, *number);
+  }
+  runBlock(block, scalars);
+  std::optional<int64_t> answer = scalars.get(block.getTerminator()->getOperand(0));
+  return answer ? std::optional<bool>(*answer != 0) : std::nullopt;
+}
+
+/// A scalar that depends on more than counters is none, which may unmake others.
+static void findCounters(LoopShape &shape) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    KnownScalars scalars = atStart(shape);
+    runBlock(shape.body(), scalars);
+    for (auto [index, role] : llvm::enumerate(shape.roles))
+      if (role == Role::Counter && !scalars.get(shape.yielded(index))) {
+        role = Role::Carry;
+        changed = true;
+      }
+  }
+}
+
+static bool countTrips(LoopShape &shape, int64_t mostTrips) {
+  KnownScalars scalars = atStart(shape);
+  for (; shape.trips <= mostTrips; ++shape.trips) {
+    std::optional<bool> more = goesOn(shape, scalars);
+    if (!more.value_or(false))
+      return more.has_value();
+    runBlock(shape.body(), scalars);
+    scalars = afterwards(shape, scalars);
+  }
+  return false;
+}
+
+/// Whether parts of `size` rows at these places fill the dimension.
+static bool fill(SmallVector<int64_t> starts, int64_t size, int64_t whole) {
+  llvm::sort(starts);
+  for (auto [index, start] : llvm::enumerate(starts))
+    if (start != int64_t(index) * size)
+      return false;
+  return int64_t(starts.size()) * size == whole;
+}
+
+static void findWrites(LoopShape &shape) {
+  for (auto [index, role] : llvm::enumerate(shape.roles))
+    if (role == Role::Stack)
+      shape.writes[index];
+  forEachIteration(shape, [&](int64_t, const KnownScalars &scalars) {
+    for (auto &[index, starts] : shape.writes) {
+      auto write = shape.yielded(index).getDefiningOp<hlo::DynamicUpdateSliceOp>();
+      auto at = knownStarts(write.getStartIndices(), shapeOf(write.getOperand()),
+                            shapeOf(write.getUpdate()), scalars);
+      starts.push_back(at ? (*at)[0] : -1);
+    }
+  });
+  for (auto [index, role] : llvm::enumerate(shape.roles))
+    if (role == Role::Stack) {
+      auto write = shape.yielded(index).getDefiningOp<hlo::DynamicUpdateSliceOp>();
+      if (!fill(shape.writes[index], shapeOf(write.getUpdate())[0], shapeOf(write.getOperand())[0]))
+        role = Role::Carry;
+    }
+}
+
+/// Nothing if the number of iterations is unknown, or more than `mostTrips`.
+static std::optional<LoopShape> readLoop(hlo::WhileOp loop, int64_t mostTrips) {
+  if (!loop.getBody().hasOneBlock() || !loop.getCond().hasOneBlock())
+    return std::nullopt;
+  LoopShape shape;
+  shape.loop = loop;
+  for (BlockArgument argument : shape.body().getArguments()) {
+    Value given = shape.yielded(argument.getArgNumber());
+    Value init = loop->getOperand(argument.getArgNumber());
+    if (given == argument)
+      shape.roles.push_back(Role::Invariant);
+    else if (isIndexScalar(init.getType()) && KnownScalars().get(init))
+      shape.roles.push_back(Role::Counter);
+    else
+      shape.roles.push_back(isStackWrite(given, argument) ? Role::Stack : Role::Carry);
+  }
+  findCounters(shape);
+  if (!countTrips(shape, mostTrips))
+    return std::nullopt;
+  findWrites(shape);
+  return shape;
+}
+
+namespace {
+
+class Unroller {
+public:
+  Unroller(const LoopShape &shape,
+           llvm::function_ref<DictionaryAttr(Operation *, int64_t)> attributesOf,
+           llvm::function_ref<void(Operation *, Operation *)> onClone)
+      : shape(shape), attributesOf(attributesOf), onClone(onClone), builder(shape.loop),
+        carried(shape.loop->getOperands()) {
+    for (auto [index, role] : llvm::enumerate(shape.roles))
+      if (role == Role::Stack)
+        stackWrites.insert(shape.yielded(index).getDefiningOp());
+  }
+
+  void run(DictionaryAttr stackAttributes) {
+    forEachIteration(shape,
+                     [&](int64_t trip, const KnownScalars &scalars) { iterate(trip, scalars); });
+    for (auto &[index, parts] : stacks) {
+      auto concat = hlo::ConcatenateOp::create(builder, shape.loop->getLoc(),
+                                               shape.loop->getResult(index).getType(),
+                                               inOrder(parts, shape.writes.lookup(index)), 0);
+      concat->setDiscardableAttrs(stackAttributes);
+      carried[index] = concat;
+    }
+    shape.loop->replaceAllUsesWith(carried);
+    shape.loop->erase();
+  }
+
+private:
+  static SmallVector<Value> inOrder(ArrayRef<Value> parts, ArrayRef<int64_t> starts) {
+    SmallVector<std::pair<int64_t, Value>> sorted;
+    for (auto [start, part] : llvm::zip_equal(starts, parts))
+      sorted.push_back({start, part});
+    llvm::sort(sorted, llvm::less_first());
+    return llvm::to_vector(llvm::make_second_range(sorted));
+  }
+
+  void iterate(int64_t trip, const KnownScalars &scalars) {
+    mapping = IRMapping();
+    made.clear();
+    mapping.map(shape.body().getArguments(), carried);
+    for (Operation &op : shape.body().without_terminator()) {
+      bool isKnown = op.getNumResults() == 1 && scalars.get(op.getResult(0));
+      if (isKnown || isConstantLike(&op) || stackWrites.contains(&op))
+        continue; // Made where it is read, or not at all.
+      DictionaryAttr attributes = attributesOf(&op, trip);
+      if (!makeSlice(&op, attributes, scalars) && !passOn(&op))
+        clone(&op, attributes, scalars);
+    }
+    Operation *end = shape.body().getTerminator();
+    DictionaryAttr attributes = attributesOf(end, trip);
+    SmallVector<Value> next(carried);
+    for (auto [index, role] : llvm::enumerate(shape.roles)) {
+      Value given = shape.yielded(index);
+      if (role == Role::Stack)
+        stacks[index].push_back(read(given.getDefiningOp<hlo::DynamicUpdateSliceOp>().getUpdate(),
+                                     attributes, scalars));
+      else if (role != Role::Invariant)
+        next[index] = read(given, attributes, scalars);
+    }
+    carried = std::move(next);
+  }
+
+  /// The value in this iteration, for a reader with these attributes. Constants are
+  /// made for each kind of reader, so that nothing has to carry them.
+  Value read(Value value, DictionaryAttr attributes, const KnownScalars &scalars) {
+    if (value.getParentBlock() != &shape.body())
+      return value;
+    Operation *op = value.getDefiningOp();
+    std::optional<int64_t> number =
+        isIndexScalar(value.getType()) ? scalars.get(value) : std::nullopt;
+    if (!number && (!op || !isConstantLike(op)))
+      return mapping.lookup(value);
+    Value &known = made[{value, attributes.getAsOpaquePointer()}];
+    if (known)
+      return known;
+    if (number) {
+      auto type = cast<RankedTensorType>(value.getType());
+      unsigned width = type.getElementType().getIntOrFloatBitWidth();
+      APInt bits = APInt(64, uint64_t(*number)).trunc(width);
+      auto constant = hlo::ConstantOp::create(
+          builder, value.getLoc(), cast<ElementsAttr>(DenseElementsAttr::get(type, bits)));
+      constant->setDiscardableAttrs(attributes);
+      return made[{value, attributes.getAsOpaquePointer()}] = constant;
+    }
+    return made[{value, attributes.getAsOpaquePointer()}] =
+               clone(op, attributes, scalars)->getResult(cast<OpResult>(value).getResultNumber());
+  }
+
+  Operation *clone(Operation *op, DictionaryAttr attributes, const KnownScalars &scalars) {
+    for (Value used : getUsedValues(op))
+      if (Value value = read(used, attributes, scalars); value != used)
+        mapping.map(used, value);
+    Operation *copy = builder.clone(*op, mapping);
+    for (NamedAttribute attribute : attributes)
+      copy->setDiscardableAttr(attribute.getName(), attribute.getValue());
+    onClone(op, copy);
+    return copy;
+  }
+
+  /// A slice of whole rows at known places.
+  bool makeSlice(Operation *op, DictionaryAttr attributes, const KnownScalars &scalars) {
+    auto slice = dyn_cast<hlo::DynamicSliceOp>(op);
+    if (!slice)
+      return false;
+    ArrayRef<int64_t> whole = shapeOf(slice.getOperand()), part = shapeOf(slice.getResult());
+    auto starts = knownStarts(slice.getStartIndices(), whole, part, scalars);
+    if (!starts || whole.empty() || whole.drop_front() != part.drop_front())
+      return false;
+    Value operand = read(slice.getOperand(), attributes, scalars);
+    mapping.map(slice.getResult(),
+                rowsOf(builder, operand, (*starts)[0], part[0], attributes, op->getLoc()));
+    return true;
+  }
+
+  /// A part loses the dimension that it was given for the stack.
+  bool passOn(Operation *op) {
+    auto reshape = dyn_cast<hlo::ReshapeOp>(op);
+    Operation *source =
+        reshape ? mapping.lookupOrDefault(reshape.getOperand()).getDefiningOp() : nullptr;
+    if (!source || !isa<hlo::ReshapeOp, hlo::BroadcastInDimOp>(source) ||
+        source->getBlock() != shape.loop->getBlock() ||
+        source->getOperand(0).getType() != reshape.getType() || isConstantLike(source))
+      return false;
+    auto broadcast = dyn_cast<hlo::BroadcastInDimOp>(source);
+    if (broadcast && !llvm::is_sorted(broadcast.getBroadcastDimensions()))
+      return false;
+    mapping.map(reshape.getResult(), source->getOperand(0));
+    return true;
+  }
+
+  const LoopShape &shape;
+  llvm::function_ref<DictionaryAttr(Operation *, int64_t)> attributesOf;
+  llvm::function_ref<void(Operation *, Operation *)> onClone;
+  OpBuilder builder;
+  IRMapping mapping; // From the body to the iteration at hand.
+  llvm::DenseMap<std::pair<Value, const void *>, Value> made;
+  SmallVector<Value> carried;
+  llvm::DenseSet<Operation *> stackWrites;
+  std::map<unsigned, SmallVector<Value>> stacks; // Parts in the order of iterations.
+};
+
+} // namespace
+
+/// Writes out every iteration before the loop and erases it. `attributesOf` gives the
+/// attributes of an op of the body in an iteration, `onClone` hears of every copy of an
+/// op. Slices at known places become static; a stack becomes the concatenation of its
+/// parts (with `stackAttributes`), and a slice of one the part.
+static void unrollLoop(const LoopShape &shape, DictionaryAttr stackAttributes,
+                       llvm::function_ref<DictionaryAttr(Operation *, int64_t)> attributesOf,
+                       llvm::function_ref<void(Operation *, Operation *)> onClone) {
+  Unroller(shape, attributesOf, onClone).run(stackAttributes);
+}
+
+//===----------------------------------------------------------------------===//
+// Loops whose iterations are layers
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// A scan over layers, and its gradient, which goes through them in reverse.
+struct LayerLoop {
+  LoopShape forward;
+  std::optional<LoopShape> backward;
+};
+
+/// Numbers of the equations of a body that its ops stem from, by their scopes
+/// `alpa_inner<level>_<i>`, or by data flow where an op has none. All are below the
+/// result's `count`, which is 1 for a body without scopes.
+struct BodyEquations {
+  int64_t count = 1;
+  llvm::DenseMap<Operation *, int64_t> forward, backward;
+};
+
+} // namespace
+
+static bool hasPhase(Operation *op, StringRef phase) {
+  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
+  return attribute && attribute.getValue() == phase;
+}
+
+/// What a value of the body is outside of it, if every iteration sees the same.
+static Value outsideOf(const LoopShape &shape, Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  if (argument && argument.getOwner() == &shape.body())
+    return shape.roles[argument.getArgNumber()] == Role::Invariant
+               ? shape.loop->getOperand(argument.getArgNumber())
+               : Value();
+  return value.getParentBlock() == &shape.body() ? Value() : value;
+}
+
+namespace {
+
+/// What an iteration's values depend on.
+class BodyFlow {
+public:
+  BodyFlow(const LoopShape &shape, const BatchAnalysis &batch) : shape(shape), batch(batch) {
+    for (BlockArgument argument : shape.body().getArguments()) {
+      Role role = shape.roles[argument.getArgNumber()];
+      if (role == Role::Carry)
+        carried.insert(argument);
+    }
+  }
+
+  bool multipliesLayers() {
+    for (Operation &op : shape.body().without_terminator())
+      if (visit(&op))
+        return true;
+    return false;
+  }
+
+private:
+  /// Neither carried nor of the batch: the same in every micro-batch.
+  bool isFixed(Value value) const {
+    if (Value outside = outsideOf(shape, value))
+      return !batch.dependsOnBatch(outside);
+    auto argument = dyn_cast<BlockArgument>(value);
+    if (argument)
+      return shape.roles[argument.getArgNumber()] == Role::Counter;
+    return fixed.contains(value);
+  }
+
+  bool visit(Operation *op) {
+    SmallVector<Value> used = getUsedValues(op);
+    auto isCarried = [&](Value value) { return carried.contains(value); };
+    auto isLayer = [&](Value value) { return layers.contains(value); };
+    std::optional<ShardingRule> rule = getShardingRule(op);
+    if (rule && rule->heavy && llvm::any_of(used, isLayer) && llvm::any_of(used, isCarried))
+      return true;
+    auto slice = dyn_cast<hlo::DynamicSliceOp>(op);
+    bool takesLayer = slice && outsideOf(shape, slice.getOperand()) && !used.empty() &&
+                      slice->getNumOperands() > 1 && !KnownScalars().get(slice->getOperand(1));
+    bool allFixed = llvm::all_of(used, [&](Value value) { return isFixed(value); });
+    for (Value result : op->getResults()) {
+      if (llvm::any_of(used, isCarried))
+        carried.insert(result);
+      if (!allFixed)
+        continue;
+      fixed.insert(result);
+      if (takesLayer || llvm::any_of(used, isLayer))
+        layers.insert(result);
+    }
+    return false;
+  }
+
+  const LoopShape &shape;
+  const BatchAnalysis &batch;
+  llvm::DenseSet<Value> carried, fixed, layers;
+};
+
+/// Where in dimension 0 of a tensor outside each iteration reads or writes.
+using Places = SmallVector<std::pair<Value, SmallVector<int64_t>>>;
+
+} // namespace
+
+static Places readPlaces(const LoopShape &shape) {
+  Places places;
+  SmallVector<hlo::DynamicSliceOp> slices;
+  for (Operation &op : shape.body().without_terminator())
+    if (auto slice = dyn_cast<hlo::DynamicSliceOp>(op); slice && slice->getNumOperands() > 1)
+      if (Value outside = outsideOf(shape, slice.getOperand())) {
+        slices.push_back(slice);
+        places.push_back({outside, {}});
+      }
+  forEachIteration(shape, [&](int64_t, const KnownScalars &scalars) {
+    for (auto [slice, place] : llvm::zip_equal(slices, places))
+      place.second.push_back(scalars.get(slice->getOperand(1)).value_or(-1));
+  });
+  return places;
+}
+
+/// Whether the backward loop takes what the forward one read or wrote in reverse.
+static bool goesBack(const LoopShape &forward, const LoopShape &backward) {
+  if (forward.trips != backward.trips)
+    return false;
+  llvm::DenseMap<Value, SmallVector<int64_t>> places;
+  for (auto &[value, starts] : readPlaces(forward))
+    places.try_emplace(value, starts);
+  for (auto &[index, starts] : forward.writes)
+    places[forward.loop->getResult(index)] = starts;
+  bool found = false;
+  for (auto &[value, starts] : readPlaces(backward)) {
+    auto it = places.find(value);
+    if (it == places.end())
+      continue;
+    if (!llvm::equal(llvm::reverse(it->second), starts))
+      return false;
+    found = true;
+  }
+  return found;
+}
+
+/// Nothing if the loop would become more than `maxOps` ops.
+static std::optional<LoopShape> readLoopWithin(hlo::WhileOp loop, int64_t maxOps) {
+  if (!loop.getBody().hasOneBlock())
+    return std::nullopt;
+  return readLoop(loop, maxOps / int64_t(loop.getBody().front().getOperations().size()));
+}
+
+/// The loops of @main that `maxOps` lets be unrolled and whose iterations are layers:
+/// they multiply what they carry by weights that they take from a stack of state, another
+/// for each iteration. A recurrence over time is none: all of its steps share the weights.
+/// Left out are loops whose gradient is not one loop that goes through the same stacks in
+/// reverse (a checkpoint around a whole scan computes all layers again first).
+static SmallVector<LayerLoop> findLayerLoops(func::FuncOp main, int64_t maxOps) {
+  SmallVector<hlo::WhileOp> forward, backward;
+  for (auto loop : main.getBody().front().getOps<hlo::WhileOp>()) {
+    if (hasPhase(loop, "forward"))
+      forward.push_back(loop);
+    else if (hasPhase(loop, "backward"))
+      backward.push_back(loop);
+  }
+  SmallVector<LayerLoop> found;
+  if (forward.empty())
+    return found;
+  BatchAnalysis batch(main);
+  llvm::DenseMap<Attribute, unsigned> loopsOfEqn;
+  for (hlo::WhileOp loop : forward)
+    ++loopsOfEqn[loop->getAttr(attr::eqn)];
+  for (hlo::WhileOp loop : forward) {
+    if (loopsOfEqn.lookup(loop->getAttr(attr::eqn)) > 1)
+      continue; // Which op belongs to which of them is not known.
+    std::optional<LoopShape> shape = readLoopWithin(loop, maxOps);
+    if (!shape || shape->trips < 2 || !BodyFlow(*shape, batch).multipliesLayers())
+      continue;
+    LayerLoop layers{*shape, std::nullopt};
+    SmallVector<hlo::WhileOp> gradients;
+    for (hlo::WhileOp other : backward)
+      if (other->getAttr(attr::eqn) == loop->getAttr(attr::eqn) ||
+          llvm::any_of(getUsedValues(other),
+                       [&](Value value) { return value.getDefiningOp() == loop; }))
+        gradients.push_back(other);
+    if (gradients.size() > 1)
+      continue;
+    if (!gradients.empty()) {
+      layers.backward = readLoopWithin(gradients[0], maxOps);
+      if (!layers.backward || !goesBack(layers.forward, *layers.backward))
+        continue;
+    }
+    found.push_back(std::move(layers));
+  }
+  return found;
+}
+
+static BodyEquations numberBody(const LayerLoop &loop, unsigned level) {
+  BodyEquations result;
+  auto readTags = [&](const LoopShape &shape, llvm::DenseMap<Operation *, int64_t> &numbers) {
+    for (Operation &op : shape.body().without_terminator())
+      if (std::optional<int64_t> eqn = readBodyEqn(op.getLoc(), level))
+        numbers[&op] = *eqn;
+  };
+  auto least = [](auto &numbers, auto &&ops) {
+    std::optional<int64_t> number;
+    for (Operation *op : ops)
+      if (auto it = numbers.find(op); it != numbers.end())
+        number = std::min(number.value_or(it->second), it->second);
+    return number;
+  };
+  auto most = [](auto &numbers, auto &&ops) {
+    std::optional<int64_t> number;
+    for (Operation *op : ops)
+      if (auto it = numbers.find(op); it != numbers.end())
+        number = std::max(number.value_or(it->second), it->second);
+    return number;
+  };
+  auto sources = [](Operation *op) {
+    SmallVector<Operation *> ops;
+    for (Value value : getUsedValues(op))
+      if (Operation *source = value.getDefiningOp())
+        ops.push_back(source);
+    return ops;
+  };
+  auto readers = [](Operation *op) {
+    llvm::SetVector<Operation *> ops;
+    for (Value value : op->getResults())
+      ops.insert_range(getUsers(value));
+    return ops.takeVector();
+  };
+
+  // What is made for later belongs to its first reader, the rest to the last it reads.
+  Block &forward = loop.forward.body();
+  readTags(loop.forward, result.forward);
+  for (const auto &[op, number] : result.forward)
+    result.count = std::max(result.count, number + 1);
+  for (Operation &op : llvm::reverse(forward.without_terminator()))
+    if (!result.forward.contains(&op))
+      if (auto number = least(result.forward, readers(&op)))
+        result.forward[&op] = *number;
+  for (Operation &op : forward.without_terminator())
+    if (!result.forward.contains(&op))
+      result.forward[&op] = most(result.forward, sources(&op)).value_or(0);
+  if (!loop.backward)
+    return result;
+
+  // Gradients go back in step with those that they are made of.
+  Block &backward = loop.backward->body();
+  readTags(*loop.backward, result.backward);
+  for (auto &[op, number] : result.backward)
+    number = std::min(number, result.count - 1);
+  for (Operation &op : backward.without_terminator())
+    if (!result.backward.contains(&op))
+      if (auto number = least(result.backward, sources(&op)))
+        result.backward[&op] = *number;
+  for (Operation &op : llvm::reverse(backward.without_terminator()))
+    if (!result.backward.contains(&op))
+      result.backward[&op] = most(result.backward, readers(&op)).value_or(result.count - 1);
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Scans over layers, layer by layer
+//===----------------------------------------------------------------------===//
 
 namespace {
 

@@ -1,12 +1,14 @@
 //===- PlanTransfers.cpp - what goes where between meshes -----------------===//
 
-#include "compiler/Reshard/HeldAs.h"
 #include "compiler/Reshard/Passes.h"
 #include "compiler/Reshard/PlanCache.h"
 #include "compiler/Reshard/PlanOps.h"
 #include "compiler/Schedule/SlicedModule.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/MapVector.h"
 
 #include <map>
@@ -16,8 +18,69 @@ namespace alpa {
 #include "compiler/Reshard/Passes.h.inc"
 } // namespace alpa
 
-using namespace mlir;
 using namespace alpa;
+using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// How programs hold their buffers
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The sharding of each buffer of the programs, from the op that makes it.
+class HeldAs {
+public:
+  explicit HeldAs(ModuleOp module) : symbols(module) {}
+
+  /// Null if nothing says it.
+  ShardingAttr operator()(Value buffer);
+
+private:
+  SymbolTable symbols;
+  llvm::DenseMap<Value, ShardingAttr> sums; // Of accumulated buffers.
+};
+
+} // namespace
+
+ShardingAttr HeldAs::operator()(Value buffer) {
+  SmallVector<Value> way; // Sums are held as their first term is.
+  ShardingAttr found;
+  while (Operation *op = buffer.getDefiningOp()) {
+    if (auto it = sums.find(buffer); it != sums.end()) {
+      found = it->second;
+    } else if (isa<AccumulateOp, AllReduceOp>(op)) {
+      way.push_back(buffer);
+      buffer = op->getOperand(0);
+      continue;
+    } else if (auto reshard = dyn_cast<ReshardOp>(op)) {
+      found = reshard.getTo();
+    } else if (auto run = dyn_cast<RunOp>(op)) {
+      auto stage = symbols.lookup<ModuleOp>(run.getCallee().getRootReference());
+      auto callee = stage ? stage.lookupSymbol<func::FuncOp>(run.getCallee().getLeafReference())
+                          : func::FuncOp();
+      if (callee)
+        found = callee.getResultAttrOfType<ShardingAttr>(cast<OpResult>(buffer).getResultNumber(),
+                                                         attr::sharding);
+    } else {
+      found = op->getAttrOfType<ShardingAttr>("sharding");
+    }
+    break;
+  }
+  for (Value sum : way)
+    sums[sum] = found;
+  return found;
+}
+
+/// Bytes of one element on the wire, as NumPy has it; 0 if the type has no size.
+static int64_t bytesOfElement(Type element) {
+  if (auto complex = dyn_cast<ComplexType>(element))
+    return 2 * bytesOfElement(complex.getElementType());
+  return element.isIntOrFloat() ? (element.getIntOrFloatBitWidth() + 7) / 8 : 0;
+}
+
+//===----------------------------------------------------------------------===//
+// What goes where between meshes
+//===----------------------------------------------------------------------===//
 
 namespace {
 

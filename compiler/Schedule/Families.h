@@ -10,12 +10,11 @@ namespace alpa {
 /// Takes the backward runs out that stages lack.
 void leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists);
 
-// Gpipe.cpp
+// Families.cpp
 llvm::Expected<std::vector<StepList>> generateGpipe(const ScheduleProblem &problem);
 int64_t inFlightGpipe(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t keptGpipe(const ScheduleProblem &problem, int64_t mesh);
 
-// OneForwardOneBackward.cpp
 llvm::Expected<std::vector<StepList>> generate1F1B(const ScheduleProblem &problem);
 llvm::Expected<std::vector<StepList>> generateOverlap(const ScheduleProblem &problem);
 int64_t inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches);
@@ -23,7 +22,6 @@ int64_t inFlightOverlap(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t kept1F1B(const ScheduleProblem &problem, int64_t mesh);
 int64_t keptOverlap(const ScheduleProblem &problem, int64_t mesh);
 
-// Interleaved.cpp
 llvm::Expected<std::vector<StepList>> generateInterleaved(const ScheduleProblem &problem);
 int64_t keptInterleaved(const ScheduleProblem &problem, int64_t mesh);
 /// Whether stage s lies on mesh s modulo the number of meshes, and all meshes have
@@ -40,7 +38,6 @@ StepList stepsInRounds(const ScheduleProblem &problem, int64_t mesh, RunKind kin
 llvm::Expected<std::vector<StepList>> generateZbH1(const ScheduleProblem &problem);
 int64_t keptZbH1(const ScheduleProblem &problem, int64_t mesh);
 
-// ZeroBubbleAuto.cpp
 llvm::Expected<std::vector<StepList>> generateZbAuto(const ScheduleProblem &problem);
 int64_t keptZbAuto(const ScheduleProblem &problem, int64_t mesh);
 
@@ -48,7 +45,6 @@ int64_t keptZbAuto(const ScheduleProblem &problem, int64_t mesh);
 llvm::Expected<std::vector<StepList>> generateCustom(const ScheduleProblem &problem);
 int64_t keptCustom(const ScheduleProblem &problem, int64_t mesh);
 
-// Inference.cpp
 llvm::Expected<std::vector<StepList>> generateInference(const ScheduleProblem &problem);
 int64_t inFlightInference(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t keptInference(const ScheduleProblem &problem, int64_t mesh);

@@ -3,7 +3,7 @@
 #include "compiler/Sharding/StageOfMain.h"
 
 #include "compiler/Sharding/Methods/Methods.h"
-#include "compiler/Sharding/Problem/CaptureShardings.h"
+#include "compiler/Sharding/Problem/IntraOp.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "llvm/ADT/StringExtras.h"
 

@@ -7,7 +7,7 @@
 #ifndef ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
 #define ALPA_COMPILER_SHARDING_STAGEOFMAIN_H
 
-#include "compiler/Sharding/Methods/MethodRoles.h"
+#include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/CostModel/TransferPath.h"
+#include "compiler/CostModel/Network.h"
 #include "compiler/Reshard/Balance.h"
 #include "compiler/Reshard/PlanCache.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/Layers/LayerBlocks.h"
+#include "compiler/Stage/Layers/LayerDp.h"
 
 #include "llvm/Support/raw_ostream.h"
 #include <map>

@@ -4,10 +4,392 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
+#include "compiler/Sharding/Problem/Strategies.h"
+#include "dialects/Alpa/AlpaDialect.h"
+
+#include "mlir/IR/OpDefinition.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace alpa;
 using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// What a step's values are to a method
+//===----------------------------------------------------------------------===//
+
+MethodRoles::MethodRoles(func::FuncOp main) : main(main) {
+  for (Operation &op : main.getBody().front().without_terminator())
+    if (std::optional<ShardingRule> rule = getShardingRule(&op))
+      rules.try_emplace(&op, std::move(*rule));
+  findRoles();
+  findBatch();
+  findExperts();
+}
+
+const ShardingRule *MethodRoles::ruleOf(Operation *op) const {
+  auto it = rules.find(op);
+  return it == rules.end() ? nullptr : &it->second;
+}
+
+static bool isReal(Value value) {
+  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+  return type && llvm::isa<FloatType, ComplexType>(type.getElementType());
+}
+
+/// Whether an op of the wanted phases reads the value; what the function returns
+/// is read by nobody.
+static bool isReadIn(Value value, bool update) {
+  return llvm::any_of(value.getUsers(), [&](Operation *user) {
+    Operation *top = value.getParentBlock()->findAncestorOpInBlock(*user);
+    return top && !top->hasTrait<OpTrait::IsTerminator>() &&
+           (opPhaseOf(top) == OpPhase::Update) == update;
+  });
+}
+
+void MethodRoles::findRoles() {
+  for (BlockArgument argument : main.getArguments()) {
+    auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.kind");
+    if (kind && kind.getValue() == "batch")
+      roles[argument] = ValueRole::Batch;
+    else if (!isReal(argument))
+      roles[argument] = ValueRole::Bookkeeping;
+    else
+      roles[argument] =
+          isReadIn(argument, /*update=*/false) ? ValueRole::Parameter : ValueRole::OptimizerState;
+  }
+  for (Operation &op : main.getBody().front().without_terminator())
+    if (opPhaseOf(&op) == OpPhase::Backward)
+      for (Value result : op.getResults())
+        if (isReal(result) && isReadIn(result, /*update=*/true))
+          roles[result] = ValueRole::Gradient;
+}
+
+/// Factors that are the major one of a labelled dimension.
+static void mark(Value value, const TensorFactors &tensor, uint64_t dims,
+                 llvm::SmallBitVector &factors) {
+  for (size_t dim = 0; dim < std::min<size_t>(tensor.size(), 64); ++dim)
+    if (((dims >> dim) & 1) && !tensor[dim].empty())
+      factors.set(tensor[dim][0]);
+}
+
+static uint64_t dimsOf(const TensorFactors &tensor, const llvm::SmallBitVector &factors) {
+  uint64_t dims = 0;
+  for (size_t dim = 0; dim < std::min<size_t>(tensor.size(), 64); ++dim)
+    if (!tensor[dim].empty() && factors.test(tensor[dim][0]))
+      dims |= uint64_t(1) << dim;
+  return dims;
+}
+
+bool MethodRoles::pushForward(Operation *op, const ShardingRule &rule, Labels &labels) {
+  llvm::SmallBitVector factors(rule.factors.size());
+  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands))
+    mark(value, tensor, labels.lookup(value), factors);
+  bool isNew = false;
+  if (factors.none())
+    return false;
+  for (auto [value, tensor] : llvm::zip_equal(op->getResults(), rule.results)) {
+    uint64_t dims = dimsOf(tensor, factors);
+    uint64_t &known = labels[value];
+    isNew |= (dims & ~known) != 0;
+    known |= dims;
+  }
+  return isNew;
+}
+
+template <typename Wanted>
+bool MethodRoles::pushBackward(Operation *op, const ShardingRule &rule, Labels &labels,
+                               Wanted wanted) {
+  llvm::SmallBitVector factors(rule.factors.size());
+  for (auto [value, tensor] : llvm::zip_equal(op->getResults(), rule.results))
+    mark(value, tensor, labels.lookup(value), factors);
+  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands))
+    mark(value, tensor, labels.lookup(value), factors);
+  bool isNew = false;
+  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands)) {
+    if (!wanted(value))
+      continue;
+    uint64_t dims = dimsOf(tensor, factors);
+    if (!dims)
+      continue;
+    uint64_t &known = labels[value];
+    isNew |= (dims & ~known) != 0;
+    known |= dims;
+  }
+  return isNew;
+}
+
+void MethodRoles::findBatch() {
+  for (BlockArgument argument : main.getArguments())
+    if (of(argument) == ValueRole::Batch)
+      batch[argument] = 1;
+  for (Operation &op : main.getBody().front().without_terminator())
+    if (const ShardingRule *rule = ruleOf(&op))
+      pushForward(&op, *rule, batch);
+}
+
+/// Factors by which all operands and the result of a dot are batched.
+static llvm::SmallBitVector batchFactors(const ShardingRule &rule) {
+  llvm::SmallBitVector all(rule.factors.size(), true);
+  auto keep = [&](const TensorFactors &tensor) {
+    llvm::SmallBitVector here(rule.factors.size());
+    for (const DimFactors &dim : tensor)
+      if (!dim.empty() && rule.factors[dim[0]].kind == FactorKind::Parallel &&
+          rule.factors[dim[0]].size > 1)
+        here.set(dim[0]);
+    all &= here;
+  };
+  llvm::for_each(rule.operands, keep);
+  llvm::for_each(rule.results, keep);
+  return all;
+}
+
+void MethodRoles::findExperts() {
+  Block &body = main.getBody().front();
+  // Weights and what cheap ops make of them alone: casts, transposes.
+  llvm::DenseSet<Value> weights, constants;
+  for (BlockArgument argument : main.getArguments())
+    if (of(argument) == ValueRole::Parameter)
+      weights.insert(argument);
+  for (Operation &op : body.without_terminator()) {
+    const ShardingRule *rule = ruleOf(&op);
+    if (!rule || rule->heavy || rule->leads || op.getNumRegions() > 0)
+      continue;
+    bool anyWeight = false, isPure = true;
+    for (Value operand : op.getOperands()) {
+      anyWeight |= weights.count(operand);
+      isPure &= weights.count(operand) || constants.count(operand);
+    }
+    if (isPure)
+      (anyWeight ? weights : constants).insert(op.result_begin(), op.result_end());
+  }
+  for (Operation &op : body.without_terminator()) {
+    const ShardingRule *rule = ruleOf(&op);
+    if (!rule || !rule->heavy || op.getNumOperands() != 2 || op.getNumResults() != 1)
+      continue;
+    if (weights.count(op.getOperand(0)) == weights.count(op.getOperand(1)))
+      continue;
+    llvm::SmallBitVector factors = batchFactors(*rule), overBatch(rule->factors.size());
+    for (unsigned i : {0u, 1u})
+      mark(op.getOperand(i), rule->operands[i], batchDims(op.getOperand(i)), overBatch);
+    factors.reset(overBatch);
+    if (factors.none())
+      continue;
+    for (unsigned i : {0u, 1u})
+      if (weights.count(op.getOperand(i)))
+        experts[op.getOperand(i)] |= dimsOf(rule->operands[i], factors);
+  }
+  if (experts.empty())
+    return;
+  // Up to the arguments, down to everything made of them, and from the gradients
+  // to the optimizer's state.
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (const ShardingRule *rule = ruleOf(&op); rule && !rule->heavy && !rule->leads)
+      pushBackward(&op, *rule, experts, [&](Value value) { return weights.count(value) != 0; });
+  bool isNew = true;
+  while (isNew) {
+    isNew = false;
+    for (Operation &op : body.without_terminator()) {
+      const ShardingRule *rule = ruleOf(&op);
+      if (!rule)
+        continue;
+      isNew |= pushForward(&op, *rule, experts);
+      if (opPhaseOf(&op) == OpPhase::Update && isElementwiseName(op.getName().getStringRef()))
+        isNew |= pushBackward(&op, *rule, experts, [&](Value) { return true; });
+    }
+  }
+  for (Operation &op : body.without_terminator()) {
+    const ShardingRule *rule = ruleOf(&op);
+    if (!rule || !rule->heavy || op.getNumOperands() != 2 || op.getNumResults() != 1)
+      continue;
+    llvm::SmallBitVector factors = batchFactors(*rule), overExperts(rule->factors.size());
+    for (unsigned i : {0u, 1u})
+      mark(op.getOperand(i), rule->operands[i], expertDims(op.getOperand(i)), overExperts);
+    factors &= overExperts;
+    if (factors.none())
+      continue;
+    expertOps.insert(&op);
+    // What the experts take lies by expert too.
+    for (unsigned i : {0u, 1u})
+      experts[op.getOperand(i)] |= dimsOf(rule->operands[i], factors);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Split the inputs, propagate the rest
+//
+// The baseline "Heuristic" of Alpa (OSDI 2022, section 8.2): the largest dimension
+// of every input is split over all devices, and shardings are propagated as GSPMD
+// does (Xu et al., "GSPMD: General and Scalable Parallelization for ML Computation
+// Graphs", 2021, section 3.5): to and fro through the ops until nothing changes,
+// through elementwise ops before others, and never against what is set already.
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+class Propagation {
+public:
+  Propagation(const MethodRoles &roles, llvm::ArrayRef<int64_t> meshShape)
+      : roles(roles), meshShape(meshShape) {}
+
+  PlanFilter run();
+
+private:
+  struct Visit {
+    Operation *op;
+    const ShardingRule *rule;
+    unsigned priority; // 0 elementwise, 1 other cheap ops, 2 dots and the like.
+  };
+
+  PackedSpec largestDim(Value value) const;
+  Assignment assign(const Visit &visit, bool resultsFirst) const;
+  bool visit(const Visit &visit);
+  bool refine(Value value, PackedSpec wanted);
+
+  const MethodRoles &roles;
+  llvm::ArrayRef<int64_t> meshShape;
+  llvm::DenseMap<Value, PackedSpec> specs;
+};
+
+} // namespace
+
+PackedSpec Propagation::largestDim(Value value) const {
+  llvm::ArrayRef<int64_t> shape = shapeOf(value);
+  PackedSpec spec;
+  if (shape.empty())
+    return spec;
+  int dim = static_cast<int>(llvm::max_element(shape) - shape.begin());
+  int64_t pieces = 1;
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+    if (meshShape[axis] > 1 && shape[dim] % (pieces * meshShape[axis]) == 0) {
+      spec.set(axis, dim);
+      pieces *= meshShape[axis];
+    }
+  return spec;
+}
+
+/// What each axis splits, by the result and the operands, larger ones first. A sum
+/// is split only if no axis of the result says otherwise.
+Assignment Propagation::assign(const Visit &visit, bool resultsFirst) const {
+  RuleProjection projection(*visit.rule, meshShape);
+  Assignment axes;
+  auto take = [&](const TensorFactors &tensor, Value value) {
+    Assignment other = projection.fromSpec(tensor, specs.lookup(value));
+    for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+      int16_t factor = other.factor[axis];
+      if (factor < 0 || axes.factor[axis] >= 0)
+        continue;
+      int64_t pieces = meshShape[axis];
+      for (unsigned before = 0; before < meshShape.size(); ++before)
+        if (axes.factor[before] == factor)
+          pieces *= meshShape[before];
+      if (visit.rule->factors[factor].size % pieces == 0)
+        axes.factor[axis] = factor;
+    }
+  };
+  auto takeResults = [&] {
+    for (auto [value, tensor] : llvm::zip_equal(visit.op->getResults(), visit.rule->results))
+      take(tensor, value);
+  };
+  if (resultsFirst)
+    takeResults();
+  llvm::SmallVector<std::pair<double, unsigned>> order; // Largest first, then the first.
+  for (auto [i, operand] : llvm::enumerate(visit.op->getOperands()))
+    order.push_back({-getTensorBytes(operand.getType()), static_cast<unsigned>(i)});
+  llvm::sort(order);
+  for (auto [bytes, operand] : order)
+    take(visit.rule->operands[operand], visit.op->getOperand(operand));
+  if (!resultsFirst)
+    takeResults();
+  return axes;
+}
+
+/// Adds the axes that a value does not use yet; true if there was one.
+bool Propagation::refine(Value value, PackedSpec wanted) {
+  if (llvm::isa<BlockArgument>(value))
+    return false; // Inputs stay as they were marked.
+  PackedSpec &spec = specs[value], before = spec;
+  llvm::ArrayRef<int64_t> shape = shapeOf(value);
+  for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
+    int dim = wanted.dimOf(axis);
+    if (dim >= 0 && spec.dimOf(axis) < 0 &&
+        shape[dim] % (spec.numPieces(dim, meshShape) * meshShape[axis]) == 0)
+      spec.set(axis, dim);
+  }
+  return spec != before;
+}
+
+bool Propagation::visit(const Visit &visit) {
+  RuleProjection projection(*visit.rule, meshShape);
+  Assignment axes = assign(visit, /*resultsFirst=*/true);
+  bool isNew = false;
+  for (auto [value, tensor] : llvm::zip_equal(visit.op->getResults(), visit.rule->results))
+    isNew |= refine(value, projection.toSpec(tensor, axes));
+  for (auto [value, tensor] : llvm::zip_equal(visit.op->getOperands(), visit.rule->operands))
+    isNew |= refine(value, projection.toSpec(tensor, axes));
+  return isNew;
+}
+
+PlanFilter Propagation::run() {
+  Block &body = roles.getFunction().getBody().front();
+  for (BlockArgument argument : body.getArguments())
+    if (roles.of(argument) != ValueRole::Bookkeeping)
+      specs[argument] = largestDim(argument);
+  std::vector<Visit> visits;
+  for (Operation &op : body.without_terminator())
+    if (const ShardingRule *rule = roles.ruleOf(&op))
+      visits.push_back({&op, rule,
+                        isElementwiseName(op.getName().getStringRef()) ? 0u
+                        : rule->heavy                                  ? 2u
+                                                                       : 1u});
+  // Specs only gain axes, so this ends.
+  for (unsigned priority = 0; priority <= 2;) {
+    bool isNew = false;
+    for (const Visit &next : visits)
+      isNew |= next.priority <= priority && visit(next);
+    for (const Visit &next : llvm::reverse(visits))
+      isNew |= next.priority <= priority && visit(next);
+    priority = isNew ? 0 : priority + 1;
+  }
+
+  using Wanted = std::pair<llvm::SmallVector<ShardingSpec>, llvm::SmallVector<ShardingSpec>>;
+  auto strategies = std::make_shared<llvm::DenseMap<Operation *, Wanted>>();
+  PlanFilter filter;
+  for (BlockArgument argument : body.getArguments())
+    if (llvm::isa<RankedTensorType>(argument.getType()))
+      filter.pinned[argument] =
+          specs.lookup(argument).unpack(shapeOf(argument).size(), meshShape.size());
+  for (const Visit &next : visits) {
+    if (!next.rule->heavy && !next.rule->leads)
+      continue;
+    RuleProjection projection(*next.rule, meshShape);
+    Assignment axes = assign(next, /*resultsFirst=*/true);
+    Wanted &wanted = (*strategies)[next.op];
+    for (auto [value, tensor] : llvm::zip_equal(next.op->getOperands(), next.rule->operands))
+      wanted.first.push_back(
+          projection.toSpec(tensor, axes).unpack(shapeOf(value).size(), meshShape.size()));
+    for (auto [value, tensor] : llvm::zip_equal(next.op->getResults(), next.rule->results))
+      wanted.second.push_back(
+          projection.toSpec(tensor, axes).unpack(shapeOf(value).size(), meshShape.size()));
+  }
+  filter.allowsStrategy = [strategies](Operation *op, llvm::ArrayRef<ShardingSpec> operands,
+                                       llvm::ArrayRef<ShardingSpec> results) {
+    auto it = strategies->find(op);
+    return it == strategies->end() || (llvm::ArrayRef(it->second.first) == operands &&
+                                       llvm::ArrayRef(it->second.second) == results);
+  };
+  return filter;
+}
+
+PlanFilter alpa::propagatedFilter(const MethodRoles &roles, llvm::ArrayRef<int64_t> meshShape) {
+  return Propagation(roles, meshShape).run();
+}
+
+//===----------------------------------------------------------------------===//
+// Ways to parallelize that are known by name
+//===----------------------------------------------------------------------===//
 
 static constexpr MethodInfo kMethods[] = {
     {"auto", "Everything is the solver's choice"},
@@ -187,5 +569,66 @@ llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const Method
                                         llvm::ArrayRef<ShardingSpec> results) {
     return restriction->allowsStrategy(op, operands, results);
   };
+  return filter;
+}
+
+//===----------------------------------------------------------------------===//
+// Shardings that the user has decided
+//===----------------------------------------------------------------------===//
+
+/// Axes of one device split nothing, and shardings do not name them.
+static ShardingSpec dropUnusedAxes(ShardingSpec spec, llvm::ArrayRef<int64_t> meshShape) {
+  for (auto &dim : spec.dims)
+    llvm::erase_if(dim,
+                   [&](unsigned axis) { return axis < meshShape.size() && meshShape[axis] == 1; });
+  return spec;
+}
+
+llvm::Expected<PlanFilter> alpa::pinnedFilter(const MethodRoles &roles,
+                                              llvm::ArrayRef<int64_t> meshShape) {
+  func::FuncOp main = roles.getFunction();
+  if (auto shape = main->getParentOp()->getAttrOfType<DenseI64ArrayAttr>(attr::pinMesh);
+      shape && shape.asArrayRef() != meshShape)
+    return llvm::createStringError(llvm::formatv(
+        "method 'manual': the step's shardings are for a mesh of [{0}], but this one is [{1}]; "
+        "give the mesh's shape",
+        llvm::make_range(shape.asArrayRef().begin(), shape.asArrayRef().end()),
+        llvm::make_range(meshShape.begin(), meshShape.end())));
+  PlanFilter filter;
+  for (BlockArgument argument : main.getArguments())
+    if (auto pin = main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))
+      filter.pinned[argument] = dropUnusedAxes(pin.getSpec(), meshShape);
+  // Open dimensions may be split further.
+  auto open = std::make_shared<llvm::DenseMap<Value, std::pair<ShardingSpec, uint64_t>>>();
+  for (Operation &op : main.getBody().front()) {
+    auto pin = op.getAttrOfType<ShardingAttr>(attr::pin);
+    if (!pin || op.getNumResults() != 1)
+      continue;
+    ShardingSpec spec = dropUnusedAxes(pin.getSpec(), meshShape);
+    auto dims = op.getAttrOfType<DenseI64ArrayAttr>(attr::pinOpen);
+    if (!dims || dims.empty()) {
+      filter.pinned[op.getResult(0)] = spec;
+      continue;
+    }
+    uint64_t mask = 0;
+    for (int64_t dim : dims.asArrayRef())
+      if (dim >= 0 && dim < 64)
+        mask |= uint64_t(1) << dim;
+    (*open)[op.getResult(0)] = {spec, mask};
+  }
+  if (!open->empty())
+    filter.allowsSpec = [open](Value value, const ShardingSpec &spec) {
+      auto it = open->find(value);
+      if (it == open->end())
+        return true;
+      const auto &[wanted, mask] = it->second;
+      for (size_t dim = 0; dim < spec.dims.size() && dim < wanted.dims.size(); ++dim) {
+        llvm::ArrayRef<unsigned> have = spec.dims[dim], want = wanted.dims[dim];
+        bool isOpen = dim < 64 && ((mask >> dim) & 1);
+        if (isOpen ? !llvm::equal(have.take_front(want.size()), want) : have != want)
+          return false;
+      }
+      return true;
+    };
   return filter;
 }

@@ -6,8 +6,10 @@
 #include "compiler/CostModel/CostModel.h"
 #include "compiler/Solver/Solve.h"
 #include "dialects/Alpa/ShardingSpec.h"
+
 #include "mlir/IR/Value.h"
 #include "llvm/ADT/DenseMap.h"
+
 #include <array>
 #include <functional>
 
@@ -97,6 +99,13 @@ llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const CostMod
 llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const CostModel &model,
                                            const IntraOpOptions &options,
                                            llvm::ArrayRef<unsigned> choices);
+
+/// How the body of an op wants each of its rule's captures; `heldAs` gives the
+/// sharding of a value. Null for ops without captures.
+mlir::Attribute captureShardings(
+    mlir::Operation *op,
+    const llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> &useSpecs,
+    llvm::function_ref<mlir::Attribute(mlir::Value)> heldAs);
 
 } // namespace alpa
 

@@ -41,6 +41,9 @@ std::vector<int64_t> addMemory(Problem &problem, const ProblemBuilder &builder,
                                const Liveness &liveness, int64_t limitBytes,
                                llvm::ArrayRef<int64_t> times = {});
 
+/// Sets specs, seconds and bytes of a result that has its choices.
+void reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result);
+
 } // namespace alpa
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_STAGEMEMORY_H

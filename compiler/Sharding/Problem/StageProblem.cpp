@@ -2,7 +2,7 @@
 
 #include "compiler/Sharding/Problem/StageProblem.h"
 
-#include "compiler/Sharding/Problem/ReportPlan.h"
+#include "compiler/Sharding/Problem/StageMemory.h"
 
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Operation.h"

@@ -13,12 +13,55 @@
 #ifndef ALPA_COMPILER_SOLVER_LIMITED_LARGENEIGHBOURHOODSEARCH_H
 #define ALPA_COMPILER_SOLVER_LIMITED_LARGENEIGHBOURHOODSEARCH_H
 
-#include "compiler/Solver/Limited/Selection.h"
+#include "compiler/Solver/Limited/PrimalState.h"
 #include "compiler/Solver/Limited/SubProblem.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 
 namespace alpa {
+
+/// A set of variables that grows along edges or by what is live together.
+class Selection {
+public:
+  Selection(const PrimalState &state, Random &random);
+
+  void clear();
+  void addAll();
+  void add(unsigned variable);
+  /// What is connected to a variable, nearest first, up to `size` in all.
+  void addBall(unsigned variable, size_t size);
+  /// Some of those whose choice counts between two moments.
+  void addLive(unsigned begin, unsigned end, size_t size);
+  /// Neighbours of what was added, first of what came first.
+  void spread(size_t size);
+  /// Those of which one of the others takes another choice.
+  void addDifferent(llvm::ArrayRef<const std::vector<unsigned> *> others);
+
+  /// The fullest of some moments. There must be one.
+  unsigned tightMoment();
+  /// Some moment above the limit, or none.
+  std::optional<unsigned> exceededMoment();
+
+  llvm::ArrayRef<unsigned> variables() const { return chosen; }
+
+private:
+  const PrimalState &state;
+  Random &random;
+  std::vector<unsigned> chosen;
+  std::vector<char> isChosen;
+};
+
+//===----------------------------------------------------------------------===//
+// Search for good choices within the limit
+//
+// Large-neighbourhood search: some variables at a time are freed and solved
+// again beside the rest, first for choices that fit, then for cheaper ones.
+// Where best choices and proposals differ, their parts are recombined.
+//
+// Sources: Shaw, "Using constraint programming and local search methods to solve
+// vehicle routing problems" (1998); Lempitsky, Rother, Roth and Blake, "Fusion
+// moves for Markov random field optimization" (2010).
+//===----------------------------------------------------------------------===//
 
 /// Complete choices; the oldest go when there are too many.
 class Pool {

@@ -1,7 +1,7 @@
 //===- MemoryUse.cpp - usage over time, and choices that respect it -------===//
 
 #include "compiler/Solver/Limited/MemoryUse.h"
-#include "compiler/Solver/Model/UsageSteps.h"
+#include "compiler/Solver/Model/Graph.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -93,6 +93,25 @@ Graph translate(const Problem &problem, const Moments *moments);
 /// The reduced graph of a problem. Memory counts only if there are moments.
 Graph buildGraph(const Problem &problem, const Moments *moments);
 
+/// The sum of a variable's uses, as steps: stretches of moments throughout
+/// which no use begins or ends.
+class Profile {
+public:
+  struct Step {
+    MomentRange range;
+    std::vector<int64_t> bytes; // Per choice.
+  };
+
+  explicit Profile(const Variable &variable);
+
+  llvm::ArrayRef<Step> steps() const { return all; }
+  /// Whether `better` uses no more than `choice` at any moment.
+  bool usesNoMore(unsigned better, unsigned choice) const;
+
+private:
+  std::vector<Step> all;
+};
+
 } // namespace alpa
 
 #endif // ALPA_COMPILER_SOLVER_MODEL_GRAPH_H

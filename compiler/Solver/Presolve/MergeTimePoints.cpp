@@ -1,6 +1,6 @@
 //===- MergeTimePoints.cpp - uses and moments that cannot matter ----------===//
 
-#include "compiler/Solver/Model/UsageSteps.h"
+#include "compiler/Solver/Model/Graph.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 
 #include "llvm/ADT/STLExtras.h"

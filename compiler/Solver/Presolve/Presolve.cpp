@@ -1,12 +1,153 @@
 //===- Presolve.cpp - exact reductions that respect memory ----------------===//
 
 #include "compiler/Solver/Presolve/Presolve.h"
-#include "compiler/Solver/Presolve/Collapser.h"
+
+#include "compiler/Solver/Model/Graph.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
 #include <numeric>
 
 using namespace alpa;
+
+//===----------------------------------------------------------------------===//
+// One collapse, from begin to end
+//
+// Queues of edges and variables that may have become simpler. Choices are
+// renumbered as they go; what has been merged is sorted out at the end.
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+class Collapser {
+  struct Merge {
+    unsigned from;
+    unsigned into;
+    std::vector<unsigned> map; // Of choices as they were at first.
+  };
+  struct Removal {
+    unsigned variable;
+    unsigned a, b;
+    std::vector<unsigned> choices; // By those of a and b as they were at first.
+  };
+
+public:
+  Collapser(Graph &graph, std::vector<unsigned> *followed);
+
+  void run();
+
+private:
+  static std::pair<unsigned, unsigned> key(unsigned a, unsigned b) {
+    return {std::min(a, b), std::max(a, b)};
+  }
+  unsigned size(unsigned v) const { return variables[v].numChoices(); }
+  static unsigned otherEnd(const GraphEdge &edge, unsigned v) {
+    return edge.a == v ? edge.b : edge.a;
+  }
+  int64_t cost(const GraphEdge &edge, unsigned v, unsigned choice, unsigned other) const {
+    return edge.a == v ? edge.costs[size_t(choice) * size(edge.b) + other]
+                       : edge.costs[size_t(other) * size(edge.b) + choice];
+  }
+
+  void pushEdge(unsigned e) {
+    if (!queuedEdge[e]) {
+      queuedEdge[e] = true;
+      edgeQueue.push_back(e);
+    }
+  }
+  void pushVariable(unsigned v) {
+    if (!queuedVariable[v]) {
+      queuedVariable[v] = true;
+      variableQueue.push_back(v);
+    }
+  }
+
+  /// Drops dead edges from the list of a variable.
+  std::vector<unsigned> &liveEdges(unsigned v) {
+    llvm::erase_if(edgesOf[v], [&](unsigned e) { return dead[e]; });
+    return edgesOf[v];
+  }
+
+  void kill(unsigned e);
+
+  /// Adds costs of allowed choices; what becomes too large counts as forbidden.
+  void add(int64_t &sum, int64_t cost);
+
+  /// Keeps only some choices, and all tables that know of them small.
+  void keep(unsigned v, llvm::ArrayRef<unsigned> kept);
+
+  void keepWhere(unsigned v, llvm::ArrayRef<char> wanted);
+
+  void dropForbidden(unsigned v);
+
+  void reduceEdge(unsigned e);
+
+  /// `map` says which choice `from` takes for each choice of `into`.
+  void merge(unsigned into, unsigned from, unsigned e, llvm::ArrayRef<unsigned> map);
+
+  size_t originSize(unsigned v) const { return variables[v].members.front().choices.size(); }
+
+  /// The edge of two variables; made if there is none yet.
+  unsigned edgeBetween(unsigned a, unsigned b);
+
+  void moveEdge(unsigned f, unsigned from, unsigned into, llvm::ArrayRef<unsigned> map);
+
+  /// An edge whose costs are a sum of one part per end is none.
+  bool foldSeparable(unsigned e);
+
+  /// Variables with many uses are tidied before they are looked at again.
+  void tidyLater(unsigned v);
+
+  void reduceVariable(unsigned v);
+
+  /// By how much `choice` costs more at an edge than `better`, at the least.
+  int64_t leastExcess(const GraphEdge &edge, unsigned v, unsigned better, unsigned choice) const;
+
+  /// Whether `better` never costs more than `choice`, whatever the neighbours
+  /// take; `slack` is what it saves elsewhere. `except` is left out.
+  bool costsNoMore(unsigned v, unsigned better, unsigned choice, int64_t slack, int except) const;
+
+  bool dropDominated(unsigned v);
+
+  /// Merges v into a neighbour if, once that has chosen, one choice of v is
+  /// best whatever the others do.
+  bool mergeByPreference(unsigned v);
+
+  /// A variable without memory between two others leaves an edge, unless that
+  /// would be much larger than the two edges to it.
+  void eliminate(unsigned v);
+
+  /// Nodes of the problem tell which choice their variables took.
+  void record(const Removal &removal, llvm::SmallVector<Member, 1> members);
+
+  /// Costs that moved to the ends may have left negative ones; bounds count on
+  /// edges that cost nothing at the least.
+  void makeNonNegative(GraphEdge &edge);
+
+  /// Members take over what their variables became; numbers become dense.
+  void finish();
+
+  Graph &graph;
+  std::vector<unsigned> *followed;
+  std::vector<Variable> &variables;
+  std::vector<GraphEdge> &edges;
+  std::vector<std::vector<unsigned>> edgesOf;
+  std::vector<std::vector<unsigned>> origin; // Of each choice that is left.
+  std::vector<char> gone, queuedVariable;
+  std::vector<char> dead, queuedEdge;
+  std::vector<unsigned> edgeQueue, variableQueue;
+  llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> between;
+  std::vector<Merge> merges;
+  std::vector<Removal> removals;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Exact reductions that respect memory
+//===----------------------------------------------------------------------===//
 
 Collapser::Collapser(Graph &graph, std::vector<unsigned> *followed)
     : graph(graph), followed(followed), variables(graph.variables), edges(graph.edges),
@@ -241,4 +382,259 @@ void Collapser::tidyLater(unsigned v) {
 
 void alpa::collapseGraph(Graph &graph, std::vector<unsigned> *followed) {
   Collapser(graph, followed).run();
+}
+
+//===----------------------------------------------------------------------===//
+// What one variable allows
+//===----------------------------------------------------------------------===//
+
+void Collapser::reduceVariable(unsigned v) {
+  tidyUses(graph, variables[v]);
+  liveEdges(v);
+  if (size(v) == 1 || !edgesOf[v].empty() || !variables[v].uses.empty()) {
+    if (size(v) > 1 && !dropDominated(v) && !mergeByPreference(v))
+      eliminate(v);
+    return;
+  }
+  // Alone and free, it takes its cheapest choice.
+  unsigned best = llvm::min_element(variables[v].costs) - variables[v].costs.begin();
+  if (followed)
+    (*followed)[v] = best;
+  keep(v, {best});
+}
+
+int64_t Collapser::leastExcess(const GraphEdge &edge, unsigned v, unsigned better,
+                               unsigned choice) const {
+  size_t columns = size(edge.b), count = edge.a == v ? columns : size(edge.a);
+  size_t step = edge.a == v ? 1 : columns;
+  const int64_t *with = edge.costs.data() + choice * (edge.a == v ? columns : 1);
+  const int64_t *without = edge.costs.data() + better * (edge.a == v ? columns : 1);
+  int64_t least = kInfinity;
+  for (size_t d = 0; d < count; ++d)
+    if (with[d * step] < kInfinity)
+      least = std::min(least, with[d * step] - without[d * step]);
+  return least;
+}
+
+bool Collapser::costsNoMore(unsigned v, unsigned better, unsigned choice, int64_t slack,
+                            int except) const {
+  for (unsigned e : edgesOf[v]) {
+    if (int(e) == except)
+      continue;
+    slack = std::min(slack + leastExcess(edges[e], v, better, choice), kInfinity);
+    if (slack <= -kInfinity / 2)
+      return false;
+  }
+  return slack >= 0;
+}
+
+bool Collapser::dropDominated(unsigned v) {
+  constexpr unsigned kCandidates = 12; // Only those that look cheapest.
+  constexpr size_t kManyEdges = 256;
+  const Variable &variable = variables[v];
+  if (edgesOf[v].size() > kManyEdges)
+    return false;
+  Profile profile(variable);
+  std::vector<std::pair<int64_t, unsigned>> order;
+  for (unsigned c = 0; c < size(v); ++c) {
+    int64_t least = variable.costs[c];
+    for (unsigned e : edgesOf[v]) {
+      const GraphEdge &edge = edges[e];
+      int64_t best = kInfinity;
+      for (unsigned d = 0, n = size(otherEnd(edge, v)); d < n; ++d)
+        best = std::min(best, cost(edge, v, c, d));
+      least = clip(least + best);
+    }
+    order.emplace_back(least, c);
+  }
+  llvm::sort(order);
+  std::vector<char> wanted(size(v), true);
+  bool changed = false;
+  for (size_t worse = order.size(); worse-- > 1;) {
+    unsigned tried = 0, choice = order[worse].second;
+    for (size_t at = 0; at < worse && tried < kCandidates; ++at) {
+      unsigned better = order[at].second;
+      if (!wanted[better] || !profile.usesNoMore(better, choice))
+        continue;
+      ++tried;
+      if (costsNoMore(v, better, choice, variable.costs[choice] - variable.costs[better], -1)) {
+        wanted[choice] = false;
+        changed = true;
+        if (followed && (*followed)[v] == choice)
+          (*followed)[v] = better;
+        break;
+      }
+    }
+  }
+  keepWhere(v, wanted);
+  return changed;
+}
+
+bool Collapser::mergeByPreference(unsigned v) {
+  constexpr size_t kManyEdges = 8;
+  if (edgesOf[v].empty() || edgesOf[v].size() > kManyEdges)
+    return false;
+  const Variable &variable = variables[v];
+  Profile profile(variable);
+  for (unsigned e : edgesOf[v]) {
+    const GraphEdge &edge = edges[e];
+    unsigned other = otherEnd(edge, v);
+    std::vector<unsigned> map;
+    for (unsigned i = 0, n = size(other); i < n && map.size() == i; ++i) {
+      auto costHere = [&](unsigned c) {
+        int64_t pair = cost(edge, v, c, i);
+        return pair >= kInfinity ? kInfinity : clip(variable.costs[c] + pair);
+      };
+      unsigned best = 0;
+      for (unsigned c = 1; c < size(v); ++c)
+        if (costHere(c) < costHere(best))
+          best = c;
+      bool wins = true;
+      for (unsigned c = 0; c < size(v) && wins; ++c)
+        wins = c == best || costHere(c) >= kInfinity ||
+               (profile.usesNoMore(best, c) &&
+                costsNoMore(v, best, c, costHere(c) - costHere(best), int(e)));
+      if (wins)
+        map.push_back(best);
+    }
+    if (map.size() == size(other)) {
+      merge(other, v, e, map);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Collapser::eliminate(unsigned v) {
+  constexpr size_t kGrowth = 2;
+  if (edgesOf[v].size() != 2 || !variables[v].uses.empty())
+    return;
+  unsigned e = edgesOf[v][0], f = edgesOf[v][1];
+  unsigned a = otherEnd(edges[e], v), b = otherEnd(edges[f], v);
+  size_t rows = size(a), columns = size(b);
+  if (rows * columns > kGrowth * size(v) * (rows + columns))
+    return;
+  Removal removal{v, a, b, {}};
+  removal.choices.resize(originSize(a) * originSize(b), 0);
+  std::vector<int64_t> costs(rows * columns);
+  for (size_t i = 0; i < rows; ++i)
+    for (size_t j = 0; j < columns; ++j) {
+      int64_t least = 2 * kInfinity;
+      unsigned taken = 0;
+      for (unsigned c = 0; c < size(v); ++c) {
+        int64_t sum = variables[v].costs[c];
+        add(sum, cost(edges[e], v, c, i));
+        add(sum, cost(edges[f], v, c, j));
+        if (sum < least) {
+          least = sum;
+          taken = c;
+        }
+      }
+      costs[i * columns + j] = least;
+      removal.choices[origin[a][i] * originSize(b) + origin[b][j]] = taken;
+    }
+  kill(e);
+  kill(f);
+  gone[v] = true;
+  edgesOf[v].clear();
+  removals.push_back(std::move(removal));
+  unsigned g = edgeBetween(a, b);
+  for (size_t i = 0; i < rows; ++i)
+    for (size_t j = 0; j < columns; ++j)
+      add(edges[g].a == a ? edges[g].costs[i * columns + j] : edges[g].costs[j * rows + i],
+          costs[i * columns + j]);
+  pushEdge(g);
+  pushVariable(a);
+  pushVariable(b);
+}
+
+//===----------------------------------------------------------------------===//
+// The graph that a collapse leaves
+//===----------------------------------------------------------------------===//
+
+void Collapser::record(const Removal &removal, llvm::SmallVector<Member, 1> members) {
+  const Member &a = variables[removal.a].members.front();
+  const Member &b = variables[removal.b].members.front();
+  Elimination &elimination = graph.eliminated.emplace_back();
+  elimination.members = std::move(members);
+  elimination.a = a.node;
+  elimination.b = b.node;
+  elimination.columns = *llvm::max_element(b.choices) + 1;
+  elimination.choices.resize(size_t(*llvm::max_element(a.choices) + 1) * elimination.columns, 0);
+  for (size_t i = 0; i < a.choices.size(); ++i)
+    for (size_t j = 0; j < b.choices.size(); ++j)
+      elimination.choices[size_t(a.choices[i]) * elimination.columns + b.choices[j]] =
+          removal.choices[i * b.choices.size() + j];
+}
+
+void Collapser::makeNonNegative(GraphEdge &edge) {
+  int64_t least = *llvm::min_element(edge.costs);
+  if (least >= 0)
+    return;
+  graph.constant += least;
+  for (int64_t &cost : edge.costs)
+    add(cost, -least);
+}
+
+void Collapser::finish() {
+  // What each choice of the variable that is left means for one merged into it.
+  std::vector<std::vector<unsigned>> taken(variables.size());
+  std::vector<unsigned> root(variables.size());
+  std::iota(root.begin(), root.end(), 0);
+  for (unsigned v = 0; v < variables.size(); ++v)
+    if (!gone[v])
+      taken[v] = origin[v];
+  for (const Removal &removal : removals)
+    taken[removal.variable] = origin[removal.variable];
+  for (const Merge &record : llvm::reverse(merges)) {
+    root[record.from] = root[record.into];
+    for (unsigned c : taken[record.into])
+      taken[record.from].push_back(record.map[c]);
+  }
+  std::vector<llvm::SmallVector<Member, 1>> members(variables.size());
+  auto moveMembers = [&](unsigned v) {
+    for (Member &member : variables[v].members) {
+      Member &moved = members[root[v]].emplace_back();
+      moved.node = member.node;
+      for (unsigned c : taken[v])
+        moved.choices.push_back(member.choices[c]);
+    }
+  };
+  // A variable's own members come first.
+  for (bool own : {true, false})
+    for (unsigned v = 0; v < variables.size(); ++v)
+      if ((root[v] == v) == own)
+        moveMembers(v);
+  for (Removal &removal : removals)
+    record(removal, std::move(members[removal.variable]));
+  std::vector<unsigned> number(variables.size());
+  std::vector<Variable> left;
+  for (unsigned v = 0; v < variables.size(); ++v) {
+    if (gone[v])
+      continue;
+    number[v] = left.size();
+    tidyUses(graph, variables[v]);
+    if (size(v) == 1) {
+      graph.constant += variables[v].costs.front();
+      for (const Member &member : members[v])
+        graph.fixed.emplace_back(member.node, member.choices.front());
+      continue;
+    }
+    variables[v].members = std::move(members[v]);
+    if (followed)
+      (*followed)[number[v]] = (*followed)[v];
+    left.push_back(std::move(variables[v]));
+  }
+  variables = std::move(left);
+  if (followed)
+    followed->resize(variables.size());
+  std::vector<GraphEdge> kept;
+  for (unsigned e = 0; e < edges.size(); ++e)
+    if (!dead[e]) {
+      edges[e].a = number[edges[e].a];
+      edges[e].b = number[edges[e].b];
+      makeNonNegative(edges[e]);
+      kept.push_back(std::move(edges[e]));
+    }
+  edges = std::move(kept);
 }

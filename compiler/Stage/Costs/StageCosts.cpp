@@ -3,11 +3,13 @@
 #include "compiler/Stage/Costs/StageCosts.h"
 
 #include "compiler/Solver/Model/Clock.h"
+
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/Format.h"
 
-using namespace mlir;
 using namespace alpa;
+using namespace mlir;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -394,4 +396,363 @@ llvm::Expected<Explanation> StageCosts::explain(const PlannedStage &stage,
   unsigned way = wayOf(stage.choice.id);
   return explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way), intraOpOptions(way),
                         result.solution.choices);
+}
+
+//===----------------------------------------------------------------------===//
+// What single layers say about stages
+//===----------------------------------------------------------------------===//
+
+/// Of one layer at one price. What is left of the gap is in the bound.
+static constexpr double kLayerSeconds = 0.05, kLayerGap = 5e-3;
+
+static LayerBounds::Bytes bytesOf(const StageUsage &state, const StageUsage &activations,
+                                  llvm::function_ref<int64_t(const StageUsage &)> count) {
+  return {count(state), count(activations)};
+}
+
+/// The layer as a run of its own, without a limit.
+llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
+  auto [facts, isNew] = run.layers.try_emplace(classesOf[variantOf(way)].countingOf(layer));
+  if (!isNew)
+    return llvm::Error::success();
+  if (llvm::Error error = state(run, classOfLayer(layer), way))
+    return error;
+  LayerBounds::Layer &known = facts->second.known;
+  run.isNew = true;
+  if (!run.free.point) {
+    known.numImpossible = 1;
+    return llvm::Error::success();
+  }
+  const auto &uncounted = classesOf[variantOf(way)].countedBelow(layer);
+  StageUsage state = run.problem->stateUsage(uncounted);
+  StageUsage activations = run.problem->activationUsage(uncounted);
+  known.freeSeconds = run.free.boundSeconds;
+  BackwardParts parts = run.problem->backwardParts(*run.free.point);
+  known.backwardSeconds = parts.inputSeconds + parts.weightSeconds;
+  known.weightSeconds = parts.weightSeconds;
+  known.waitingBytes = parts.waitingBytes;
+  known.free = bytesOf(state, activations, [&](const StageUsage &usage) {
+    return usage.bytes(run.free.point->choices);
+  });
+  known.least =
+      bytesOf(state, activations, [](const StageUsage &usage) { return usage.leastBytes(); });
+  return llvm::Error::success();
+}
+
+/// The layers that a layer's answers on a way are those of.
+llvm::SmallVector<unsigned> StageCosts::layersLike(unsigned example, unsigned way) const {
+  llvm::ArrayRef<unsigned> kinds = layerKinds[variantOf(way)];
+  llvm::SmallVector<unsigned> layers;
+  for (auto [layer, kind] : llvm::enumerate(kinds))
+    if (kind == kinds[example])
+      layers.push_back(layer);
+  return layers;
+}
+
+llvm::Error StageCosts::prepare() {
+  bounds = std::make_unique<LayerBounds>(numWays(), numLayers(), options.mostInFlight);
+  // Layers whose bytes count alike.
+  layerKinds.assign(variants.size(), {});
+  for (unsigned variant = 0; variant < variants.size(); ++variant) {
+    std::map<std::pair<unsigned, uint64_t>, unsigned> known;
+    for (unsigned layer = 0; layer < numLayers(); ++layer) {
+      std::pair<unsigned, uint64_t> key(classOfLayer(layer), classesOf[variant].countingOf(layer));
+      layerKinds[variant].push_back(known.try_emplace(key, known.size()).first->second);
+    }
+  }
+  struct Job {
+    unsigned way;
+    std::vector<unsigned> layers; // One of each kind.
+    Run *run;
+  };
+  std::vector<Job> jobs;
+  std::map<std::pair<unsigned, unsigned>, size_t> jobOf; // By class and way.
+  for (unsigned way = 0; way < numWays(); ++way) {
+    std::set<unsigned> seen;
+    for (unsigned layer = 0; layer < numLayers(); ++layer) {
+      if (!seen.insert(layerKinds[variantOf(way)][layer]).second)
+        continue;
+      std::pair<unsigned, unsigned> key(classOfLayer(layer), way);
+      auto [it, isNew] = jobOf.try_emplace(key, jobs.size());
+      if (isNew)
+        jobs.push_back({way, {}, &runs[key]});
+      jobs[it->second].layers.push_back(layer);
+    }
+  }
+  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+    Job &job = jobs[i];
+    restore(*job.run, classOfLayer(job.layers.front()), job.way);
+    for (unsigned layer : job.layers)
+      if (llvm::Error error = askLayer(*job.run, layer, job.way))
+        return error;
+    job.run->problem.reset(); // Few are asked for again, and all together are large.
+    return llvm::Error::success();
+  });
+  if (error)
+    return error;
+  for (const Job &job : jobs)
+    for (unsigned example : job.layers) {
+      const LayerFacts &facts =
+          job.run->layers.at(classesOf[variantOf(job.way)].countingOf(example));
+      for (unsigned layer : layersLike(example, job.way)) {
+        bounds->setLayer(job.way, layer, facts.known);
+        for (const auto &[inFlight, curve] : facts.curves)
+          if (inFlight <= options.mostInFlight)
+            bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
+      }
+    }
+  for (unsigned way = 0; way < numWays(); ++way)
+    bounds->update(way);
+  for (const Job &job : jobs)
+    for (const auto &[inFlight, answer] : job.run->answers)
+      addLevel(inFlight);
+  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.run->isNew; });
+  reusedCount += size_t(numLayers()) * numWays() - jobs.size();
+  return llvm::Error::success();
+}
+
+/// Traces the price curves that requests rest on and that are not known. Returns the
+/// requests for which there are none to trace.
+llvm::Expected<std::vector<StageCosts::Request>>
+StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
+  constexpr double kTolerance = 0.01;
+  constexpr unsigned kMostSolves = 7;
+  struct Wanted {
+    unsigned layer, index;
+    std::shared_ptr<PriceCurve> curve;
+  };
+  std::map<std::pair<unsigned, unsigned>, std::vector<Wanted>> wanted; // By class and way.
+  std::set<std::array<unsigned, 3>> seen;                              // Way, kind and index.
+  std::vector<Request> others;
+  for (const Request &request : requests) {
+    unsigned way = wayOf(request.id);
+    auto [lo, hi] = examples[classOf(request.id)];
+    bool isReady = true;
+    if (memoryOf(way) < kNoLimit &&
+        !bounds->fitsFreely(way, lo, hi, request.inFlight, memoryOf(way))) {
+      unsigned index = bounds->curveIndex(request.inFlight);
+      for (unsigned layer = lo; layer < hi; ++layer) {
+        if (bounds->hasCurve(way, layer, index))
+          continue;
+        isReady = false;
+        if (seen.insert({way, layerKinds[variantOf(way)][layer], index}).second)
+          wanted[{classOfLayer(layer), way}].push_back({layer, index, nullptr});
+      }
+    }
+    if (isReady)
+      others.push_back(request);
+  }
+  std::vector<std::pair<std::pair<unsigned, unsigned>, std::vector<Wanted>>> jobs(wanted.begin(),
+                                                                                  wanted.end());
+  for (const auto &[key, list] : jobs)
+    runs[key].usedAt = ++clock;
+  StageProblem::Effort effort{std::min(options.timeLimitSeconds, kLayerSeconds), kLayerGap};
+  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+    auto [runClass, way] = jobs[i].first;
+    Run &run = runs.find(jobs[i].first)->second;
+    if (llvm::Error error = state(run, runClass, way))
+      return error;
+    for (Wanted &one : jobs[i].second) {
+      const auto &uncounted = classesOf[variantOf(way)].countedBelow(one.layer);
+      StageUsage usage = run.problem->stateUsage(uncounted);
+      usage.add(run.problem->activationUsage(uncounted), bounds->inFlightOf(one.index));
+      llvm::Expected<PriceCurve> curve = tracePriceCurve(*run.problem, usage, run.free, kTolerance,
+                                                         kMostSolves, effort, run.points);
+      if (!curve)
+        return curve.takeError();
+      one.curve = std::make_shared<PriceCurve>(std::move(*curve));
+      run.layers.at(classesOf[variantOf(way)].countingOf(one.layer))
+          .curves[bounds->inFlightOf(one.index)] = one.curve;
+      run.isNew = true;
+    }
+    return llvm::Error::success();
+  });
+  if (error)
+    return std::move(error);
+  std::set<unsigned> changed;
+  for (const auto &[key, list] : jobs)
+    for (const Wanted &one : list) {
+      unsigned way = key.second;
+      for (unsigned layer : layersLike(one.layer, way))
+        bounds->setCurve(way, layer, one.index, one.curve);
+      changed.insert(way);
+    }
+  for (unsigned way : changed) {
+    bounds->update(way);
+    touchAll(way);
+  }
+  forgetProblems();
+  return others;
+}
+
+//===----------------------------------------------------------------------===//
+// What the stage DP may choose from
+//===----------------------------------------------------------------------===//
+
+/// For each number in flight the fastest of some views, and its bound where it is not
+/// known.
+void StageCosts::listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
+                             std::vector<StageChoice> &list) const {
+  constexpr double kHopeless = 30; // Times as slow as without a limit.
+  auto [lo, hi] = examples[runClass];
+  list.clear();
+  std::vector<StageChoice> fastest(levels.size(), {kInfinity, 0, 0, 0, 0});
+  for (unsigned variant = 0; variant < variants.size(); ++variant)
+    for (unsigned mesh : views) {
+      unsigned way = variant * meshes.size() + mesh;
+      unsigned id = (runClass * numWays() + way) * kSlots;
+      int64_t memory = memoryOf(way);
+      const Run *run = findRun(runClass, way);
+      double free =
+          run && run->free.point ? run->free.boundSeconds : bounds->freeSeconds(way, lo, hi);
+      if (free == kInfinity)
+        continue;
+      double atLeast = 0; // With fewer in flight.
+      for (auto [index, level] : llvm::enumerate(levels)) {
+        int64_t last = index + 1 < levels.size() ? levels[index + 1] - 1 : options.mostInFlight;
+        StageChoice choice{kInfinity, 0, 0, 0, id};
+        if (std::optional<StageChoice> found = known(id, last))
+          choice = *found;
+        bool isSolved = false;
+        if (run && run->answers.count(level)) {
+          // What fits with more in flight is no faster than what was found for fewer.
+          std::optional<StageChoice> found = known(id, level);
+          atLeast = std::max(atLeast, found ? found->seconds : kInfinity);
+          isSolved = level == last;
+        }
+        if (!isSolved && !onlySolved && atLeast < kInfinity) {
+          double bound = free;
+          if (memory < kNoLimit)
+            bound = std::max(bound, bounds->seconds(way, lo, hi, level, memory));
+          bound = std::max(bound, atLeast);
+          bool isHopeless = bound > kHopeless * free;
+          if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
+            choice = {bound, 0, memory < kNoLimit ? memory / last : 0, 0, id + kHope};
+        }
+        if (choice.seconds < fastest[index].seconds)
+          fastest[index] = choice;
+      }
+    }
+  // What fits with more in flight also fits with fewer.
+  double best = kInfinity;
+  for (const StageChoice &choice : llvm::reverse(fastest))
+    if (choice.seconds < best) {
+      best = choice.seconds;
+      list.push_back(choice);
+    }
+}
+
+/// What is listed of a class of runs, or of all, on the submeshes of a way is out of
+/// date.
+void StageCosts::touch(unsigned runClass, unsigned way) {
+  for (Table &table : tables)
+    for (unsigned submesh = 0; submesh < views.size(); ++submesh)
+      if (llvm::is_contained(views[submesh], meshIndex(way)))
+        table.isCurrent[runClass * views.size() + submesh] = false;
+}
+
+void StageCosts::touchAll(unsigned way) {
+  for (unsigned runClass = 0; runClass < examples.size(); ++runClass)
+    touch(runClass, way);
+}
+
+void StageCosts::refresh(bool onlySolved) {
+  shown = onlySolved;
+  Table &table = tables[shown];
+  parallelFor(context, 0, examples.size(), [&](size_t runClass) {
+    for (unsigned submesh = 0; submesh < views.size(); ++submesh) {
+      size_t at = runClass * views.size() + submesh;
+      if (!table.isCurrent[at])
+        listChoices(runClass, views[submesh], onlySolved, table.choices[at]);
+      table.isCurrent[at] = true;
+    }
+  });
+}
+
+llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsigned submesh) const {
+  return tables[shown].choices[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
+}
+
+std::vector<StageChoice> StageCosts::choicesOn(unsigned lo, unsigned hi, unsigned mesh) const {
+  std::vector<StageChoice> list;
+  listChoices(classes[lo * (numLayers() + 1) + hi], mesh, shown, list);
+  return list;
+}
+
+double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const {
+  if (lo == 0)
+    return 0; // Nobody waits for its gradients.
+  double least = kInfinity, part = 0;
+  for (unsigned way : views[submesh]) { // Of the first variant.
+    LayerBounds::Layer sum = bounds->sumOf(way, lo, hi);
+    if (sum.numImpossible || sum.freeSeconds <= 0 || sum.freeSeconds >= least)
+      continue;
+    least = sum.freeSeconds;
+    part = std::min(1.0, sum.weightSeconds / sum.freeSeconds);
+  }
+  return part;
+}
+
+//===----------------------------------------------------------------------===//
+// Solved stages from and to the store
+//===----------------------------------------------------------------------===//
+
+/// The name of the store's entry.
+std::string StageCosts::nameOf(unsigned runClass, unsigned way) const {
+  unsigned variant = variantOf(way);
+  const RunKey &key = classesOf[variant].keyOf(parts[runClass][variant]);
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
+     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nseconds "
+     << llvm::format("%.17g", options.timeLimitSeconds) << "\ntolerance "
+     << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
+  return options.store->nameOf(text);
+}
+
+/// Takes over what the store knows of a run that is looked at for the first time.
+void StageCosts::restore(Run &run, unsigned runClass, unsigned way) {
+  if (!options.store || run.isRestored)
+    return;
+  run.isRestored = true;
+  std::optional<StoredRun> stored = options.store->load(nameOf(runClass, way));
+  if (!stored)
+    return;
+  ++loadedCount;
+  for (StagePoint &point : stored->points)
+    run.points.push_back(std::make_shared<StagePoint>(std::move(point)));
+  run.free.boundSeconds = stored->freeBoundSeconds;
+  if (stored->freePoint >= 0)
+    run.free.point = run.points[stored->freePoint];
+  for (const StoredRun::Answer &answer : stored->answers)
+    run.answers[answer.inFlight] = {answer.point < 0 ? -1 : slotOf(run, run.points[answer.point]),
+                                    answer.boundSeconds, answer.isImproved};
+  run.layers = std::move(stored->layers);
+}
+
+void StageCosts::keep() const {
+  constexpr uint64_t kMostBytes = uint64_t(512) << 20;
+  if (!options.store)
+    return;
+  for (const auto &[key, run] : runs) {
+    if (!run.isNew)
+      continue;
+    StoredRun stored;
+    std::map<const StagePoint *, int> numbers;
+    auto numberOf = [&](const std::shared_ptr<StagePoint> &point) {
+      auto [it, isNew] = numbers.try_emplace(point.get(), stored.points.size());
+      if (isNew)
+        stored.points.push_back(*point);
+      return it->second;
+    };
+    stored.freeBoundSeconds = run.free.boundSeconds;
+    if (run.free.point)
+      stored.freePoint = numberOf(run.free.point);
+    for (const auto &[inFlight, answer] : run.answers)
+      stored.answers.push_back({inFlight, answer.slot < 0 ? -1 : numberOf(run.chosen[answer.slot]),
+                                answer.boundSeconds, answer.isImproved});
+    stored.layers = run.layers;
+    options.store->save(nameOf(key.first, key.second), stored);
+  }
+  options.store->shrink(kMostBytes);
 }

@@ -1,19 +1,23 @@
 //===- ClusterLayers.cpp - ops into layers --------------------------------===//
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"
-#include "compiler/Stage/Layers/ForwardUnits.h"
-#include "compiler/Stage/Layers/LayerBlocks.h"
+#include "compiler/Stage/Layers/LayerDp.h"
 #include "compiler/Stage/Layers/StageShape.h"
-#include "compiler/Stage/Layers/UpdateLayers.h"
 #include "compiler/Stage/Passes.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/Hashing.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/Support/FormatVariadic.h"
+
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace alpa {
@@ -21,8 +25,274 @@ namespace alpa {
 #include "compiler/Stage/Passes.h.inc"
 } // namespace alpa
 
-using namespace mlir;
 using namespace alpa;
+using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// The equations of the forward computation
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The forward ops of a step in groups of one equation each, in the order in
+/// which layers are cut. That is the order of equations, but what is made of
+/// state alone (a weight in another precision, a random key) comes right before
+/// the equation that first reads it, so that it does not cross layers.
+struct ForwardUnits {
+  LayerProblem problem;
+  std::vector<llvm::SmallVector<Operation *>> ops; // By unit.
+  std::vector<int64_t> eqns;                       // By unit.
+  std::vector<int64_t>
+      places; // By unit, ascending: the equation that it belongs before, or its own.
+
+  bool isMoved(unsigned unit) const { return places[unit] != eqns[unit]; }
+};
+
+} // namespace
+
+static int64_t eqnOf(Operation *op) { return op->getAttrOfType<IntegerAttr>(attr::eqn).getInt(); }
+
+/// What the op does, whatever values it works on: where they come from differs
+/// between the blocks of a model, and so may the values of constants.
+static llvm::hash_code hashOp(Operation *op) {
+  NamedAttrList attributes(op->getAttrDictionary());
+  for (StringRef name : {attr::eqn, attr::layer, attr::stage})
+    attributes.erase(name);
+  if (op->getName().getStringRef() == "stablehlo.constant")
+    attributes.erase("value");
+  llvm::hash_code hash =
+      llvm::hash_combine(op->getName().getAsOpaquePointer(),
+                         attributes.getDictionary(op->getContext()).getAsOpaquePointer());
+  for (Type type : op->getOperandTypes())
+    hash = llvm::hash_combine(hash, type.getAsOpaquePointer());
+  for (Type type : op->getResultTypes())
+    hash = llvm::hash_combine(hash, type.getAsOpaquePointer());
+  for (Region &region : op->getRegions())
+    for (Block &block : region)
+      for (Operation &nested : block)
+        hash = llvm::hash_combine(hash, hashOp(&nested));
+  return hash;
+}
+
+namespace {
+
+class UnitCollector {
+public:
+  UnitCollector(func::FuncOp main, ArrayRef<Operation *> forward) : main(main) {
+    for (Operation *op : forward)
+      opsOfEqn[eqnOf(op)].push_back(op);
+  }
+
+  ForwardUnits run() {
+    orderEqns();
+    for (int64_t eqn : order)
+      addUnit(eqn);
+    return std::move(units);
+  }
+
+private:
+  /// Equations whose ops only prepare state go to their first reader.
+  void orderEqns() {
+    BatchAnalysis batch(main);
+    // A step without a batch has nothing but state.
+    bool anyBatch = false;
+    for (auto &[eqn, ops] : opsOfEqn)
+      for (Operation *op : ops)
+        for (Value result : op->getResults())
+          anyBatch |= batch.dependsOnBatch(result);
+    for (auto &[eqn, ops] : llvm::reverse(opsOfEqn)) {
+      std::optional<int64_t> first;
+      bool movable = anyBatch;
+      for (Operation *op : ops)
+        for (Value result : op->getResults()) {
+          movable &= !batch.dependsOnBatch(result);
+          for (Operation *user : getUsers(result)) {
+            auto phase = user->getAttrOfType<StringAttr>(attr::phase);
+            if (!phase || phase.getValue() != "forward" || eqnOf(user) == eqn)
+              continue;
+            // Readers come later, unless ops without a name were given an equation.
+            auto at = place.find(eqnOf(user));
+            int64_t reader = at == place.end() ? eqnOf(user) : at->second;
+            first = std::min(first.value_or(reader), reader);
+          }
+        }
+      place[eqn] = movable && first ? std::max(*first, eqn) : eqn;
+    }
+    for (auto &[eqn, ops] : opsOfEqn)
+      order.push_back(eqn);
+    llvm::sort(order, [&](int64_t a, int64_t b) {
+      return std::pair(place[a], a) < std::pair(place[b], b);
+    });
+  }
+
+  void addUnit(int64_t eqn) {
+    unsigned number = units.ops.size();
+    LayerProblem::Unit &unit = units.problem.units.emplace_back();
+    units.eqns.push_back(eqn);
+    units.places.push_back(place[eqn]);
+    llvm::hash_code kind(0);
+    for (Operation *op : opsOfEqn[eqn]) {
+      unitOfOp[op] = number;
+      unit.flops += getFlops(op);
+      if (std::optional<ShardingRule> rule = getShardingRule(op); rule && rule->heavy)
+        ++unit.heavy;
+      kind = llvm::hash_combine(kind, hashOp(op));
+      for (Value value : getUsedValues(op)) {
+        auto source = unitOfOp.find(value.getDefiningOp());
+        if (source == unitOfOp.end() || source->second >= number)
+          continue;
+        unsigned id = valueNumbers.try_emplace(value, valueNumbers.size()).first->second;
+        unit.inputs.push_back({source->second, id, getTensorBytes(value.getType())});
+      }
+    }
+    unit.kind = size_t(kind);
+    units.ops.push_back(std::move(opsOfEqn[eqn]));
+  }
+
+  func::FuncOp main;
+  std::map<int64_t, SmallVector<Operation *>> opsOfEqn;
+  std::vector<int64_t> order;
+  std::map<int64_t, int64_t> place; // By equation.
+  llvm::DenseMap<Operation *, unsigned> unitOfOp;
+  llvm::DenseMap<Value, unsigned> valueNumbers;
+  ForwardUnits units;
+};
+
+} // namespace
+
+/// `forward` are the forward ops of `main` in program order, with `alpa.eqn`.
+static ForwardUnits collectForwardUnits(func::FuncOp main, ArrayRef<Operation *> forward) {
+  return UnitCollector(main, forward).run();
+}
+
+//===----------------------------------------------------------------------===//
+// Where the weight update happens
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+class UpdateLayers {
+public:
+  UpdateLayers(func::FuncOp main, llvm::DenseMap<Operation *, unsigned> &layers)
+      : main(main), layers(layers) {
+    for (Operation &op : main.getBody().front().without_terminator())
+      if (!layers.contains(&op))
+        pending.push_back(&op);
+    for (BlockArgument arg : main.getArguments())
+      if (std::optional<unsigned> layer = firstReader(arg))
+        argLayers[arg] = *layer;
+  }
+
+  void run() {
+    // Evidence comes from both sides; every round settles at least one op.
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Operation *op : pending)
+        if (!layers.contains(op))
+          changed |= settle(op, fromOperands(op));
+      for (Operation *op : llvm::reverse(pending))
+        if (!layers.contains(op))
+          changed |= settle(op, fromReaders(op));
+      for (BlockArgument arg : main.getArguments())
+        if (!argLayers.contains(arg))
+          if (std::optional<unsigned> layer = firstReader(arg))
+            changed |= argLayers.try_emplace(arg, *layer).second;
+    }
+    for (Operation *op : pending)
+      if (!layers.contains(op))
+        layers[op] = smallestOperandLayer(op).value_or(0);
+  }
+
+private:
+  bool settle(Operation *op, std::optional<unsigned> layer) {
+    if (layer)
+      layers[op] = *layer;
+    return layer.has_value();
+  }
+
+  static int64_t elements(Value value) {
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    return type ? type.getNumElements() : 0;
+  }
+
+  std::optional<unsigned> layerOf(Value value) const {
+    Operation *source = value.getDefiningOp();
+    if (source && isSplatLike(source))
+      return std::nullopt; // Lives wherever its reader does.
+    if (source) {
+      auto it = layers.find(source);
+      return it == layers.end() ? std::nullopt : std::optional<unsigned>(it->second);
+    }
+    auto it = argLayers.find(value);
+    return it == argLayers.end() ? std::nullopt : std::optional<unsigned>(it->second);
+  }
+
+  std::optional<unsigned> fromOperands(Operation *op) const {
+    int64_t least = 1;
+    for (Value result : op->getResults())
+      least = std::max(least, elements(result));
+    std::optional<unsigned> layer;
+    int64_t most = 0;
+    bool differ = false;
+    for (Value value : getUsedValues(op)) {
+      std::optional<unsigned> candidate = layerOf(value);
+      if (!candidate || elements(value) < least)
+        continue;
+      differ |= layer && *layer != *candidate;
+      // A gradient that several layers add up goes to the first, which holds the weight.
+      if (elements(value) > most || (elements(value) == most && *candidate < *layer)) {
+        most = elements(value);
+        layer = candidate;
+      }
+    }
+    return least == 1 && most == 1 && differ ? 0 : layer;
+  }
+
+  std::optional<unsigned> fromReaders(Operation *op) const {
+    std::optional<unsigned> layer;
+    for (Value result : op->getResults())
+      if (std::optional<unsigned> candidate = firstReader(result))
+        layer = std::min(layer.value_or(*candidate), *candidate);
+    return layer;
+  }
+
+  std::optional<unsigned> firstReader(Value value) const {
+    std::optional<unsigned> layer;
+    for (Operation *user : getUsers(value)) {
+      auto it = layers.find(user);
+      if (it != layers.end())
+        layer = std::min(layer.value_or(it->second), it->second);
+    }
+    return layer;
+  }
+
+  std::optional<unsigned> smallestOperandLayer(Operation *op) const {
+    std::optional<unsigned> layer;
+    for (Value value : getUsedValues(op))
+      if (std::optional<unsigned> candidate = layerOf(value))
+        layer = std::min(layer.value_or(*candidate), *candidate);
+    return layer;
+  }
+
+  func::FuncOp main;
+  llvm::DenseMap<Operation *, unsigned> &layers;
+  llvm::DenseMap<Value, unsigned> argLayers;
+  llvm::SmallVector<Operation *> pending;
+};
+
+} // namespace
+
+/// Gives update ops a layer; `layers` holds those of forward and backward ops.
+/// An op goes where its largest operand is if that is no smaller than its
+/// result; else (broadcasts, optimizer state that is only read here) where its
+/// readers are. A scalar made from several layers' values goes to layer 0.
+static void assignUpdateLayers(func::FuncOp main, llvm::DenseMap<Operation *, unsigned> &layers) {
+  UpdateLayers(main, layers).run();
+}
+
+//===----------------------------------------------------------------------===//
+// Ops into layers
+//===----------------------------------------------------------------------===//
 
 namespace {
 

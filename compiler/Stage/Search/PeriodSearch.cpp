@@ -4,9 +4,230 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <cmath>
+#include <numeric>
+
 using namespace alpa;
 
+//===----------------------------------------------------------------------===//
+// What a stage problem offers, as arrays
+//===----------------------------------------------------------------------===//
+
+StageTable::StageTable(const StageDpProblem &problem)
+    : problem(problem), numLayers(problem.numLayers), numSubmeshes(problem.submeshes.size()) {
+  int64_t most = problem.manual ? numSubmeshes
+                                : std::accumulate(problem.hostDevices.begin(),
+                                                  problem.hostDevices.end(), int64_t(0));
+  mostStages = unsigned(std::min<int64_t>(numLayers, most));
+  for (unsigned s = 0; s <= mostStages; ++s) {
+    flights.push_back(s == 0 ? 0 : problem.inFlight(s));
+    holds.push_back(s == 0 ? 0 : problem.held(s));
+  }
+
+  begins.reserve(entryAt(numLayers, 0, 0) + 1);
+  for (unsigned lo = 0; lo < numLayers; ++lo)
+    for (unsigned hi = 0; hi <= numLayers; ++hi)
+      for (unsigned m = 0; m < numSubmeshes; ++m) {
+        begins.push_back(options.size());
+        if (hi > lo)
+          addOptions(lo, hi, m);
+        if (!problem.weightPart)
+          continue;
+        bool isThere = options.size() > begins.back();
+        tripParts.push_back(isThere ? problem.partOfTrip(lo, hi, m) : 1);
+        sumParts.push_back(isThere ? problem.partOfSum(lo, hi, m) : 1);
+      }
+  begins.push_back(options.size());
+
+  if (!problem.transferSeconds)
+    return;
+  sends.resize(size_t(numLayers + 1) * numSubmeshes * numSubmeshes);
+  auto next = sends.begin() + size_t(numSubmeshes) * numSubmeshes;
+  for (unsigned cut = 1; cut < numLayers; ++cut)
+    for (unsigned from = 0; from < numSubmeshes; ++from)
+      for (unsigned to = 0; to < numSubmeshes; ++to)
+        *next++ = problem.transferSeconds(cut, from, to);
+}
+
+void StageTable::addOptions(unsigned lo, unsigned hi, unsigned submesh) {
+  if (!problem.manualLayers.empty() && problem.manualLayers[submesh] != std::make_pair(lo, hi))
+    return;
+  if (problem.allows && !problem.allows(lo, hi, submesh))
+    return;
+  size_t begin = options.size();
+  int64_t memory = problem.memoryOf(submesh);
+  for (auto [index, choice] : llvm::enumerate(problem.choices(lo, hi, submesh))) {
+    int64_t left = memory - choice.stateBytes - choice.temporaryBytes;
+    if (left < choice.activationBytes || !std::isfinite(choice.seconds))
+      continue;
+    int64_t most = choice.activationBytes > 0 ? left / choice.activationBytes
+                                              : std::numeric_limits<int64_t>::max();
+    options.push_back({choice.seconds, most, unsigned(index)});
+  }
+  std::sort(options.begin() + begin, options.end(), [](const Option &a, const Option &b) {
+    return a.seconds != b.seconds ? a.seconds < b.seconds : a.mostInFlight > b.mostInFlight;
+  });
+  size_t kept = begin;
+  for (size_t i = begin; i < options.size(); ++i)
+    if (kept == begin || options[i].mostInFlight > options[kept - 1].mostInFlight)
+      options[kept++] = options[i];
+  options.resize(kept);
+}
+
+//===----------------------------------------------------------------------===//
+// What the layers that are left cost at least
+//===----------------------------------------------------------------------===//
+
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Devices are counted in units of which there are at most so many.
+static constexpr int64_t kMostUnits = 512;
+/// Bounds for a period this much longer than the one asked for still do.
+static constexpr double kLonger = 1.02;
+
+RestBounds::RestBounds(const StageTable &table) : table(table) {
+  const StageDpProblem &problem = table.problem;
+  if (!problem.manual)
+    numDevices =
+        std::accumulate(problem.hostDevices.begin(), problem.hostDevices.end(), int64_t(0));
+  unit = std::max<int64_t>(1, (numDevices + kMostUnits - 1) / kMostUnits);
+  numUnits = numDevices / unit;
+  // Memory rises with the stages after: few tables for few, more apart for many.
+  for (unsigned after = 0; after < table.mostStages; after = after < 4 ? after + 1 : after * 5 / 4)
+    if (buckets.empty() || table.held(after + 1) > table.held(buckets.back() + 1))
+      buckets.push_back(after);
+  tables.resize(buckets.size());
+
+  // By bisection; devices are what a shorter period needs more of.
+  if (!isFeasible(kInfinity)) {
+    least = kInfinity;
+    return;
+  }
+  std::vector<double> seconds;
+  for (unsigned lo = 0; lo < table.numLayers; ++lo)
+    for (unsigned hi = lo + 1; hi <= table.numLayers; ++hi)
+      for (unsigned m = 0; m < table.numSubmeshes; ++m)
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, table.held(1)))
+          seconds.push_back(option->seconds);
+  llvm::sort(seconds);
+  least = *std::partition_point(seconds.begin(), seconds.end(),
+                                [&](double period) { return !isFeasible(period); });
+}
+
+/// Stages that are fast enough, those that begin earlier first.
+template <typename Visit> void RestBounds::forEachStage(double bound, Visit visit) const {
+  int64_t one = table.held(1);
+  for (unsigned lo = 0; lo < table.numLayers; ++lo)
+    for (unsigned hi = lo + 1; hi <= table.numLayers; ++hi)
+      for (unsigned m = 0; m < table.numSubmeshes; ++m)
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, one))
+          if (option->seconds <= bound)
+            visit(lo, hi, table.devices(m));
+}
+
+static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+
+/// Whether there are devices enough.
+bool RestBounds::isFeasible(double bound) const {
+  std::vector<int64_t> before(table.numLayers + 1, kNever);
+  before[0] = 0;
+  forEachStage(bound, [&](unsigned lo, unsigned hi, int64_t devices) {
+    before[hi] = std::min(before[hi], before[lo] + devices);
+  });
+  return before.back() <= numDevices;
+}
+
+void RestBounds::setPeriod(double bound) {
+  if (bound <= period && period <= bound * kLonger)
+    return;
+  period = bound;
+  for (Table &bounds : tables)
+    bounds.clear();
+  struct Stage {
+    unsigned lo, hi;
+    int64_t devices;
+  };
+  std::vector<Stage> stages;
+  fewestBefore.assign(table.numLayers + 1, kNever);
+  fewestBefore.front() = 0;
+  forEachStage(period, [&](unsigned lo, unsigned hi, int64_t devices) {
+    fewestBefore[hi] = std::min(fewestBefore[hi], fewestBefore[lo] + devices);
+    stages.push_back({lo, hi, devices});
+  });
+  fewestAfter.assign(table.numLayers + 1, kNever);
+  fewestAfter.back() = 0;
+  for (const Stage &stage : llvm::reverse(stages))
+    fewestAfter[stage.lo] = std::min(fewestAfter[stage.lo], fewestAfter[stage.hi] + stage.devices);
+  leastSend.assign(table.numLayers + 1, 0);
+  if (!table.hasSends())
+    return;
+  for (unsigned cut = 1; cut < table.numLayers; ++cut) {
+    leastSend[cut] = kInfinity;
+    for (unsigned from = 0; from < table.numSubmeshes; ++from)
+      for (unsigned to = 0; to < table.numSubmeshes; ++to)
+        if (const SendSeconds &send = table.send(cut, from, to); send.slowest() <= period)
+          leastSend[cut] = std::min(leastSend[cut], send.sum());
+  }
+}
+
+unsigned RestBounds::bucketOf(unsigned stagesAfter) const {
+  auto it = llvm::upper_bound(buckets, stagesAfter);
+  return unsigned(it - buckets.begin()) - 1;
+}
+
+double RestBounds::at(unsigned cut, int64_t devices, unsigned stagesAfter) {
+  unsigned bucket = bucketOf(stagesAfter);
+  if (tables[bucket].empty())
+    fill(bucket);
+  return tables[bucket][size_t(cut) * (numUnits + 1) + devices / unit];
+}
+
+void RestBounds::fill(unsigned bucket) {
+  Table &bounds = tables[bucket];
+  unsigned layers = table.numLayers;
+  size_t row = numUnits + 1;
+  bounds.assign((layers + 1) * row, kInfinity);
+  std::fill(bounds.begin(), bounds.begin() + row, 0);
+  int64_t held = table.held(buckets[bucket] + 1);
+  std::vector<int64_t> first(layers + 1, numUnits + 1); // Units that are enough for a row.
+  first[0] = 0;
+  llvm::SmallVector<std::pair<int64_t, double>> ways; // Units, seconds.
+  for (unsigned hi = 1; hi <= layers; ++hi) {
+    if (hi == layers && buckets[bucket] > 0)
+      break;
+    double *mine = &bounds[hi * row];
+    if (fewestAfter[hi] > numDevices)
+      continue;
+    // What the later layers need is not to be had here.
+    int64_t most = (numDevices - fewestAfter[hi]) / unit;
+    for (unsigned lo = 0; lo < hi; ++lo) {
+      if (first[lo] > most)
+        continue;
+      ways.clear();
+      for (unsigned m = 0; m < table.numSubmeshes; ++m)
+        if (const StageTable::Option *option = table.fastest(lo, hi, m, held))
+          if (option->seconds <= period && leavesEnough(lo, hi, m))
+            ways.push_back({table.devices(m) / unit, option->seconds * table.partOfSum(lo, hi, m)});
+      llvm::sort(ways);
+      double sending = lo > 0 ? leastSend[lo] : 0, fastest = kInfinity;
+      const double *before = &bounds[lo * row];
+      for (auto [units, seconds] : ways) {
+        if (seconds >= fastest)
+          continue;
+        fastest = seconds;
+        for (int64_t i = first[lo] + units; i <= most; ++i)
+          mine[i] = std::min(mine[i], before[i - units] + (seconds + sending));
+        if (first[lo] + units <= most)
+          first[hi] = std::min(first[hi], first[lo] + units);
+      }
+    }
+    // Only asked for because units are rounded.
+    std::fill(mine + most + 1, mine + row, mine[most]);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The least sum of seconds under a period
+//===----------------------------------------------------------------------===//
 
 PeriodSearch::PeriodSearch(const StageTable &table)
     : table(table),

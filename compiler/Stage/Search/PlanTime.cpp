@@ -3,7 +3,7 @@
 #include "compiler/Stage/Search/PlanTime.h"
 
 #include "compiler/CostModel/CostModel.h"
-#include "compiler/CostModel/TransferPath.h"
+#include "compiler/CostModel/Network.h"
 #include "compiler/Stage/Search/Placement.h"
 
 #include "llvm/ADT/STLExtras.h"

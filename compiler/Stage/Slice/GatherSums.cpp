@@ -7,7 +7,6 @@
 
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
-#include "compiler/Stage/Slice/RepeatedOps.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 

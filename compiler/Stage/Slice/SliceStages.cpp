@@ -1,19 +1,601 @@
 //===- SliceStages.cpp - one module per stage, one function per phase -----===//
 
+#include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
-#include "compiler/Stage/Slice/SlicePlan.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SetVector.h"
+
+#include <map>
 
 namespace alpa {
 #define GEN_PASS_DEF_ALPASLICESTAGES
 #include "compiler/Stage/Passes.h.inc"
 } // namespace alpa
 
-using namespace mlir;
 using namespace alpa;
+using namespace mlir;
+
+//===----------------------------------------------------------------------===//
+// Which op goes into which stage function
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// How values of the micro-batches become one.
+enum class Accumulate { None, Sum, Last, Concat };
+
+/// Of update_0; the functions before it are forward (0), barrier (1) and backward (2).
+inline constexpr int64_t kUpdateRank = 3;
+
+/// Whether a function of the rank runs once a step, not for each micro-batch.
+inline bool runsOnce(int64_t rank) { return rank == 1 || rank >= kUpdateRank; }
+
+/// One result of a stage function.
+struct PieceResult {
+  Value source;
+  int64_t id = -1;
+  Accumulate accumulate = Accumulate::None;
+  int64_t mainResult = -1; // Result of @main that this is, if any.
+  Value partOf;            // The sum of stages to which this adds, if any.
+  ShardingSpec spec;
+};
+
+/// One function of one stage, update_k with rank 3 + k.
+struct Piece {
+  int64_t stage = 0;
+  int64_t rank = 0;
+  llvm::SetVector<Operation *> ops; // Its own and the cheap ones it repeats.
+  llvm::SetVector<Value> inputs;    // Arguments of @main, values of other pieces.
+  llvm::SmallVector<PieceResult> results;
+  llvm::DenseMap<Value, unsigned> resultOf; // First entry in `results`.
+
+  bool isUpdate() const { return rank >= kUpdateRank; }
+  /// Not once for each micro-batch.
+  bool runsOnce() const { return ::runsOnce(rank); }
+  std::string name() const;
+};
+
+/// The whole cut of @main, computed before any op is moved.
+class SlicePlan {
+public:
+  SlicePlan(func::FuncOp main, llvm::ArrayRef<StageAttr> stages, int64_t numMicroBatches)
+      : main(main), stages(stages), numMicroBatches(numMicroBatches), repeated(main) {}
+
+  /// Reports what cannot be cut and fails.
+  LogicalResult compute();
+
+  using Key = std::pair<int64_t, int64_t>; // Stage, rank.
+  const std::map<Key, Piece> &getPieces() const { return pieces; }
+  /// Position of a top-level op in @main.
+  unsigned orderOf(Operation *op) const { return order.lookup(op); }
+  int64_t idOf(Value value) const { return ids.lookup(value); }
+  /// Value id of each result of @main.
+  llvm::ArrayRef<int64_t> resultIds() const { return mainResultIds; }
+  /// Stage that holds a state argument between steps; -1 if nothing needs it.
+  int64_t ownerOf(BlockArgument arg) const { return owners[arg.getArgNumber()]; }
+  /// How a stage holds a value.
+  ShardingSpec specOn(Value value, int64_t stage) const;
+  /// Whether the search said how this stage holds the value.
+  bool hasSpecOn(Value value, int64_t stage) const { return foreignSpecs.contains({value, stage}); }
+  bool isPassedThrough(BlockArgument arg) const;
+  /// The largest rank on this stage that uses the value.
+  int64_t lastRank(Value value, int64_t stage) const { return lastRanks.lookup({value, stage}); }
+
+private:
+  void assignOwners();
+  LogicalResult assignHomes();
+  /// The same for a sum of stages, which is nobody's: from which function on it is known.
+  LogicalResult assignSum(SumOfStagesOp sum);
+  void planParts(SumOfStagesOp sum);
+  /// The first function of `stage` in the update that can give the value away.
+  int64_t rankOfPart(Value value, int64_t stage) const;
+  LogicalResult assignHome(Operation *op);
+  LogicalResult collect();
+  LogicalResult planOutput(int64_t index);
+  LogicalResult planArgumentOutput(int64_t index, BlockArgument arg);
+  LogicalResult planMicroBatchOutput(int64_t index, OpResult value);
+  /// Truth values cannot be added up.
+  LogicalResult checkAccumulated();
+  void number();
+
+  Piece &pieceAt(int64_t stage, int64_t rank);
+  std::optional<Key> homeOf(Value value) const;
+  /// Makes the value available in a function of this stage.
+  void need(Piece &piece, Value value);
+  /// `value` becomes result `index` of @main as a result of its own function.
+  void outputFrom(Piece &piece, Value value, int64_t index, Accumulate kind);
+  /// The same from a function that did not compute it.
+  void outputThrough(int64_t stage, int64_t rank, Value value, int64_t index, Accumulate kind);
+  std::string resultName(int64_t index) const;
+  std::string resultReachedBy(Value value) const;
+  llvm::StringRef reductionOf(int64_t index) const;
+  Value returned(int64_t index) const;
+  bool isTainted(Value value) const { return repeated.isTainted(value); }
+
+  mutable func::FuncOp main; // A handle; its accessors are not const.
+  llvm::ArrayRef<StageAttr> stages;
+  int64_t numMicroBatches;
+  RepeatedOps repeated;
+
+  std::map<Key, Piece> pieces;
+  llvm::DenseMap<Operation *, unsigned> order;
+  llvm::DenseMap<Operation *, Key> homes;
+  llvm::DenseMap<Value, int64_t> knownFrom; // Rank, of sums and what is repeated of them.
+  llvm::DenseMap<Value, int64_t> ids;
+  llvm::DenseMap<std::pair<Value, int64_t>, ShardingSpec> foreignSpecs;
+  llvm::DenseMap<std::pair<Value, int64_t>, int64_t> lastRanks;
+  llvm::SmallVector<int64_t> owners, mainResultIds;
+  llvm::SmallVector<BlockArgument> carriedArgs; // By result of @main; null if none.
+};
+
+} // namespace
+
+static StringRef stringify(Accumulate kind) {
+  switch (kind) {
+  case Accumulate::Sum:
+    return "sum";
+  case Accumulate::Last:
+    return "last";
+  case Accumulate::Concat:
+    return "concat";
+  case Accumulate::None:
+    break;
+  }
+  return "";
+}
+
+std::string Piece::name() const {
+  if (isUpdate())
+    return "update_" + std::to_string(rank - kUpdateRank);
+  return stringifyPhase(Phase(rank)).str();
+}
+
+LogicalResult SlicePlan::compute() {
+  for (auto [index, op] : llvm::enumerate(main.front()))
+    order[&op] = index;
+  mainResultIds.assign(main.getNumResults(), -1);
+  carriedArgs.resize(main.getNumResults());
+  for (BlockArgument arg : main.getArguments())
+    if (std::optional<int64_t> result = carriedBy(arg))
+      carriedArgs[*result] = arg;
+  if (failed(assignHomes()))
+    return failure();
+  assignOwners();
+  if (failed(collect()))
+    return failure();
+  for (int64_t index = 0, e = main.getNumResults(); index < e; ++index)
+    if (failed(planOutput(index)))
+      return failure();
+  if (failed(checkAccumulated()))
+    return failure();
+  number();
+  return success();
+}
+
+LogicalResult SlicePlan::assignHomes() {
+  for (Operation &op : main.front().without_terminator()) {
+    if (repeated.contains(&op)) {
+      int64_t rank = 0;
+      for (Value operand : op.getOperands())
+        rank = std::max(rank, knownFrom.lookup(operand));
+      if (rank > 0)
+        knownFrom[op.getResult(0)] = rank;
+      continue;
+    }
+    auto sum = dyn_cast<SumOfStagesOp>(op);
+    if (failed(sum ? assignSum(sum) : assignHome(&op)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult SlicePlan::assignHome(Operation *op) {
+  std::optional<int64_t> stage = stageOf(op);
+  std::optional<Phase> phase = phaseOf(op);
+  if (!stage || !phase)
+    return op->emitError() << "has no `" << (stage ? attr::phase : attr::stage)
+                           << "`; run the passes from alpa-import to alpa-search-stages first";
+  if (*stage >= int64_t(stages.size()))
+    return op->emitError() << "is in stage " << *stage << ", but `alpa.stages` has "
+                           << stages.size();
+  int64_t rank = int64_t(*phase);
+  LogicalResult result = success();
+  llvm::for_each(getUsedValues(op), [&](Value input) {
+    std::optional<Key> from = homeOf(input);
+    if (int64_t known = knownFrom.lookup(input))
+      from = Key{*stage, known};
+    if (!from || failed(result))
+      return;
+    auto [fromStage, fromRank] = *from;
+    // What the update gets from another stage's update comes one function later.
+    if (*phase == Phase::Update && fromRank >= kUpdateRank)
+      rank = std::max(rank, fromRank + (fromStage != *stage));
+    bool late = fromRank > rank ||
+                (fromRank == rank && *phase == Phase::Forward && fromStage > *stage) ||
+                (fromRank == rank && *phase == Phase::Barrier && fromStage != *stage) ||
+                (fromRank == rank && *phase == Phase::Backward && fromStage < *stage);
+    if (!late)
+      return;
+    InFlightDiagnostic diagnostic = op->emitError()
+                                    << "runs in " << stringifyPhase(*phase) << " of stage "
+                                    << *stage << ", before a value that it uses";
+    diagnostic.attachNote(input.getLoc())
+        << "the value is made in " << stringifyPhase(Phase(std::min(fromRank, kUpdateRank)))
+        << " of stage " << fromStage;
+    result = diagnostic;
+  });
+  homes[op] = {*stage, rank};
+  return result;
+}
+
+/// A state argument lives where its next value is made, so that the step ends
+/// with the state where the next one needs it.
+void SlicePlan::assignOwners() {
+  owners.assign(main.getNumArguments(), -1);
+  for (BlockArgument arg : main.getArguments()) {
+    int64_t &owner = owners[arg.getArgNumber()];
+    if (auto given = main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), attr::stage)) {
+      owner = given.getInt();
+      continue;
+    }
+    if (std::optional<int64_t> result = carriedBy(arg)) {
+      Value next = returned(*result);
+      if (std::optional<Key> home = homeOf(next))
+        owner = home->first;
+      else if (Operation *op = next.getDefiningOp())
+        owner = stageOf(op).value_or(-1);
+      if (owner >= 0)
+        continue;
+    }
+    for (Operation *user : arg.getUsers())
+      if (std::optional<int64_t> stage = stageOf(main.front().findAncestorOpInBlock(*user)))
+        owner = owner < 0 ? *stage : std::min(owner, *stage);
+    owner = std::max<int64_t>(owner, 0);
+  }
+}
+
+LogicalResult SlicePlan::collect() {
+  for (Operation &op : main.front().without_terminator()) {
+    // Cheap ops say how their stage holds arguments, too.
+    if (auto specs = op.getAttrOfType<ArrayAttr>(attr::operandShardings))
+      if (std::optional<int64_t> stage = stageOf(&op))
+        for (auto [operand, spec] : llvm::zip_equal(op.getOperands(), specs))
+          foreignSpecs.try_emplace({operand, *stage}, cast<ShardingAttr>(spec).getSpec());
+    if (auto sum = dyn_cast<SumOfStagesOp>(op))
+      planParts(sum);
+    auto home = homes.find(&op);
+    if (home == homes.end())
+      continue;
+    Piece &piece = pieceAt(home->second.first, home->second.second);
+    piece.ops.insert(&op);
+    LogicalResult result = success();
+    llvm::for_each(getUsedValues(&op), [&](Value input) {
+      if (isa<BlockArgument>(input) && !isStateArgument(input) && piece.runsOnce() &&
+          numMicroBatches > 1 && succeeded(result))
+        result = op.emitError() << "runs once a step and uses batch argument "
+                                << cast<BlockArgument>(input).getArgNumber()
+                                << ", which has a value for each of " << numMicroBatches
+                                << " micro-batches; compute it inside the loss function";
+      need(piece, input);
+    });
+    if (failed(result))
+      return failure();
+  }
+  return success();
+}
+
+Piece &SlicePlan::pieceAt(int64_t stage, int64_t rank) {
+  Piece &piece = pieces[{stage, rank}];
+  piece.stage = stage;
+  piece.rank = rank;
+  return piece;
+}
+
+std::optional<SlicePlan::Key> SlicePlan::homeOf(Value value) const {
+  Operation *op = value.getDefiningOp();
+  auto it = op ? homes.find(op) : homes.end();
+  if (it == homes.end())
+    return std::nullopt;
+  return it->second;
+}
+
+void SlicePlan::need(Piece &piece, Value value) {
+  Operation *op = value.getDefiningOp();
+  if (op && repeated.contains(op)) {
+    if (piece.ops.insert(op))
+      for (Value operand : op->getOperands())
+        need(piece, operand);
+    return;
+  }
+  std::optional<Key> home = homeOf(value);
+  if (home == Key{piece.stage, piece.rank})
+    return;
+  piece.inputs.insert(value);
+  if (!home)
+    return;
+  Piece &producer = pieces.find(*home)->second;
+  auto [it, isNew] = producer.resultOf.try_emplace(value, producer.results.size());
+  if (isNew) {
+    PieceResult &result = producer.results.emplace_back();
+    result.source = value;
+    result.spec = specOn(value, producer.stage);
+  }
+  if (piece.runsOnce() && !producer.runsOnce())
+    producer.results[it->second].accumulate = isTainted(value) ? Accumulate::Sum : Accumulate::Last;
+}
+
+void SlicePlan::number() {
+  SmallVector<PieceResult *> results;
+  for (auto &[key, piece] : pieces)
+    for (auto [index, result] : llvm::enumerate(piece.results)) {
+      auto it = piece.resultOf.find(result.source);
+      if (it != piece.resultOf.end() && it->second == index)
+        results.push_back(&result);
+    }
+  llvm::sort(results, [&](PieceResult *a, PieceResult *b) {
+    auto position = [&](PieceResult *result) {
+      return std::make_pair(orderOf(result->source.getDefiningOp()),
+                            cast<OpResult>(result->source).getResultNumber());
+    };
+    return position(a) < position(b);
+  });
+  int64_t next = main.getNumArguments();
+  for (BlockArgument arg : main.getArguments())
+    ids[arg] = arg.getArgNumber();
+  for (PieceResult *result : results)
+    ids[result->source] = result->id = next++;
+  for (auto sum : main.getOps<SumOfStagesOp>())
+    ids[sum.getSum()] = next++;
+  for (auto &[key, piece] : pieces) {
+    for (PieceResult &result : piece.results) {
+      if (result.id < 0)
+        result.id = next++;
+      if (result.mainResult >= 0)
+        mainResultIds[result.mainResult] = result.id;
+    }
+    for (Value input : piece.inputs) {
+      int64_t &last = lastRanks[{input, key.first}];
+      last = std::max(last, key.second);
+    }
+  }
+}
+
+ShardingSpec SlicePlan::specOn(Value value, int64_t stage) const {
+  ShardingAttr homeSpec;
+  int64_t home = -1;
+  if (auto arg = dyn_cast<BlockArgument>(value)) {
+    homeSpec = main.getArgAttrOfType<ShardingAttr>(arg.getArgNumber(), attr::sharding);
+    home = ownerOf(arg);
+  } else {
+    Operation *op = value.getDefiningOp();
+    if (auto specs = op->getAttrOfType<ArrayAttr>(attr::shardings))
+      homeSpec = cast<ShardingAttr>(specs[cast<OpResult>(value).getResultNumber()]);
+    home = stageOf(op).value_or(-1);
+  }
+  if (home == stage && homeSpec)
+    return homeSpec.getSpec();
+  if (auto it = foreignSpecs.find({value, stage}); it != foreignSpecs.end())
+    return it->second;
+  if (homeSpec && home >= 0 &&
+      stages[home].getMesh().getShape() == stages[stage].getMesh().getShape())
+    return homeSpec.getSpec();
+  return ShardingSpec::replicated(cast<RankedTensorType>(value.getType()).getRank());
+}
+
+bool SlicePlan::isPassedThrough(BlockArgument arg) const {
+  std::optional<int64_t> result = carriedBy(arg);
+  return result && returned(*result) == arg;
+}
+
+Value SlicePlan::returned(int64_t index) const {
+  return main.front().getTerminator()->getOperand(index);
+}
+
+//===----------------------------------------------------------------------===//
+// How results leave the sliced step
+//===----------------------------------------------------------------------===//
+
+StringRef SlicePlan::reductionOf(int64_t index) const {
+  auto reduction = main.getResultAttrOfType<StringAttr>(index, attr::reduction);
+  return reduction ? reduction.getValue() : StringRef();
+}
+
+std::string SlicePlan::resultName(int64_t index) const {
+  std::string name = "result " + std::to_string(index);
+  if (auto given = main.getResultAttrOfType<StringAttr>(index, attr::name))
+    name += " (" + given.getValue().str() + ")";
+  return name;
+}
+
+std::string SlicePlan::resultReachedBy(Value value) const {
+  SmallVector<Value> worklist{value};
+  DenseSet<Value> seen;
+  while (!worklist.empty()) {
+    Value next = worklist.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    for (OpOperand &use : next.getUses()) {
+      if (use.getOwner() == main.front().getTerminator())
+        return resultName(use.getOperandNumber());
+      llvm::append_range(worklist,
+                         main.front().findAncestorOpInBlock(*use.getOwner())->getResults());
+    }
+  }
+  return "the update";
+}
+
+void SlicePlan::outputFrom(Piece &piece, Value value, int64_t index, Accumulate kind) {
+  BlockArgument carried = carriedArgs[index];
+  ShardingSpec spec = specOn(value, piece.stage);
+  if (carried && ownerOf(carried) == piece.stage)
+    spec = specOn(carried, piece.stage);
+  // What other functions use is kept apart from sums and parts that only leave.
+  bool isShared = kind != Accumulate::Sum && kind != Accumulate::Concat;
+  auto it = piece.resultOf.find(value);
+  if (isShared && it != piece.resultOf.end()) {
+    PieceResult &result = piece.results[it->second];
+    bool sameKind = result.accumulate == kind || result.accumulate == Accumulate::None;
+    if (result.mainResult < 0 && (sameKind || numMicroBatches == 1) && result.spec == spec) {
+      result.accumulate = kind;
+      result.mainResult = index;
+      return;
+    }
+  } else if (isShared) {
+    piece.resultOf[value] = piece.results.size();
+  }
+  PieceResult &result = piece.results.emplace_back();
+  result.source = value;
+  result.accumulate = kind;
+  result.mainResult = index;
+  result.spec = spec;
+}
+
+void SlicePlan::outputThrough(int64_t stage, int64_t rank, Value value, int64_t index,
+                              Accumulate kind) {
+  Piece &piece = pieceAt(stage, rank);
+  need(piece, value);
+  BlockArgument carried = carriedArgs[index];
+  PieceResult &result = piece.results.emplace_back();
+  result.source = value;
+  result.accumulate = kind;
+  result.mainResult = index;
+  result.spec = specOn(carried && ownerOf(carried) == stage ? Value(carried) : value, stage);
+}
+
+LogicalResult SlicePlan::planOutput(int64_t index) {
+  Value value = returned(index);
+  if (auto arg = dyn_cast<BlockArgument>(value))
+    return planArgumentOutput(index, arg);
+  StringRef reduction = reductionOf(index);
+  bool perMicroBatch = numMicroBatches > 1 && (reduction == "sum" || reduction == "concat");
+  std::optional<Key> home = homeOf(value);
+  int64_t known = knownFrom.lookup(value);
+  // What runs once is made of all micro-batches.
+  bool isOfAll = known > 0 || (home && runsOnce(home->second));
+  if (isOfAll && numMicroBatches > 1 && reduction == "concat")
+    return value.getDefiningOp()->emitError()
+           << resultName(index) << " is computed once a step, but has a part for each of "
+           << numMicroBatches
+           << " micro-batches; compute it inside the loss function, or use one micro-batch";
+  if (!home) { // Repeated, or a sum of stages: made or passed on where the result is needed.
+    BlockArgument carried = carriedArgs[index];
+    int64_t stage = carried ? ownerOf(carried) : stageOf(value.getDefiningOp()).value_or(0);
+    Accumulate kind = reduction == "sum" ? Accumulate::Sum : Accumulate::Concat;
+    if (perMicroBatch && !isOfAll)
+      outputThrough(stage, 0, value, index, kind);
+    else
+      outputThrough(stage, std::max(known, kUpdateRank), value, index, Accumulate::None);
+    return success();
+  }
+  if (!runsOnce(home->second))
+    return planMicroBatchOutput(index, cast<OpResult>(value));
+  outputFrom(pieces.find(*home)->second, value, index, Accumulate::None);
+  return success();
+}
+
+LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
+  StringRef reduction = reductionOf(index);
+  BlockArgument carried = carriedArgs[index];
+  bool concat = reduction == "concat";
+  if (carried == arg || (!isStateArgument(arg) && concat)) {
+    mainResultIds[index] = arg.getArgNumber();
+    return success();
+  }
+  int64_t stage = ownerOf(carried ? carried : arg);
+  if (numMicroBatches > 1 && (concat || reduction == "sum")) {
+    outputThrough(stage, 0, arg, index, concat ? Accumulate::Concat : Accumulate::Sum);
+    return success();
+  }
+  if (!isStateArgument(arg) && numMicroBatches > 1)
+    return main.emitError() << resultName(index) << " is batch argument " << arg.getArgNumber()
+                            << ", which has a value for each of " << numMicroBatches
+                            << " micro-batches; give it the reduction `concat` or `sum`";
+  outputThrough(stage, kUpdateRank, arg, index, Accumulate::None);
+  return success();
+}
+
+LogicalResult SlicePlan::planMicroBatchOutput(int64_t index, OpResult value) {
+  Piece &piece = pieces.find(*homeOf(value))->second;
+  BlockArgument carried = carriedArgs[index];
+  StringRef reduction = reductionOf(index);
+  if (reduction == "sum" || reduction == "concat") {
+    outputFrom(piece, value, index, reduction == "sum" ? Accumulate::Sum : Accumulate::Concat);
+    return success();
+  }
+  if (numMicroBatches == 1 || (carried && !isTainted(value))) {
+    outputFrom(piece, value, index, Accumulate::Last);
+    return success();
+  }
+  // A sum leaves from the update.
+  outputThrough(piece.stage, kUpdateRank, value, index, Accumulate::None);
+  return success();
+}
+
+LogicalResult SlicePlan::checkAccumulated() {
+  if (numMicroBatches == 1)
+    return success();
+  for (auto &[key, piece] : pieces) {
+    for (PieceResult &result : piece.results) {
+      Type element = cast<RankedTensorType>(result.source.getType()).getElementType();
+      if (result.accumulate != Accumulate::Sum || !element.isInteger(1))
+        continue;
+      std::string name =
+          result.mainResult >= 0 ? resultName(result.mainResult) : resultReachedBy(result.source);
+      return emitError(result.source.getLoc())
+             << name << " needs the sum over " << numMicroBatches
+             << " micro-batches of a value of type " << result.source.getType()
+             << "; run alpa-split-batch first";
+    }
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Sums of stages in the sliced step
+//===----------------------------------------------------------------------===//
+
+int64_t SlicePlan::rankOfPart(Value value, int64_t stage) const {
+  int64_t rank = std::max(kUpdateRank, knownFrom.lookup(value));
+  if (std::optional<Key> home = homeOf(value))
+    rank = std::max(rank, home->second + (home->second >= kUpdateRank && home->first != stage));
+  return rank;
+}
+
+LogicalResult SlicePlan::assignSum(SumOfStagesOp sum) {
+  if (phaseOf(sum) != Phase::Update)
+    return sum.emitError("adds up values of stages outside of the update");
+  if (sum.getStages().back() >= int64_t(stages.size()))
+    return sum.emitError() << "adds up a value of stage " << sum.getStages().back()
+                           << ", but `alpa.stages` has " << stages.size();
+  int64_t &known = knownFrom[sum.getSum()];
+  for (auto [value, stage] : llvm::zip_equal(sum.getParts(), sum.getStages()))
+    known = std::max(known, rankOfPart(value, stage) + 1);
+  return success();
+}
+
+/// Each stage's part is a result of its own, however else the value is used.
+void SlicePlan::planParts(SumOfStagesOp sum) {
+  for (auto [value, stage] : llvm::zip_equal(sum.getParts(), sum.getStages())) {
+    Piece &piece = pieceAt(stage, rankOfPart(value, stage));
+    need(piece, value);
+    PieceResult &result = piece.results.emplace_back();
+    result.source = value;
+    result.partOf = sum.getSum();
+    result.spec = specOn(sum.getSum(), stage);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// One module per stage, one function per phase
+//===----------------------------------------------------------------------===//
 
 namespace {
 

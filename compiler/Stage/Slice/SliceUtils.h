@@ -5,6 +5,9 @@
 
 #include "dialects/Alpa/AlpaDialect.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/DenseSet.h"
+
 namespace alpa {
 
 /// The barrier is what runs once, between the forward runs of all micro-batches and
@@ -24,6 +27,31 @@ bool isElementwise(mlir::Operation *op);
 bool isSingleElement(mlir::Type type);
 /// Index of the result of @main that is the argument's next value.
 std::optional<int64_t> carriedBy(mlir::BlockArgument arg);
+
+/// Constants, what is made of them element by element, and scalar arithmetic on
+/// state and on sums of stages: each function that uses it computes it again.
+class RepeatedOps {
+public:
+  explicit RepeatedOps(mlir::func::FuncOp main);
+
+  bool contains(mlir::Operation *op) const { return ops.contains(op); }
+  /// Whether the value differs between micro-batches.
+  bool isTainted(mlir::Value value) const { return tainted.contains(value); }
+  /// Whether a function can have the value without another stage's help: it is a state
+  /// argument, or repeated.
+  bool isAvailable(mlir::Value value) const;
+  /// Whether the op would be repeated if these values were available as well.
+  bool isScalarArithmetic(mlir::Operation *op,
+                          const llvm::DenseSet<mlir::Value> &alsoAvailable) const;
+
+private:
+  void taint(mlir::func::FuncOp main, mlir::Value value);
+  bool isRepeated(mlir::Operation *op);
+
+  llvm::DenseSet<mlir::Value> tainted;
+  llvm::DenseSet<mlir::Value> constants;
+  llvm::DenseSet<mlir::Operation *> ops;
+};
 
 } // namespace alpa
 
