@@ -25,7 +25,7 @@ constexpr double kTolerance = 1e-7; // Of the bytes of all demands.
 using Poured = std::vector<llvm::SmallVector<double, 4>>;
 
 /// Raises the links to one level of seconds; returns how many bytes changed places.
-double pour(const Demand &demand, llvm::ArrayRef<double> secondsPerByte,
+double pour(const LinkDemand &demand, llvm::ArrayRef<double> secondsPerByte,
             llvm::MutableArrayRef<double> bytes, std::vector<double> &busy) {
   llvm::SmallVector<std::pair<double, size_t>> levels; // Without this demand.
   for (auto [i, link] : llvm::enumerate(demand.links))
@@ -56,9 +56,9 @@ double pour(const Demand &demand, llvm::ArrayRef<double> secondsPerByte,
 /// Bytes from demands to links, each link having room for some.
 class Flow {
 public:
-  Flow(llvm::ArrayRef<Demand> demands, std::vector<double> room)
+  Flow(llvm::ArrayRef<LinkDemand> demands, std::vector<double> room)
       : demands(demands), room(std::move(room)), on(this->room.size()) {
-    for (const Demand &demand : demands)
+    for (const LinkDemand &demand : demands)
       shares.emplace_back(demand.links.size(), 0.0);
     for (auto [d, demand] : llvm::enumerate(demands))
       for (auto [i, link] : llvm::enumerate(demand.links))
@@ -84,7 +84,7 @@ public:
 private:
   double push(unsigned from, double most, double smallest);
 
-  llvm::ArrayRef<Demand> demands;
+  llvm::ArrayRef<LinkDemand> demands;
   std::vector<double> room;
   std::vector<std::vector<std::pair<unsigned, unsigned>>> on; // Demands that may use a link.
 };
@@ -147,12 +147,12 @@ double Flow::push(unsigned from, double most, double smallest) {
   return amount;
 }
 
-std::vector<llvm::SmallVector<Share, 2>> alpa::balance(llvm::ArrayRef<Demand> demands,
+std::vector<llvm::SmallVector<Share, 2>> alpa::balance(llvm::ArrayRef<LinkDemand> demands,
                                                        llvm::ArrayRef<double> secondsPerByte,
                                                        std::vector<double> &busy) {
   double total = 0;
   Poured poured;
-  for (const Demand &demand : demands) {
+  for (const LinkDemand &demand : demands) {
     total += demand.bytes;
     poured.emplace_back(demand.links.size(), 0.0);
   }

@@ -10,7 +10,7 @@
 namespace alpa {
 
 /// Bytes that may take any of some links, or parts of them each.
-struct Demand {
+struct LinkDemand {
   double bytes = 0;
   llvm::SmallVector<unsigned, 4> links; // Different ones.
 };
@@ -32,7 +32,7 @@ struct Share {
 ///   8 on {0, 1}                 1, 3             6 on 0, 2 on 1
 ///   4 on {0, 1}, 4 on {0, 1}    1, 1             4 on 0; 4 on 1
 ///   6 on {0}, 2 on {0, 1}       1, 1             6 on 0; 2 on 1
-std::vector<llvm::SmallVector<Share, 2>> balance(llvm::ArrayRef<Demand> demands,
+std::vector<llvm::SmallVector<Share, 2>> balance(llvm::ArrayRef<LinkDemand> demands,
                                                  llvm::ArrayRef<double> secondsPerByte,
                                                  std::vector<double> &busy);
 

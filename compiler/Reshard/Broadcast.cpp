@@ -59,7 +59,7 @@ private:
   }
 
   const TransferProblem &problem;
-  llvm::ArrayRef<Piece> pieces;
+  llvm::ArrayRef<TransferPiece> pieces;
   const Network &network;
   std::vector<double> busy; // Seconds of links.
   double bound = 0;         // Seconds of the busiest link, if all goes well.
@@ -82,7 +82,7 @@ template <typename Items, typename SecondsOf> void sortBy(Items &items, SecondsO
 /// What comes to devices within their hosts counts as well.
 void BroadcastPlanner::findBound() {
   llvm::DenseMap<int64_t, double> in;
-  for (const Piece &piece : pieces) {
+  for (const TransferPiece &piece : pieces) {
     double bytes = double(problem.bytes(piece.box));
     for (llvm::ArrayRef<int64_t> host : byHost(piece.receivers, network)) {
       bool isNear = llvm::any_of(piece.holders, [&](int64_t holder) {

@@ -28,8 +28,8 @@ struct Group {
 
 class Cutter {
 public:
-  Cutter(llvm::ArrayRef<Piece> pieces, const TransferProblem &problem, const Network &network,
-         std::vector<double> &busy)
+  Cutter(llvm::ArrayRef<TransferPiece> pieces, const TransferProblem &problem,
+         const Network &network, std::vector<double> &busy)
       : pieces(pieces), problem(problem), network(network), busy(busy) {}
 
   std::vector<Fragment> cut();
@@ -41,11 +41,11 @@ private:
   void addWays(size_t index);
   void assign(std::map<Key, Group> &groups, std::map<std::pair<size_t, int64_t>, Line> &lines);
   void cut(size_t index, std::vector<Fragment> &fragments);
-  std::vector<Box> boxes(const Piece &piece, std::vector<double> ends) const;
+  std::vector<Box> boxes(const TransferPiece &piece, std::vector<double> ends) const;
   void join(std::map<Key, Group> &groups, int64_t host, llvm::ArrayRef<int64_t> devices,
             size_t index, End end);
 
-  llvm::ArrayRef<Piece> pieces;
+  llvm::ArrayRef<TransferPiece> pieces;
   const TransferProblem &problem;
   const Network &network;
   std::vector<double> &busy;
@@ -79,7 +79,7 @@ void Cutter::join(std::map<Key, Group> &groups, int64_t host, llvm::ArrayRef<int
 
 /// Finds the hosts that want a piece, and with whom it competes for links.
 void Cutter::addWays(size_t index) {
-  const Piece &piece = pieces[index];
+  const TransferPiece &piece = pieces[index];
   Fragment &fragment = whole.emplace_back();
   fragment.piece = &piece;
   llvm::SmallVector<int64_t, 4> givers = piece.holders;
@@ -105,9 +105,9 @@ void Cutter::addWays(size_t index) {
 /// Balances the groups, and lays their pieces and shares side by side.
 void Cutter::assign(std::map<Key, Group> &groups,
                     std::map<std::pair<size_t, int64_t>, Line> &lines) {
-  std::vector<Demand> demands;
+  std::vector<LinkDemand> demands;
   for (auto &[key, group] : groups) {
-    Demand &demand = demands.emplace_back();
+    LinkDemand &demand = demands.emplace_back();
     demand.links = group.links;
     for (size_t index : group.pieces)
       demand.bytes += double(problem.bytes(pieces[index].box));
@@ -135,7 +135,7 @@ void Cutter::assign(std::map<Key, Group> &groups,
 }
 
 /// Cuts along the dimension in which whole elements come closest to these fractions.
-std::vector<Box> Cutter::boxes(const Piece &piece, std::vector<double> ends) const {
+std::vector<Box> Cutter::boxes(const TransferPiece &piece, std::vector<double> ends) const {
   llvm::sort(ends);
   size_t along = 0;
   double least = 2;
@@ -166,7 +166,7 @@ std::vector<Box> Cutter::boxes(const Piece &piece, std::vector<double> ends) con
 
 void Cutter::cut(size_t index, std::vector<Fragment> &fragments) {
   const Fragment &uncut = whole[index];
-  const Piece &piece = *uncut.piece;
+  const TransferPiece &piece = *uncut.piece;
   std::vector<double> ends;
   auto add = [&](const Line &line) {
     for (auto [end, link] : line)
@@ -219,7 +219,7 @@ std::vector<Fragment> Cutter::cut() {
   return fragments;
 }
 
-std::vector<Fragment> alpa::cutFragments(llvm::ArrayRef<Piece> pieces,
+std::vector<Fragment> alpa::cutFragments(llvm::ArrayRef<TransferPiece> pieces,
                                          const TransferProblem &problem, const Network &network,
                                          std::vector<double> &busy) {
   return Cutter(pieces, problem, network, busy).cut();

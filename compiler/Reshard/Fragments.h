@@ -16,7 +16,7 @@ struct Fragment {
                                              // on the host gives it out by.
   };
 
-  const Piece *piece = nullptr;
+  const TransferPiece *piece = nullptr;
   Box box;
   llvm::SmallVector<Way, 2> near; // Hosts with a holder: its own link.
   llvm::SmallVector<Way, 2> far;  // Hosts without: the adapter it comes in by.
@@ -25,8 +25,9 @@ struct Fragment {
 
 /// Cuts pieces such that, with each part on one link at either end, links are loaded
 /// as evenly as they can be. `busy` gets the seconds of these links.
-std::vector<Fragment> cutFragments(llvm::ArrayRef<Piece> pieces, const TransferProblem &problem,
-                                   const Network &network, std::vector<double> &busy);
+std::vector<Fragment> cutFragments(llvm::ArrayRef<TransferPiece> pieces,
+                                   const TransferProblem &problem, const Network &network,
+                                   std::vector<double> &busy);
 
 } // namespace alpa
 

@@ -21,7 +21,7 @@ public:
       : problem(input.problem), pieces(input.pieces), network(input.network), loads(network) {}
 
   std::vector<PlanStep> plan() {
-    for (const Piece &piece : pieces) {
+    for (const TransferPiece &piece : pieces) {
       for (int64_t device : piece.keepers)
         builder.cut(device, piece.box);
       for (llvm::ArrayRef<int64_t> host : byHost(piece.receivers, network))
@@ -31,7 +31,7 @@ public:
   }
 
 private:
-  void bring(const Piece &piece, llvm::ArrayRef<int64_t> receivers);
+  void bring(const TransferPiece &piece, llvm::ArrayRef<int64_t> receivers);
   int64_t fetch(llvm::ArrayRef<int64_t> holders, const Box &box, int64_t receiver) {
     int64_t holder = pickHolder(holders, receiver, network, loads);
     loads.add(network.hop(holder, receiver), double(problem.bytes(box)));
@@ -39,7 +39,7 @@ private:
   }
 
   const TransferProblem &problem;
-  llvm::ArrayRef<Piece> pieces;
+  llvm::ArrayRef<TransferPiece> pieces;
   const Network &network;
   PlanBuilder builder;
   LinkLoads loads;
@@ -48,7 +48,7 @@ private:
 } // namespace
 
 /// To devices of one host.
-void LocalAllGatherPlanner::bring(const Piece &piece, llvm::ArrayRef<int64_t> receivers) {
+void LocalAllGatherPlanner::bring(const TransferPiece &piece, llvm::ArrayRef<int64_t> receivers) {
   llvm::SmallVector<int64_t> near, others;
   llvm::copy_if(piece.holders, std::back_inserter(near), [&](int64_t holder) {
     return network.hostOf(holder) == network.hostOf(receivers.front());

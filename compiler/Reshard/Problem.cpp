@@ -75,20 +75,20 @@ static std::map<Box, llvm::SmallVector<int64_t, 4>> shards(llvm::ArrayRef<int64_
   return devices;
 }
 
-std::vector<Piece> alpa::commonPieces(const TransferProblem &problem) {
-  std::vector<Piece> pieces;
+std::vector<TransferPiece> alpa::commonPieces(const TransferProblem &problem) {
+  std::vector<TransferPiece> pieces;
   auto held = shards(problem.shape, problem.source), wanted = shards(problem.shape, problem.target);
   for (auto &[source, holders] : held)
     for (auto &[target, wishers] : wanted) {
       std::optional<Box> box = intersect(source, target);
       if (!box)
         continue;
-      Piece &piece = pieces.emplace_back();
+      TransferPiece &piece = pieces.emplace_back();
       piece.box = std::move(*box);
       piece.holders = holders;
       for (int64_t device : wishers)
         (llvm::is_contained(holders, device) ? piece.keepers : piece.receivers).push_back(device);
     }
-  llvm::sort(pieces, [](const Piece &a, const Piece &b) { return a.box < b.box; });
+  llvm::sort(pieces, [](const TransferPiece &a, const TransferPiece &b) { return a.box < b.box; });
   return pieces;
 }

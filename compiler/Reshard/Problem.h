@@ -30,7 +30,7 @@ struct TransferProblem {
 llvm::Error checkProblem(const TransferProblem &problem);
 
 /// A box that each device holds all of or nothing of, and wants all of or nothing of.
-struct Piece {
+struct TransferPiece {
   Box box;
   llvm::SmallVector<int64_t, 4> holders;   // Devices of the source mesh that hold it.
   llvm::SmallVector<int64_t, 4> receivers; // Devices that want it and do not hold it.
@@ -38,7 +38,7 @@ struct Piece {
 };
 
 /// The common refinement of the two partitions of the tensor, row-major.
-std::vector<Piece> commonPieces(const TransferProblem &problem);
+std::vector<TransferPiece> commonPieces(const TransferProblem &problem);
 
 } // namespace alpa
 

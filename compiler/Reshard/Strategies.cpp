@@ -18,7 +18,7 @@ std::vector<PlanStep> alpa::planNaive(const TransferInput &input) {
   const auto &[problem, pieces, network] = input;
   PlanBuilder builder;
   LinkLoads loads(network);
-  for (const Piece &piece : pieces) {
+  for (const TransferPiece &piece : pieces) {
     for (int64_t device : piece.keepers)
       builder.cut(device, piece.box);
     for (int64_t receiver : piece.receivers) {
@@ -70,9 +70,9 @@ llvm::Expected<TransferPlan> alpa::planTransfer(const TransferProblem &problem,
       if (device < 0 || device >= network.numDevices())
         return llvm::createStringError("device " + Twine(device) + " is not in a cluster of " +
                                        Twine(network.numDevices()) + " devices");
-  std::vector<Piece> pieces = commonPieces(problem);
+  std::vector<TransferPiece> pieces = commonPieces(problem);
   // Nothing is to be chosen, and all strategies say the same.
-  if (strategy == "auto" && llvm::all_of(pieces, [](const Piece &piece) {
+  if (strategy == "auto" && llvm::all_of(pieces, [](const TransferPiece &piece) {
         return piece.holders.size() == 1 && piece.receivers.size() <= 1;
       }))
     strategy = "naive";

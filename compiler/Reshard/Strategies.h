@@ -11,7 +11,7 @@ namespace alpa {
 /// What a strategy starts from.
 struct TransferInput {
   const TransferProblem &problem;
-  llvm::ArrayRef<Piece> pieces; // commonPieces(problem)
+  llvm::ArrayRef<TransferPiece> pieces; // commonPieces(problem)
   const Network &network;
 };
 

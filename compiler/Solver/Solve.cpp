@@ -7,10 +7,10 @@
 
 #include "compiler/Solver/Solve.h"
 #include "compiler/Solver/Limited/Infeasibility.h"
-#include "compiler/Solver/Limited/LimitSearch.h"
+#include "compiler/Solver/Limited/LimitedSearch.h"
 #include "compiler/Solver/Model/TimePoints.h"
 #include "compiler/Solver/Presolve/Presolve.h"
-#include "compiler/Solver/Search/FreeSearch.h"
+#include "compiler/Solver/Search/UnlimitedSearch.h"
 
 using namespace alpa;
 
@@ -64,7 +64,7 @@ private:
 
   /// Whether memory has still to be looked at.
   bool solveFree() {
-    FreeSearch search(problem, options, clock);
+    UnlimitedSearch search(problem, options, clock);
     solution.eliminated = search.eliminated;
     if (search.impossibleNode) {
       clipped |= search.clipped;
@@ -91,24 +91,24 @@ private:
   }
 
   void solveWithin(int64_t limit) {
-    Moments moments = compressMoments(problem);
-    Graph graph = buildGraph(problem, &moments);
+    TimePoints timePoints = collectTimePoints(problem);
+    Graph graph = buildGraph(problem, &timePoints);
     if (graph.impossibleNode) {
       clipped |= graph.clipped;
       return refuseImpossible(*graph.impossibleNode);
     }
-    std::optional<Tightest> tightest = findTightest(problem, moments, graph);
+    std::optional<Tightest> tightest = findTightest(problem, timePoints, graph);
     std::string live = tightest ? tightest->live : "";
     if (tightest && tightest->bytes > limit)
       return refuse("at least " + std::to_string(tightest->bytes) +
                     " bytes are needed, the limit is " + std::to_string(limit) + "; " + live +
-                    nameEnough(moments, tightest->bytes));
-    collapseWithin(graph, limit);
+                    nameEnough(timePoints, tightest->bytes));
+    presolveWithin(graph, limit);
     std::vector<unsigned> values;
     bool proven = true, found = !graph.impossibleNode;
     CostSum lower = std::max(memoryFreeBound, graph.constant);
     if (found && !graph.variables.empty()) {
-      LimitSearch search(graph, limit, options, clock, memoryFreeBound);
+      LimitedSearch search(graph, limit, options, clock, memoryFreeBound);
       search.run();
       found = !search.choices().empty();
       values = search.choices();
@@ -122,15 +122,15 @@ private:
                    : "no choices were found in the time limit that stay within ") +
                std::to_string(limit) +
                (proven ? " bytes; " : " bytes (that there are none is not proven); ") + live +
-               nameEnough(moments, tightest ? tightest->bytes : 0),
+               nameEnough(timePoints, tightest ? tightest->bytes : 0),
            proven);
   }
 
   /// What to ask for instead.
-  std::string nameEnough(const Moments &moments, int64_t atLeast) const {
+  std::string nameEnough(const TimePoints &timePoints, int64_t atLeast) const {
     if (!options.findsEnough)
       return "";
-    std::optional<int64_t> enough = findEnough(buildGraph(problem, &moments), atLeast, clock);
+    std::optional<int64_t> enough = findEnough(buildGraph(problem, &timePoints), atLeast, clock);
     return enough ? "; " + std::to_string(*enough) + " bytes would do" : "";
   }
 

@@ -37,7 +37,7 @@ struct Solution {
   double seconds = 0.0;
   unsigned nodes = 0;           // Of the problem as given.
   unsigned eliminated = 0;      // By exact reductions.
-  std::string infeasibleReason; // Names nodes live at the binding moment.
+  std::string infeasibleReason; // Names nodes live at the binding time point.
   /// With status infeasible: time ran out before an answer was found, and that
   /// there is none is not proven.
   bool isUnknown = false;
@@ -47,7 +47,7 @@ struct Evaluation {
   bool feasible = false; // No forbidden choice or pair, memory under the limit.
   CostSum objective = 0;
   int64_t peakUsageBytes = 0;
-  int64_t peakMoment = 0;
+  int64_t peakTime = 0;
 };
 
 /// Recomputes cost and memory from the choices alone.

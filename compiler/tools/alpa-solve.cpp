@@ -92,7 +92,7 @@ static int evaluateChoices(const Problem &problem, const std::string &path) {
   llvm::outs() << llvm::formatv(
       "{{\"feasible\": {0}, \"cost\": {1}, \"peak_usage\": {2}, \"peak_moment\": {3}}\n",
       evaluation.feasible ? "true" : "false", toText(evaluation.objective),
-      evaluation.peakUsageBytes, evaluation.peakMoment);
+      evaluation.peakUsageBytes, evaluation.peakTime);
   return 0;
 }
 

@@ -61,7 +61,7 @@ static void testLinks() {
 }
 
 static void testBalance() {
-  auto bytesOf = [](llvm::ArrayRef<Demand> demands, std::vector<double> secondsPerByte) {
+  auto bytesOf = [](llvm::ArrayRef<LinkDemand> demands, std::vector<double> secondsPerByte) {
     std::vector<double> busy(secondsPerByte.size());
     std::vector<std::map<unsigned, double>> bytes;
     for (const auto &shares : balance(demands, secondsPerByte, busy)) {
@@ -86,8 +86,8 @@ static void testBalance() {
     std::vector<double> secondsPerByte;
     for (unsigned link = 0; link < numLinks; ++link)
       secondsPerByte.push_back(1 + random() % 3);
-    std::vector<Demand> demands(numDemands);
-    for (Demand &demand : demands) {
+    std::vector<LinkDemand> demands(numDemands);
+    for (LinkDemand &demand : demands) {
       demand.bytes = random() % 10;
       for (unsigned link = 0; link < numLinks; ++link)
         if (random() % 2 || link == numLinks - 1)

@@ -3,7 +3,7 @@
 // Small random problems of every kind that the form allows: several intervals,
 // empty ones, parallel and reversed edges, forbidden choices and pairs, no and
 // zero usages, limits from none to impossible. Cost and memory are counted here
-// anew, moment by moment, and every combination of choices is tried.
+// anew, time point by time point, and every combination of choices is tried.
 //
 //===----------------------------------------------------------------------===//
 
@@ -121,12 +121,12 @@ static std::optional<CostSum> costOf(const Problem &problem, llvm::ArrayRef<unsi
   }
   if (!problem.usageLimitBytes)
     return sum;
-  for (int64_t moment = -2; moment < 12; ++moment) {
+  for (int64_t timePoint = -2; timePoint < 12; ++timePoint) {
     int64_t used = 0;
     for (unsigned n = 0; n < choices.size(); ++n) {
       bool isLive = false;
       for (const Interval &interval : problem.nodes[n].intervals)
-        isLive |= interval.begin <= moment && moment < interval.end;
+        isLive |= interval.begin <= timePoint && timePoint < interval.end;
       if (isLive && !problem.nodes[n].usagesBytes.empty())
         used += problem.nodes[n].usagesBytes[choices[n]];
     }

@@ -165,14 +165,16 @@ double leastFactor(const StageDpProblem &p) {
   return least;
 }
 
-bool checkMisfit(const StageDpProblem &p) {
-  StageMisfit misfit = findStageMisfit(p);
+bool checkInfeasibility(const StageDpProblem &p) {
+  StageInfeasibility infeasibility = findStageInfeasibility(p);
   double least = leastFactor(p);
   if (std::isinf(least))
-    return misfit.plan.stages.empty();
-  return !misfit.plan.stages.empty() && misfit.factor >= least * (1 - 1e-9) &&
-         misfit.factor <= least * 1.0011 && misfit.stage < misfit.plan.stages.size() &&
-         placeStages(p, misfit.plan.stages) && (!misfit.layer || misfit.layerFactor > 1);
+    return infeasibility.plan.stages.empty();
+  return !infeasibility.plan.stages.empty() && infeasibility.factor >= least * (1 - 1e-9) &&
+         infeasibility.factor <= least * 1.0011 &&
+         infeasibility.stage < infeasibility.plan.stages.size() &&
+         placeStages(p, infeasibility.plan.stages) &&
+         (!infeasibility.layer || infeasibility.layerFactor > 1);
 }
 
 bool check(const StageDpProblem &p, double epsilon) {
@@ -184,7 +186,7 @@ bool check(const StageDpProblem &p, double epsilon) {
       best = seconds;
   });
   if (std::isinf(best))
-    return plan.stages.empty() && (p.memoryBytes.empty() || checkMisfit(p));
+    return plan.stages.empty() && (p.memoryBytes.empty() || checkInfeasibility(p));
   if (plan.stages.empty() || plan.seconds > best * (1 + 1e-9) + (p.numMicroBatches - 1) * epsilon)
     return false;
   auto placed = placeStages(p, plan.stages);

@@ -303,7 +303,7 @@ void Explainer::addMoves() {
   for (const ValueInfo &value : builder.getValues())
     if (value.sumOf >= 0)
       addSum(value);
-  for (const Demand &demand : builder.getDemands()) {
+  for (const OperandDemand &demand : builder.getDemands()) {
     if (!demand.charged)
       continue;
     const ValueInfo &value = builder.getValues()[demand.value];

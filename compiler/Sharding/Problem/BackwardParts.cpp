@@ -62,7 +62,7 @@ BackwardParts alpa::measureBackwardParts(const ProblemBuilder &builder,
     if (from != to)
       picoseconds += double(builder.reshardsOf(value).picoseconds(from, to));
   };
-  for (const Demand &demand : builder.getDemands())
+  for (const OperandDemand &demand : builder.getDemands())
     if (demand.charged && isWeightPart(demand.user))
       addMove(values[demand.value], builder.specOf(values[demand.value], choices),
               builder.specOf(demand.node, demand.table, choices));

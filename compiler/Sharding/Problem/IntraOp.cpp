@@ -216,7 +216,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
     else if (specs[info.sumOf].isPartial())
       result.sumSpecs[info.value] = spec.unpack(rankOf(info.value), numAxes);
   }
-  for (const Demand &demand : builder.getDemands()) {
+  for (const OperandDemand &demand : builder.getDemands()) {
     PackedSpec wanted = builder.specOf(demand.node, demand.table, choices);
     if (demand.user && wanted != specs[demand.value])
       result.useSpecs[{demand.user, demand.operand}] =

@@ -249,7 +249,7 @@ ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
     if (value.sumOf >= 0 && value.node >= 0 && value.node != values[value.sumOf].node)
       totals[static_cast<size_t>(OpPhase::Update)] +=
           static_cast<double>(completionOf(value, choices).picoseconds);
-  for (const Demand &demand : demands) {
+  for (const OperandDemand &demand : demands) {
     const ValueInfo &value = values[demand.value];
     if (!demand.charged || demand.node < 0 || demand.node == value.node)
       continue; // Part of a node's own costs.
@@ -544,7 +544,8 @@ void ProblemBuilder::charge(const Pending &request) {
   uint64_t user = (static_cast<uint64_t>(node + 1) << 32) | table;
   uint64_t source =
       (static_cast<uint64_t>(request.value) << 2) | static_cast<uint64_t>(request.phase);
-  Demand record{request.value, request.user, request.operand, node, table, request.phase, false};
+  OperandDemand record{request.value, request.user, request.operand, node, table,
+                       request.phase, false};
   record.charged = value.node >= 0 && charged.insert({source, user}).second;
   demands.push_back(record);
   if (!record.charged)

@@ -87,7 +87,7 @@ struct NodeInfo {
 };
 
 /// `user` wants operand `operand` with the spec of `table` at its node's choice.
-struct Demand {
+struct OperandDemand {
   unsigned value = 0;
   mlir::Operation *user = nullptr;
   unsigned operand = 0;
@@ -135,7 +135,7 @@ public:
   const std::vector<ValueInfo> &getValues() const { return values; }
   const std::vector<SpecTable> &getTables() const { return tables; }
   const std::vector<NodeInfo> &getNodes() const { return nodes; }
-  const std::vector<Demand> &getDemands() const { return demands; }
+  const std::vector<OperandDemand> &getDemands() const { return demands; }
   const std::vector<CarriedValue> &getCarried() const { return carried; }
   bool isInStage(mlir::Operation *op) const { return opIndex.count(op); }
 
@@ -235,7 +235,7 @@ private:
   std::array<int64_t, kNumPhases> fixedCosts{};
   Problem problem;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
-  std::vector<Demand> demands;
+  std::vector<OperandDemand> demands;
   std::vector<OpPart> parts;
   mutable ReshardPlanner reshards{model};
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;

@@ -207,10 +207,10 @@ void IlpBuilder::addPair(const Pair &pair) {
 /// What the choices of each node use beyond their least has to fit in what that
 /// leaves of the limit.
 void IlpBuilder::addMemory() {
-  Moments moments = compressMoments(problem);
-  std::vector<std::vector<unsigned>> live(moments.times.size());
+  TimePoints timePoints = collectTimePoints(problem);
+  std::vector<std::vector<unsigned>> live(timePoints.times.size());
   for (unsigned n = 0; n < problem.nodes.size(); ++n)
-    for (MomentRange range : moments.ofNode[n])
+    for (TimeRange range : timePoints.ofNode[n])
       for (unsigned t = range.begin; t < range.end; ++t)
         live[t].push_back(n);
   auto usage = [&](unsigned n, unsigned c) { return problem.nodes[n].usagesBytes[c]; };
@@ -306,7 +306,7 @@ bool IlpModel::cutOff(const Problem &problem, llvm::ArrayRef<unsigned> choices) 
   if (!problem.usageLimitBytes || evaluation.peakUsageBytes <= *problem.usageLimitBytes)
     return false;
   auto isLive = [&](const Interval &interval) {
-    return interval.begin <= evaluation.peakMoment && evaluation.peakMoment < interval.end;
+    return interval.begin <= evaluation.peakTime && evaluation.peakTime < interval.end;
   };
   size_t before = columns.size();
   for (size_t x = 0; x < binary.size(); ++x) {

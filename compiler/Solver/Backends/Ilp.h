@@ -3,7 +3,7 @@
 //   minimize    sum c x + sum d y
 //   subject to  sum of a node's x = 1
 //               sum of an edge's y over the choices of one end = x of the other
-//               sum of bytes x <= limit, at each moment that can be tight
+//               sum of bytes x <= limit, at each time point that can be tight
 //               x binary, y >= 0
 //
 // x chooses for a node, y for the two ends of an edge (Alpa, section 4.2, where
@@ -49,7 +49,7 @@ struct IlpModel {
   /// doubt is less than one the bound of a finished search is still the optimum.
   CostSum lowerBound(double bound) const;
   /// Excludes choices that break the memory limit by less than a solver's
-  /// tolerances: what they use at the fullest moment must not all be taken. False
+  /// tolerances: what they use at the fullest time point must not all be taken. False
   /// if they do not break it.
   bool cutOff(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 };

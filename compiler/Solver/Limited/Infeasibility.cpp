@@ -2,7 +2,7 @@
 
 #include "compiler/Solver/Limited/Infeasibility.h"
 #include "compiler/Solver/Limited/LargeNeighbourhoodSearch.h"
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/Usage.h"
 #include "compiler/Solver/Model/TimePoints.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -16,15 +16,15 @@ std::string alpa::nameOfNode(const Problem &problem, unsigned node) {
   return name.empty() ? "node " + std::to_string(node) : name;
 }
 
-static std::string nameLargest(const Problem &problem, const Moments &moments, const Graph &graph,
-                               unsigned moment) {
+static std::string nameLargest(const Problem &problem, const TimePoints &timePoints,
+                               const Graph &graph, unsigned timePoint) {
   std::vector<int64_t> least(problem.nodes.size(), 0);
   for (auto [node, choice] : graph.fixed)
-    if (!moments.ofNode[node].empty())
+    if (!timePoints.ofNode[node].empty())
       least[node] = problem.nodes[node].usagesBytes[choice];
   for (const Variable &variable : graph.variables)
     for (const Member &member : variable.members) {
-      if (moments.ofNode[member.node].empty())
+      if (timePoints.ofNode[member.node].empty())
         continue;
       int64_t bytes = std::numeric_limits<int64_t>::max();
       for (unsigned choice : member.choices)
@@ -32,15 +32,15 @@ static std::string nameLargest(const Problem &problem, const Moments &moments, c
       least[member.node] = bytes;
     }
   std::vector<unsigned> live;
-  for (unsigned node = 0; node < moments.ofNode.size(); ++node)
-    if (llvm::any_of(moments.ofNode[node], [&](MomentRange range) {
-          return range.begin <= moment && moment < range.end;
+  for (unsigned node = 0; node < timePoints.ofNode.size(); ++node)
+    if (llvm::any_of(timePoints.ofNode[node], [&](TimeRange range) {
+          return range.begin <= timePoint && timePoint < range.end;
         }))
       live.push_back(node);
   llvm::sort(live, [&](unsigned x, unsigned y) {
     return std::make_pair(least[y], x) < std::make_pair(least[x], y);
   });
-  std::string text = "live at moment " + std::to_string(moments.times[moment]) + ":";
+  std::string text = "live at moment " + std::to_string(timePoints.times[timePoint]) + ":";
   constexpr size_t kNamed = 8;
   for (size_t i = 0; i < std::min(kNamed, live.size()); ++i)
     text += (i ? ", " : " ") + nameOfNode(problem, live[i]) + " (at least " +
@@ -50,13 +50,13 @@ static std::string nameLargest(const Problem &problem, const Moments &moments, c
   return text;
 }
 
-std::optional<Tightest> alpa::findTightest(const Problem &problem, const Moments &moments,
+std::optional<Tightest> alpa::findTightest(const Problem &problem, const TimePoints &timePoints,
                                            const Graph &graph) {
   Usage least(graph, problem.usageLimitBytes.value_or(std::numeric_limits<int64_t>::max()));
   std::optional<unsigned> fullest = least.fullest();
   if (!fullest)
     return std::nullopt;
-  return Tightest{least.at()[*fullest], nameLargest(problem, moments, graph, *fullest)};
+  return Tightest{least.at()[*fullest], nameLargest(problem, timePoints, graph, *fullest)};
 }
 
 std::optional<int64_t> alpa::findEnough(const Graph &graph, int64_t atLeast, const Clock &clock) {
@@ -65,7 +65,7 @@ std::optional<int64_t> alpa::findEnough(const Graph &graph, int64_t atLeast, con
   if (graph.variables.empty())
     return atLeast;
   auto peakWithin = [&](int64_t limit) -> std::optional<int64_t> {
-    PrimalSearch search(graph, limit, /*seed=*/0);
+    LargeNeighbourhoodSearch search(graph, limit, /*seed=*/0);
     search.run(kWork, [&] { return clock.isLate(); });
     if (search.best().empty())
       return std::nullopt;

@@ -11,16 +11,16 @@ namespace alpa {
 /// For people: the node's name, or its number.
 std::string nameOfNode(const Problem &problem, unsigned node);
 
-/// The moment at which most memory is needed even if every node takes the least
+/// The time point at which most memory is needed even if every node takes the least
 /// of the choices that are left to it.
 struct Tightest {
   int64_t bytes = 0;
   std::string live; // Names the largest nodes live then.
 };
 
-/// `graph` is reduced, with the moments of `moments`. Nothing if no memory is
+/// `graph` is reduced, with the time points of `timePoints`. Nothing if no memory is
 /// used at all.
-std::optional<Tightest> findTightest(const Problem &problem, const Moments &moments,
+std::optional<Tightest> findTightest(const Problem &problem, const TimePoints &timePoints,
                                      const Graph &graph);
 
 /// A limit that choices were found to stay within, as small as a short search

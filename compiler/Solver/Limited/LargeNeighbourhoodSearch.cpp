@@ -72,7 +72,7 @@ void Selection::addDifferent(llvm::ArrayRef<const std::vector<unsigned> *> other
       add(v);
 }
 
-unsigned Selection::tightMoment() {
+unsigned Selection::tightTimePoint() {
   constexpr unsigned kTried = 4;
   llvm::ArrayRef<int64_t> at = state.usage.at();
   unsigned best = random.below(at.size());
@@ -84,7 +84,7 @@ unsigned Selection::tightMoment() {
   return best;
 }
 
-std::optional<unsigned> Selection::exceededMoment() {
+std::optional<unsigned> Selection::exceededTimePoint() {
   llvm::ArrayRef<int64_t> at = state.usage.at();
   unsigned start = at.empty() ? 0 : random.below(at.size());
   for (unsigned i = 0; i < at.size(); ++i) {
@@ -117,7 +117,8 @@ const std::vector<unsigned> *Pool::takeNewest() {
   return &kept[(next + kept.size() - 1) % kept.size()];
 }
 
-PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed)
+LargeNeighbourhoodSearch::LargeNeighbourhoodSearch(const Graph &graph, int64_t limitBytes,
+                                                   uint64_t seed)
     : costs(graph), state(costs, Usage(graph, limitBytes)), sub(state), random(seed),
       selection(state, random), lowest(kNoLimit) {
   auto addArm = [&](Shape shape, double size, double work) {
@@ -138,20 +139,20 @@ PrimalSearch::PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed
   addArm(Restart, 1, 5e3 * count);
 }
 
-bool PrimalSearch::fits() const {
+bool LargeNeighbourhoodSearch::fits() const {
   return state.cost() < kBlocked / 2 &&
          llvm::all_of(
              state.usage.at(), [&](int64_t bytes) { return bytes <= state.usage.limit(); });
 }
 
-void PrimalSearch::keep() {
+void LargeNeighbourhoodSearch::keep() {
   if (fits() && (bestChoices.empty() || state.cost() < lowest)) {
     lowest = state.cost();
     bestChoices = state.all();
   }
 }
 
-void PrimalSearch::offer(llvm::ArrayRef<unsigned> choices) {
+void LargeNeighbourhoodSearch::offer(llvm::ArrayRef<unsigned> choices) {
   std::vector<unsigned> before = state.all();
   state.load(choices);
   penalty = 0;
@@ -160,7 +161,7 @@ void PrimalSearch::offer(llvm::ArrayRef<unsigned> choices) {
   keep();
 }
 
-void PrimalSearch::setPrices(llvm::ArrayRef<double> given) {
+void LargeNeighbourhoodSearch::setPrices(llvm::ArrayRef<double> given) {
   prices.assign(given.begin(), given.end());
   sub.priceSums.assign(1, 0);
   for (double price : prices)
@@ -168,7 +169,7 @@ void PrimalSearch::setPrices(llvm::ArrayRef<double> given) {
 }
 
 /// More than a byte is worth anywhere, as far as is known.
-double PrimalSearch::firstPenalty() const {
+double LargeNeighbourhoodSearch::firstPenalty() const {
   double most = prices.empty() ? 0 : *llvm::max_element(prices);
   if (most > 0)
     return 2 * most;
@@ -177,8 +178,8 @@ double PrimalSearch::firstPenalty() const {
 }
 
 /// Makes what is above the limit dearer until nothing is: by all variables at
-/// once, or where that does not help, by parts at the moments concerned.
-void PrimalSearch::settle(Done done) {
+/// once, or where that does not help, by parts at the time points concerned.
+void LargeNeighbourhoodSearch::settle(Done done) {
   constexpr double kMostPenalty = 1e12, kLeastHelp = 0.05;
   constexpr unsigned kParts = 24;
   std::vector<double> given = prices;
@@ -194,9 +195,9 @@ void PrimalSearch::settle(Done done) {
       selection.clear();
       if (!inParts) {
         selection.addAll();
-      } else if (std::optional<unsigned> moment = selection.exceededMoment()) {
+      } else if (std::optional<unsigned> timePoint = selection.exceededTimePoint()) {
         double size = std::pow(2, 4 + 5 * random.unit());
-        selection.addLive(*moment, *moment + 1, size / 3 + 1);
+        selection.addLive(*timePoint, *timePoint + 1, size / 3 + 1);
         selection.spread(size);
       } else {
         selection.addBall(random.below(costs.count()), 50);
@@ -222,7 +223,7 @@ void PrimalSearch::settle(Done done) {
 }
 
 /// Mostly what gained most for its work of late.
-PrimalSearch::Arm &PrimalSearch::chooseArm(bool evenly) {
+LargeNeighbourhoodSearch::Arm &LargeNeighbourhoodSearch::chooseArm(bool evenly) {
   constexpr double kExplore = 0.5; // Share of the work, by arms alike.
   constexpr double kLeastGain = 1e-9;
   std::vector<double> weight;
@@ -252,7 +253,7 @@ PrimalSearch::Arm &PrimalSearch::chooseArm(bool evenly) {
   return arms[taken];
 }
 
-void PrimalSearch::select(Shape shape, unsigned size) {
+void LargeNeighbourhoodSearch::select(Shape shape, unsigned size) {
   selection.clear();
   sub.pool.clear();
   if (size >= costs.count() && shape != Fuse)
@@ -267,8 +268,8 @@ void PrimalSearch::select(Shape shape, unsigned size) {
     }
     selection.addDifferent(sub.pool);
   } else if (isTight) {
-    unsigned moment = selection.tightMoment();
-    selection.addLive(moment, moment + 1, size / 3 + 1);
+    unsigned timePoint = selection.tightTimePoint();
+    selection.addLive(timePoint, timePoint + 1, size / 3 + 1);
     selection.spread(size); // Room is worth nothing without someone to use it.
   } else if (shape == Window && !segments.empty()) {
     constexpr unsigned kLongest = 8;
@@ -280,7 +281,7 @@ void PrimalSearch::select(Shape shape, unsigned size) {
   }
 }
 
-void PrimalSearch::improveBy(const Arm &arm) {
+void LargeNeighbourhoodSearch::improveBy(const Arm &arm) {
   constexpr double kMaxTable = 3000, kMaxFusedTable = 20000;
   select(arm.shape, arm.size);
   sub.penalty = kNoLimit;
@@ -291,13 +292,13 @@ void PrimalSearch::improveBy(const Arm &arm) {
 
 /// Looking around costs something too, or searches of next to nothing would
 /// never end.
-double PrimalSearch::spent() {
+double LargeNeighbourhoodSearch::spent() {
   constexpr double kLook = 200;
   return sub.work() + (looks += kLook);
 }
 
 /// Goes on from a proposal for a while, and back if that does not pay.
-void PrimalSearch::restart(Done stop) {
+void LargeNeighbourhoodSearch::restart(Done stop) {
   const std::vector<unsigned> *start = proposals.takeNewest();
   if (!start)
     return;
@@ -322,7 +323,7 @@ void PrimalSearch::restart(Done stop) {
   penalty = 0;
 }
 
-void PrimalSearch::improve(Done stop) {
+void LargeNeighbourhoodSearch::improve(Done stop) {
   constexpr double kForget = 0.9;
   Arm &arm = chooseArm(/*evenly=*/false);
   double before = state.cost(), worked = sub.work();
@@ -336,7 +337,7 @@ void PrimalSearch::improve(Done stop) {
   arm.work = kForget * arm.work + (1 - kForget) * work;
 }
 
-void PrimalSearch::run(double work, Done stop) {
+void LargeNeighbourhoodSearch::run(double work, Done stop) {
   if (costs.count() == 0)
     return keep();
   double end = spent() + work;

@@ -30,17 +30,17 @@ public:
   void add(unsigned variable);
   /// What is connected to a variable, nearest first, up to `size` in all.
   void addBall(unsigned variable, size_t size);
-  /// Some of those whose choice counts between two moments.
+  /// Some of those whose choice counts between two time points.
   void addLive(unsigned begin, unsigned end, size_t size);
   /// Neighbours of what was added, first of what came first.
   void spread(size_t size);
   /// Those of which one of the others takes another choice.
   void addDifferent(llvm::ArrayRef<const std::vector<unsigned> *> others);
 
-  /// The fullest of some moments. There must be one.
-  unsigned tightMoment();
-  /// Some moment above the limit, or none.
-  std::optional<unsigned> exceededMoment();
+  /// The fullest of some time points. There must be one.
+  unsigned tightTimePoint();
+  /// Some time point above the limit, or none.
+  std::optional<unsigned> exceededTimePoint();
 
   llvm::ArrayRef<unsigned> variables() const { return chosen; }
 
@@ -81,15 +81,15 @@ private:
 
 /// The same for the same seed and the same calls. Holds copies of what it needs,
 /// so that it may run beside other users of the graph.
-class PrimalSearch {
+class LargeNeighbourhoodSearch {
 public:
-  PrimalSearch(const Graph &graph, int64_t limitBytes, uint64_t seed);
+  LargeNeighbourhoodSearch(const Graph &graph, int64_t limitBytes, uint64_t seed);
 
   /// Goes on from these choices if they are better than the best.
   void offer(llvm::ArrayRef<unsigned> choices);
   /// Choices to take parts from, or to begin with again, whether they fit or not.
   void propose(llvm::ArrayRef<unsigned> choices) { proposals.add(choices); }
-  /// What a byte is worth at each moment, as a guide.
+  /// What a byte is worth at each time point, as a guide.
   void setPrices(llvm::ArrayRef<double> prices);
   /// Goes through about `work` combinations.
   void run(double work, llvm::function_ref<bool()> stop);
@@ -100,7 +100,7 @@ public:
   double work() const { return sub.work(); }
 
 private:
-  /// How variables are chosen: what is connected; what is live at a tight moment,
+  /// How variables are chosen: what is connected; what is live at a tight time point,
   /// or begins about the same time; where others differ. Or all, from a proposal.
   enum Shape { Ball, Tight, Window, Fuse, Restart };
   struct Arm {

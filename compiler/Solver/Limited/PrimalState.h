@@ -9,7 +9,7 @@
 #define ALPA_COMPILER_SOLVER_LIMITED_PRIMALSTATE_H
 
 #include "compiler/Solver/Limited/LocalTables.h"
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/Usage.h"
 
 namespace alpa {
 
@@ -55,7 +55,7 @@ public:
   unsigned at(unsigned variable) const { return choices[variable]; }
   const std::vector<unsigned> &all() const { return choices; }
   double cost() const { return total; }
-  /// By how much the limit is exceeded, summed over the moments.
+  /// By how much the limit is exceeded, summed over the time points.
   double excess() const;
 
   const FlatCosts &costs;

@@ -131,7 +131,9 @@ void SubProblem::addSpans() {
     }
   llvm::sort(cuts);
   cuts.erase(llvm::unique(cuts), cuts.end());
-  auto spanAt = [&](unsigned moment) { return llvm::lower_bound(cuts, moment) - cuts.begin(); };
+  auto spanAt = [&](unsigned timePoint) {
+    return llvm::lower_bound(cuts, timePoint) - cuts.begin();
+  };
   // What the free variables use now and at most, as differences.
   std::vector<double> now(cuts.size() + 1, 0), most(cuts.size() + 1, 0);
   std::vector<std::pair<unsigned, unsigned>> ranges;

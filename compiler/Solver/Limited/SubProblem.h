@@ -1,7 +1,7 @@
 //===- SubProblem.h - some variables of a state, all others fixed -*- C++ -*-===//
 //
 // Part of the variables may change; what the others cost and use is folded in.
-// Moments between which none of the free variables' uses change become one
+// Time points between which none of the free variables' uses change become one
 // span, with the least room of them all. Prices on the spans' bytes turn the
 // rest into a problem that elimination solves; a search over its tables that
 // minds the room finds answers, and the priced optimum proves when none is left.
@@ -21,7 +21,7 @@ public:
 
   /// What a byte above the limit costs; infinite when none is allowed.
   double penalty = 0;
-  /// Prices of a byte, summed over the moments before each, or empty.
+  /// Prices of a byte, summed over the time points before each, or empty.
   std::vector<double> priceSums;
 
   /// Where there are any, only choices that one of these takes are looked at.
@@ -43,12 +43,12 @@ public:
   unsigned numFree() const { return free.size(); }
   /// Combinations looked at so far, all problems together.
   double work() const { return totalWork; }
-  /// Adds the prices of the last problem's spans to their tightest moments.
+  /// Adds the prices of the last problem's spans to their tightest time points.
   void exportPrices(std::vector<double> &prices) const;
 
 private:
   struct Span {
-    unsigned begin, end; // Moments.
+    unsigned begin, end; // Time points.
     unsigned tightest;
     double room;
   };

@@ -31,9 +31,9 @@ static bool usesMemory(const ProblemNode &node) {
   return llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; });
 }
 
-Moments alpa::compressMoments(const Problem &problem) {
-  Moments moments;
-  moments.ofNode.resize(problem.nodes.size());
+TimePoints alpa::collectTimePoints(const Problem &problem) {
+  TimePoints timePoints;
+  timePoints.ofNode.resize(problem.nodes.size());
   // At one time, ends come before begins.
   struct Event {
     int64_t time;
@@ -57,15 +57,15 @@ Moments alpa::compressMoments(const Problem &problem) {
   for (size_t i = 0; i < events.size(); ++i) {
     const Event &event = events[i];
     if (event.begins) {
-      since[event.node] = moments.times.size();
+      since[event.node] = timePoints.times.size();
       if (i + 1 < events.size() && !events[i + 1].begins)
-        moments.times.push_back(event.time);
+        timePoints.times.push_back(event.time);
       continue;
     }
-    moments.ofNode[event.node].push_back(
-        {since[event.node], static_cast<unsigned>(moments.times.size())});
+    timePoints.ofNode[event.node].push_back(
+        {since[event.node], static_cast<unsigned>(timePoints.times.size())});
   }
-  return moments;
+  return timePoints;
 }
 
 Evaluation alpa::evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
@@ -103,7 +103,7 @@ Evaluation alpa::evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choic
     bool last = i + 1 == changes.size() || changes[i + 1].first != changes[i].first;
     if (last && usage > peak) {
       peak = usage;
-      result.peakMoment = changes[i].first;
+      result.peakTime = changes[i].first;
     }
   }
   result.peakUsageBytes =

@@ -42,10 +42,10 @@ std::vector<unsigned> alpa::readOut(const Graph &graph, llvm::ArrayRef<unsigned>
   return choices;
 }
 
-Graph alpa::translate(const Problem &problem, const Moments *moments) {
+Graph alpa::translate(const Problem &problem, const TimePoints *timePoints) {
   Graph graph;
-  if (moments)
-    graph.baseBytes.assign(moments->times.size(), 0);
+  if (timePoints)
+    graph.baseBytes.assign(timePoints->times.size(), 0);
   auto clipInput = [&](int64_t cost) {
     if (cost < kInfinity)
       return cost;
@@ -63,10 +63,10 @@ Graph alpa::translate(const Problem &problem, const Moments *moments) {
     variable.costs.reserve(node.costs.size());
     for (int64_t cost : node.costs)
       variable.costs.push_back(clipInput(cost));
-    if (!moments || moments->ofNode[i].empty())
+    if (!timePoints || timePoints->ofNode[i].empty())
       continue;
     Use &use = variable.uses.emplace_back();
-    use.life.assign(moments->ofNode[i].begin(), moments->ofNode[i].end());
+    use.life.assign(timePoints->ofNode[i].begin(), timePoints->ofNode[i].end());
     use.bytes = node.usagesBytes;
   }
   // Parallel edges become one.
@@ -96,10 +96,10 @@ Graph alpa::translate(const Problem &problem, const Moments *moments) {
   return graph;
 }
 
-Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
-  Graph graph = translate(problem, moments);
-  if (moments)
-    collapseGraph(graph);
+Graph alpa::buildGraph(const Problem &problem, const TimePoints *timePoints) {
+  Graph graph = translate(problem, timePoints);
+  if (timePoints)
+    presolveGraph(graph);
   else
     reduceGraph(graph);
   return graph;
@@ -109,41 +109,41 @@ Graph alpa::buildGraph(const Problem &problem, const Moments *moments) {
 // A variable's bytes over time
 //===----------------------------------------------------------------------===//
 
-Profile::Profile(const Variable &variable) {
+UsageSteps::UsageSteps(const Variable &variable) {
   if (variable.uses.size() == 1) {
     // Its ranges are all alike.
     const Use &use = variable.uses.front();
-    for (MomentRange range : use.life)
+    for (TimeRange range : use.life)
       if (range.begin < range.end)
         all.push_back({range, use.bytes});
     return;
   }
   struct Event {
-    unsigned moment;
+    unsigned timePoint;
     unsigned use;
     bool begins;
   };
   std::vector<Event> events;
   for (unsigned u = 0; u < variable.uses.size(); ++u)
-    for (MomentRange range : variable.uses[u].life) {
+    for (TimeRange range : variable.uses[u].life) {
       events.push_back({range.begin, u, true});
       events.push_back({range.end, u, false});
     }
   llvm::sort(events, [](const Event &x, const Event &y) {
-    return std::tie(x.moment, x.use, x.begins) < std::tie(y.moment, y.use, y.begins);
+    return std::tie(x.timePoint, x.use, x.begins) < std::tie(y.timePoint, y.use, y.begins);
   });
   std::vector<int64_t> bytes(variable.numChoices(), 0);
   for (size_t i = 0; i < events.size(); ++i) {
     const std::vector<int64_t> &change = variable.uses[events[i].use].bytes;
     for (size_t c = 0; c < bytes.size(); ++c)
       bytes[c] += events[i].begins ? change[c] : -change[c];
-    bool last = i + 1 == events.size() || events[i + 1].moment != events[i].moment;
+    bool last = i + 1 == events.size() || events[i + 1].timePoint != events[i].timePoint;
     if (last && i + 1 < events.size() && llvm::any_of(bytes, [](int64_t b) { return b != 0; }))
-      all.push_back({{events[i].moment, events[i + 1].moment}, bytes});
+      all.push_back({{events[i].timePoint, events[i + 1].timePoint}, bytes});
   }
 }
 
-bool Profile::usesNoMore(unsigned better, unsigned choice) const {
+bool UsageSteps::usesNoMore(unsigned better, unsigned choice) const {
   return llvm::all_of(all,
                       [&](const Step &step) { return step.bytes[better] <= step.bytes[choice]; });
 }

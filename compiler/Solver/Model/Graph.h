@@ -29,9 +29,9 @@ struct Member {
   std::vector<unsigned> choices;
 };
 
-/// Bytes in use throughout a set of moments, for each choice of the variable.
+/// Bytes in use throughout a set of time points, for each choice of the variable.
 struct Use {
-  llvm::SmallVector<MomentRange, 1> life;
+  llvm::SmallVector<TimeRange, 1> life;
   std::vector<int64_t> bytes;
 };
 
@@ -72,8 +72,8 @@ struct Graph {
   std::vector<std::pair<unsigned, unsigned>> fixed;
   /// In the order of elimination.
   std::vector<Elimination> eliminated;
-  /// What the fixed nodes, and all others at the least, use at each moment; empty if memory does
-  /// not count.
+  /// What the fixed nodes, and all others at the least, use at each time point; empty if memory
+  /// does not count.
   std::vector<int64_t> baseBytes;
   /// A node all of whose choices are ruled out, if there is one.
   std::optional<unsigned> impossibleNode;
@@ -88,24 +88,24 @@ void reduceGraph(Graph &graph);
 std::vector<unsigned> readOut(const Graph &graph, llvm::ArrayRef<unsigned> values, size_t numNodes);
 
 /// A problem as it stands, apart from parallel edges, which are added up.
-Graph translate(const Problem &problem, const Moments *moments);
+Graph translate(const Problem &problem, const TimePoints *timePoints);
 
-/// The reduced graph of a problem. Memory counts only if there are moments.
-Graph buildGraph(const Problem &problem, const Moments *moments);
+/// The reduced graph of a problem. Memory counts only if there are time points.
+Graph buildGraph(const Problem &problem, const TimePoints *timePoints);
 
-/// The sum of a variable's uses, as steps: stretches of moments throughout
+/// The sum of a variable's uses, as steps: stretches of time points throughout
 /// which no use begins or ends.
-class Profile {
+class UsageSteps {
 public:
   struct Step {
-    MomentRange range;
+    TimeRange range;
     std::vector<int64_t> bytes; // Per choice.
   };
 
-  explicit Profile(const Variable &variable);
+  explicit UsageSteps(const Variable &variable);
 
   llvm::ArrayRef<Step> steps() const { return all; }
-  /// Whether `better` uses no more than `choice` at any moment.
+  /// Whether `better` uses no more than `choice` at any time point.
   bool usesNoMore(unsigned better, unsigned choice) const;
 
 private:

@@ -1,7 +1,7 @@
 //===- Problem.h - the intra-operator optimization problem -------*- C++ -*-===//
 //
 // Choose one strategy per node so that node plus edge costs are least while, at
-// every moment, the live nodes' memory stays under a limit. Costs are integers
+// every time point, the live nodes' memory stays under a limit. Costs are integers
 // so that optimality proofs and comparisons are exact; the compiler counts in
 // picoseconds. The JSON form is the one of the public IOPDDL contest.
 //

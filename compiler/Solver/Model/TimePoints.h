@@ -1,4 +1,4 @@
-//===- TimePoints.h - the moments at which memory can be tight --*- C++ -*-===//
+//===- TimePoints.h - the time points at which memory can be tight --*- C++ -*-===//
 
 #ifndef ALPA_COMPILER_SOLVER_MODEL_TIMEPOINTS_H
 #define ALPA_COMPILER_SOLVER_MODEL_TIMEPOINTS_H
@@ -7,21 +7,21 @@
 
 namespace alpa {
 
-/// A node's life is a set of ranges of moment numbers.
-struct MomentRange {
+/// A node's life is a set of ranges of time point numbers.
+struct TimeRange {
   unsigned begin = 0;
   unsigned end = 0;
 };
 
-/// Only moments whose set of live nodes is not contained in that of the moment
+/// Only time points whose set of live nodes is not contained in that of the time point
 /// before or after are kept: the others can never be tighter.
-struct Moments {
-  std::vector<int64_t> times; // One instant of each kept moment.
-  std::vector<std::vector<MomentRange>> ofNode;
+struct TimePoints {
+  std::vector<int64_t> times; // One instant of each kept time point.
+  std::vector<std::vector<TimeRange>> ofNode;
 };
 
 /// Nodes without usage take no part.
-Moments compressMoments(const Problem &problem);
+TimePoints collectTimePoints(const Problem &problem);
 
 } // namespace alpa
 

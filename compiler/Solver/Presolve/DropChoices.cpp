@@ -217,7 +217,7 @@ private:
       for (const Member &member : variable.members)
         graph.fixed.emplace_back(member.node, member.choices.front());
       for (const Use &use : variable.uses)
-        for (MomentRange range : use.life)
+        for (TimeRange range : use.life)
           for (unsigned t = range.begin; t < range.end; ++t)
             graph.baseBytes[t] += use.bytes.front();
     }

@@ -1,4 +1,4 @@
-//===- MergeTimePoints.cpp - uses and moments that cannot matter ----------===//
+//===- MergeTimePoints.cpp - uses and time points that cannot matter ----------===//
 
 #include "compiler/Solver/Model/Graph.h"
 #include "compiler/Solver/Presolve/Presolve.h"
@@ -11,10 +11,9 @@
 using namespace alpa;
 
 static bool lessLife(const Use &x, const Use &y) {
-  return std::lexicographical_compare(x.life.begin(), x.life.end(), y.life.begin(), y.life.end(),
-                                      [](MomentRange p, MomentRange q) {
-                                        return std::tie(p.begin, p.end) < std::tie(q.begin, q.end);
-                                      });
+  return std::lexicographical_compare(
+      x.life.begin(), x.life.end(), y.life.begin(), y.life.end(),
+      [](TimeRange p, TimeRange q) { return std::tie(p.begin, p.end) < std::tie(q.begin, q.end); });
 }
 
 void alpa::tidyUses(Graph &graph, Variable &variable) {
@@ -38,7 +37,7 @@ void alpa::tidyUses(Graph &graph, Variable &variable) {
       continue;
     for (int64_t &bytes : use.bytes)
       bytes -= least;
-    for (MomentRange range : use.life)
+    for (TimeRange range : use.life)
       for (unsigned t = range.begin; t < range.end; ++t)
         graph.baseBytes[t] += least;
   }
@@ -49,27 +48,27 @@ void alpa::tidyUses(Graph &graph, Variable &variable) {
 
 namespace {
 
-/// How the bytes of some variables change from one kept moment to the next.
+/// How the bytes of some variables change from one kept time point to the next.
 struct Change {
   unsigned variable;
   std::vector<int64_t> bytes; // Per choice.
 };
 
-class MomentList {
+class TimePointList {
 public:
-  MomentList(Graph &graph, llvm::ArrayRef<unsigned> kept);
-  /// Removes what a moment beside it makes redundant; returns what is left, and
-  /// enters in `standIn` by which moment each that goes is implied.
+  TimePointList(Graph &graph, llvm::ArrayRef<unsigned> kept);
+  /// Removes what a time point beside it makes redundant; returns what is left, and
+  /// enters in `standIn` by which time point each that goes is implied.
   std::vector<unsigned> reduce(std::vector<int> &standIn);
 
 private:
   bool implies(size_t strong, size_t weak, bool forward) const;
   void remove(size_t at);
 
-  std::vector<unsigned> moments;
+  std::vector<unsigned> timePoints;
   std::vector<int64_t> base;
   std::vector<size_t> previous, next;
-  std::vector<std::vector<Change>> changes; // From each moment to its next.
+  std::vector<std::vector<Change>> changes; // From each time point to its next.
   std::vector<char> removed;
 };
 
@@ -95,8 +94,8 @@ static void addChanges(std::vector<Change> &sum, std::vector<Change> &&more) {
   sum = std::move(result);
 }
 
-MomentList::MomentList(Graph &graph, llvm::ArrayRef<unsigned> kept)
-    : moments(kept.begin(), kept.end()), changes(kept.size()), removed(kept.size(), false) {
+TimePointList::TimePointList(Graph &graph, llvm::ArrayRef<unsigned> kept)
+    : timePoints(kept.begin(), kept.end()), changes(kept.size()), removed(kept.size(), false) {
   std::vector<unsigned> number(graph.baseBytes.size() + 1);
   for (size_t t = 0, k = 0; t < number.size(); ++t) {
     number[t] = k;
@@ -108,17 +107,17 @@ MomentList::MomentList(Graph &graph, llvm::ArrayRef<unsigned> kept)
     next.push_back(k + 1);
   }
   for (unsigned v = 0; v < graph.variables.size(); ++v) {
-    auto addAt = [&](unsigned moment, llvm::ArrayRef<int64_t> bytes, int sign) {
-      if (moment == 0 || moment >= kept.size())
+    auto addAt = [&](unsigned timePoint, llvm::ArrayRef<int64_t> bytes, int sign) {
+      if (timePoint == 0 || timePoint >= kept.size())
         return;
-      std::vector<Change> &list = changes[moment - 1];
+      std::vector<Change> &list = changes[timePoint - 1];
       if (list.empty() || list.back().variable != v)
         list.push_back({v, std::vector<int64_t>(bytes.size(), 0)});
       for (size_t c = 0; c < bytes.size(); ++c)
         list.back().bytes[c] += sign * bytes[c];
     };
-    Profile profile(graph.variables[v]);
-    for (const Profile::Step &step : profile.steps()) {
+    UsageSteps profile(graph.variables[v]);
+    for (const UsageSteps::Step &step : profile.steps()) {
       unsigned begin = number[step.range.begin], end = number[step.range.end];
       if (begin == end)
         continue;
@@ -129,7 +128,7 @@ MomentList::MomentList(Graph &graph, llvm::ArrayRef<unsigned> kept)
 }
 
 /// Whether the limit holds at `weak` if it holds at its neighbour `strong`.
-bool MomentList::implies(size_t strong, size_t weak, bool forward) const {
+bool TimePointList::implies(size_t strong, size_t weak, bool forward) const {
   // Forward: the strong one comes first.
   int64_t excess = base[weak] - base[strong];
   for (const Change &change : changes[forward ? strong : weak]) {
@@ -139,38 +138,38 @@ bool MomentList::implies(size_t strong, size_t weak, bool forward) const {
   return excess <= 0;
 }
 
-void MomentList::remove(size_t at) {
+void TimePointList::remove(size_t at) {
   removed[at] = true;
   size_t before = previous[at], after = next[at];
-  if (after < moments.size())
+  if (after < timePoints.size())
     previous[after] = before;
-  if (before < moments.size()) {
+  if (before < timePoints.size()) {
     next[before] = after;
     addChanges(changes[before], std::move(changes[at]));
   }
 }
 
-std::vector<unsigned> MomentList::reduce(std::vector<int> &standIn) {
+std::vector<unsigned> TimePointList::reduce(std::vector<int> &standIn) {
   // Everything before `at` is settled.
-  for (size_t at = 0; at < moments.size();) {
+  for (size_t at = 0; at < timePoints.size();) {
     size_t after = next[at], before = previous[at];
-    if (after >= moments.size())
+    if (after >= timePoints.size())
       break;
     if (implies(at, after, /*forward=*/true)) {
-      standIn[moments[after]] = int(moments[at]);
+      standIn[timePoints[after]] = int(timePoints[at]);
       remove(after);
     } else if (implies(after, at, /*forward=*/false)) {
-      standIn[moments[at]] = int(moments[after]);
+      standIn[timePoints[at]] = int(timePoints[after]);
       remove(at);
-      at = before < moments.size() ? before : after;
+      at = before < timePoints.size() ? before : after;
     } else {
       at = after;
     }
   }
   std::vector<unsigned> left;
-  for (size_t k = 0; k < moments.size(); ++k)
+  for (size_t k = 0; k < timePoints.size(); ++k)
     if (!removed[k])
-      left.push_back(moments[k]);
+      left.push_back(timePoints[k]);
   return left;
 }
 
@@ -186,9 +185,9 @@ static void renumber(Graph &graph, llvm::ArrayRef<unsigned> kept) {
   graph.baseBytes = std::move(base);
   for (Variable &variable : graph.variables) {
     for (Use &use : variable.uses) {
-      llvm::SmallVector<MomentRange, 1> life;
-      for (MomentRange range : use.life) {
-        MomentRange moved{number[range.begin], number[range.end]};
+      llvm::SmallVector<TimeRange, 1> life;
+      for (TimeRange range : use.life) {
+        TimeRange moved{number[range.begin], number[range.end]};
         if (moved.begin == moved.end)
           continue;
         if (!life.empty() && life.back().end == moved.begin)
@@ -209,13 +208,13 @@ static unsigned someNode(const Graph &graph) {
                                  : graph.variables.front().members.front().node;
 }
 
-std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
+std::vector<int> alpa::dropTimePoints(Graph &graph, int64_t limitBytes) {
   size_t count = graph.baseBytes.size();
   // The most and the least that choices can use.
   std::vector<int64_t> most(count + 1, 0), least(count + 1, 0);
   for (const Variable &variable : graph.variables) {
-    Profile profile(variable);
-    for (const Profile::Step &step : profile.steps()) {
+    UsageSteps profile(variable);
+    for (const UsageSteps::Step &step : profile.steps()) {
       auto [low, high] = std::minmax_element(step.bytes.begin(), step.bytes.end());
       most[step.range.begin] += *high;
       most[step.range.end] -= *high;
@@ -236,8 +235,8 @@ std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
   }
   // What does not fit even if all others use least is forbidden.
   for (Variable &variable : graph.variables) {
-    Profile profile(variable);
-    for (const Profile::Step &step : profile.steps()) {
+    UsageSteps profile(variable);
+    for (const UsageSteps::Step &step : profile.steps()) {
       int64_t low = *llvm::min_element(step.bytes), room = limitBytes;
       for (unsigned t = step.range.begin; t < step.range.end; ++t)
         room = std::min(room, limitBytes - graph.baseBytes[t] - least[t]);
@@ -247,7 +246,7 @@ std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
     }
   }
   std::vector<int> standIn(count, -1), result(count, -1);
-  kept = MomentList(graph, kept).reduce(standIn);
+  kept = TimePointList(graph, kept).reduce(standIn);
   renumber(graph, kept);
   for (size_t k = 0; k < kept.size(); ++k)
     result[kept[k]] = int(k);
@@ -260,19 +259,19 @@ std::vector<int> alpa::dropMoments(Graph &graph, int64_t limitBytes) {
   return result;
 }
 
-std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes,
+std::vector<int> alpa::presolveWithin(Graph &graph, int64_t limitBytes,
                                       std::vector<unsigned> *followed) {
   constexpr unsigned kMaxRounds = 8;
   std::vector<int> standIn(graph.baseBytes.size());
   std::iota(standIn.begin(), standIn.end(), 0);
   size_t before = 0;
   for (unsigned round = 0; round < kMaxRounds; ++round) {
-    collapseGraph(graph, followed);
+    presolveGraph(graph, followed);
     if (graph.impossibleNode)
       return standIn;
-    std::vector<int> latest = dropMoments(graph, limitBytes);
-    for (int &moment : standIn)
-      moment = moment < 0 ? -1 : latest[moment];
+    std::vector<int> latest = dropTimePoints(graph, limitBytes);
+    for (int &timePoint : standIn)
+      timePoint = timePoint < 0 ? -1 : latest[timePoint];
     if (graph.impossibleNode)
       return standIn;
     size_t left = graph.baseBytes.size();
@@ -285,6 +284,6 @@ std::vector<int> alpa::collapseWithin(Graph &graph, int64_t limitBytes,
       return standIn;
     before = left;
   }
-  collapseGraph(graph, followed); // Nothing that is forbidden may be left.
+  presolveGraph(graph, followed); // Nothing that is forbidden may be left.
   return standIn;
 }

@@ -21,7 +21,7 @@ using namespace alpa;
 
 namespace {
 
-class Collapser {
+class Presolver {
   struct Merge {
     unsigned from;
     unsigned into;
@@ -34,7 +34,7 @@ class Collapser {
   };
 
 public:
-  Collapser(Graph &graph, std::vector<unsigned> *followed);
+  Presolver(Graph &graph, std::vector<unsigned> *followed);
 
   void run();
 
@@ -149,7 +149,7 @@ private:
 // Exact reductions that respect memory
 //===----------------------------------------------------------------------===//
 
-Collapser::Collapser(Graph &graph, std::vector<unsigned> *followed)
+Presolver::Presolver(Graph &graph, std::vector<unsigned> *followed)
     : graph(graph), followed(followed), variables(graph.variables), edges(graph.edges),
       edgesOf(variables.size()), gone(variables.size(), false),
       queuedVariable(variables.size(), false), dead(edges.size(), false),
@@ -166,7 +166,7 @@ Collapser::Collapser(Graph &graph, std::vector<unsigned> *followed)
   }
 }
 
-void Collapser::run() {
+void Presolver::run() {
   for (unsigned v = 0; v < variables.size() && !graph.impossibleNode; ++v) {
     dropForbidden(v);
     pushVariable(v);
@@ -192,19 +192,19 @@ void Collapser::run() {
     finish();
 }
 
-void Collapser::kill(unsigned e) {
+void Presolver::kill(unsigned e) {
   dead[e] = true;
   between.erase(key(edges[e].a, edges[e].b));
   std::vector<int64_t>().swap(edges[e].costs);
 }
 
-void Collapser::add(int64_t &sum, int64_t cost) {
+void Presolver::add(int64_t &sum, int64_t cost) {
   bool allowed = sum < kInfinity && cost < kInfinity;
   sum = allowed ? clip(sum + cost) : kInfinity;
   graph.clipped |= allowed && sum >= kInfinity;
 }
 
-void Collapser::keep(unsigned v, llvm::ArrayRef<unsigned> kept) {
+void Presolver::keep(unsigned v, llvm::ArrayRef<unsigned> kept) {
   if (kept.empty()) {
     graph.impossibleNode = variables[v].members.front().node;
     return;
@@ -243,7 +243,7 @@ void Collapser::keep(unsigned v, llvm::ArrayRef<unsigned> kept) {
   pushVariable(v);
 }
 
-void Collapser::keepWhere(unsigned v, llvm::ArrayRef<char> wanted) {
+void Presolver::keepWhere(unsigned v, llvm::ArrayRef<char> wanted) {
   std::vector<unsigned> kept;
   for (unsigned c = 0; c < wanted.size(); ++c)
     if (wanted[c])
@@ -252,14 +252,14 @@ void Collapser::keepWhere(unsigned v, llvm::ArrayRef<char> wanted) {
     keep(v, kept);
 }
 
-void Collapser::dropForbidden(unsigned v) {
+void Presolver::dropForbidden(unsigned v) {
   std::vector<char> wanted;
   for (int64_t cost : variables[v].costs)
     wanted.push_back(cost < kInfinity);
   keepWhere(v, wanted);
 }
 
-void Collapser::reduceEdge(unsigned e) {
+void Presolver::reduceEdge(unsigned e) {
   GraphEdge &edge = edges[e];
   unsigned a = edge.a, b = edge.b;
   size_t rows = size(a), columns = size(b);
@@ -292,7 +292,7 @@ void Collapser::reduceEdge(unsigned e) {
   merge(into, from, e, map);
 }
 
-void Collapser::merge(unsigned into, unsigned from, unsigned e, llvm::ArrayRef<unsigned> map) {
+void Presolver::merge(unsigned into, unsigned from, unsigned e, llvm::ArrayRef<unsigned> map) {
   Variable &target = variables[into], &source = variables[from];
   size_t count = map.size();
   for (size_t c = 0; c < count; ++c) {
@@ -321,7 +321,7 @@ void Collapser::merge(unsigned into, unsigned from, unsigned e, llvm::ArrayRef<u
   pushVariable(into);
 }
 
-unsigned Collapser::edgeBetween(unsigned a, unsigned b) {
+unsigned Presolver::edgeBetween(unsigned a, unsigned b) {
   auto [at, isNew] = between.try_emplace(key(a, b), edges.size());
   unsigned e = at->second;
   if (isNew) {
@@ -334,7 +334,7 @@ unsigned Collapser::edgeBetween(unsigned a, unsigned b) {
   return e;
 }
 
-void Collapser::moveEdge(unsigned f, unsigned from, unsigned into, llvm::ArrayRef<unsigned> map) {
+void Presolver::moveEdge(unsigned f, unsigned from, unsigned into, llvm::ArrayRef<unsigned> map) {
   unsigned other = otherEnd(edges[f], from);
   size_t columns = size(other);
   unsigned target = edgeBetween(into, other);
@@ -349,7 +349,7 @@ void Collapser::moveEdge(unsigned f, unsigned from, unsigned into, llvm::ArrayRe
   pushVariable(other);
 }
 
-bool Collapser::foldSeparable(unsigned e) {
+bool Presolver::foldSeparable(unsigned e) {
   GraphEdge &edge = edges[e];
   std::vector<int64_t> &a = variables[edge.a].costs, &b = variables[edge.b].costs;
   const std::vector<int64_t> &costs = edge.costs;
@@ -374,21 +374,21 @@ bool Collapser::foldSeparable(unsigned e) {
   return true;
 }
 
-void Collapser::tidyLater(unsigned v) {
+void Presolver::tidyLater(unsigned v) {
   constexpr size_t kMany = 64;
   if (variables[v].uses.size() > kMany && llvm::isPowerOf2_64(variables[v].uses.size()))
     tidyUses(graph, variables[v]);
 }
 
-void alpa::collapseGraph(Graph &graph, std::vector<unsigned> *followed) {
-  Collapser(graph, followed).run();
+void alpa::presolveGraph(Graph &graph, std::vector<unsigned> *followed) {
+  Presolver(graph, followed).run();
 }
 
 //===----------------------------------------------------------------------===//
 // What one variable allows
 //===----------------------------------------------------------------------===//
 
-void Collapser::reduceVariable(unsigned v) {
+void Presolver::reduceVariable(unsigned v) {
   tidyUses(graph, variables[v]);
   liveEdges(v);
   if (size(v) == 1 || !edgesOf[v].empty() || !variables[v].uses.empty()) {
@@ -403,7 +403,7 @@ void Collapser::reduceVariable(unsigned v) {
   keep(v, {best});
 }
 
-int64_t Collapser::leastExcess(const GraphEdge &edge, unsigned v, unsigned better,
+int64_t Presolver::leastExcess(const GraphEdge &edge, unsigned v, unsigned better,
                                unsigned choice) const {
   size_t columns = size(edge.b), count = edge.a == v ? columns : size(edge.a);
   size_t step = edge.a == v ? 1 : columns;
@@ -416,7 +416,7 @@ int64_t Collapser::leastExcess(const GraphEdge &edge, unsigned v, unsigned bette
   return least;
 }
 
-bool Collapser::costsNoMore(unsigned v, unsigned better, unsigned choice, int64_t slack,
+bool Presolver::costsNoMore(unsigned v, unsigned better, unsigned choice, int64_t slack,
                             int except) const {
   for (unsigned e : edgesOf[v]) {
     if (int(e) == except)
@@ -428,13 +428,13 @@ bool Collapser::costsNoMore(unsigned v, unsigned better, unsigned choice, int64_
   return slack >= 0;
 }
 
-bool Collapser::dropDominated(unsigned v) {
+bool Presolver::dropDominated(unsigned v) {
   constexpr unsigned kCandidates = 12; // Only those that look cheapest.
   constexpr size_t kManyEdges = 256;
   const Variable &variable = variables[v];
   if (edgesOf[v].size() > kManyEdges)
     return false;
-  Profile profile(variable);
+  UsageSteps profile(variable);
   std::vector<std::pair<int64_t, unsigned>> order;
   for (unsigned c = 0; c < size(v); ++c) {
     int64_t least = variable.costs[c];
@@ -470,12 +470,12 @@ bool Collapser::dropDominated(unsigned v) {
   return changed;
 }
 
-bool Collapser::mergeByPreference(unsigned v) {
+bool Presolver::mergeByPreference(unsigned v) {
   constexpr size_t kManyEdges = 8;
   if (edgesOf[v].empty() || edgesOf[v].size() > kManyEdges)
     return false;
   const Variable &variable = variables[v];
-  Profile profile(variable);
+  UsageSteps profile(variable);
   for (unsigned e : edgesOf[v]) {
     const GraphEdge &edge = edges[e];
     unsigned other = otherEnd(edge, v);
@@ -505,7 +505,7 @@ bool Collapser::mergeByPreference(unsigned v) {
   return false;
 }
 
-void Collapser::eliminate(unsigned v) {
+void Presolver::eliminate(unsigned v) {
   constexpr size_t kGrowth = 2;
   if (edgesOf[v].size() != 2 || !variables[v].uses.empty())
     return;
@@ -552,7 +552,7 @@ void Collapser::eliminate(unsigned v) {
 // The graph that a collapse leaves
 //===----------------------------------------------------------------------===//
 
-void Collapser::record(const Removal &removal, llvm::SmallVector<Member, 1> members) {
+void Presolver::record(const Removal &removal, llvm::SmallVector<Member, 1> members) {
   const Member &a = variables[removal.a].members.front();
   const Member &b = variables[removal.b].members.front();
   Elimination &elimination = graph.eliminated.emplace_back();
@@ -567,7 +567,7 @@ void Collapser::record(const Removal &removal, llvm::SmallVector<Member, 1> memb
           removal.choices[i * b.choices.size() + j];
 }
 
-void Collapser::makeNonNegative(GraphEdge &edge) {
+void Presolver::makeNonNegative(GraphEdge &edge) {
   int64_t least = *llvm::min_element(edge.costs);
   if (least >= 0)
     return;
@@ -576,7 +576,7 @@ void Collapser::makeNonNegative(GraphEdge &edge) {
     add(cost, -least);
 }
 
-void Collapser::finish() {
+void Presolver::finish() {
   // What each choice of the variable that is left means for one merged into it.
   std::vector<std::vector<unsigned>> taken(variables.size());
   std::vector<unsigned> root(variables.size());

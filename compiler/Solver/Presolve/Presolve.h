@@ -16,18 +16,18 @@ namespace alpa {
 /// To a fixpoint: drops choices that have no allowed partner at some edge;
 /// merges v into u where each choice of u allows, or makes preferable, exactly
 /// one of v; folds separable edges into their ends; drops choices that cost no
-/// less than another one and use no less at any moment.
+/// less than another one and use no less at any time point.
 /// `followed`, if there are any, are choices that become others which are
 /// allowed where they were, cost no more and use no more.
-void collapseGraph(Graph &graph, std::vector<unsigned> *followed = nullptr);
+void presolveGraph(Graph &graph, std::vector<unsigned> *followed = nullptr);
 
-/// Drops choices that cannot fit, and moments at which no choices can use more
-/// than the limit, or more than at a moment next to them. Returns for each moment
+/// Drops choices that cannot fit, and time points at which no choices can use more
+/// than the limit, or more than at a time point next to them. Returns for each time point
 /// the number of the one that now stands for it, or -1.
-std::vector<int> dropMoments(Graph &graph, int64_t limitBytes);
+std::vector<int> dropTimePoints(Graph &graph, int64_t limitBytes);
 
 /// Both in turn, for as long as one gives the other something to do.
-std::vector<int> collapseWithin(Graph &graph, int64_t limitBytes,
+std::vector<int> presolveWithin(Graph &graph, int64_t limitBytes,
                                 std::vector<unsigned> *followed = nullptr);
 
 /// Adds up uses with equal lives and moves what is used whatever is chosen to

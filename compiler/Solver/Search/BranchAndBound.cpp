@@ -1,7 +1,7 @@
 //===- BranchAndBound.cpp - branch and bound by prices --------------------===//
 
 #include "compiler/Solver/Search/BranchAndBound.h"
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/Usage.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 #include "compiler/Solver/Search/PricedBound.h"
 
@@ -31,7 +31,7 @@ Graph alpa::lighten(const Graph &graph) {
 }
 
 /// What remains after a decision in its parent, which is not carried out yet.
-struct Branching::Node {
+struct BranchAndBound::Node {
   std::shared_ptr<const Graph> parent;
   std::shared_ptr<const std::vector<double>> prices;
   CostSum lower = 0;
@@ -40,14 +40,14 @@ struct Branching::Node {
 };
 
 /// Choices of a variable in two parts.
-struct Branching::Split {
+struct BranchAndBound::Split {
   unsigned variable = 0;
   std::vector<char> first;
   double score = -1;
 };
 
-Branching::Branching(const Graph &graph, int64_t limitBytes, llvm::ArrayRef<double> prices,
-                     CostSum lower)
+BranchAndBound::BranchAndBound(const Graph &graph, int64_t limitBytes,
+                               llvm::ArrayRef<double> prices, CostSum lower)
     : numVariables(graph.variables.size()), limit(limitBytes) {
   open.push_back({std::make_shared<const Graph>(lighten(graph)),
                   std::make_shared<const std::vector<double>>(prices.begin(), prices.end()),
@@ -56,18 +56,19 @@ Branching::Branching(const Graph &graph, int64_t limitBytes, llvm::ArrayRef<doub
                   {}});
 }
 
-Branching::~Branching() = default;
+BranchAndBound::~BranchAndBound() = default;
 
-CostSum Branching::lower() const {
+CostSum BranchAndBound::lower() const {
   CostSum least = upper;
   for (const Node &node : open)
     least = std::min(least, node.lower);
   return least;
 }
 
-void Branching::run(double work, CostSum newUpper,
-                    llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> newOffer,
-                    llvm::function_ref<bool()> stop) {
+void BranchAndBound::run(
+    double work, CostSum newUpper,
+    llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> newOffer,
+    llvm::function_ref<bool()> stop) {
   upper = newUpper;
   offer = &newOffer;
   for (spent = 0; spent < work && !open.empty() && !stop();) {
@@ -80,7 +81,7 @@ void Branching::run(double work, CostSum newUpper,
 }
 
 /// Makes an answer to the priced problem fit, and reports it if it is better.
-void Branching::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values) {
+void BranchAndBound::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values) {
   Usage usage(graph, limit);
   LocalSearch local(graph, usage);
   std::vector<unsigned> choices(values.begin(), values.end());
@@ -96,8 +97,8 @@ void Branching::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values) {
 /// price is right: these two parts are kept apart. Without such a variable, the
 /// choice that is taken most is, where answers agree least. The part that answers
 /// take more often comes first.
-Branching::Split Branching::chooseSplit(const Graph &graph, const PricedBound &bound) {
-  Branching::Split best;
+BranchAndBound::Split BranchAndBound::chooseSplit(const Graph &graph, const PricedBound &bound) {
+  BranchAndBound::Split best;
   llvm::ArrayRef<float> shares = bound.shares();
   size_t at = 0;
   for (unsigned v = 0; v < graph.variables.size(); ++v) {
@@ -135,7 +136,7 @@ Branching::Split Branching::chooseSplit(const Graph &graph, const PricedBound &b
   return best;
 }
 
-void Branching::expand(Node &&node) {
+void BranchAndBound::expand(Node &&node) {
   constexpr unsigned kSteps = 40, kAnswerEvery = 20;
   constexpr unsigned kMaxRounds = 6;
   constexpr double kWorthwhile = 0.85; // Share of choices left after a round.
@@ -149,7 +150,7 @@ void Branching::expand(Node &&node) {
         costs[c] = kInfinity;
   }
   auto collapse = [&] {
-    std::vector<int> standIn = collapseWithin(graph, limit);
+    std::vector<int> standIn = presolveWithin(graph, limit);
     if (graph.impossibleNode)
       return false;
     std::vector<double> moved(graph.baseBytes.size(), 0);

@@ -19,11 +19,12 @@ namespace alpa {
 class PricedBound;
 
 /// Depth first; can be stopped and gone on with.
-class Branching {
+class BranchAndBound {
 public:
-  /// `graph` is collapsed; `prices` are per byte at each of its moments.
-  Branching(const Graph &graph, int64_t limitBytes, llvm::ArrayRef<double> prices, CostSum lower);
-  ~Branching();
+  /// `graph` is collapsed; `prices` are per byte at each of its time points.
+  BranchAndBound(const Graph &graph, int64_t limitBytes, llvm::ArrayRef<double> prices,
+                 CostSum lower);
+  ~BranchAndBound();
 
   /// Goes through at least `work` combinations. `offer` is told of choices of the
   /// graph's variables within the limit that cost less than `upper`, and returns

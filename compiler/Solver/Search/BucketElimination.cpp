@@ -9,9 +9,9 @@
 
 using namespace alpa;
 
-Buckets::Buckets(const Graph &graph) : graph(graph) { order(); }
+BucketElimination::BucketElimination(const Graph &graph) : graph(graph) { order(); }
 
-void Buckets::plan(double maxWork, double maxEntries) {
+void BucketElimination::plan(double maxWork, double maxEntries) {
   constexpr double kLeastTable = 1 << 10;
   double maxTable = std::max(kLeastTable, std::min(largestTable, maxWork));
   for (;; maxTable /= 4) {
@@ -21,7 +21,7 @@ void Buckets::plan(double maxWork, double maxEntries) {
   }
   for (unsigned e = 0; e < graph.edges.size(); ++e) {
     const GraphEdge &edge = graph.edges[e];
-    Factor &factor = factors[e];
+    BucketTable &factor = factors[e];
     if (factor.scope.front() == edge.a) {
       factor.table = edge.costs;
       continue;
@@ -37,7 +37,7 @@ void Buckets::plan(double maxWork, double maxEntries) {
 
 /// Cheapest elimination first; among equals the one that adds fewest edges is
 /// found by the size of its table, which counts the neighbours.
-void Buckets::order() {
+void BucketElimination::order() {
   unsigned count = graph.variables.size();
   std::vector<std::vector<unsigned>> neighbours(count); // Sorted.
   for (const GraphEdge &edge : graph.edges) {
@@ -87,7 +87,7 @@ void Buckets::order() {
   std::reverse(assignment.begin(), assignment.end());
 }
 
-void Buckets::planTables(double maxTable) {
+void BucketElimination::planTables(double maxTable) {
   unsigned count = graph.variables.size();
   factors.clear();
   buckets.assign(count, {});
@@ -97,7 +97,7 @@ void Buckets::planTables(double maxTable) {
   auto size = [&](unsigned v) { return graph.variables[v].numChoices(); };
   auto addFactor = [&](llvm::SmallVector<unsigned, 4> scope) {
     llvm::sort(scope, [&](unsigned x, unsigned y) { return position[x] > position[y]; });
-    Factor &factor = factors.emplace_back();
+    BucketTable &factor = factors.emplace_back();
     factor.strides.resize(scope.size());
     factor.size = 1;
     for (size_t i = scope.size(); i-- > 0; factor.size *= size(scope[i]))
@@ -154,7 +154,7 @@ void Buckets::planTables(double maxTable) {
   }
 }
 
-CostSum Buckets::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices) {
+CostSum BucketElimination::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices) {
   costs.resize(graph.variables.size());
   for (unsigned v = 0; v < costs.size(); ++v) {
     costs[v] = graph.variables[v].costs;
@@ -186,7 +186,8 @@ static int64_t leastSum(const int64_t *a, const int64_t *b, size_t size) {
   return least;
 }
 
-CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef<int64_t> own) {
+CostSum BucketElimination::eliminate(unsigned variable, MiniBucket &bucket,
+                                     llvm::ArrayRef<int64_t> own) {
   size_t size = own.size();
   if (bucket.output < 0) {
     std::vector<int64_t> sum(own.begin(), own.end());
@@ -196,7 +197,7 @@ CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef
     bucket.constant = *std::min_element(sum.begin(), sum.end());
     return bucket.constant;
   }
-  Factor &output = factors[bucket.output];
+  BucketTable &output = factors[bucket.output];
   output.table.resize(output.size);
   size_t rank = output.scope.size(), numInputs = bucket.inputs.size();
   // What one step of an output dimension means for the place in each input.
@@ -205,7 +206,7 @@ CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef
   // are added up once for the inner dimension.
   std::vector<unsigned> inner, outer;
   for (size_t i = 0; i < numInputs; ++i) {
-    const Factor &input = factors[bucket.inputs[i]];
+    const BucketTable &input = factors[bucket.inputs[i]];
     for (size_t d = 0; d < rank; ++d)
       for (size_t s = 0; s < input.scope.size(); ++s)
         if (input.scope[s] == output.scope[d])
@@ -253,13 +254,13 @@ CostSum Buckets::eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef
   return 0;
 }
 
-void Buckets::regrets(unsigned variable, llvm::ArrayRef<unsigned> values,
-                      std::vector<int64_t> &result) const {
+void BucketElimination::regrets(unsigned variable, llvm::ArrayRef<unsigned> values,
+                                std::vector<int64_t> &result) const {
   result.assign(costs[variable].begin(), costs[variable].end());
   int64_t before = 0;
   for (const MiniBucket &bucket : buckets[variable]) {
     for (unsigned input : bucket.inputs) {
-      const Factor &factor = factors[input];
+      const BucketTable &factor = factors[input];
       const int64_t *table = factor.table.data() + factor.offset(values, 1);
       for (size_t c = 0; c < result.size(); ++c)
         result[c] = clip(result[c] + table[c]);
@@ -272,7 +273,7 @@ void Buckets::regrets(unsigned variable, llvm::ArrayRef<unsigned> values,
     regret = regret >= kInfinity ? kInfinity : std::max<int64_t>(0, regret - before);
 }
 
-std::vector<unsigned> Buckets::decode() const {
+std::vector<unsigned> BucketElimination::decode() const {
   std::vector<unsigned> values(graph.variables.size(), 0);
   std::vector<int64_t> rise;
   for (unsigned v : assignment) {

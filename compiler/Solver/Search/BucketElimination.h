@@ -24,7 +24,7 @@ namespace alpa {
 
 /// A table over some variables. Variables that are eliminated later come first,
 /// so the next one to go varies fastest.
-struct Factor {
+struct BucketTable {
   llvm::SmallVector<unsigned, 4> scope;
   llvm::SmallVector<size_t, 4> strides;
   size_t size = 0;
@@ -38,10 +38,10 @@ struct Factor {
   }
 };
 
-class Buckets {
+class BucketElimination {
 public:
   /// Chooses the order of elimination. Then `plan` must be called.
-  explicit Buckets(const Graph &graph);
+  explicit BucketElimination(const Graph &graph);
 
   /// Says which tables each elimination reads and makes. They are as large as
   /// the limits allow: on the combinations of one table, of all of them (`work`),
@@ -88,7 +88,7 @@ private:
   std::vector<unsigned> assignment;
   std::vector<unsigned> position; // In the order of elimination.
   std::vector<std::vector<int64_t>> costs;
-  std::deque<Factor> factors;
+  std::deque<BucketTable> factors;
   std::vector<std::vector<MiniBucket>> buckets; // By variable.
   bool exact = true;
   double totalWork = 0;

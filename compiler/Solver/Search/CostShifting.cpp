@@ -18,7 +18,7 @@ static constexpr size_t kStrip = 8;
 
 static size_t padded(size_t size) { return (size + kStrip - 1) / kStrip * kStrip; }
 
-Dual::Dual(const Graph &graph) : graph(graph), links(graph.variables.size()) {
+CostShifting::CostShifting(const Graph &graph) : graph(graph), links(graph.variables.size()) {
   first.push_back(0);
   for (const Variable &variable : graph.variables) {
     theta.insert(theta.end(), variable.costs.begin(), variable.costs.end());
@@ -58,7 +58,7 @@ Dual::Dual(const Graph &graph) : graph(graph), links(graph.variables.size()) {
   }
 }
 
-void Dual::setPrices(unsigned variable, llvm::ArrayRef<int64_t> values) {
+void CostShifting::setPrices(unsigned variable, llvm::ArrayRef<int64_t> values) {
   int64_t *cost = theta.data() + first[variable], *old = prices.data() + first[variable];
   int64_t lowest = std::numeric_limits<int64_t>::max();
   for (size_t c = 0; c < values.size(); ++c) {
@@ -93,7 +93,7 @@ static void columnMinima(const int64_t *table, const int64_t *rows, size_t numRo
 }
 
 /// Shifts to the variable all that the edge is sure to cost with each choice.
-void Dual::pull(unsigned variable, const Link &link) {
+void CostShifting::pull(unsigned variable, const Link &link) {
   size_t count = size(variable);
   columnMinima(tables.data() + link.columns, shifts.data() + link.theirs, size(link.other),
                padded(count), scratch.data());
@@ -110,7 +110,7 @@ void Dual::pull(unsigned variable, const Link &link) {
   }
 }
 
-void Dual::remove(unsigned variable, unsigned choice) {
+void CostShifting::remove(unsigned variable, unsigned choice) {
   removed[first[variable] + choice] = true;
   theta[first[variable] + choice] = kRemoved;
   for (const Link &link : links[variable])
@@ -118,7 +118,7 @@ void Dual::remove(unsigned variable, unsigned choice) {
   ++removedChoices;
 }
 
-bool Dual::visit(unsigned variable, bool forward, CostSum upper) {
+bool CostShifting::visit(unsigned variable, bool forward, CostSum upper) {
   int64_t ahead = 0, behind = 0;
   // Edges ahead hold nothing new: this variable was the last to change them.
   for (const Link &link : links[variable]) {
@@ -167,7 +167,7 @@ bool Dual::visit(unsigned variable, bool forward, CostSum upper) {
   return true;
 }
 
-bool Dual::sweep(CostSum upper) {
+bool CostShifting::sweep(CostSum upper) {
   unsigned count = graph.variables.size();
   for (unsigned v = 0; v < count; ++v)
     if (!visit(v, /*forward=*/true, upper))
@@ -178,12 +178,12 @@ bool Dual::sweep(CostSum upper) {
   return true;
 }
 
-int64_t Dual::left(unsigned edge, unsigned choiceA, unsigned choiceB) const {
+int64_t CostShifting::left(unsigned edge, unsigned choiceA, unsigned choiceB) const {
   int64_t cost = graph.edges[edge].costs[size_t(choiceA) * size(graph.edges[edge].b) + choiceB];
   return cost - shifts[shiftsA[edge] + choiceA] - shifts[shiftsB[edge] + choiceB];
 }
 
-std::vector<unsigned> Dual::decode() const {
+std::vector<unsigned> CostShifting::decode() const {
   // The last sweep went back, so a variable knows all that comes after it.
   std::vector<unsigned> values(graph.variables.size(), 0);
   std::vector<int64_t> cost;
@@ -206,13 +206,15 @@ std::vector<unsigned> Dual::decode() const {
   return values;
 }
 
-Graph Dual::shifted() const { return leftOver(/*upper=*/std::nullopt, /*followed=*/nullptr); }
+Graph CostShifting::shifted() const {
+  return leftOver(/*upper=*/std::nullopt, /*followed=*/nullptr);
+}
 
-Graph Dual::restricted(CostSum upper, std::vector<unsigned> *followed) const {
+Graph CostShifting::restricted(CostSum upper, std::vector<unsigned> *followed) const {
   return leftOver(upper, followed);
 }
 
-Graph Dual::leftOver(std::optional<CostSum> upper, std::vector<unsigned> *followed) const {
+Graph CostShifting::leftOver(std::optional<CostSum> upper, std::vector<unsigned> *followed) const {
   Graph result;
   result.constant = graph.constant;
   result.fixed = graph.fixed;

@@ -17,9 +17,9 @@
 
 namespace alpa {
 
-class Dual {
+class CostShifting {
 public:
-  explicit Dual(const Graph &graph);
+  explicit CostShifting(const Graph &graph);
 
   /// Adds prices (one per choice) to the costs of a variable, in place of those
   /// it had before.

@@ -1,4 +1,4 @@
-//===- PricedBound.cpp - bounds by prices on the bytes of moments ---------===//
+//===- PricedBound.cpp - bounds by prices on the bytes of time points ---------===//
 
 #include "compiler/Solver/Search/PricedBound.h"
 
@@ -70,7 +70,7 @@ void PricedBound::pay() {
     paid.assign(variable.numChoices(), 0);
     for (const Use &use : variable.uses) {
       CostSum price = 0;
-      for (MomentRange range : use.life)
+      for (TimeRange range : use.life)
         price += sums[range.end] - sums[range.begin];
       if (price == 0)
         continue;
@@ -118,7 +118,7 @@ void PricedBound::measure() {
   for (unsigned v = 0; v < taken.size(); ++v) {
     for (const Use &use : graph.variables[v].uses)
       if (int64_t bytes = use.bytes[taken[v]])
-        for (MomentRange range : use.life) {
+        for (TimeRange range : use.life) {
           change[range.begin] += bytes;
           change[range.end] -= bytes;
         }

@@ -1,7 +1,7 @@
-//===- PricedBound.h - bounds by prices on the bytes of moments --*- C++ -*-===//
+//===- PricedBound.h - bounds by prices on the bytes of time points --*- C++ -*-===//
 //
 // Lagrange multipliers turn the memory limit into costs: a choice pays for its
-// bytes at every moment of its life, and the priced optimum less the price of
+// bytes at every time point of its life, and the priced optimum less the price of
 // the whole limit bounds the true optimum from below. Prices are fractions with
 // a fixed denominator and payments are rounded down, so the bound holds exactly.
 //
@@ -25,7 +25,7 @@ public:
   /// otherwise it is bounded by shifting costs.
   PricedBound(const Graph &graph, int64_t limitBytes);
 
-  /// Cost per byte at each moment, to begin with.
+  /// Cost per byte at each time point, to begin with.
   void startFrom(llvm::ArrayRef<double> prices);
 
   /// Bounds the priced problem and moves the prices. Choices that no solution
@@ -67,12 +67,12 @@ private:
 
   const Graph &graph;
   int64_t limit;
-  Dual dual;
-  std::optional<Buckets> buckets;
+  CostShifting dual;
+  std::optional<BucketElimination> buckets;
   std::vector<std::vector<int64_t>> payments;
   std::vector<int64_t> prices, bestPrices; // Multiples of 2^-shift.
   unsigned shift = 0;
-  std::vector<double> excess, meanExcess; // Bytes above the limit by moment.
+  std::vector<double> excess, meanExcess; // Bytes above the limit by time point.
   std::vector<unsigned> taken;
   std::vector<float> average;
   CostSum best = 0;

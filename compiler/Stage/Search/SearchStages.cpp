@@ -697,7 +697,7 @@ llvm::Error AlpaSearchStagesPass::run() {
         attempt(*virtualSetup, {again ? again.get() : plain.get()}, /*ignoresMemory=*/true);
     if (!free)
       return free.takeError();
-    return fail(llvm::toString(explainVirtualMisfit((*free)->found, problem, virtualTried)));
+    return fail(llvm::toString(explainVirtualInfeasible((*free)->found, problem, virtualTried)));
   }
   // The least that is needed is what layers that are computed again need.
   if (!(*best)->hasPlan() && again && !options.allDiffer)
@@ -707,8 +707,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   StageCosts &costs = (*best)->costs;
   const FoundPlan &found = (*best)->found;
   if (!(*best)->hasPlan()) {
-    std::string why =
-        llvm::toString(explainMisfit((*best)->search, costs, setup.tried, main, again != nullptr));
+    std::string why = llvm::toString(
+        explainInfeasible((*best)->search, costs, setup.tried, main, again != nullptr));
     if (pipeline != "auto" && StringRef(why).starts_with("no plan exists"))
       why = "no plan exists: with pipeline '" + pipeline +
             "' no stages use all devices of cluster '" + described->name +

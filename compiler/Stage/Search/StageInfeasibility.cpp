@@ -38,44 +38,46 @@ static std::pair<double, unsigned> mostNeeded(const StageDpProblem &problem,
   return most;
 }
 
-static void findLayer(const StageDpProblem &problem, StageMisfit &misfit) {
+static void findLayer(const StageDpProblem &problem, StageInfeasibility &infeasibility) {
   for (unsigned layer = 0; layer < problem.numLayers; ++layer) {
     double least = kInfinity;
     for (unsigned m = 0; m < problem.submeshes.size(); ++m)
       if (!problem.allows || problem.allows(layer, layer + 1, m))
         for (const StageChoice &choice : problem.choices(layer, layer + 1, m))
           least = std::min(least, partOfMemory(problem, choice, m, problem.held(1)));
-    if (least < kInfinity && least > std::max(1.0, misfit.layerFactor)) {
-      misfit.layer = layer;
-      misfit.layerFactor = least;
+    if (least < kInfinity && least > std::max(1.0, infeasibility.layerFactor)) {
+      infeasibility.layer = layer;
+      infeasibility.layerFactor = least;
     }
   }
 }
 
-StageMisfit alpa::findStageMisfit(const StageDpProblem &problem) {
-  StageMisfit misfit;
+StageInfeasibility alpa::findStageInfeasibility(const StageDpProblem &problem) {
+  StageInfeasibility infeasibility;
   if (problem.numLayers == 0 || problem.submeshes.empty() || problem.hostDevices.empty() ||
       problem.memoryBytes.empty())
-    return misfit;
-  findLayer(problem, misfit);
+    return infeasibility;
+  findLayer(problem, infeasibility);
   StageDpProblem free = problem;
   free.memoryBytes.clear();
-  misfit.plan.stages = planWithin(free, 1);
-  if (misfit.plan.stages.empty())
-    return misfit;
+  infeasibility.plan.stages = planWithin(free, 1);
+  if (infeasibility.plan.stages.empty())
+    return infeasibility;
   // A plan that fits into less tells how much less: each try lowers the upper end.
   double low = 1;
-  std::tie(misfit.factor, misfit.stage) = mostNeeded(problem, misfit.plan.stages);
-  while (misfit.factor > low * kPrecise) {
-    double middle = std::sqrt(low * misfit.factor);
+  std::tie(infeasibility.factor, infeasibility.stage) =
+      mostNeeded(problem, infeasibility.plan.stages);
+  while (infeasibility.factor > low * kPrecise) {
+    double middle = std::sqrt(low * infeasibility.factor);
     std::vector<PlannedStage> stages = planWithin(problem, middle);
     if (stages.empty()) {
       low = middle;
       continue;
     }
-    misfit.plan.stages = std::move(stages);
-    std::tie(misfit.factor, misfit.stage) = mostNeeded(problem, misfit.plan.stages);
+    infeasibility.plan.stages = std::move(stages);
+    std::tie(infeasibility.factor, infeasibility.stage) =
+        mostNeeded(problem, infeasibility.plan.stages);
   }
-  misfit.plan.seconds = stagePlanSeconds(problem, misfit.plan.stages);
-  return misfit;
+  infeasibility.plan.seconds = stagePlanSeconds(problem, infeasibility.plan.stages);
+  return infeasibility;
 }

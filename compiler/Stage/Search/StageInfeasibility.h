@@ -8,7 +8,7 @@
 namespace alpa {
 
 /// Why a problem has no plan, as far as memory is the reason.
-struct StageMisfit {
+struct StageInfeasibility {
   /// The plan that fits if every device had `factor` times its memory, which is the
   /// least for which there is one; no stages if memory is not the reason.
   StagePlan plan;
@@ -21,7 +21,7 @@ struct StageMisfit {
 };
 
 /// The factor is found to one part in a thousand.
-StageMisfit findStageMisfit(const StageDpProblem &problem);
+StageInfeasibility findStageInfeasibility(const StageDpProblem &problem);
 
 } // namespace alpa
 

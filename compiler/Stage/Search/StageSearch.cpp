@@ -215,9 +215,9 @@ static std::string formatBytes(double bytes) {
   return llvm::formatv(unit == 0 ? "{0:F0} {1}" : "{0:F2} {1}", bytes, units[unit]).str();
 }
 
-llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
-                                const StageSearchSpace &space, func::FuncOp main,
-                                bool isRematerialized) {
+llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
+                                    const StageSearchSpace &space, func::FuncOp main,
+                                    bool isRematerialized) {
   std::vector<int64_t> available = search.getProblem().memoryBytes;
   search.ignoreMemory();
   llvm::Expected<FoundPlan> found = search.run(space);
@@ -247,16 +247,17 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
   costs.refresh(/*onlySolved=*/true);
   StageDpProblem limited = problem;
   limited.memoryBytes = available;
-  StageMisfit misfit = findStageMisfit(limited);
+  StageInfeasibility infeasibility = findStageInfeasibility(limited);
   std::string closest;
-  if (misfit.layer)
+  if (infeasibility.layer)
     closest = llvm::formatv("; layer {0} alone needs {1:F2} times the memory, on any submesh that "
                             "was tried",
-                            *misfit.layer, misfit.layerFactor);
-  else if (!misfit.plan.stages.empty() && misfit.factor > 1)
-    closest = llvm::formatv("; the plan that is closest, of {0} stages, needs {1:F2} times the "
-                            "memory for stage {2}",
-                            misfit.plan.stages.size(), misfit.factor, misfit.stage);
+                            *infeasibility.layer, infeasibility.layerFactor);
+  else if (!infeasibility.plan.stages.empty() && infeasibility.factor > 1)
+    closest =
+        llvm::formatv("; the plan that is closest, of {0} stages, needs {1:F2} times the "
+                      "memory for stage {2}",
+                      infeasibility.plan.stages.size(), infeasibility.factor, infeasibility.stage);
   const StageChoice &choice = worst->choice;
   std::vector<std::pair<int64_t, std::string>> largest;
   llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(*worst, inFlight);
@@ -289,8 +290,8 @@ llvm::Error alpa::explainMisfit(StageSearch &search, StageCosts &costs,
                           "rematerialization (jax.checkpoint)"));
 }
 
-llvm::Error alpa::explainVirtualMisfit(const FoundPlan &found, const StageDpProblem &problem,
-                                       const StageSearchSpace &space) {
+llvm::Error alpa::explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
+                                           const StageSearchSpace &space) {
   std::string name = space.schedules.front()->name.str();
   if (found.plan.stages.empty())
     return llvm::createStringError("no plan exists: the layers cannot be cut into " +

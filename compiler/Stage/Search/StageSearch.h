@@ -69,11 +69,11 @@ private:
 /// The error that describes the plan that would be fastest if memory were no matter,
 /// and which of its stages exceeds which limit. `isRematerialized` says that layers
 /// are computed again for their gradients.
-llvm::Error explainMisfit(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
-                          mlir::func::FuncOp main, bool isRematerialized);
+llvm::Error explainInfeasible(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
+                              mlir::func::FuncOp main, bool isRematerialized);
 /// The same where stages share meshes; `found` is the best plan without a limit.
-llvm::Error explainVirtualMisfit(const FoundPlan &found, const StageDpProblem &problem,
-                                 const StageSearchSpace &space);
+llvm::Error explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
+                                     const StageSearchSpace &space);
 
 } // namespace alpa
 

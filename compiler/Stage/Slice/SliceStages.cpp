@@ -39,7 +39,7 @@ inline constexpr int64_t kUpdateRank = 3;
 inline bool runsOnce(int64_t rank) { return rank == 1 || rank >= kUpdateRank; }
 
 /// One result of a stage function.
-struct PieceResult {
+struct FunctionResult {
   Value source;
   int64_t id = -1;
   Accumulate accumulate = Accumulate::None;
@@ -49,12 +49,12 @@ struct PieceResult {
 };
 
 /// One function of one stage, update_k with rank 3 + k.
-struct Piece {
+struct FunctionPiece {
   int64_t stage = 0;
   int64_t rank = 0;
   llvm::SetVector<Operation *> ops; // Its own and the cheap ones it repeats.
   llvm::SetVector<Value> inputs;    // Arguments of @main, values of other pieces.
-  llvm::SmallVector<PieceResult> results;
+  llvm::SmallVector<FunctionResult> results;
   llvm::DenseMap<Value, unsigned> resultOf; // First entry in `results`.
 
   bool isUpdate() const { return rank >= kUpdateRank; }
@@ -73,7 +73,7 @@ public:
   LogicalResult compute();
 
   using Key = std::pair<int64_t, int64_t>; // Stage, rank.
-  const std::map<Key, Piece> &getPieces() const { return pieces; }
+  const std::map<Key, FunctionPiece> &getPieces() const { return pieces; }
   /// Position of a top-level op in @main.
   unsigned orderOf(Operation *op) const { return order.lookup(op); }
   int64_t idOf(Value value) const { return ids.lookup(value); }
@@ -106,12 +106,12 @@ private:
   LogicalResult checkAccumulated();
   void number();
 
-  Piece &pieceAt(int64_t stage, int64_t rank);
+  FunctionPiece &pieceAt(int64_t stage, int64_t rank);
   std::optional<Key> homeOf(Value value) const;
   /// Makes the value available in a function of this stage.
-  void need(Piece &piece, Value value);
+  void need(FunctionPiece &piece, Value value);
   /// `value` becomes result `index` of @main as a result of its own function.
-  void outputFrom(Piece &piece, Value value, int64_t index, Accumulate kind);
+  void outputFrom(FunctionPiece &piece, Value value, int64_t index, Accumulate kind);
   /// The same from a function that did not compute it.
   void outputThrough(int64_t stage, int64_t rank, Value value, int64_t index, Accumulate kind);
   std::string resultName(int64_t index) const;
@@ -125,7 +125,7 @@ private:
   int64_t numMicroBatches;
   RepeatedOps repeated;
 
-  std::map<Key, Piece> pieces;
+  std::map<Key, FunctionPiece> pieces;
   llvm::DenseMap<Operation *, unsigned> order;
   llvm::DenseMap<Operation *, Key> homes;
   llvm::DenseMap<Value, int64_t> knownFrom; // Rank, of sums and what is repeated of them.
@@ -152,7 +152,7 @@ static StringRef stringify(Accumulate kind) {
   return "";
 }
 
-std::string Piece::name() const {
+std::string FunctionPiece::name() const {
   if (isUpdate())
     return "update_" + std::to_string(rank - kUpdateRank);
   return stringifyPhase(Phase(rank)).str();
@@ -274,7 +274,7 @@ LogicalResult SlicePlan::collect() {
     auto home = homes.find(&op);
     if (home == homes.end())
       continue;
-    Piece &piece = pieceAt(home->second.first, home->second.second);
+    FunctionPiece &piece = pieceAt(home->second.first, home->second.second);
     piece.ops.insert(&op);
     LogicalResult result = success();
     llvm::for_each(getUsedValues(&op), [&](Value input) {
@@ -292,8 +292,8 @@ LogicalResult SlicePlan::collect() {
   return success();
 }
 
-Piece &SlicePlan::pieceAt(int64_t stage, int64_t rank) {
-  Piece &piece = pieces[{stage, rank}];
+FunctionPiece &SlicePlan::pieceAt(int64_t stage, int64_t rank) {
+  FunctionPiece &piece = pieces[{stage, rank}];
   piece.stage = stage;
   piece.rank = rank;
   return piece;
@@ -307,7 +307,7 @@ std::optional<SlicePlan::Key> SlicePlan::homeOf(Value value) const {
   return it->second;
 }
 
-void SlicePlan::need(Piece &piece, Value value) {
+void SlicePlan::need(FunctionPiece &piece, Value value) {
   Operation *op = value.getDefiningOp();
   if (op && repeated.contains(op)) {
     if (piece.ops.insert(op))
@@ -321,10 +321,10 @@ void SlicePlan::need(Piece &piece, Value value) {
   piece.inputs.insert(value);
   if (!home)
     return;
-  Piece &producer = pieces.find(*home)->second;
+  FunctionPiece &producer = pieces.find(*home)->second;
   auto [it, isNew] = producer.resultOf.try_emplace(value, producer.results.size());
   if (isNew) {
-    PieceResult &result = producer.results.emplace_back();
+    FunctionResult &result = producer.results.emplace_back();
     result.source = value;
     result.spec = specOn(value, producer.stage);
   }
@@ -333,15 +333,15 @@ void SlicePlan::need(Piece &piece, Value value) {
 }
 
 void SlicePlan::number() {
-  SmallVector<PieceResult *> results;
+  SmallVector<FunctionResult *> results;
   for (auto &[key, piece] : pieces)
     for (auto [index, result] : llvm::enumerate(piece.results)) {
       auto it = piece.resultOf.find(result.source);
       if (it != piece.resultOf.end() && it->second == index)
         results.push_back(&result);
     }
-  llvm::sort(results, [&](PieceResult *a, PieceResult *b) {
-    auto position = [&](PieceResult *result) {
+  llvm::sort(results, [&](FunctionResult *a, FunctionResult *b) {
+    auto position = [&](FunctionResult *result) {
       return std::make_pair(orderOf(result->source.getDefiningOp()),
                             cast<OpResult>(result->source).getResultNumber());
     };
@@ -350,12 +350,12 @@ void SlicePlan::number() {
   int64_t next = main.getNumArguments();
   for (BlockArgument arg : main.getArguments())
     ids[arg] = arg.getArgNumber();
-  for (PieceResult *result : results)
+  for (FunctionResult *result : results)
     ids[result->source] = result->id = next++;
   for (auto sum : main.getOps<SumOfStagesOp>())
     ids[sum.getSum()] = next++;
   for (auto &[key, piece] : pieces) {
-    for (PieceResult &result : piece.results) {
+    for (FunctionResult &result : piece.results) {
       if (result.id < 0)
         result.id = next++;
       if (result.mainResult >= 0)
@@ -432,7 +432,7 @@ std::string SlicePlan::resultReachedBy(Value value) const {
   return "the update";
 }
 
-void SlicePlan::outputFrom(Piece &piece, Value value, int64_t index, Accumulate kind) {
+void SlicePlan::outputFrom(FunctionPiece &piece, Value value, int64_t index, Accumulate kind) {
   BlockArgument carried = carriedArgs[index];
   ShardingSpec spec = specOn(value, piece.stage);
   if (carried && ownerOf(carried) == piece.stage)
@@ -441,7 +441,7 @@ void SlicePlan::outputFrom(Piece &piece, Value value, int64_t index, Accumulate 
   bool isShared = kind != Accumulate::Sum && kind != Accumulate::Concat;
   auto it = piece.resultOf.find(value);
   if (isShared && it != piece.resultOf.end()) {
-    PieceResult &result = piece.results[it->second];
+    FunctionResult &result = piece.results[it->second];
     bool sameKind = result.accumulate == kind || result.accumulate == Accumulate::None;
     if (result.mainResult < 0 && (sameKind || numMicroBatches == 1) && result.spec == spec) {
       result.accumulate = kind;
@@ -451,7 +451,7 @@ void SlicePlan::outputFrom(Piece &piece, Value value, int64_t index, Accumulate 
   } else if (isShared) {
     piece.resultOf[value] = piece.results.size();
   }
-  PieceResult &result = piece.results.emplace_back();
+  FunctionResult &result = piece.results.emplace_back();
   result.source = value;
   result.accumulate = kind;
   result.mainResult = index;
@@ -460,10 +460,10 @@ void SlicePlan::outputFrom(Piece &piece, Value value, int64_t index, Accumulate 
 
 void SlicePlan::outputThrough(int64_t stage, int64_t rank, Value value, int64_t index,
                               Accumulate kind) {
-  Piece &piece = pieceAt(stage, rank);
+  FunctionPiece &piece = pieceAt(stage, rank);
   need(piece, value);
   BlockArgument carried = carriedArgs[index];
-  PieceResult &result = piece.results.emplace_back();
+  FunctionResult &result = piece.results.emplace_back();
   result.source = value;
   result.accumulate = kind;
   result.mainResult = index;
@@ -523,7 +523,7 @@ LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
 }
 
 LogicalResult SlicePlan::planMicroBatchOutput(int64_t index, OpResult value) {
-  Piece &piece = pieces.find(*homeOf(value))->second;
+  FunctionPiece &piece = pieces.find(*homeOf(value))->second;
   BlockArgument carried = carriedArgs[index];
   StringRef reduction = reductionOf(index);
   if (reduction == "sum" || reduction == "concat") {
@@ -543,7 +543,7 @@ LogicalResult SlicePlan::checkAccumulated() {
   if (numMicroBatches == 1)
     return success();
   for (auto &[key, piece] : pieces) {
-    for (PieceResult &result : piece.results) {
+    for (FunctionResult &result : piece.results) {
       Type element = cast<RankedTensorType>(result.source.getType()).getElementType();
       if (result.accumulate != Accumulate::Sum || !element.isInteger(1))
         continue;
@@ -584,9 +584,9 @@ LogicalResult SlicePlan::assignSum(SumOfStagesOp sum) {
 /// Each stage's part is a result of its own, however else the value is used.
 void SlicePlan::planParts(SumOfStagesOp sum) {
   for (auto [value, stage] : llvm::zip_equal(sum.getParts(), sum.getStages())) {
-    Piece &piece = pieceAt(stage, rankOfPart(value, stage));
+    FunctionPiece &piece = pieceAt(stage, rankOfPart(value, stage));
     need(piece, value);
-    PieceResult &result = piece.results.emplace_back();
+    FunctionResult &result = piece.results.emplace_back();
     result.source = value;
     result.partOf = sum.getSum();
     result.spec = specOn(sum.getSum(), stage);
@@ -602,15 +602,15 @@ namespace {
 /// Moves the ops of one piece into a function of its stage's module.
 class PieceBuilder {
 public:
-  PieceBuilder(func::FuncOp main, const SlicePlan &plan, const Piece &piece, MeshAttr mesh)
+  PieceBuilder(func::FuncOp main, const SlicePlan &plan, const FunctionPiece &piece, MeshAttr mesh)
       : main(main), plan(plan), piece(piece), mesh(mesh), builder(main.getContext()) {}
 
   LogicalResult build(Block *body);
 
 private:
-  DictionaryAttr resultAttributes(const PieceResult &result);
+  DictionaryAttr resultAttributes(const FunctionResult &result);
   void cloneOp(Operation *op);
-  void markDonated(ArrayRef<const PieceResult *> results);
+  void markDonated(ArrayRef<const FunctionResult *> results);
   LogicalResult check(Value value, const ShardingSpec &spec);
   ShardingAttr shardingAttr(const ShardingSpec &spec) {
     return ShardingAttr::get(builder.getContext(), spec);
@@ -618,7 +618,7 @@ private:
 
   func::FuncOp main;
   const SlicePlan &plan;
-  const Piece &piece;
+  const FunctionPiece &piece;
   MeshAttr mesh;
   OpBuilder builder;
   func::FuncOp function;
@@ -640,13 +640,13 @@ LogicalResult PieceBuilder::check(Value value, const ShardingSpec &spec) {
 LogicalResult PieceBuilder::build(Block *body) {
   inputs.assign(piece.inputs.begin(), piece.inputs.end());
   llvm::sort(inputs, [&](Value a, Value b) { return plan.idOf(a) < plan.idOf(b); });
-  SmallVector<const PieceResult *> results;
-  for (const PieceResult &result : piece.results)
+  SmallVector<const FunctionResult *> results;
+  for (const FunctionResult &result : piece.results)
     results.push_back(&result);
   llvm::sort(results, [](auto *a, auto *b) { return a->id < b->id; });
 
   SmallVector<Type> resultTypes;
-  for (const PieceResult *result : results)
+  for (const FunctionResult *result : results)
     resultTypes.push_back(result->source.getType());
   builder.setInsertionPointToEnd(body);
   function =
@@ -672,7 +672,7 @@ LogicalResult PieceBuilder::build(Block *body) {
 
   SmallVector<Value> returned;
   SmallVector<DictionaryAttr> resultAttrs;
-  for (const PieceResult *result : results) {
+  for (const FunctionResult *result : results) {
     if (failed(check(result->source, result->spec)))
       return failure();
     resultAttrs.push_back(resultAttributes(*result));
@@ -689,7 +689,7 @@ LogicalResult PieceBuilder::build(Block *body) {
   return success();
 }
 
-DictionaryAttr PieceBuilder::resultAttributes(const PieceResult &result) {
+DictionaryAttr PieceBuilder::resultAttributes(const FunctionResult &result) {
   NamedAttrList attributes;
   attributes.set(attr::value, builder.getI64IntegerAttr(result.id));
   attributes.set(attr::sharding, shardingAttr(result.spec));
@@ -720,7 +720,7 @@ void PieceBuilder::cloneOp(Operation *op) {
 
 /// A state argument may be overwritten by its next value in the last function
 /// of its owner that reads it, unless the step returns the argument itself.
-void PieceBuilder::markDonated(ArrayRef<const PieceResult *> results) {
+void PieceBuilder::markDonated(ArrayRef<const FunctionResult *> results) {
   DenseMap<int64_t, int64_t> positions; // Result of @main to result of the function.
   for (auto [position, result] : llvm::enumerate(results))
     if (result->mainResult >= 0)
@@ -734,7 +734,7 @@ void PieceBuilder::markDonated(ArrayRef<const PieceResult *> results) {
     auto it = next ? positions.find(*next) : positions.end();
     if (it == positions.end())
       continue;
-    const PieceResult &result = *results[it->second];
+    const FunctionResult &result = *results[it->second];
     if (result.source != input && result.source.getType() == input.getType() &&
         result.spec == plan.specOn(input, piece.stage))
       argAttrs[index].set("tf.aliasing_output", builder.getI32IntegerAttr(it->second));

@@ -1,7 +1,7 @@
-//===- MemoryUse.h - usage over time, and choices that respect it -*- C++ -*-===//
+//===- Usage.h - usage over time, and choices that respect it ---*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_SOLVER_LIMITED_MEMORYUSE_H
-#define ALPA_COMPILER_SOLVER_LIMITED_MEMORYUSE_H
+#ifndef ALPA_COMPILER_SOLVER_LIMITED_USAGE_H
+#define ALPA_COMPILER_SOLVER_LIMITED_USAGE_H
 
 #include "compiler/Solver/Model/Graph.h"
 
@@ -12,8 +12,8 @@
 
 namespace alpa {
 
-/// Bytes in use at each moment. A variable that is not placed counts with the
-/// least that any of its choices uses, moment by moment. The uses of a variable
+/// Bytes in use at each time point. A variable that is not placed counts with the
+/// least that any of its choices uses, time point by time point. The uses of a variable
 /// are kept as segments of its life that do not overlap, with what each choice
 /// uses beyond that least.
 class Usage {
@@ -46,7 +46,7 @@ public:
   }
   llvm::ArrayRef<int64_t> at() const { return bytesAt; }
   int64_t limit() const { return limitBytes; }
-  /// The moment with most use, or none if there are no moments.
+  /// The time point with most use, or none if there are no time points.
   std::optional<unsigned> fullest() const;
 
 private:
@@ -92,4 +92,4 @@ private:
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_SOLVER_LIMITED_MEMORYUSE_H
+#endif // ALPA_COMPILER_SOLVER_LIMITED_USAGE_H

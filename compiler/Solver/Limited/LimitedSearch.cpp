@@ -1,7 +1,7 @@
-//===- LimitSearch.cpp - answers and bounds under a memory limit ----------===//
+//===- LimitedSearch.cpp - answers and bounds under a memory limit --------===//
 
-#include "compiler/Solver/Limited/LimitSearch.h"
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/LimitedSearch.h"
+#include "compiler/Solver/Limited/Usage.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -21,8 +21,8 @@ static constexpr double kPrimalShare = 0.1;
 /// A search that has no answer yet may take this much longer.
 static constexpr double kGraceSeconds = 2.0;
 
-LimitSearch::LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-                         const Clock &clock, CostSum lower, std::vector<unsigned> start)
+LimitedSearch::LimitedSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
+                             const Clock &clock, CostSum lower, std::vector<unsigned> start)
     : graph(graph), limit(limitBytes), options(options), clock(clock),
       upper(CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size())), lowest(lower) {
   bestInCore = best = std::move(start);
@@ -33,18 +33,18 @@ LimitSearch::LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOpti
   setCore(lighten(graph), {});
 }
 
-LimitSearch::~LimitSearch() = default;
+LimitedSearch::~LimitedSearch() = default;
 
 /// The core without choices that priced answers have not taken lately, searched
 /// for better answers by itself: small enough to be solved to the end.
-struct LimitSearch::Part {
+struct LimitedSearch::Part {
   SolveOptions options;
   Graph graph;
-  std::unique_ptr<LimitSearch> search;
+  std::unique_ptr<LimitedSearch> search;
   double work = 0;
 };
 
-void LimitSearch::startPart() {
+void LimitedSearch::startPart() {
   constexpr float kLately = 1e-3f;
   part = std::make_unique<Part>();
   part->options = options;
@@ -60,18 +60,18 @@ void LimitSearch::startPart() {
     at += costs.size();
   }
   std::vector<unsigned> followed = bestInCore;
-  collapseWithin(part->graph, limit, &followed);
+  presolveWithin(part->graph, limit, &followed);
   // The best choices are in it, so it is not impossible.
   if (part->graph.variables.empty())
     offer(readOut(part->graph, {}, core->variables.size()));
   else
-    part->search = std::make_unique<LimitSearch>(part->graph, limit, part->options, clock, lowest,
-                                                 std::move(followed));
+    part->search = std::make_unique<LimitedSearch>(part->graph, limit, part->options, clock, lowest,
+                                                   std::move(followed));
   if (part->search)
     part->search->isPart = true;
 }
 
-void LimitSearch::partRound(double work) {
+void LimitedSearch::partRound(double work) {
   constexpr double kMost = 40 * kMostWork;
   if (!part)
     startPart();
@@ -88,7 +88,7 @@ void LimitSearch::partRound(double work) {
   }
 }
 
-void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
+void LimitedSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
   part.reset();
   bound.reset();
   core = std::make_unique<Graph>(std::move(next));
@@ -99,27 +99,27 @@ void LimitSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
   for (const Variable &variable : core->variables)
     numChoices += variable.numChoices();
   removedAt = 0;
-  primal = std::make_unique<PrimalSearch>(*core, limit, options.seed);
+  primal = std::make_unique<LargeNeighbourhoodSearch>(*core, limit, options.seed);
   if (!bestInCore.empty())
     primal->offer(bestInCore);
 }
 
-bool LimitSearch::outOfTime() const { return outOfTime(!best.empty()); }
+bool LimitedSearch::outOfTime() const { return outOfTime(!best.empty()); }
 
-bool LimitSearch::outOfTime(bool answered) const {
+bool LimitedSearch::outOfTime(bool answered) const {
   // What has been begun takes a moment to end.
   constexpr double kShare = 0.98;
   return clock.isLate(kShare) && (answered || clock.isLate(1.0, kGraceSeconds));
 }
 
-bool LimitSearch::isEnough() const {
+bool LimitedSearch::isEnough() const {
   return proven ||
          (!best.empty() &&
           (lowest >= upper || double(upper - lowest) <= options.acceptableGap * double(upper)));
 }
 
 /// Keeps choices of the core's variables that are the best yet.
-void LimitSearch::offer(std::vector<unsigned> values) {
+void LimitedSearch::offer(std::vector<unsigned> values) {
   std::vector<unsigned> choices = readOut(*core, values, graph.variables.size());
   Usage usage(graph, limit);
   CostSum cost = LocalSearch(graph, usage).objective(choices);
@@ -131,7 +131,7 @@ void LimitSearch::offer(std::vector<unsigned> values) {
 }
 
 /// Makes what prices suggest fit.
-void LimitSearch::offerRepaired(std::vector<unsigned> values) {
+void LimitedSearch::offerRepaired(std::vector<unsigned> values) {
   Usage usage(*core, limit);
   LocalSearch local(*core, usage);
   constexpr double kMostWork = 5e7; // A few seconds.
@@ -143,7 +143,7 @@ void LimitSearch::offerRepaired(std::vector<unsigned> values) {
   offer(std::move(values));
 }
 
-void LimitSearch::boundRound(double most) {
+void LimitedSearch::boundRound(double most) {
   // At least a few steps, so that there is something to go on.
   constexpr unsigned kFewest = 10;
   constexpr size_t kFew = 4000; // Choices; with more, the search is better at it.
@@ -166,7 +166,7 @@ void LimitSearch::boundRound(double most) {
 
 /// Drops what no answer as good as the best can make use of, once that promises
 /// to be much.
-void LimitSearch::shrink() {
+void LimitedSearch::shrink() {
   constexpr double kWorthwhile = 0.1;
   double gap = double(upper - lowest);
   bool more = double(bound->numRemoved() - removedAt) > kWorthwhile * double(numChoices);
@@ -183,7 +183,7 @@ void LimitSearch::shrink() {
     return;
   }
   std::vector<double> prices = bound->pricePerByte();
-  std::vector<int> standIn = collapseWithin(*left, limit, &followed);
+  std::vector<int> standIn = presolveWithin(*left, limit, &followed);
   if (left->impossibleNode) {
     proven = true;
     return;
@@ -205,9 +205,9 @@ void LimitSearch::shrink() {
   setCore(std::move(*left), moved);
 }
 
-void LimitSearch::branchRound(double work) {
+void LimitedSearch::branchRound(double work) {
   if (!branching)
-    branching = std::make_unique<Branching>(*core, limit, bound->pricePerByte(), lowest);
+    branching = std::make_unique<BranchAndBound>(*core, limit, bound->pricePerByte(), lowest);
   branching->run(
       work, upper,
       [&](const std::vector<unsigned> &values, CostSum) {
@@ -219,7 +219,7 @@ void LimitSearch::branchRound(double work) {
   proven = branching->isDone();
 }
 
-void LimitSearch::round(double work) {
+void LimitedSearch::round(double work) {
   std::atomic<bool> over = false;
   // The other thread must not look at what this one changes.
   bool answered = !best.empty();
@@ -258,7 +258,7 @@ void LimitSearch::round(double work) {
 }
 
 /// Tells either side the other's news.
-void LimitSearch::exchange() {
+void LimitedSearch::exchange() {
   if (!isEnough())
     shrink();
   if (isEnough())
@@ -271,7 +271,7 @@ void LimitSearch::exchange() {
   }
 }
 
-void LimitSearch::run() {
+void LimitedSearch::run() {
   double work = kFirstWork;
   while (!isEnough() && !outOfTime()) {
     round(work);

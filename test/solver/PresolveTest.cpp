@@ -1,7 +1,7 @@
-//===- CollapseTest.cpp - prints what a collapse leaves of a problem ------===//
+//===- PresolveTest.cpp - prints what a collapse leaves of a problem ------===//
 
-#include "compiler/Solver/Model/TimePoints.h"
 #include "compiler/Solver/Presolve/Presolve.h"
+#include "compiler/Solver/Model/TimePoints.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/CommandLine.h"
@@ -23,7 +23,7 @@ static void printUse(const Use &use) {
   llvm::outs() << "  uses [";
   llvm::interleaveComma(use.bytes, llvm::outs());
   llvm::outs() << "] in";
-  for (MomentRange range : use.life)
+  for (TimeRange range : use.life)
     llvm::outs() << " [" << range.begin << ", " << range.end << ")";
   llvm::outs() << "\n";
 }
@@ -67,20 +67,20 @@ int main(int argc, char **argv) {
   cl::ParseCommandLineOptions(argc, argv, "Prints what a collapse leaves of a problem.\n");
   llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> file = llvm::MemoryBuffer::getFile(input);
   if (!file) {
-    llvm::errs() << "collapse-test: cannot read " << input << "\n";
+    llvm::errs() << "presolve-test: cannot read " << input << "\n";
     return 1;
   }
   llvm::Expected<Problem> problem = parseProblem((*file)->getBuffer());
   if (!problem) {
-    llvm::errs() << "collapse-test: " << llvm::toString(problem.takeError()) << "\n";
+    llvm::errs() << "presolve-test: " << llvm::toString(problem.takeError()) << "\n";
     return 1;
   }
-  Moments moments = compressMoments(*problem);
-  Graph graph = translate(*problem, &moments);
+  TimePoints timePoints = collectTimePoints(*problem);
+  Graph graph = translate(*problem, &timePoints);
   if (problem->usageLimitBytes)
-    collapseWithin(graph, *problem->usageLimitBytes);
+    presolveWithin(graph, *problem->usageLimitBytes);
   else
-    collapseGraph(graph);
+    presolveGraph(graph);
   if (graph.impossibleNode)
     llvm::outs() << "impossible\n";
   else

@@ -1,4 +1,4 @@
-//===- FreeSearch.h - solving without a memory limit -------------*- C++ -*-===//
+//===- UnlimitedSearch.h - solving without a memory limit -------*- C++ -*-===//
 //
 // Reductions; exact elimination if its tables are small; else a bound by
 // shifting costs, which with a good answer at hand rules out most choices;
@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef ALPA_COMPILER_SOLVER_SEARCH_FREESEARCH_H
-#define ALPA_COMPILER_SOLVER_SEARCH_FREESEARCH_H
+#ifndef ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H
+#define ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H
 
 #include "compiler/Solver/Model/Clock.h"
 #include "compiler/Solver/Search/BucketElimination.h"
@@ -17,9 +17,9 @@
 
 namespace alpa {
 
-class FreeSearch {
+class UnlimitedSearch {
 public:
-  FreeSearch(const Problem &problem, const SolveOptions &options, const Clock &clock);
+  UnlimitedSearch(const Problem &problem, const SolveOptions &options, const Clock &clock);
 
   /// Whether `run` is a matter of moments.
   bool isQuick() const { return quick; }
@@ -47,7 +47,7 @@ private:
   const SolveOptions &options;
   const Clock &clock;
   Graph graph;
-  std::unique_ptr<Buckets> buckets; // Of the graph.
+  std::unique_ptr<BucketElimination> buckets; // Of the graph.
   bool quick = false;
 };
 
@@ -57,4 +57,4 @@ std::optional<CostSum> allowedCost(const Problem &problem, llvm::ArrayRef<unsign
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_SOLVER_SEARCH_FREESEARCH_H
+#endif // ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H

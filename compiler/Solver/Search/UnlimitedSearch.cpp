@@ -1,8 +1,8 @@
-//===- FreeSearch.cpp - solving without a memory limit --------------------===//
+//===- UnlimitedSearch.cpp - solving without a memory limit ---------------===//
 
-#include "compiler/Solver/Search/FreeSearch.h"
+#include "compiler/Solver/Search/UnlimitedSearch.h"
 
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/Usage.h"
 #include "compiler/Solver/Search/BucketElimination.h"
 #include "compiler/Solver/Search/CostShifting.h"
 
@@ -41,10 +41,10 @@ struct Level {
 } // namespace
 
 /// Depth first in the buckets' order of assignment, least regret first. `bound`
-/// is what `Buckets::eliminate` found, with all constants, so that it bounds what
+/// is what `BucketElimination::eliminate` found, with all constants, so that it bounds what
 /// `objective` says about complete assignments. Finds only solutions cheaper than
 /// `upper`.
-static SearchResult branchAndBound(const Buckets &buckets, CostSum bound, CostSum upper,
+static SearchResult branchAndBound(const BucketElimination &buckets, CostSum bound, CostSum upper,
                                    llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
                                    llvm::function_ref<bool()> outOfTime) {
   SearchResult result;
@@ -130,9 +130,10 @@ std::optional<CostSum> alpa::allowedCost(const Problem &problem, llvm::ArrayRef<
   return allowed ? std::optional<CostSum>(sum) : std::nullopt;
 }
 
-FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, const Clock &clock)
+UnlimitedSearch::UnlimitedSearch(const Problem &problem, const SolveOptions &options,
+                                 const Clock &clock)
     : problem(problem), options(options), clock(clock),
-      graph(buildGraph(problem, /*moments=*/nullptr)) {
+      graph(buildGraph(problem, /*timePoints=*/nullptr)) {
   impossibleNode = graph.impossibleNode;
   clipped = graph.clipped;
   if (impossibleNode)
@@ -142,17 +143,17 @@ FreeSearch::FreeSearch(const Problem &problem, const SolveOptions &options, cons
   constexpr double kPasses = 64;
   double passes = kPasses * double(countEntries(graph));
   double atOnce = std::max(options.quickWork, std::min(passes, 1e3 * options.quickWork));
-  buckets = std::make_unique<Buckets>(graph);
+  buckets = std::make_unique<BucketElimination>(graph);
   quick = buckets->exactWork() <= atOnce;
   eliminated = problem.nodes.size() - graph.variables.size() + buckets->numSimple();
   upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
 }
 
-std::vector<unsigned> FreeSearch::expand(llvm::ArrayRef<unsigned> values) const {
+std::vector<unsigned> UnlimitedSearch::expand(llvm::ArrayRef<unsigned> values) const {
   return readOut(graph, values, problem.nodes.size());
 }
 
-void FreeSearch::offer(std::vector<unsigned> other) {
+void UnlimitedSearch::offer(std::vector<unsigned> other) {
   std::optional<CostSum> cost = allowedCost(problem, other);
   if (cost && (*cost < upper || choices.empty())) {
     upper = *cost;
@@ -161,7 +162,7 @@ void FreeSearch::offer(std::vector<unsigned> other) {
 }
 
 /// Rules out choices by a bound; false if the answer is good enough.
-bool FreeSearch::tighten() {
+bool UnlimitedSearch::tighten() {
   unsigned sweeps = 0;
   while (true) {
     switch (sweepOver(sweeps)) {
@@ -177,13 +178,13 @@ bool FreeSearch::tighten() {
 
 /// Bounds the graph until that leads no further, or until so much is ruled out
 /// that a graph of what is left is worth its making.
-FreeSearch::Progress FreeSearch::sweepOver(unsigned &sweeps) {
+UnlimitedSearch::Progress UnlimitedSearch::sweepOver(unsigned &sweeps) {
   constexpr unsigned kMaxSweeps = 500;
   constexpr unsigned kCheckEvery = 8;
   constexpr double kShare = 0.7; // Of the time.
   Usage none(graph, 0);
   LocalSearch local(graph, none);
-  Dual dual(graph);
+  CostShifting dual(graph);
   CostSum lastBound = dual.bound();
   size_t lastRemoved = 0, triedAt = 0, entries = countEntries(graph);
   auto late = [&] { return clock.isLate(kShare); };
@@ -224,7 +225,7 @@ FreeSearch::Progress FreeSearch::sweepOver(unsigned &sweeps) {
     // What is left may already be easy.
     triedAt = lastRemoved;
     Graph left = reduced();
-    if (left.impossibleNode || Buckets(left).exactWork() <= options.quickWork)
+    if (left.impossibleNode || BucketElimination(left).exactWork() <= options.quickWork)
       return take(std::move(left), Progress::Stuck);
     if (2 * countEntries(left) <= entries) {
       ++sweeps;
@@ -234,14 +235,14 @@ FreeSearch::Progress FreeSearch::sweepOver(unsigned &sweeps) {
   return take(reduced(), Progress::Stuck);
 }
 
-void FreeSearch::run() {
+void UnlimitedSearch::run() {
   if (impossibleNode) {
     proven = true;
     return;
   }
   if (quick || tighten()) {
     if (!quick)
-      buckets = std::make_unique<Buckets>(graph);
+      buckets = std::make_unique<BucketElimination>(graph);
     constexpr double kShare = 0.7;
     buckets->plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
                   kMaxEntries);

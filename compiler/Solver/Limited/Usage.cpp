@@ -1,6 +1,6 @@
-//===- MemoryUse.cpp - usage over time, and choices that respect it -------===//
+//===- Usage.cpp - usage over time, and choices that respect it -----------===//
 
-#include "compiler/Solver/Limited/MemoryUse.h"
+#include "compiler/Solver/Limited/Usage.h"
 #include "compiler/Solver/Model/Graph.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -21,7 +21,7 @@ Usage::Usage(const Graph &graph, int64_t limit) : leastAt(graph.baseBytes), limi
 
 void Usage::addSegments(const Variable &variable) {
   size_t first = allSegments.size();
-  Profile profile(variable);
+  UsageSteps profile(variable);
   for (const auto &[range, sum] : profile.steps()) {
     auto [begin, end] = range;
     int64_t least = *llvm::min_element(sum);
@@ -146,7 +146,7 @@ void LocalSearch::move(unsigned variable, unsigned choice, std::vector<unsigned>
   choices[variable] = choice;
 }
 
-/// Whether a move uses no more at any moment.
+/// Whether a move uses no more at any time point.
 bool LocalSearch::usesLess(unsigned variable, unsigned from, unsigned to) const {
   return llvm::all_of(usage.segments(variable), [&](const Usage::Segment &segment) {
     return usage.bytes(segment, to) <= usage.bytes(segment, from);
@@ -157,16 +157,16 @@ bool LocalSearch::repair(std::vector<unsigned> &choices, double maxWork) {
   usage.load(choices);
   // Every move uses less, so this ends.
   for (;;) {
-    std::optional<unsigned> moment = usage.fullest();
-    if (!moment || usage.at()[*moment] <= usage.limit())
+    std::optional<unsigned> timePoint = usage.fullest();
+    if (!timePoint || usage.at()[*timePoint] <= usage.limit())
       break;
-    int64_t over = usage.at()[*moment] - usage.limit();
+    int64_t over = usage.at()[*timePoint] - usage.limit();
     double best = 0;
     std::optional<std::pair<unsigned, unsigned>> taken;
     maxWork -= double(choices.size());
     for (unsigned v = 0; v < choices.size(); ++v) {
       const auto *here = llvm::find_if(usage.segments(v), [&](const Usage::Segment &segment) {
-        return segment.begin <= *moment && *moment < segment.end;
+        return segment.begin <= *timePoint && *timePoint < segment.end;
       });
       if (here == usage.segments(v).end())
         continue;

@@ -1,4 +1,4 @@
-//===- PrimalSearchTest.cpp - the search under a limit, by itself ---------===//
+//===- LargeNeighbourhoodSearchTest.cpp - the search under a limit, by itself -===//
 //
 // Without bounds and branching, which would find what the search misses. Small
 // random problems are enumerated; others are built so that no single choice can
@@ -19,7 +19,7 @@ namespace cl = llvm::cl;
 static cl::opt<unsigned> count("problems", cl::desc("How many random problems"), cl::init(600));
 
 static int fail(const llvm::Twine &message) {
-  llvm::errs() << "primal-search-test: " << message << "\n";
+  llvm::errs() << "large-neighbourhood-search-test: " << message << "\n";
   return 1;
 }
 
@@ -71,8 +71,8 @@ static std::optional<CostSum> enumerate(const Problem &problem) {
 }
 
 static Graph graphOf(const Problem &problem) {
-  Moments moments = compressMoments(problem);
-  return translate(problem, &moments);
+  TimePoints timePoints = collectTimePoints(problem);
+  return translate(problem, &timePoints);
 }
 
 static int testRandom() {
@@ -82,9 +82,9 @@ static int testRandom() {
     Problem problem = randomProblem(random);
     std::optional<CostSum> best = enumerate(problem);
     Graph graph = graphOf(problem);
-    PrimalSearch search(graph, *problem.usageLimitBytes, p),
+    LargeNeighbourhoodSearch search(graph, *problem.usageLimitBytes, p),
         twin = {graph, *problem.usageLimitBytes, p};
-    for (PrimalSearch *each : {&search, &twin})
+    for (LargeNeighbourhoodSearch *each : {&search, &twin})
       each->run(1e6, [] { return false; });
     if (search.best() != twin.best() || search.work() != twin.work())
       return fail("problem " + llvm::Twine(p) + ": two runs with one seed differ");
@@ -128,7 +128,7 @@ static int testChain() {
   for (unsigned links : {2u, 6u, 20u}) {
     Problem problem = chain(links);
     Graph graph = graphOf(problem);
-    PrimalSearch search(graph, *problem.usageLimitBytes, 0);
+    LargeNeighbourhoodSearch search(graph, *problem.usageLimitBytes, 0);
     std::vector<unsigned> start(links, 0);
     search.offer(start);
     double before = search.bestCost();
@@ -153,7 +153,7 @@ static int testProposal() {
     node.usagesBytes = {1, 3};
   }
   Graph graph = graphOf(problem);
-  PrimalSearch search(graph, *problem.usageLimitBytes, 0);
+  LargeNeighbourhoodSearch search(graph, *problem.usageLimitBytes, 0);
   search.offer(std::vector<unsigned>(12, 0));
   search.propose(std::vector<unsigned>(12, 1));
   search.run(1e6, [] { return false; });

@@ -1,4 +1,4 @@
-//===- LimitSearch.h - answers and bounds under a memory limit ---*- C++ -*-===//
+//===- LimitedSearch.h - answers and bounds under a memory limit -*- C++ -*-===//
 //
 // Prices on memory bound the cost from below and suggest answers; what no better
 // answer can make use of is dropped and the rest collapsed again, until prices
@@ -9,8 +9,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef ALPA_COMPILER_SOLVER_LIMITED_LIMITSEARCH_H
-#define ALPA_COMPILER_SOLVER_LIMITED_LIMITSEARCH_H
+#ifndef ALPA_COMPILER_SOLVER_LIMITED_LIMITEDSEARCH_H
+#define ALPA_COMPILER_SOLVER_LIMITED_LIMITEDSEARCH_H
 
 #include "compiler/Solver/Limited/LargeNeighbourhoodSearch.h"
 #include "compiler/Solver/Model/Clock.h"
@@ -20,13 +20,13 @@
 
 namespace alpa {
 
-class LimitSearch {
+class LimitedSearch {
 public:
   /// `graph` is collapsed and has variables; `lower` is a bound known before, and
   /// `start` are choices within the limit, or empty.
-  LimitSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-              const Clock &clock, CostSum lower, std::vector<unsigned> start = {});
-  ~LimitSearch();
+  LimitedSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
+                const Clock &clock, CostSum lower, std::vector<unsigned> start = {});
+  ~LimitedSearch();
 
   void run();
 
@@ -67,8 +67,8 @@ private:
   std::unique_ptr<Graph> core;
   std::vector<unsigned> bestInCore; // Empty if `best` is.
   std::unique_ptr<PricedBound> bound;
-  std::unique_ptr<Branching> branching;
-  std::unique_ptr<PrimalSearch> primal;
+  std::unique_ptr<BranchAndBound> branching;
+  std::unique_ptr<LargeNeighbourhoodSearch> primal;
   size_t numChoices = 0;
   std::unique_ptr<Part> part;
   double shrunkGap = 0; // When something was last dropped.
@@ -78,4 +78,4 @@ private:
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_SOLVER_LIMITED_LIMITSEARCH_H
+#endif // ALPA_COMPILER_SOLVER_LIMITED_LIMITEDSEARCH_H
