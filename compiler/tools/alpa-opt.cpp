@@ -3,6 +3,9 @@
 #include "compiler/BuildInfo.h"
 #include "compiler/Nesting.h"
 #include "compiler/Registration.h"
+#ifdef ALPA_TEST_PASSES
+#include "test/passes/Passes.h"
+#endif
 
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -20,6 +23,9 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   alpa::registerDialects(registry);
   alpa::registerPasses();
+#ifdef ALPA_TEST_PASSES
+  alpa::registerAlpaTestPasses();
+#endif
   auto [input, output] = mlir::registerAndParseCLIOptions(
       argc, argv, "alpa-opt: parallelizing passes on StableHLO\n", registry);
   mlir::MlirOptMainConfig config = mlir::MlirOptMainConfig::createFromCLOptions();

@@ -7,7 +7,6 @@ from math import prod
 
 import op_catalogue
 import strategy_programs
-from alpa_mlir.compiler import Module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategy_programs import parse_spec
@@ -54,7 +53,7 @@ def modules(draw: st.DrawFn) -> str:
 @given(text=modules(), mesh=MESHES)
 def test_pieces_are_even(text: str, mesh: list[int]) -> None:
     shape = ",".join(str(size) for size in mesh)
-    applied = Module(text).run(f"alpa-test-apply-strategies{{mesh-shape={shape}}}").as_text()
+    applied = strategy_programs.opt(text, f"--alpa-test-apply-strategies=mesh-shape={shape}")
     heads = [line for line in applied.splitlines() if "func.func" in line]
     assert heads
     tensor = r"tensor<((?:\d+x)+)f32> \{alpa\.sharding = (#alpa\.sharding<[^>]*>)\}"

@@ -1,13 +1,13 @@
 //===- TestApplyStrategies.cpp - every strategy of one op, for tests ------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
-#include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "test/passes/Passes.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_TESTAPPLYSTRATEGIES
-#include "compiler/Sharding/Passes.h.inc"
+#include "test/passes/Passes.h.inc"
 } // namespace alpa
 
 using namespace alpa;

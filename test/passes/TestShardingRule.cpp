@@ -1,14 +1,14 @@
 //===- TestShardingRule.cpp - print rules and strategies for tests --------===//
 
 #include "compiler/Analysis/ShardingRuleInterface.h"
-#include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/Problem/Strategies.h"
+#include "test/passes/Passes.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_TESTSHARDINGRULE
 #define GEN_PASS_DEF_TESTSTRATEGIES
-#include "compiler/Sharding/Passes.h.inc"
+#include "test/passes/Passes.h.inc"
 } // namespace alpa
 
 using namespace alpa;
