@@ -17,7 +17,7 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_f
 export ALPA_BUILD := $(abspath $(BUILD))
 export ALPA_PYTHON := $(abspath $(PY))
 
-.PHONY: help setup build demo test test-full lint docs lit pytest bench wheel format lock clean
+.PHONY: help setup build demo test test-full lint docs lit pytest sanitize odr bench wheel format lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -71,6 +71,22 @@ pytest: build ## Run the Python tests
 	@echo "== Python tests"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile
 
+sanitize: setup ## Run the compiler's and the solver's tests with address and undefined-behaviour checks
+	@clang++-22 -print-runtime-dir | grep -q ^/ || { echo "sanitize: install libclang-rt-22-dev" >&2; exit 1; }
+	@echo "== building with sanitizers"
+	@cmake -S . -B $(BUILD)-sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) -DALPA_BUILD_PYTHON=OFF \
+	  -DALPA_SANITIZE=address,undefined $(CMAKE_FLAGS) > /dev/null
+	@ninja -C $(BUILD)-sanitize -j$(JOBS)
+	@echo "== compiler tests with sanitizers"
+	@ALPA_BUILD=$(abspath $(BUILD)-sanitize) $(VENV)/bin/lit -q -s -j$(JOBS) test
+
+odr: setup ## Compare the definitions of each class in all files, by the warnings of GCC's LTO
+	@echo "== linking with LTO"
+	@cmake -S . -B $(BUILD)-odr -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) -DALPA_BUILD_PYTHON=OFF \
+	  -DALPA_BUILD_TESTS=OFF -DALPA_ODR=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+	  -DCMAKE_AR=$$(command -v gcc-ar) -DCMAKE_RANLIB=$$(command -v gcc-ranlib) $(CMAKE_FLAGS) > /dev/null
+	@ninja -C $(BUILD)-odr -j$(JOBS) alpa-opt alpa-solve
+
 bench: build ## Measure planning and step time of GPT models
 	@$(PY) benchmark/gpt_planning.py
 
@@ -95,4 +111,4 @@ lock: ## Pin the newest versions that requirements.in allows, for the version of
 	  build/lock/bin/pip freeze) > python/requirements-$$version.lock
 
 clean: ## Remove what was built (not the Python environment)
-	@rm -rf $(BUILD) build-wheel dist docs/generated python/alpa_mlir/_native*.so
+	@rm -rf $(BUILD) $(BUILD)-sanitize $(BUILD)-odr build-wheel dist docs/generated python/alpa_mlir/_native*.so
