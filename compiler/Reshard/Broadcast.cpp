@@ -8,7 +8,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Reshard/Fragments.h"
-#include "compiler/Reshard/Strategies.h"
+#include "compiler/Reshard/TransferStrategies.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"

@@ -3,7 +3,7 @@
 #include "compiler/Reshard/Fragments.h"
 
 #include "compiler/Reshard/Balance.h"
-#include "compiler/Reshard/Strategies.h"
+#include "compiler/Reshard/TransferStrategies.h"
 
 #include "llvm/ADT/STLExtras.h"
 

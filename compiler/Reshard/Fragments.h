@@ -4,7 +4,7 @@
 #define ALPA_COMPILER_RESHARD_FRAGMENTS_H
 
 #include "compiler/CostModel/Network.h"
-#include "compiler/Reshard/Problem.h"
+#include "compiler/Reshard/TransferProblem.h"
 
 namespace alpa {
 

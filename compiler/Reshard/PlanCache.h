@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_RESHARD_PLANCACHE_H
 #define ALPA_COMPILER_RESHARD_PLANCACHE_H
 
-#include "compiler/Reshard/Strategies.h"
+#include "compiler/Reshard/TransferStrategies.h"
 
 #include <map>
 

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_RESHARD_PLANOPS_H
 #define ALPA_COMPILER_RESHARD_PLANOPS_H
 
-#include "compiler/Reshard/Plan.h"
+#include "compiler/Reshard/TransferPlan.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 namespace alpa {

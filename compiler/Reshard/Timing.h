@@ -4,7 +4,7 @@
 #define ALPA_COMPILER_RESHARD_TIMING_H
 
 #include "compiler/CostModel/Network.h"
-#include "compiler/Reshard/Plan.h"
+#include "compiler/Reshard/TransferPlan.h"
 
 namespace alpa {
 

@@ -1,7 +1,7 @@
 //===- Reshard.cpp - plans of transfers as Python objects ------------------===//
 
 #include "Bindings.h"
-#include "compiler/Reshard/Strategies.h"
+#include "compiler/Reshard/TransferStrategies.h"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -1,6 +1,6 @@
-//===- Plan.cpp - the steps of a transfer between meshes ------------------===//
+//===- TransferPlan.cpp - the steps of a transfer between meshes ----------===//
 
-#include "compiler/Reshard/Plan.h"
+#include "compiler/Reshard/TransferPlan.h"
 
 using namespace alpa;
 

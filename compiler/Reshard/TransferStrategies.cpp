@@ -1,6 +1,6 @@
-//===- Strategies.cpp - ways to plan a transfer ---------------------------===//
+//===- TransferStrategies.cpp - ways to plan a transfer -------------------===//
 
-#include "compiler/Reshard/Strategies.h"
+#include "compiler/Reshard/TransferStrategies.h"
 
 #include "compiler/Reshard/Timing.h"
 

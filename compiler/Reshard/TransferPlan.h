@@ -1,9 +1,9 @@
-//===- Plan.h - the steps of a transfer between meshes -----------*- C++ -*-===//
+//===- TransferPlan.h - the steps of a transfer between meshes --*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_RESHARD_PLAN_H
-#define ALPA_COMPILER_RESHARD_PLAN_H
+#ifndef ALPA_COMPILER_RESHARD_TRANSFERPLAN_H
+#define ALPA_COMPILER_RESHARD_TRANSFERPLAN_H
 
-#include "compiler/Reshard/Problem.h"
+#include "compiler/Reshard/TransferProblem.h"
 
 #include <map>
 
@@ -59,4 +59,4 @@ private:
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_RESHARD_PLAN_H
+#endif // ALPA_COMPILER_RESHARD_TRANSFERPLAN_H

@@ -1,6 +1,6 @@
-//===- Problem.cpp - what goes from one mesh to another -------------------===//
+//===- TransferProblem.cpp - what goes from one mesh to another -----------===//
 
-#include "compiler/Reshard/Problem.h"
+#include "compiler/Reshard/TransferProblem.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"

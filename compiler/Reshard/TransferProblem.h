@@ -1,7 +1,7 @@
-//===- Problem.h - what goes from one mesh to another ------------*- C++ -*-===//
+//===- TransferProblem.h - what goes from one mesh to another ---*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_RESHARD_PROBLEM_H
-#define ALPA_COMPILER_RESHARD_PROBLEM_H
+#ifndef ALPA_COMPILER_RESHARD_TRANSFERPROBLEM_H
+#define ALPA_COMPILER_RESHARD_TRANSFERPROBLEM_H
 
 #include "dialects/Alpa/Box.h"
 
@@ -42,4 +42,4 @@ std::vector<TransferPiece> commonPieces(const TransferProblem &problem);
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_RESHARD_PROBLEM_H
+#endif // ALPA_COMPILER_RESHARD_TRANSFERPROBLEM_H

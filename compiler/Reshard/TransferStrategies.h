@@ -1,10 +1,10 @@
-//===- Strategies.h - ways to plan a transfer --------------------*- C++ -*-===//
+//===- TransferStrategies.h - ways to plan a transfer -----------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_RESHARD_STRATEGIES_H
-#define ALPA_COMPILER_RESHARD_STRATEGIES_H
+#ifndef ALPA_COMPILER_RESHARD_TRANSFERSTRATEGIES_H
+#define ALPA_COMPILER_RESHARD_TRANSFERSTRATEGIES_H
 
 #include "compiler/CostModel/Network.h"
-#include "compiler/Reshard/Plan.h"
+#include "compiler/Reshard/TransferPlan.h"
 
 namespace alpa {
 
@@ -70,4 +70,4 @@ std::optional<std::vector<Box>> splitBox(const Box &box, int64_t parts);
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_RESHARD_STRATEGIES_H
+#endif // ALPA_COMPILER_RESHARD_TRANSFERSTRATEGIES_H
