@@ -44,9 +44,10 @@ def entry():
     def step(w, x, mask):
         def loss(w):
             h = x @ w
-            each = jnp.sum(jnp.tanh(h) ** 2, 1)
-            balance = jnp.mean(jax.nn.softmax(h), 0)
-            return jnp.sum(each * mask) / jnp.sum(mask) + jnp.sum(balance**2)
+            balance = jnp.sum(jnp.mean(jax.nn.softmax(h), 0) ** 2)
+            h = (h - h.mean(0)) / h.std(0)
+            each = jnp.sum(jnp.tanh(h @ w) ** 2, 1)
+            return jnp.sum(each * mask) / jnp.sum(mask) + balance
 
         value, gradient = jax.value_and_grad(loss)(w)
         return w - 0.1 * gradient, value
@@ -72,6 +73,22 @@ def test_explain_micro_batches(files, capsys):
     # A number still is one to plan with.
     error = failure(["explain", files / "plan", "--micro-batches", "4"], capsys)
     assert error["what"] == "--micro-batches for a plan that is made already"
+
+
+def test_explain_micro_batches_of_a_step_with_a_barrier(tmp_path, capsys):
+    lines = [line for line in COUPLED.splitlines() if "h.mean(0)" not in line]
+    (tmp_path / "balanced.py").write_text("\n".join(lines))
+    source = [f"{tmp_path}/balanced.py", "--cluster", "cpu-test", "--no-cache", "-q"]
+    folder = str(tmp_path / "plan")
+    options = ["--method", "shard", "--micro-batches", "2", "-o", folder]
+    assert cli.main(["plan", *source, *options]) == 0
+    assert "schedule gpipe with a barrier" in capsys.readouterr().out
+    assert cli.main(["explain", folder, "--micro-batches"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2 micro-batches: results are those of jax.jit on the whole batch\n")
+    assert f"{tmp_path}/balanced.py:10" in text.partition("a barrier: ")[2]
+    assert cli.main(["simulate", folder]) == 0
+    assert "F forward, = barrier, B backward" in capsys.readouterr().out
 
 
 def test_explain_micro_batches_of_a_step_that_couples_examples(tmp_path, capsys):
