@@ -24,11 +24,6 @@ using namespace mlir;
 // What explanations call ops and values
 //===----------------------------------------------------------------------===//
 
-static const char *phaseName(OpPhase phase) {
-  static constexpr llvm::StringLiteral names[] = {"forward", "barrier", "backward", "update"};
-  return names[static_cast<unsigned>(phase)].data();
-}
-
 /// JAX's name for an op (null: the one that makes the value), or the name of an argument.
 static std::string whereIs(Value value, Operation *op) {
   if (auto argument = llvm::dyn_cast_or_null<BlockArgument>(value)) {

@@ -108,20 +108,6 @@ static std::string describe(Value value) {
   return text;
 }
 
-static llvm::StringRef phaseName(OpPhase phase) {
-  switch (phase) {
-  case OpPhase::Forward:
-    return "forward";
-  case OpPhase::Barrier:
-    return "barrier";
-  case OpPhase::Backward:
-    return "backward";
-  case OpPhase::Update:
-    return "update";
-  }
-  return "";
-}
-
 /// Why nothing fits: the smallest memory that would do, the fullest moment of the
 /// plan that needs least, and what takes most room then. `isProven` says that
 /// nothing fits for certain.

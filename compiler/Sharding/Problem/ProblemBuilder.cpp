@@ -18,17 +18,18 @@
 using namespace alpa;
 using namespace mlir;
 
+static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"forward", "barrier", "backward",
+                                                                "update"};
+
 OpPhase alpa::opPhaseOf(Operation *op) {
-  if (auto attr = op->getAttrOfType<StringAttr>("alpa.phase")) {
-    if (attr.getValue() == "barrier")
-      return OpPhase::Barrier;
-    if (attr.getValue() == "backward")
-      return OpPhase::Backward;
-    if (attr.getValue() == "update")
-      return OpPhase::Update;
-  }
+  if (auto attr = op->getAttrOfType<StringAttr>("alpa.phase"))
+    for (unsigned phase = 0; phase < kNumPhases; ++phase)
+      if (attr.getValue() == kPhaseNames[phase])
+        return static_cast<OpPhase>(phase);
   return OpPhase::Forward;
 }
+
+llvm::StringRef alpa::phaseName(OpPhase phase) { return kPhaseNames[static_cast<unsigned>(phase)]; }
 
 static llvm::Error makeError(Operation *op, const llvm::Twine &what) {
   std::string text;

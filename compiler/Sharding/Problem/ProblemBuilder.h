@@ -29,6 +29,8 @@ namespace alpa {
 enum class OpPhase : uint8_t { Forward, Barrier, Backward, Update };
 inline constexpr unsigned kNumPhases = 4;
 OpPhase opPhaseOf(mlir::Operation *op);
+/// As `alpa.phase` of an op says it.
+llvm::StringRef phaseName(OpPhase phase);
 inline bool runsOnce(OpPhase phase) {
   return phase == OpPhase::Barrier || phase == OpPhase::Update;
 }
