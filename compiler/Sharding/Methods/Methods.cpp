@@ -6,6 +6,7 @@
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/OpDefinition.h"
 #include "llvm/ADT/STLExtras.h"
@@ -125,9 +126,25 @@ void MethodRoles::findBatch() {
   for (BlockArgument argument : main.getArguments())
     if (of(argument) == ValueRole::Batch)
       batch[argument] = 1;
-  for (Operation &op : main.getBody().front().without_terminator())
+  llvm::DenseSet<Value> constants;
+  auto isConstant = [&](Value value) { return constants.contains(value); };
+  Block &body = main.getBody().front();
+  for (Operation &op : body.without_terminator()) {
     if (const ShardingRule *rule = ruleOf(&op))
       pushForward(&op, *rule, batch);
+    if (llvm::isa<stablehlo::OptimizationBarrierOp>(op)) {
+      for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+        if (isConstant(operand))
+          constants.insert(result);
+    } else if (op.getNumRegions() == 0 && llvm::all_of(op.getOperands(), isConstant)) {
+      constants.insert(op.result_begin(), op.result_end());
+    }
+  }
+  // A constant has the batch where its user does, such as the zeros that the gradient
+  // of a gather adds to.
+  for (Operation &op : llvm::reverse(body.without_terminator()))
+    if (const ShardingRule *rule = ruleOf(&op))
+      pushBackward(&op, *rule, batch, isConstant);
 }
 
 /// Factors by which all operands and the result of a dot are batched.
