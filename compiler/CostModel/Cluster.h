@@ -26,6 +26,11 @@ struct DeviceType {
   /// The part of a peak that large operations reach: by dtype for dots and
   /// convolutions, "memory" for memory_bandwidth. Where missing, all of it.
   llvm::StringMap<double> efficiency;
+  /// Parts that work on tiles of a product side by side; 0 where it is not known, and
+  /// products of any shape reach the same rate.
+  int64_t multiprocessors = 0;
+  /// The least seconds from one kernel to the next, however little it does.
+  double launchSeconds = 0;
 
   double reachableFlopsPerSecond(llvm::StringRef dtype) const;
   double reachableBytesPerSecond() const;
@@ -34,11 +39,14 @@ struct DeviceType {
 struct Link {
   double bandwidthBytesPerSecond = 0; // Per device within a host, per host between.
   double latencySeconds = 0;
+  double efficiency = 1; // The part of the bandwidth that large messages reach.
 
   bool operator==(const Link &other) const {
     return bandwidthBytesPerSecond == other.bandwidthBytesPerSecond &&
-           latencySeconds == other.latencySeconds;
+           latencySeconds == other.latencySeconds && efficiency == other.efficiency;
   }
+  /// The link with the bandwidth that it reaches.
+  Link reachable() const { return {bandwidthBytesPerSecond * efficiency, latencySeconds}; }
   /// Of one message; nothing is no message.
   double secondsFor(double bytes) const {
     return bytes > 0 ? latencySeconds + bytes / bandwidthBytesPerSecond : 0;
@@ -62,8 +70,8 @@ struct HostKind {
   unsigned deviceType = 0;
   int64_t devices = 0;
   int64_t nics = 1;
-  Link intraHost, interHost;
-  int64_t hosts = 0; // So many of the cluster's.
+  Link intraHost, interHost; // As they are reached.
+  int64_t hosts = 0;         // So many of the cluster's.
 };
 
 struct Cluster {

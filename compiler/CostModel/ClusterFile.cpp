@@ -26,8 +26,24 @@ static llvm::Error fail(const Twine &message) {
 
 namespace {
 
+constexpr Unit kBytes[] = {{"B", 1},        {"KB", 1e3},     {"MB", 1e6},
+                           {"GB", 1e9},     {"TB", 1e12},    {"KiB", 0x1p10},
+                           {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+constexpr Unit kBytesPerSecond[] = {
+    {"B/s", 1},          {"KB/s", 1e3},        {"MB/s", 1e6},      {"GB/s", 1e9},
+    {"TB/s", 1e12},      {"MiB/s", 0x1p20},    {"GiB/s", 0x1p30},  {"TiB/s", 0x1p40},
+    {"Mb/s", 1e6 / 8},   {"Gb/s", 1e9 / 8},    {"Tb/s", 1e12 / 8}, {"Mbit/s", 1e6 / 8},
+    {"Gbit/s", 1e9 / 8}, {"Tbit/s", 1e12 / 8}, {"Mbps", 1e6 / 8},  {"Gbps", 1e9 / 8}};
+constexpr Unit kFlops[] = {{"GFLOPS", 1e9},  {"TFLOPS", 1e12},  {"PFLOPS", 1e15},
+                           {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
+constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+
 constexpr int64_t kMaxHosts = 100'000;
 constexpr int64_t kMaxDevicesPerHost = 4096;
+constexpr int64_t kMaxMultiprocessors = 100'000;
+
+constexpr StringRef kRate = "a positive number of bytes a second, such as 9e11, 900GB/s or 400Gb/s";
+constexpr StringRef kDuration = "a number of seconds, zero or more, such as 3e-6 or 3us";
 
 /// Reads the fields of a cluster; every method returns false after an error.
 class ClusterReader : FieldReader {
@@ -43,46 +59,55 @@ public:
 private:
   bool readBytes(const YamlValue &map, StringRef path, StringRef name, int64_t &result) {
     constexpr StringRef expected = "a positive number of bytes, such as 17179869184 or 16GiB";
-    const YamlValue *value = child(map, path, name, expected);
-    if (!value)
-      return false;
-    StringRef text = value->text;
-    double unit = 1;
-    constexpr std::pair<StringRef, double> units[] = {
-        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-    for (auto [suffix, factor] : units)
-      if (text.consume_back(suffix)) {
-        unit = factor;
-        text = text.rtrim();
-        break;
-      }
     double number = 0;
-    if (value->kind != YamlValue::Scalar || text.getAsDouble(number) ||
-        !(number * unit >= 1 && number * unit < 0x1p62))
-      return error(*value, join(path, name), value->describe(), expected);
-    result = static_cast<int64_t>(number * unit);
+    if (!readQuantity(map, path, name, kBytes, expected, number))
+      return false;
+    if (!(number >= 1 && number < 0x1p62))
+      return error(*map.find(name), join(path, name), map.find(name)->describe(), expected);
+    result = static_cast<int64_t>(number);
     return true;
   }
 
   bool readLink(const YamlValue &links, const Twine &where, StringRef name, Link &link) {
     const YamlValue *value = child(links, where.str(), name, "bandwidth and latency");
     std::string path = (where + "." + name).str();
-    return value && checkMap(*value, path, {"bandwidth", "latency"}, "bandwidth and latency") &&
-           readNumber(*value, path, "bandwidth", "a positive number of bytes a second",
-                      link.bandwidthBytesPerSecond) &&
-           readNumber(*value, path, "latency", "a number of seconds, zero or more",
-                      link.latencySeconds, /*allowZero=*/true);
+    return value &&
+           checkMap(*value, path, {"bandwidth", "latency", "efficiency"},
+                    "bandwidth and latency") &&
+           readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
+                        link.bandwidthBytesPerSecond) &&
+           readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
+                        /*allowZero=*/true) &&
+           readPart(*value, path, "efficiency", link.efficiency);
+  }
+
+  /// What is reached of a peak; all of it if nothing is said.
+  bool readPart(const YamlValue &map, StringRef path, StringRef name, double &result) {
+    constexpr StringRef expected = "a part of the peak, more than 0 and at most 1";
+    const YamlValue *part = map.find(name);
+    if (!part)
+      return true;
+    if (!readNumber(map, path, name, expected, result))
+      return false;
+    return result <= 1 || error(*part, join(path, name), part->describe(), expected);
   }
 
   bool readDeviceType(StringRef name, const YamlValue &value) {
     DeviceType type;
     type.name = name.str();
     std::string path = "device_types." + type.name;
-    if (!checkMap(value, path, {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency"},
+    if (!checkMap(value, path,
+                  {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
+                   "multiprocessors", "launch"},
                   "memory_bytes, memory_bandwidth and peak_flops") ||
         !readBytes(value, path, "memory_bytes", type.memoryBytes) ||
-        !readNumber(value, path, "memory_bandwidth", "a positive number of bytes a second",
-                    type.memoryBandwidthBytesPerSecond))
+        !readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
+                      type.memoryBandwidthBytesPerSecond) ||
+        (value.find("multiprocessors") &&
+         !readCount(value, path, "multiprocessors", kMaxMultiprocessors, type.multiprocessors)) ||
+        (value.find("launch") &&
+         !readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
+                       /*allowZero=*/true)))
       return false;
     constexpr StringRef expected = "a mapping from dtype to FLOP/s that has float32";
     constexpr StringRef dtypes[] = {"float64", "float32", "bfloat16", "float16", "float8", "int8"};
@@ -91,8 +116,9 @@ private:
     if (!peak || !checkMap(*peak, path, dtypes, expected))
       return false;
     for (const auto &[dtype, number] : peak->map)
-      if (!readNumber(*peak, path, dtype, "a positive number of FLOP/s",
-                      type.peakFlopsPerSecond[dtype]))
+      if (!readQuantity(*peak, path, dtype, kFlops,
+                        "a positive number of FLOP/s, such as 312e12 or 312TFLOPS",
+                        type.peakFlopsPerSecond[dtype]))
         return false;
     if (!type.peakFlopsPerSecond.count("float32"))
       return error(*peak, path + ".float32", "nothing", "a positive number of FLOP/s");
@@ -111,16 +137,13 @@ private:
                                   type.peakFlopsPerSecond.keys().end());
     llvm::sort(fields);
     fields.push_back("memory");
-    constexpr StringRef expected = "a part of the peak, more than 0 and at most 1";
-    if (!checkMap(*parts, path, fields, "a mapping from dtype or memory to " + expected.str()))
+    if (!checkMap(
+            *parts, path, fields,
+            "a mapping from dtype or memory to a part of the peak, more than 0 and at most 1"))
       return false;
-    for (const auto &[name, part] : parts->map) {
-      double &number = type.efficiency[name];
-      if (!readNumber(*parts, path, name, expected, number))
+    for (const auto &[name, part] : parts->map)
+      if (!readPart(*parts, path, name, type.efficiency[name]))
         return false;
-      if (number > 1)
-        return error(part, join(path, name), part.describe(), expected);
-    }
     return true;
   }
 
@@ -287,9 +310,11 @@ std::string alpa::printCluster(const Cluster &cluster) {
   llvm::raw_string_ostream os(text);
   auto quoted = [](StringRef name) { return llvm::json::Value(name); };
   auto link = [&](const Link &value) {
-    return llvm::formatv("{{\"bandwidth\": {0}, \"latency\": {1}}",
+    std::string reached =
+        value.efficiency == 1 ? "" : ", \"efficiency\": " + printNumber(value.efficiency);
+    return llvm::formatv("{{\"bandwidth\": {0}, \"latency\": {1}{2}}",
                          printNumber(value.bandwidthBytesPerSecond),
-                         printNumber(value.latencySeconds))
+                         printNumber(value.latencySeconds), reached)
         .str();
   };
   os << "{\n";
@@ -319,6 +344,10 @@ std::string alpa::printCluster(const Cluster &cluster) {
         os << partSeparator << quoted(part) << ": " << printNumber(type.efficiency.lookup(part));
       os << "}";
     }
+    if (type.multiprocessors)
+      os << ",\n      \"multiprocessors\": " << type.multiprocessors;
+    if (type.launchSeconds > 0)
+      os << ",\n      \"launch\": " << printNumber(type.launchSeconds);
     os << "}";
   }
   os << "\n  },\n  \"hosts\": [";

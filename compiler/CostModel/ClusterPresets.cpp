@@ -1,19 +1,23 @@
 //===- ClusterPresets.cpp - clusters that are known by name ---------------===//
 //
-// Figures are the makers' published peaks: "NVIDIA V100 Tensor Core GPU" data
-// sheet (SXM2 column), "NVIDIA A100 Tensor Core GPU" data sheet (SXM), "NVIDIA
-// H100 Tensor Core GPU" data sheet (SXM), the data sheets of DGX A100 and DGX
-// H100, and the instance tables of Amazon EC2 P3, P4 and P5. Tensor-core rates
-// are without sparsity. float32 is TF32 where the device has it, since that is
-// what XLA uses for dots by default. NVLink is given per direction, half of the
-// advertised total. Latencies are not published; they are round figures of the
-// usual order (a few microseconds a step within a host, more between hosts).
+// Peaks are the makers' published ones, tensor cores without sparsity: data sheets
+// "NVIDIA V100 Tensor Core GPU" (SXM2), "NVIDIA A100 Tensor Core GPU" (SXM), "NVIDIA
+// H100 Tensor Core GPU" (SXM), "NVIDIA H200 Tensor Core GPU" (SXM), "NVIDIA DGX
+// B200", "NVIDIA GB200 NVL72", "NVIDIA GB300 NVL72", "NVIDIA L40S", "AMD Instinct
+// MI300X"; those of DGX A100 and DGX H100; the instance tables of Amazon EC2 P3, P4
+// and P5. float32 is TF32 where the device has it, since that is what XLA uses for
+// dots by default. NVLink is given per direction, half of the advertised total.
+// Latencies are not published; they are round figures of the usual order (a few
+// microseconds a step within a host, more between hosts).
 //
-// Efficiencies are measured ones: for the V100 dots of 83 TFLOP/s in mixed and a
+// What is reached of the peaks: for the V100 dots of 83 TFLOP/s in mixed and a
 // seventh of that in single precision (Markidis et al., "NVIDIA Tensor Core
 // Programmability, Performance & Precision", IPDPSW 2018), and copies of 750 GB/s
 // (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
-// 2018). Devices without one are taken at their peaks; measure a profile.
+// 2018). A100 devices and links are fitted to published training runs
+// (docs/truth.md); H100 and later ones have been given parts of the same order, which
+// no run has judged yet. A rack of NVL72 is one host here: the devices that one
+// NVLink switch connects.
 //
 //===----------------------------------------------------------------------===//
 
@@ -59,10 +63,13 @@ device_types:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
+    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    multiprocessors: 108
+    launch: 3us
 hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
 links:
-  intra_host: {bandwidth: 300e9, latency: 3e-6}
-  inter_host: {bandwidth: 50e9, latency: 1e-5}
+  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
+  inter_host: {bandwidth: 50e9, latency: 1e-5, efficiency: 0.9}
 )";
 
 // 8 H100 of 80 GB with NVSwitch (900 GB/s both ways), 32 adapters of 100 Gbit/s.
@@ -73,10 +80,13 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 132
+    launch: 3us
 hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
 links:
-  intra_host: {bandwidth: 450e9, latency: 3e-6}
-  inter_host: {bandwidth: 400e9, latency: 1e-5}
+  intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
+  inter_host: {bandwidth: 400e9, latency: 1e-5, efficiency: 0.9}
 )";
 
 // 8 A100 of 80 GB, eight 200 Gbit/s adapters for compute traffic.
@@ -87,10 +97,13 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
+    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    multiprocessors: 108
+    launch: 3us
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
 links:
-  intra_host: {bandwidth: 300e9, latency: 3e-6}
-  inter_host: {bandwidth: 200e9, latency: 5e-6}
+  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
+  inter_host: {bandwidth: 200e9, latency: 5e-6, efficiency: 0.9}
 )";
 
 // 8 H100 of 80 GB, eight 400 Gbit/s adapters for compute traffic.
@@ -101,18 +114,145 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 132
+    launch: 3us
 hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
 links:
-  intra_host: {bandwidth: 450e9, latency: 3e-6}
-  inter_host: {bandwidth: 400e9, latency: 5e-6}
+  intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
+  inter_host: {bandwidth: 400e9, latency: 5e-6, efficiency: 0.9}
+)";
+
+// 8 H200 of 141 GB, eight 400 Gbit/s adapters.
+static constexpr llvm::StringLiteral kDgxH200 = R"(
+name: dgx-h200
+device_types:
+  h200:
+    memory_bytes: 141GB
+    memory_bandwidth: 4.8TB/s
+    peak_flops: {float64: 67TFLOPS, float32: 494.5TFLOPS, float16: 989TFLOPS, bfloat16: 989TFLOPS, float8: 1979TFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 132
+    launch: 3us
+hosts: {count: 1, devices: 8, device_type: h200, nics: 8}
+links:
+  intra_host: {bandwidth: 450GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// 8 B200 of 180 GB with NVLink 5 (1.8 TB/s both ways), eight 400 Gbit/s adapters.
+static constexpr llvm::StringLiteral kDgxB200 = R"(
+name: dgx-b200
+device_types:
+  b200:
+    memory_bytes: 180GB
+    memory_bandwidth: 8TB/s
+    peak_flops: {float64: 37TFLOPS, float32: 1.1PFLOPS, float16: 2.25PFLOPS, bfloat16: 2.25PFLOPS, float8: 4.5PFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 148
+    launch: 3us
+hosts: {count: 1, devices: 8, device_type: b200, nics: 8}
+links:
+  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// A rack of 72 B200 (36 Grace hosts), one 400 Gbit/s adapter for each.
+static constexpr llvm::StringLiteral kGb200 = R"(
+name: gb200-nvl72
+device_types:
+  gb200:
+    memory_bytes: 186GB
+    memory_bandwidth: 8TB/s
+    peak_flops: {float64: 40TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 148
+    launch: 3us
+hosts: {count: 1, devices: 72, device_type: gb200, nics: 72}
+links:
+  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 28800Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// A rack of 72 B300, one 800 Gbit/s adapter for each.
+static constexpr llvm::StringLiteral kGb300 = R"(
+name: gb300-nvl72
+device_types:
+  gb300:
+    memory_bytes: 279GB
+    memory_bandwidth: 8TB/s
+    peak_flops: {float64: 1.3TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 148
+    launch: 3us
+hosts: {count: 1, devices: 72, device_type: gb300, nics: 72}
+links:
+  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 57600Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// 8 L40S of 48 GB on PCIe 4.0 (32 GB/s a direction), two 200 Gbit/s adapters.
+static constexpr llvm::StringLiteral kL40s = R"(
+name: l40s
+device_types:
+  l40s:
+    memory_bytes: 48GB
+    memory_bandwidth: 864GB/s
+    peak_flops: {float32: 183TFLOPS, float16: 362TFLOPS, bfloat16: 362TFLOPS, float8: 733TFLOPS, int8: 733TFLOPS}
+    efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    multiprocessors: 142
+    launch: 3us
+hosts: {count: 1, devices: 8, device_type: l40s, nics: 2}
+links:
+  intra_host: {bandwidth: 32GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 400Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// 8 MI300X of 192 GB with seven Infinity Fabric links each (448 GB/s a direction).
+static constexpr llvm::StringLiteral kMi300x = R"(
+name: mi300x
+device_types:
+  mi300x:
+    memory_bytes: 192GB
+    memory_bandwidth: 5.3TB/s
+    peak_flops: {float64: 163.4TFLOPS, float32: 653.7TFLOPS, float16: 1307TFLOPS, bfloat16: 1307TFLOPS, float8: 2614TFLOPS, int8: 2614TFLOPS}
+    efficiency: {float64: 0.5, float32: 0.5, float16: 0.5, bfloat16: 0.5, float8: 0.5, memory: 0.8}
+    multiprocessors: 304
+    launch: 3us
+hosts: {count: 1, devices: 8, device_type: mi300x, nics: 8}
+links:
+  intra_host: {bandwidth: 448GB/s, latency: 3us, efficiency: 0.8}
+  inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
+)";
+
+// p4d.24xlarge with A100 of 80 GB.
+static constexpr llvm::StringLiteral kP4de = R"(
+name: p4de.24xlarge
+device_types:
+  a100-80gb:
+    memory_bytes: 80GiB
+    memory_bandwidth: 2039e9
+    peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
+    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    multiprocessors: 108
+    launch: 3us
+hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
+links:
+  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
+  inter_host: {bandwidth: 50e9, latency: 1e-5, efficiency: 0.9}
 )";
 
 static const ClusterPreset kPresets[] = {
-    {"cpu-test", kCpuTest}, {"dgx-a100", kDgxA100}, {"dgx-h100", kDgxH100},
-    {"p3.16xlarge", kP3},   {"p4d.24xlarge", kP4d}, {"p5.48xlarge", kP5},
+    {"cpu-test", kCpuTest},  {"dgx-a100", kDgxA100}, {"dgx-b200", kDgxB200},
+    {"dgx-h100", kDgxH100},  {"dgx-h200", kDgxH200}, {"gb200-nvl72", kGb200},
+    {"gb300-nvl72", kGb300}, {"l40s", kL40s},        {"mi300x", kMi300x},
+    {"p3.16xlarge", kP3},    {"p4d.24xlarge", kP4d}, {"p4de.24xlarge", kP4de},
+    {"p5.48xlarge", kP5},
 };
 static const llvm::StringRef kNames[] = {
-    "cpu-test", "dgx-a100", "dgx-h100", "p3.16xlarge", "p4d.24xlarge", "p5.48xlarge",
+    "cpu-test",     "dgx-a100",      "dgx-b200",    "dgx-h100", "dgx-h200",
+    "gb200-nvl72",  "gb300-nvl72",   "l40s",        "mi300x",   "p3.16xlarge",
+    "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge",
 };
 static_assert(std::size(kPresets) == std::size(kNames));
 

@@ -7,6 +7,12 @@
 
 namespace alpa {
 
+/// What one device multiplies in a dot or a convolution: so many products of two
+/// matrices, [rows, inner] and [inner, columns].
+struct Product {
+  double count = 1, rows = 1, columns = 1, inner = 1;
+};
+
 /// The only place with cost formulas; docs/cost-model.md derives them. `axis`
 /// indexes LogicalMesh::axes; `bytes` is the size on one device of the full
 /// buffer: the gathered one, the one to reduce, or for all-to-all and permute the
@@ -18,9 +24,13 @@ public:
   const LogicalMesh &getMesh() const { return mesh; }
 
   /// Roofline: the slower of arithmetic and memory traffic, on one device. What
-  /// was measured for dots and convolutions counts for them alone.
+  /// was measured for dots and convolutions counts for them alone, and so does the
+  /// shape of their product.
   double computeSeconds(double flops, double bytes, llvm::StringRef dtype,
-                        bool isMatmul = false) const;
+                        const std::optional<Product> &product = {}) const;
+  /// The same for a kernel of its own, which is launched.
+  double kernelSeconds(double flops, double bytes, llvm::StringRef dtype,
+                       const std::optional<Product> &product = {}) const;
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;
@@ -29,6 +39,7 @@ public:
   double collectivePermuteSeconds(double bytes, unsigned axis) const;
 
 private:
+  double productSeconds(const Product &product, double rate) const;
   /// The measured table for groups along an axis, or null, and what to ask it.
   const CostTable *measured(Collective collective, unsigned axis, double &bytes) const;
 

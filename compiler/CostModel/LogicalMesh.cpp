@@ -29,8 +29,8 @@ static HostKind kindOf(const Cluster &cluster, const Host &host) {
   return {host.deviceType,
           host.devices,
           host.nics,
-          host.intraHost.value_or(cluster.intraHost),
-          host.interHost.value_or(cluster.interHost),
+          host.intraHost.value_or(cluster.intraHost).reachable(),
+          host.interHost.value_or(cluster.interHost).reachable(),
           1};
 }
 

@@ -13,8 +13,8 @@ Network::Network(const Cluster &cluster) {
   unsigned adapter = unsigned(cluster.numDevices());
   std::vector<double> adapters;
   for (auto [index, host] : llvm::enumerate(cluster.hosts)) {
-    Link within = host.intraHost.value_or(cluster.intraHost);
-    Link between = host.interHost.value_or(cluster.interHost);
+    Link within = host.intraHost.value_or(cluster.intraHost).reachable();
+    Link between = host.interHost.value_or(cluster.interHost).reachable();
     int64_t count = std::min(host.nics, host.devices);
     for (int64_t i = 0; i < host.devices; ++i) {
       places.push_back({int64_t(index), adapter + unsigned(i * count / host.devices),

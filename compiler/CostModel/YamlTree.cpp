@@ -196,14 +196,29 @@ const YamlValue *FieldReader::child(const YamlValue &map, StringRef path, String
 
 bool FieldReader::readNumber(const YamlValue &map, StringRef path, StringRef name,
                              StringRef expected, double &result, bool allowZero) {
+  return readQuantity(map, path, name, {}, expected, result, allowZero);
+}
+
+bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef name,
+                               llvm::ArrayRef<Unit> units, StringRef expected, double &result,
+                               bool allowZero) {
   const YamlValue *value = child(map, path, name, expected);
   if (!value)
     return false;
-  double number = 0;
-  if (value->kind != YamlValue::Scalar || StringRef(value->text).getAsDouble(number) ||
-      !std::isfinite(number) || number < 0 || (number == 0 && !allowZero))
+  StringRef digits = StringRef(value->text).take_while([](char letter) {
+    return llvm::isDigit(letter) || StringRef("+-.eE_").contains(letter);
+  });
+  double number = 0, factor = 1;
+  StringRef unit = StringRef(value->text).drop_front(digits.size()).trim();
+  if (auto it = llvm::find_if(units, [&](const Unit &known) { return known.name == unit; });
+      it != units.end())
+    factor = it->factor;
+  else
+    digits = value->text;
+  if (value->kind != YamlValue::Scalar || digits.trim().getAsDouble(number) ||
+      !std::isfinite(number * factor) || number < 0 || (number == 0 && !allowZero))
     return error(*value, join(path, name), value->describe(), expected);
-  result = number;
+  result = number * factor;
   return true;
 }
 

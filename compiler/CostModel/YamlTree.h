@@ -36,6 +36,12 @@ struct YamlValue {
 llvm::Expected<YamlValue> readYaml(llvm::StringRef text, llvm::StringRef where,
                                    llvm::StringRef what);
 
+/// What a number is multiplied with, by what is written behind it ("GiB", "Gb/s").
+struct Unit {
+  llvm::StringRef name;
+  double factor;
+};
+
 /// Reads fields; every method returns false (or null) after an error.
 class FieldReader {
 protected:
@@ -52,6 +58,10 @@ protected:
                          llvm::StringRef expected);
   bool readNumber(const YamlValue &map, llvm::StringRef path, llvm::StringRef name,
                   llvm::StringRef expected, double &result, bool allowZero = false);
+  /// The same with a unit behind the number, or none.
+  bool readQuantity(const YamlValue &map, llvm::StringRef path, llvm::StringRef name,
+                    llvm::ArrayRef<Unit> units, llvm::StringRef expected, double &result,
+                    bool allowZero = false);
   bool readCount(const YamlValue &map, llvm::StringRef path, llvm::StringRef name, int64_t most,
                  int64_t &result);
 

@@ -240,6 +240,50 @@ static void testCosts() {
   CHECK(close(part.computeSeconds(1e12, 0, "float32"), 2));
   CHECK(close(part.computeSeconds(1e12, 0, "bfloat16"), 0.25));
   CHECK(close(part.computeSeconds(0, 1e11, "float32"), 4));
+  // Tiles of a product: 4 x 8 of [256, 128] on as many multiprocessors, and a half of
+  // them; a short product leaves most of them idle, a deep one less.
+  Cluster tiled = makeCluster(1, 1);
+  tiled.deviceTypes[0].multiprocessors = 32;
+  CostModel tiles(makeMesh(tiled, {1, 1}, {1}));
+  auto seconds = [&](Product product) {
+    double flops = 2 * product.count * product.rows * product.columns * product.inner;
+    return tiles.computeSeconds(flops, 0, "float32", product);
+  };
+  double full = 2 * 1024.0 * 1024 * (4096 + 128) / 1e12;
+  CHECK(close(seconds({1, 1024, 1024, 4096}), full));
+  CHECK(close(seconds({32, 256, 128, 4096}), full));
+  CHECK(close(seconds({1, 1024, 1025, 4096}), 2 * full) ||
+        seconds({1, 1024, 1025, 4096}) < 2 * full);
+  CHECK(seconds({1, 128, 1024, 4096}) > full / 8);
+  CHECK(seconds({1, 64, 64, 65536}) < 32 * seconds({1, 64, 64, 4096}));
+  CHECK(close(tiles.computeSeconds(1e12, 0, "float32"), 1)); // No product.
+  for (int trial = 0; trial < 200; ++trial) {
+    Product product{std::ceil(uniform(0, 40)), std::ceil(uniform(0, 5000)),
+                    std::ceil(uniform(0, 5000)), std::ceil(uniform(0, 9000))};
+    for (double Product::*size :
+         {&Product::count, &Product::rows, &Product::columns, &Product::inner}) {
+      Product larger = product;
+      larger.*size += std::ceil(uniform(0, 300));
+      CHECK(seconds(product) <= seconds(larger));
+    }
+    // Never faster than the device.
+    CHECK(seconds(product) * 1e12 >=
+          2 * product.count * product.rows * product.columns * product.inner);
+  }
+  // A kernel of its own takes at least as long as its launch.
+  tiled.deviceTypes[0].launchSeconds = 1e-3;
+  CostModel launched(makeMesh(tiled, {1, 1}, {1}));
+  CHECK(launched.kernelSeconds(1, 1, "float32") == 1e-3);
+  CHECK(launched.computeSeconds(1, 1, "float32") < 1e-3);
+  CHECK(close(launched.kernelSeconds(1e12, 0, "float32"), 1));
+  // Of a link's bandwidth a part is reached.
+  Cluster reached = makeCluster(2, 4);
+  reached.intraHost.efficiency = 0.5;
+  reached.interHost.efficiency = 0.25;
+  CostModel half(makeMesh(reached, {2, 4}, {2, 4}));
+  CHECK(close(half.allGatherSeconds(4e8, 1), 2e-6 + 3e8 / 5e10));
+  CHECK(close(half.getMesh().axes[0].bandwidthBytesPerSecond, 1e10 / 4 / 4));
+  CHECK(close(transferLink(reached, {1, 4}, {1, 4}, false).bandwidthBytesPerSecond, 1e10 / 4));
   // Hosts of one cluster, then between hosts: the network is slower.
   Cluster two = makeCluster(2, 4);
   CHECK(transferLink(two, {1, 2}, {1, 2}).secondsFor(1e9) <
@@ -284,14 +328,14 @@ collectives:
   // Not measured: the other collectives, dtypes and other work than dots.
   CHECK(model.allGatherSeconds(1e6, 1) == plain.allGatherSeconds(1e6, 1));
   CHECK(model.allReduceSeconds(1e6, 0) == plain.allReduceSeconds(1e6, 0));
-  CHECK(close(model.computeSeconds(1e12, 0, "f32", /*isMatmul=*/true), 2));
-  CHECK(close(model.computeSeconds(1e12, 0, "bf16", /*isMatmul=*/true), 0.25));
+  CHECK(close(model.computeSeconds(1e12, 0, "f32", Product()), 2));
+  CHECK(close(model.computeSeconds(1e12, 0, "bf16", Product()), 0.25));
   CHECK(close(model.computeSeconds(1e12, 0, "f32"), 1));
   CHECK(close(model.computeSeconds(0, 2e6, "f32"), 2e-2));
   for (double size = 1; size < 1e13; size *= 1.7) {
     CHECK(model.allReduceSeconds(size, 1) <= model.allReduceSeconds(1.1 * size, 1));
-    CHECK(model.computeSeconds(size, 1, "f32", true) <=
-          model.computeSeconds(1.1 * size, 1, "f32", true));
+    CHECK(model.computeSeconds(size, 1, "f32", Product()) <=
+          model.computeSeconds(1.1 * size, 1, "f32", Product()));
   }
 }
 

@@ -609,8 +609,15 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
       bytes += values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
   if (bytes == 0 && info.fusible && info.flops == 0)
     return 0;
-  double seconds = model.computeSeconds(info.flops / projection.numShares(strategy.axes), bytes,
-                                        getComputeType(info.op), info.rule.heavy);
+  double flops = info.flops / projection.numShares(strategy.axes);
+  std::optional<Product> product;
+  if (info.rule.heavy)
+    product = productOf(info.rule, strategy.axes, flops, projection);
+  // XLA updates the weights of a step in few kernels, since they do not depend on each other.
+  bool isLaunched = !isFused && !isAlias(info) && (!info.fusible || info.phase != OpPhase::Update);
+  llvm::StringRef dtype = getComputeType(info.op);
+  double seconds = isLaunched ? model.kernelSeconds(flops, bytes, dtype, product)
+                              : model.computeSeconds(flops, bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
                                 projection, model);

@@ -212,6 +212,32 @@ llvm::SmallVector<CollectiveUse> alpa::bodyUses(const ShardingRule &rule, const 
   return uses;
 }
 
+Product alpa::productOf(const ShardingRule &rule, const Assignment &axes, double flops,
+                        const RuleProjection &projection) {
+  Product product;
+  if (rule.operands.size() < 2 || rule.results.empty())
+    return product;
+  auto has = [](const TensorFactors &tensor, unsigned factor) {
+    return llvm::any_of(tensor,
+                        [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });
+  };
+  double results = 1;
+  for (auto [index, factor] : llvm::enumerate(rule.factors)) {
+    unsigned i = static_cast<unsigned>(index);
+    if (!has(rule.results[0], i))
+      continue;
+    double size =
+        static_cast<double>(factor.size) / static_cast<double>(projection.numShares(axes, {i}));
+    results *= size;
+    if (!has(rule.operands[1], i))
+      continue;
+    (has(rule.operands[0], i) ? product.count : product.columns) *= size;
+  }
+  product.rows = results / (product.count * product.columns);
+  product.inner = flops / (2 * results);
+  return product;
+}
+
 double alpa::bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
                          const RuleProjection &projection, const CostModel &model) {
   double seconds = 0;

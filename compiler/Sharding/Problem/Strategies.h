@@ -77,6 +77,10 @@ llvm::SmallVector<CollectiveUse> reductionUses(const ShardingRule &rule, unsigne
 double reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
                         double fullBytes, const RuleProjection &projection, const CostModel &model);
 
+/// What one device multiplies in a dot or a convolution of so many FLOPs of its own.
+Product productOf(const ShardingRule &rule, const Assignment &axes, double flops,
+                  const RuleProjection &projection);
+
 /// The sums that a loop's iterations complete.
 llvm::SmallVector<CollectiveUse> bodyUses(const ShardingRule &rule, const Assignment &axes,
                                           const RuleProjection &projection, const CostModel &model);

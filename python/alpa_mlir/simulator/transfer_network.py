@@ -102,14 +102,14 @@ class Network:
         self._latency.append((float(near["latency"]), float(far["latency"])))
         adapters = min(nics, devices)
         of_adapter = [
-            self._add_links(f"host {host} adapter {adapter}", float(far["bandwidth"]) / adapters)
+            self._add_links(f"host {host} adapter {adapter}", _reached(far) / adapters)
             for adapter in range(adapters)
         ]
         for local in range(devices):
             adapter = local * adapters // devices
             name = f"device {len(self.places)}"
             self.places.append(Place(host, adapter))
-            self._near.append(self._add_links(name, float(near["bandwidth"])))
+            self._near.append(self._add_links(name, _reached(near)))
             self._far.append(of_adapter[adapter])
 
     def _add_links(self, name: str, bandwidth: float) -> tuple[int, int]:
@@ -157,6 +157,11 @@ class Network:
                 name = self.names[link]
                 found[name] = found.get(name, 0.0) + hop.size * hop.chunks
         return found
+
+
+def _reached(link: Mapping[str, Any]) -> float:
+    """Bytes a second that large messages get."""
+    return float(link["bandwidth"]) * float(link.get("efficiency", 1))
 
 
 @dataclass
