@@ -10,6 +10,8 @@ Example:
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from alpa_runtime.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -70,39 +72,59 @@ __all__ = [
 class ClusterFileError(AlpaError):
     """A cluster file or preset cannot be used: missing, negative or unknown field."""
 
+    code: ClassVar[str] = "cluster-file"
+
 
 class ModuleSyntaxError(AlpaError):
     """A module's text is not valid MLIR of the supported dialects."""
 
+    code: ClassVar[str] = "module-syntax"
+
 
 class UnsupportedOpError(AlpaError):
     """The program holds an op that the compiler has no rule for; the op is named."""
+
+    code: ClassVar[str] = "unsupported-op"
 
 
 class MicroBatchError(AlpaError):
     """So many micro-batches do not divide the batch, or would give other results than the whole
     batch."""
 
+    code: ClassVar[str] = "micro-batches"
+
 
 class EntryPointError(AlpaError):
     """The command line cannot find a step: no such file, module, function or parameter."""
+
+    code: ClassVar[str] = "entry-point"
 
 
 class MethodError(AlpaError):
     """The wanted method (meshes, layer ranges, schedule) does not fit the cluster or the step."""
 
+    code: ClassVar[str] = "method"
+
 
 class PassError(AlpaError):
     """A compiler pass failed for a reason that none of the named errors covers."""
+
+    code: ClassVar[str] = "pass"
 
 
 class PrecisionError(AlpaError):
     """A step has no form in lower precision."""
 
+    code: ClassVar[str] = "precision"
+
 
 class ProblemFormatError(AlpaError):
     """An intra-op problem file is malformed or has a number out of range; names the line."""
 
+    code: ClassVar[str] = "problem-format"
+
 
 class SolverError(AlpaError):
     """A solver is not installed, has no licence for the problem's size, or failed."""
+
+    code: ClassVar[str] = "solver"

@@ -2,6 +2,7 @@
 
 Every error says three things in one line: what is wrong (with the found and the
 expected value), where (a leaf, a file and field, an op's location), and what to do.
+Who has to decide something goes by the class, or by its `code`, never by the text.
 
 Example:
     >>> str(PlanFormatError("version 9", where="plan.json", fix="make the plan again"))
@@ -9,6 +10,8 @@ Example:
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class AlpaError(Exception):
@@ -18,7 +21,17 @@ class AlpaError(Exception):
         what: one cause, lower case, with found and expected values.
         where: file, field, tree path or source location; empty when there is none.
         fix: what the reader can do about it; empty when the cause says it already.
+
+    Attributes:
+        code: the kind of error as a word that stays the same, such as `"infeasible"`; every class
+            has its own. The compiler's diagnostics and the JSON of the command line have it too.
+
+    Example:
+        >>> InfeasiblePlanError("no plan fits into memory").code
+        'infeasible'
     """
+
+    code: ClassVar[str] = "error"
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         self.what = what
@@ -31,45 +44,67 @@ class AlpaError(Exception):
 class InfeasiblePlanError(AlpaError):
     """No plan satisfies the constraints, most often the memory of a device."""
 
+    code: ClassVar[str] = "infeasible"
+
 
 class TraceError(AlpaError):
     """The user's function cannot be traced into a step with state and batch."""
+
+    code: ClassVar[str] = "trace"
 
 
 class ArgumentMismatchError(AlpaError):
     """A step was called with a tree, shape or dtype other than the one it was built for."""
 
+    code: ClassVar[str] = "argument-mismatch"
+
 
 class ArgumentTypeError(AlpaError, TypeError):
     """A function was given something of another type than it takes; names the argument."""
+
+    code: ClassVar[str] = "argument-type"
 
 
 class DeletedArrayError(AlpaError, RuntimeError):
     """An array was read that a step has used up, or that was deleted."""
 
+    code: ClassVar[str] = "deleted-array"
+
 
 class PlanFormatError(AlpaError):
     """A plan folder is incomplete, of another version, or has a malformed field."""
+
+    code: ClassVar[str] = "plan-format"
 
 
 class PlanMismatchError(AlpaError):
     """The parts of a plan contradict each other; found when the plan is loaded."""
 
+    code: ClassVar[str] = "plan-mismatch"
+
 
 class DevicesError(AlpaError):
     """The process has fewer devices than the plan needs, or they cannot be made."""
+
+    code: ClassVar[str] = "devices"
 
 
 class BackendError(AlpaError):
     """A compiler of stages is not installed, or cannot compile or run a stage; names both."""
 
+    code: ClassVar[str] = "backend"
+
 
 class PlacementError(AlpaError):
     """The workers of a placement do not hold the devices of the plan, each once."""
 
+    code: ClassVar[str] = "placement"
+
 
 class WorkerError(AlpaError):
     """A worker failed, or is gone; names it, the step and the cause."""
+
+    code: ClassVar[str] = "worker"
 
 
 class WorkerLostError(WorkerError):
@@ -79,6 +114,8 @@ class WorkerLostError(WorkerError):
         rank: which worker.
     """
 
+    code: ClassVar[str] = "worker-lost"
+
     def __init__(self, what: str, *, where: str = "", fix: str = "", rank: int = -1) -> None:
         self.rank = rank
         super().__init__(what, where=where, fix=fix)
@@ -87,9 +124,13 @@ class WorkerLostError(WorkerError):
 class WorkerStalledError(WorkerLostError):
     """No worker of a group makes progress in a step; names what each of them waits for."""
 
+    code: ClassVar[str] = "worker-stalled"
+
 
 class WorkerMemoryError(WorkerError):
     """A worker found no memory, on its device or its host, for what it was asked to do."""
+
+    code: ClassVar[str] = "worker-memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -119,6 +160,8 @@ class TransportError(AlpaError):
         peer: rank of the other end, if the error is about one.
     """
 
+    code: ClassVar[str] = "transport"
+
     def __init__(
         self, what: str, *, where: str = "", fix: str = "", peer: int | None = None
     ) -> None:
@@ -132,6 +175,10 @@ class CheckpointError(AlpaError):
     Whatever was there before is still there.
     """
 
+    code: ClassVar[str] = "checkpoint"
+
 
 class DamagedCheckpointError(CheckpointError):
     """A part of a checkpoint is missing, or is not what was written; names the first one."""
+
+    code: ClassVar[str] = "damaged-checkpoint"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import alpa_mlir
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import AutoParallel, Cluster, PipeshardParallel, ShardParallel, compiler
+from alpa_mlir import AutoParallel, Cluster, PipeshardParallel, ShardParallel, compiler, errors
 from alpa_mlir.errors import (
     AlpaError,
     ArgumentMismatchError,
@@ -30,6 +32,14 @@ def test_public_names():
     assert sorted(alpa_mlir.__all__) == alpa_mlir.__all__
     for name in alpa_mlir.__all__:
         assert getattr(alpa_mlir, name).__doc__, name
+
+
+def test_every_error_has_a_code_of_its_own():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind: vars(kind)["code"] for kind in kinds if issubclass(kind, AlpaError)}
+    assert len(set(codes.values())) == len(codes)
+    for code in codes.values():
+        assert re.fullmatch("[a-z]+(-[a-z]+)*", code)
 
 
 def test_methods_become_pass_options():

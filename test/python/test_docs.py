@@ -138,7 +138,8 @@ def test_every_error_has_a_section():
     text = (ROOT / "docs" / "troubleshooting.md").read_text()
     kinds = {name for name in _kinds(AlpaError) if hasattr(errors, name)}
     assert len(kinds) > 20
-    assert set(re.findall(r"^## (.*)$", text, re.M)) == kinds
+    sections = dict(re.findall(r"^## (.*)\nCode `(.*?)`\.", text, re.M))
+    assert sections == {name: getattr(errors, name).code for name in kinds}
 
 
 def test_messages_of_errors_are_those_of_the_code():

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TextIO, cast
 from alpa_runtime.version import VERSION
 
 from alpa_mlir.cli._common import Answer
-from alpa_mlir.cli._failures import failure_of, interrupted
+from alpa_mlir.cli._failures import error_fields, failure_of, interrupted
 
 __all__ = ["COMMANDS", "main", "parser"]
 
@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
         if not self.as_json:
             super().error(message)
         fix = f"see `{self.prog} --help`"
-        fields = {"kind": "UsageError", "what": message, "where": self.prog, "fix": fix}
+        fields = error_fields("UsageError", "usage", message, self.prog, fix)
         print(_document({"error": fields}))
         self.exit(2)
 

@@ -21,7 +21,7 @@ _LIBRARIES = tuple(
 
 @dataclass(frozen=True)
 class Failure:
-    """An error as `text` for people, and as `fields` of JSON: kind, what, where, fix."""
+    """An error as `text` for people, and as `fields` of JSON: kind, code, what, where, fix."""
 
     text: str
     fields: Mapping[str, Any]
@@ -38,23 +38,28 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, AlpaError):
         # What the user's code raised on the way, where we put it into words.
         frames = _user_frames(error.__cause__)
-        fields = _fields(type(error).__name__, error.what, error.where, error.fix)
+        fields = error_fields(type(error).__name__, error.code, error.what, error.where, error.fix)
         return _failure(str(error), fields, frames)
     what = f"{type(error).__name__}: {error}".strip()
     if frames:
         where = f"{frames[-1].filename}:{frames[-1].lineno}"
-        return _failure(f"{where}: {what}", _fields("UserCodeError", what, where), frames)
+        return _failure(
+            f"{where}: {what}", error_fields("UserCodeError", "user-code", what, where), frames
+        )
     if isinstance(error, OSError) and error.filename is not None:
         what, where = str(error.strerror).lower(), str(error.filename)
-        return _failure(f"{where}: {what}", _fields("OSError", what, where), [])
+        return _failure(f"{where}: {what}", error_fields("OSError", "os", what, where), [])
     fix = "report this with the traceback"
     shown = "".join(traceback.format_exception(error))
-    fields = _fields("InternalError", what, "alpa_mlir", fix) | {"traceback": shown}
+    fields = error_fields("InternalError", "internal", what, "alpa_mlir", fix) | {
+        "traceback": shown
+    }
     return Failure(f"{shown}alpa-mlir: error: {what}; fix: {fix}", fields)
 
 
-def _fields(kind: str, what: str, where: str, fix: str = "") -> dict[str, Any]:
-    return {"kind": kind, "what": what, "where": where, "fix": fix}
+def error_fields(kind: str, code: str, what: str, where: str, fix: str = "") -> dict[str, Any]:
+    """The JSON object of an error: its class, its code, and the three parts of its line."""
+    return {"kind": kind, "code": code, "what": what, "where": where, "fix": fix}
 
 
 def _failure(
@@ -71,7 +76,8 @@ def _failure(
 
 def interrupted() -> Failure:
     """What to say about Ctrl-C."""
-    return Failure("alpa-mlir: interrupted", _fields("Interrupted", "interrupted", "alpa-mlir"))
+    fields = error_fields("Interrupted", "interrupted", "interrupted", "alpa-mlir")
+    return Failure("alpa-mlir: interrupted", fields)
 
 
 def _user_frames(error: BaseException | None) -> list[traceback.FrameSummary]:

@@ -58,7 +58,7 @@ def _measured(options: argparse.Namespace) -> Answer:
         row: dict[str, Any] = {"plan": name, "predicted_seconds": predicted}
         if not isinstance(result, MeasuredPlan):
             parts.append(f"{name}: {result.what}\n")
-            rows.append(row | {"error": result.what})
+            rows.append(row | {"error": result.what, "code": result.code})
             continue
         before = "" if predicted is None else f" (predicted {seconds_text(predicted)})"
         parts.append(f"{name}: a step takes {seconds_text(result.step_seconds)}{before}")

@@ -10,8 +10,14 @@ import subprocess
 import sys
 
 import pytest
-from alpa_mlir import cli
+from alpa_mlir import cli, errors
 from source_paths import PYTHONPATH
+
+ERRORS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.AlpaError)
+]
 
 
 def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -70,15 +76,40 @@ def test_errors_as_json(capsys):
     shown = capsys.readouterr()
     error = json.loads(shown.out)["error"]
     assert error["kind"] == "PlanFormatError"
-    assert set(error) == {"kind", "what", "where", "fix"}
+    assert error["code"] == "plan-format"
+    assert set(error) == {"kind", "code", "what", "where", "fix"}
     assert not shown.err
     with pytest.raises(SystemExit) as stopped:
         cli.main(["simulate", "--json"])
     assert stopped.value.code == 2
     error = json.loads(capsys.readouterr().out)["error"]
-    assert error["kind"] == "UsageError"
+    assert (error["kind"], error["code"]) == ("UsageError", "usage")
     assert error["where"] == "alpa-mlir simulate"
     assert "PLAN" in error["what"]
+
+
+def raiser(kind):
+    """A subcommand that fails with an error of that class."""
+
+    def fail(_):
+        raise kind("broken", where="here", fix="mend it")
+
+    return fail
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
+def test_every_error_comes_with_its_code(kind, capsys, monkeypatch):
+    from alpa_mlir.cli import simulate
+
+    monkeypatch.setattr(simulate, "run", raiser(kind))
+    assert cli.main(["simulate", "x", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == {
+        "kind": kind.__name__,
+        "code": kind.code,
+        "what": "broken",
+        "where": "here",
+        "fix": "mend it",
+    }
 
 
 def test_a_fault_of_ours_shows_its_traceback(capsys, monkeypatch):
