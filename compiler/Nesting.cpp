@@ -7,13 +7,14 @@
 
 using namespace alpa;
 
-llvm::Error alpa::checkNesting(llvm::StringRef text, llvm::StringRef file) {
+llvm::Error alpa::checkNesting(llvm::StringRef text, llvm::StringRef file, ErrorCode code) {
   constexpr unsigned kMaxDepth = 1000;
   unsigned depth = 0;
   auto fail = [&](size_t at, const llvm::Twine &what) {
-    return llvm::createStringError(file + ":" + llvm::Twine(text.take_front(at).count('\n') + 1) +
-                                   ":" + llvm::Twine(at - text.take_front(at).rfind('\n')) +
-                                   ": error: " + what);
+    return llvm::make_error<CodedError>(code, what, "",
+                                        file + ":" +
+                                            llvm::Twine(text.take_front(at).count('\n') + 1) + ":" +
+                                            llvm::Twine(at - text.take_front(at).rfind('\n')));
   };
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {

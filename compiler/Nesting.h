@@ -3,6 +3,8 @@
 #ifndef ALPA_COMPILER_NESTING_H
 #define ALPA_COMPILER_NESTING_H
 
+#include "dialects/Common/ErrorCode.h"
+
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
 
@@ -10,8 +12,10 @@ namespace alpa {
 
 /// MLIR's parser, and LLVM's of JSON, call themselves for every bracket within a
 /// bracket, without a limit. An error if a text, whose name is `file`, goes deeper
-/// than any program does. To be called before the text is parsed.
-llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file);
+/// than any program does; `code` is that of a text of its kind that cannot be parsed.
+/// To be called before the text is parsed.
+llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file,
+                         ErrorCode code = ErrorCode::Pass);
 
 } // namespace alpa
 

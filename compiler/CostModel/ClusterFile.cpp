@@ -7,6 +7,7 @@
 #include "compiler/CostModel/Cluster.h"
 #include "compiler/CostModel/ClusterPresets.h"
 #include "compiler/CostModel/YamlTree.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -20,9 +21,7 @@ using namespace alpa;
 using llvm::StringRef;
 using llvm::Twine;
 
-static llvm::Error fail(const Twine &message) {
-  return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
-}
+static llvm::Error fail(const Twine &message) { return makeError(ErrorCode::ClusterFile, message); }
 
 namespace {
 

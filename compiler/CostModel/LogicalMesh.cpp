@@ -1,6 +1,7 @@
 //===- LogicalMesh.cpp - submeshes and their logical views ----------------===//
 
 #include "compiler/CostModel/Cluster.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -202,9 +203,7 @@ static Placement placeGroups(const Submesh &submesh, int64_t size, int64_t strid
 
 llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
                                                   llvm::ArrayRef<int64_t> shape) {
-  auto fail = [](const llvm::Twine &message) {
-    return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
-  };
+  auto fail = [](const llvm::Twine &message) { return makeError(ErrorCode::Method, message); };
   std::vector<HostKind> kinds = kindsOf(cluster, submesh);
   int64_t hosts = 0, most = 0;
   for (const HostKind &kind : kinds)

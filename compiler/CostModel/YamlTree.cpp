@@ -1,6 +1,7 @@
 //===- YamlTree.cpp - YAML text as a tree with lines ----------------------===//
 
 #include "compiler/CostModel/YamlTree.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -16,9 +17,7 @@ using namespace alpa;
 using llvm::StringRef;
 using llvm::Twine;
 
-static llvm::Error fail(const Twine &message) {
-  return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
-}
+static llvm::Error fail(const Twine &message) { return makeError(ErrorCode::ClusterFile, message); }
 
 std::string YamlValue::describe() const {
   switch (kind) {

@@ -4,6 +4,7 @@
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/Diagnostics.h"
 #include "dialects/Sdy/SdyOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -172,7 +173,8 @@ static LogicalResult verifySubset(func::FuncOp main) {
       return WalkResult::interrupt();
     }
     if (dialect != "stablehlo" && dialect != "chlo" && !isa<func::FuncOp, func::ReturnOp>(op)) {
-      op->emitOpError() << "is not of the supported set (dialects stablehlo and chlo)";
+      withCode(op->emitOpError(), ErrorCode::UnsupportedOp)
+          << "is not of the supported set (dialects stablehlo and chlo)";
       return WalkResult::interrupt();
     }
     for (Type type : op->getResultTypes())

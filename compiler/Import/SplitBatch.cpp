@@ -18,6 +18,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -2531,7 +2532,7 @@ private:
     for (BlockArgument arg : main.getArguments())
       if (!isStateArgument(arg))
         if (int64_t rows = typeOf(arg).getDimSize(0); rows == 0 || rows % microBatches)
-          return emitError(module.getLoc())
+          return withCode(emitError(module.getLoc()), ErrorCode::MicroBatches)
                  << nameOfArgument(main, arg) << " has " << rows << " rows, which "
                  << microBatches.getValue() << " micro-batches do not divide";
     // One pass where that is exact; else what is allowed instead of a barrier, or that.
@@ -2559,7 +2560,7 @@ private:
       if (!refusal.op)
         refusal = why;
     }
-    return refusal.op->emitError()
+    return withCode(refusal.op->emitError(), ErrorCode::MicroBatches)
            << "`" << refusal.op->getName() << "` " << refusal.text
            << ": the step couples examples, "
            << "and " << microBatches.getValue()

@@ -5,6 +5,7 @@
 #include "compiler/Reshard/PlanOps.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/Diagnostics.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -248,7 +249,7 @@ LogicalResult PlanTransfers::planAll() {
   llvm::Expected<Cluster> described =
       cluster.empty() ? parseCluster(text.getValue(), attr::cluster) : loadCluster(cluster);
   if (!described)
-    return module.emitError() << llvm::toString(described.takeError());
+    return withError(module.emitError(), described.takeError());
   PlanCache plans(*described, strategy);
   for (auto op : module.getOps<CrossMeshReshardOp>())
     if (bool isDone = op.isPlanned() && (op.getStrategy() || !op.getBody()->empty());
@@ -262,7 +263,7 @@ LogicalResult PlanTransfers::fill(CrossMeshReshardOp op, PlanCache &plans) {
     return op.emitOpError() << "elements of " << op.getType() << " have no size";
   llvm::Expected<TransferPlan> plan = plans.plan(problemOf(op));
   if (!plan)
-    return op.emitOpError() << llvm::toString(plan.takeError());
+    return withError(op.emitOpError(), plan.takeError());
   writePlan(op, *plan);
   count(*plan);
   return success();

@@ -7,6 +7,7 @@
 #include "compiler/Schedule/ProgramTable.h"
 #include "compiler/Schedule/Schedules.h"
 #include "compiler/Schedule/SlicedModule.h"
+#include "dialects/Common/Diagnostics.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/STLExtras.h"
@@ -524,7 +525,7 @@ FailureOr<std::vector<int64_t>> deviceBytes(ModuleOp module) {
     return bytes;
   llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
   if (!cluster)
-    return module.emitError() << llvm::toString(cluster.takeError());
+    return withError(module.emitError(), cluster.takeError());
   for (const Host &host : cluster->hosts)
     bytes.insert(bytes.end(), host.devices, cluster->deviceTypes[host.deviceType].memoryBytes);
   return bytes;
@@ -544,7 +545,7 @@ struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
       return signalPassFailure();
     llvm::Expected<std::vector<StepList>> lists = scheduleSteps(*info, *problem);
     if (!lists) {
-      module.emitError() << llvm::toString(lists.takeError());
+      withError(module.emitError(), lists.takeError());
       return signalPassFailure();
     }
     FailureOr<std::vector<int64_t>> memory = deviceBytes(module);
@@ -630,7 +631,7 @@ const ScheduleInfo *BuildSchedule::choose(const ScheduleProblem &problem) {
   }
   const ScheduleInfo *info = findSchedule(name);
   if (!info) {
-    InFlightDiagnostic diagnostic = module.emitError()
+    InFlightDiagnostic diagnostic = withCode(module.emitError(), ErrorCode::Method)
                                     << "there is no schedule `" << name << "`; choose one of ";
     llvm::interleaveComma(getSchedules(), diagnostic,
                           [&](const ScheduleInfo &item) { diagnostic << item.name; });

@@ -4,6 +4,7 @@
 
 #include "compiler/Schedule/Families.h"
 #include "compiler/Schedule/Timeline.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -23,7 +24,7 @@ std::string alpa::stepText(const ScheduleStep &step) {
 }
 
 static llvm::Error fail(const Twine &message) {
-  return llvm::createStringError("custom schedule: " + message.str());
+  return makeError(ErrorCode::Method, "custom schedule: " + message.str());
 }
 
 static llvm::Error failAt(size_t mesh, size_t index, const ScheduleStep &step, StringRef constraint,
@@ -36,25 +37,26 @@ llvm::Error alpa::checkProblem(const ScheduleProblem &problem) {
   int64_t next = 0;
   for (int64_t mesh : problem.meshOf) {
     if (mesh < 0 || mesh > next)
-      return llvm::createStringError("meshes are numbered by their first stage; expected at most " +
-                                     std::to_string(next) + ", got " + std::to_string(mesh));
+      return makeError(ErrorCode::Method,
+                       "meshes are numbered by their first stage; expected at most " +
+                           std::to_string(next) + ", got " + std::to_string(mesh));
     next += mesh == next;
   }
   if (problem.meshOf.empty() || problem.numMicroBatches < 1)
-    return llvm::createStringError("a schedule needs a stage and a micro-batch");
+    return makeError(ErrorCode::Method, "a schedule needs a stage and a micro-batch");
   for (size_t size : {problem.hasBackward.size(), problem.seconds.size()})
     if (size != 0 && size != problem.meshOf.size())
-      return llvm::createStringError("expected an entry for each of " +
-                                     std::to_string(problem.meshOf.size()) + " stages, got " +
-                                     std::to_string(size));
+      return makeError(ErrorCode::Method, "expected an entry for each of " +
+                                              std::to_string(problem.meshOf.size()) +
+                                              " stages, got " + std::to_string(size));
   for (const StageSeconds &time : problem.seconds)
     for (double seconds :
          {time.forward, time.backwardInput, time.backwardWeight, time.forth, time.back})
       if (!(seconds >= 0 && seconds < std::numeric_limits<double>::infinity()))
-        return llvm::createStringError("seconds are not negative and finite, got " +
-                                       std::to_string(seconds));
+        return makeError(ErrorCode::Method,
+                         "seconds are not negative and finite, got " + std::to_string(seconds));
   if (!(problem.limit >= 0) || !(problem.keptPart >= 0 && problem.keptPart <= 1))
-    return llvm::createStringError("the limit is not negative, and what is kept a part of 1");
+    return makeError(ErrorCode::Method, "the limit is not negative, and what is kept a part of 1");
   return llvm::Error::success();
 }
 

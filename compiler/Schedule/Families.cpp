@@ -1,6 +1,7 @@
 //===- Families.cpp - the families of pipeline schedules --------------------===//
 
 #include "compiler/Schedule/Families.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -166,11 +167,12 @@ static int64_t warmUp(const ScheduleProblem &problem, int64_t mesh) {
 
 llvm::Expected<std::vector<StepList>> alpa::generateInterleaved(const ScheduleProblem &problem) {
   if (!isInRounds(problem))
-    return llvm::createStringError(
+    return makeError(
+        ErrorCode::Method,
         "schedule 'interleaved-1f1b' takes stages in rounds over the meshes, stage s on mesh s "
         "modulo their number; got " +
-        std::to_string(problem.numStages()) + " stages on " + std::to_string(problem.numMeshes()) +
-        " meshes in another order");
+            std::to_string(problem.numStages()) + " stages on " +
+            std::to_string(problem.numMeshes()) + " meshes in another order");
   if (problem.numStages() == problem.numMeshes())
     return generate1F1B(problem);
   std::vector<StepList> lists;

@@ -3,6 +3,7 @@
 #include "compiler/Schedule/Schedules.h"
 
 #include "compiler/Schedule/Families.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -79,14 +80,14 @@ void alpa::leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList>
 llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &schedule,
                                                           const ScheduleProblem &problem) {
   if (!schedule.takesSeveralStages && problem.numMeshes() != problem.numStages())
-    return llvm::createStringError("schedule '" + schedule.name.str() +
-                                   "' takes one stage on each mesh, got " +
-                                   std::to_string(problem.numStages()) + " stages on " +
-                                   std::to_string(problem.numMeshes()) + " meshes");
+    return makeError(ErrorCode::Method, "schedule '" + schedule.name.str() +
+                                            "' takes one stage on each mesh, got " +
+                                            std::to_string(problem.numStages()) + " stages on " +
+                                            std::to_string(problem.numMeshes()) + " meshes");
   if (schedule.isForwardOnly &&
       (problem.hasBackward.empty() || llvm::is_contained(problem.hasBackward, true)))
-    return llvm::createStringError("schedule '" + schedule.name.str() +
-                                   "' runs forwards only, but the step has backward runs");
+    return makeError(ErrorCode::Method, "schedule '" + schedule.name.str() +
+                                            "' runs forwards only, but the step has backward runs");
   llvm::Expected<std::vector<StepList>> lists = schedule.generate(problem);
   if (!lists)
     return lists;
@@ -94,10 +95,11 @@ llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &sc
   auto isForward = [](const ScheduleStep &step) { return step.kind == RunKind::Forward; };
   for (auto [mesh, list] : llvm::enumerate(*lists))
     if (problem.hasBarrier && !std::is_partitioned(list.begin(), list.end(), isForward))
-      return llvm::createStringError(
-          "schedule '" + schedule.name.str() + "' has a backward run on mesh " +
-          std::to_string(mesh) +
-          " before the last forward run, but the step has a barrier, before which all forward runs "
-          "come; use schedule gpipe, or one micro-batch");
+      return makeError(ErrorCode::MicroBatches, "schedule '" + schedule.name.str() +
+                                                    "' has a backward run on mesh " +
+                                                    std::to_string(mesh) +
+                                                    " before the last forward run, but the step "
+                                                    "has a barrier, before which all forward runs "
+                                                    "come; use schedule gpipe, or one micro-batch");
   return lists;
 }

@@ -6,6 +6,7 @@
 
 #include "compiler/Schedule/Families.h"
 #include "compiler/Schedule/Timeline.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -245,10 +246,11 @@ ScheduleProblem withoutMissing(ScheduleProblem problem) {
 llvm::Expected<std::vector<StepList>> alpa::generateZbAuto(const ScheduleProblem &given) {
   ScheduleProblem problem = withoutMissing(given);
   if (limitOf(problem) < 1)
-    return llvm::createStringError(
+    return makeError(
+        ErrorCode::Method,
         "schedule 'zb-auto' needs room for the activations of one micro-batch on each mesh, got a "
         "limit of " +
-        std::to_string(problem.limit));
+            std::to_string(problem.limit));
   std::vector<StepList> best;
   std::pair<double, double> least = {kNever, kNever};
   auto offer = [&](std::vector<StepList> lists) {

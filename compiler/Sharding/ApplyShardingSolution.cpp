@@ -3,6 +3,7 @@
 #include "compiler/Nesting.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
+#include "dialects/Common/Diagnostics.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -22,7 +23,7 @@ struct ApplyShardingSolution : public alpa::impl::ApplyShardingSolutionBase<Appl
 
   void runOnOperation() override {
     if (llvm::Error error = run()) {
-      getOperation().emitError(llvm::toString(std::move(error)));
+      withError(getOperation().emitError(), std::move(error));
       signalPassFailure();
     }
   }

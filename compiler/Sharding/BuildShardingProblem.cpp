@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
+#include "dialects/Common/Diagnostics.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/ToolOutputFile.h"
 
@@ -20,7 +21,7 @@ struct BuildShardingProblem : public alpa::impl::BuildShardingProblemBase<BuildS
 
   void runOnOperation() override {
     if (llvm::Error error = run()) {
-      getOperation().emitError(llvm::toString(std::move(error)));
+      withError(getOperation().emitError(), std::move(error));
       signalPassFailure();
     }
   }

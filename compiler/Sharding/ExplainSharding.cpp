@@ -3,6 +3,7 @@
 #include "compiler/Sharding/Explain/Explain.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
+#include "dialects/Common/Diagnostics.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_EXPLAINSHARDING
@@ -19,7 +20,7 @@ struct ExplainSharding : public alpa::impl::ExplainShardingBase<ExplainSharding>
 
   void runOnOperation() override {
     if (llvm::Error error = run()) {
-      getOperation().emitError(llvm::toString(std::move(error)));
+      withError(getOperation().emitError(), std::move(error));
       signalPassFailure();
     }
   }
@@ -36,8 +37,9 @@ private:
     if (!result)
       return result.takeError();
     if (result->solution.choices.empty() && result->solution.status == SolveStatus::Infeasible)
-      return llvm::createStringError("nothing to explain: no sharding of @main fits in memory: %s",
-                                     result->solution.infeasibleReason.c_str());
+      return makeError(ErrorCode::Infeasible,
+                       "nothing to explain: no sharding of @main fits in memory: " +
+                           result->solution.infeasibleReason);
     llvm::Expected<Explanation> explanation =
         explainIntraOp(stage->view, *stage->model, stage->options, result->solution.choices);
     if (!explanation)

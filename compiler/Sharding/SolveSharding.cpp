@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/StageOfMain.h"
+#include "dialects/Common/Diagnostics.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_SOLVESHARDING
@@ -18,7 +19,7 @@ struct SolveSharding : public alpa::impl::SolveShardingBase<SolveSharding> {
 
   void runOnOperation() override {
     if (llvm::Error error = run()) {
-      getOperation().emitError(llvm::toString(std::move(error)));
+      withError(getOperation().emitError(), std::move(error));
       signalPassFailure();
     }
   }
@@ -42,12 +43,12 @@ llvm::Error SolveSharding::run() {
     return result.takeError();
   const Solution &solution = result->solution;
   if (solution.status == SolveStatus::Infeasible && stage->options.memoryLimitBytes)
-    return llvm::createStringError("no sharding of @main fits in %lld bytes a device: %s",
-                                   static_cast<long long>(*stage->options.memoryLimitBytes),
-                                   solution.infeasibleReason.c_str());
+    return makeError(ErrorCode::Infeasible, "no sharding of @main fits in " +
+                                                llvm::Twine(*stage->options.memoryLimitBytes) +
+                                                " bytes a device: " + solution.infeasibleReason);
   if (solution.status == SolveStatus::Infeasible)
-    return llvm::createStringError("no sharding of @main is allowed: %s",
-                                   solution.infeasibleReason.c_str());
+    return makeError(ErrorCode::Infeasible,
+                     "no sharding of @main is allowed: " + solution.infeasibleReason);
   numNodes = solution.nodes;
   numChoices = result->choices;
   numEliminated = solution.eliminated;

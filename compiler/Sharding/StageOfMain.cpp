@@ -5,6 +5,7 @@
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/ErrorCode.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace alpa;
@@ -13,8 +14,9 @@ using namespace mlir;
 static llvm::Expected<LogicalMesh> makeMesh(const StageOfMainOptions &options,
                                             std::string &clusterText) {
   if (options.cluster.empty())
-    return llvm::createStringError("option 'cluster' is missing; give a preset (" +
-                                   llvm::join(clusterPresets(), ", ") + ") or a YAML file");
+    return makeError(ErrorCode::Method, "option 'cluster' is missing; give a preset (" +
+                                            llvm::join(clusterPresets(), ", ") +
+                                            ") or a YAML file");
   llvm::Expected<Cluster> described = loadCluster(options.cluster);
   if (!described)
     return described.takeError();
@@ -25,8 +27,8 @@ static llvm::Expected<LogicalMesh> makeMesh(const StageOfMainOptions &options,
   int64_t devices = 1;
   for (int64_t size : shape) {
     if (size < 1)
-      return llvm::createStringError("mesh-shape has an axis of %lld devices; at least 1 is needed",
-                                     static_cast<long long>(size));
+      return makeError(ErrorCode::Method, "mesh-shape has an axis of " + llvm::Twine(size) +
+                                              " devices; at least 1 is needed");
     devices *= size;
   }
   for (const Submesh &submesh : submeshShapes(*described))
@@ -35,9 +37,9 @@ static llvm::Expected<LogicalMesh> makeMesh(const StageOfMainOptions &options,
   std::string sizes;
   for (const Submesh &submesh : submeshShapes(*described))
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(submesh.numDevices());
-  return llvm::createStringError(
-      "cluster '%s' has no submesh of %lld devices; it has submeshes of %s",
-      described->name.c_str(), static_cast<long long>(devices), sizes.c_str());
+  return makeError(ErrorCode::Method, "cluster '" + described->name + "' has no submesh of " +
+                                          llvm::Twine(devices) + " devices; it has submeshes of " +
+                                          sizes);
 }
 
 llvm::Expected<StageOfMain> alpa::readStageOfMain(ModuleOp module,

@@ -4,6 +4,7 @@
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
+#include "dialects/Common/Diagnostics.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
@@ -246,7 +247,7 @@ LogicalResult ReshardInserter::visit(Operation *op) {
   }
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule)
-    return op->emitError("has no sharding rule yet");
+    return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
   isFree(op);
   std::optional<SmallVector<ShardingSpec>> results;
   FailureOr<OpSplit> split = chooseSplit(op, *rule, results);
@@ -405,7 +406,7 @@ struct InsertReshards : public alpa::impl::InsertReshardsBase<InsertReshards> {
       if (!planner) {
         llvm::Expected<LogicalMesh> logical = logicalMeshOf(getOperation(), mesh);
         if (!logical)
-          return function.emitError(llvm::toString(logical.takeError()));
+          return withError(function.emitError(), logical.takeError());
         std::unique_ptr<CostModel> &model = models[mesh];
         model = std::make_unique<CostModel>(std::move(*logical));
         planner = std::make_unique<ReshardPlanner>(*model);

@@ -5,6 +5,7 @@
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
+#include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
@@ -678,9 +679,10 @@ LogicalResult FunctionLowering::lower(Operation *op) {
     return lower(reshard);
   std::optional<ShardingRule> rule = getShardingRule(op);
   auto shardings = op->getAttrOfType<ArrayAttr>(attr::shardings);
-  if (!rule || !shardings)
-    return op->emitError(rule ? "has no `alpa.shardings`; run alpa-insert-reshards first"
-                              : "has no sharding rule yet");
+  if (!rule)
+    return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
+  if (!shardings)
+    return op->emitError("has no `alpa.shardings`; run alpa-insert-reshards first");
   auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
   SmallVector<ShardingSpec> results;
   for (auto [result, item] : llvm::zip_equal(op->getResults(), shardings)) {

@@ -4,6 +4,7 @@
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
+#include "dialects/Common/Diagnostics.h"
 
 namespace alpa {
 #define GEN_PASS_DEF_VERIFYSHARDING
@@ -63,7 +64,7 @@ LogicalResult ShardingVerifier::verify(Operation *op) {
     return verify(reshard);
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule)
-    return op->emitError("has no sharding rule yet");
+    return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
   auto shardings = op->getAttrOfType<ArrayAttr>(attr::shardings);
   if (!shardings || op->hasAttr(attr::useShardings))
     return op->emitError("alpa_verify_sharding_c2: expected an op with `")

@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -52,9 +53,8 @@ LogicalResult AlpaLowerPrecisionPass::readOptions() {
   else if (dtype == "float16")
     wanted = builder.getF16Type();
   else
-    return emitError(module.getLoc(),
-                     "alpa-lower-precision: dtype must be bfloat16 or float16, got '")
-           << dtype << "'";
+    return withCode(emitError(module.getLoc()), ErrorCode::Precision)
+           << "alpa-lower-precision: dtype must be bfloat16 or float16, got '" << dtype << "'";
   return success();
 }
 
@@ -91,7 +91,7 @@ LogicalResult AlpaLowerPrecisionPass::lowerPrecision() {
     if (!type)
       return success();
     if (isa<ComplexType>(type.getElementType()))
-      return emitError(value.getLoc())
+      return withCode(emitError(value.getLoc()), ErrorCode::Precision)
              << "alpa-lower-precision: complex numbers have no form in " << dtype;
     if (isWider(type.getElementType())) {
       value.setType(type.clone(wanted));
@@ -144,6 +144,6 @@ LogicalResult AlpaLowerPrecisionPass::finish() {
     if (succeeded(verify(main)))
       return success();
   }
-  return emitError(main.getLoc()) << "alpa-lower-precision: an op does not allow the new types: "
-                                  << reason;
+  return withCode(emitError(main.getLoc()), ErrorCode::Precision)
+         << "alpa-lower-precision: an op does not allow the new types: " << reason;
 }

@@ -2,16 +2,33 @@
 
 #include "dialects/Common/ClosedSet.h"
 
+#include "dialects/Common/Diagnostics.h"
+
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/OpImplementation.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
+using namespace alpa;
 
 static ParseResult refuse(OpAsmParser &parser, OperationState &state) {
-  return parser.emitError(parser.getNameLoc())
+  return withCode(parser.emitError(parser.getNameLoc()), ErrorCode::UnsupportedOp)
          << "unregistered operation '" << state.name << "' found in dialect ('"
          << state.name.getDialectNamespace() << "') that does not allow unknown operations";
+}
+
+// What MLIR 22.1 says of ops that no dialect has; it has nothing but text.
+static constexpr StringLiteral kUnregistered = "unregistered operation '";
+static constexpr StringLiteral kUnregisteredDialect =
+    "operation being parsed with an unregistered dialect";
+static constexpr StringLiteral kNoDialect = "' not found for custom op '";
+static constexpr StringLiteral kCustomOp = "custom op '", kIsUnknown = "' is unknown";
+
+bool alpa::isOfUnknownOp(const Diagnostic &diagnostic) {
+  std::string said = diagnostic.str();
+  StringRef text(said);
+  return text.starts_with(kUnregistered) || text.starts_with(kUnregisteredDialect) ||
+         text.contains(kNoDialect) || (text.starts_with(kCustomOp) && text.contains(kIsUnknown));
 }
 
 Dialect::ParseOpHook alpa::refuseUnknownOps() { return refuse; }
@@ -19,7 +36,7 @@ Dialect::ParseOpHook alpa::refuseUnknownOps() { return refuse; }
 void alpa::explainUnknownOps(Dialect &dialect) {
   MLIRContext *context = dialect.getContext();
   std::string name = dialect.getNamespace().str();
-  std::string prefix = "unregistered operation '" + name + ".";
+  std::string prefix = (kUnregistered + name + ".").str();
   context->getDiagEngine().registerHandler([=](Diagnostic &diagnostic) {
     if (diagnostic.getSeverity() != DiagnosticSeverity::Error ||
         !StringRef(diagnostic.str()).contains(prefix))

@@ -24,6 +24,10 @@ struct InlineAnything : mlir::DialectInlinerInterface {
 /// with the error that MLIR gives for its generic form.
 mlir::Dialect::ParseOpHook refuseUnknownOps();
 
+/// Whether a diagnostic of MLIR's is about an op that no dialect has: the only place
+/// that reads what MLIR says.
+bool isOfUnknownOp(const mlir::Diagnostic &diagnostic);
+
 /// Adds the list of the dialect's ops to errors about ops that it does not have.
 void explainUnknownOps(mlir::Dialect &dialect);
 

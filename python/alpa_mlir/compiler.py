@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from alpa_runtime.plan import Plan
 
@@ -28,19 +28,22 @@ from alpa_mlir.errors import (
 
 _T = TypeVar("_T")
 
-# The first pattern that a diagnostic matches gives its error.
-_NAMED: tuple[tuple[str, type[AlpaError]], ...] = (
-    (r"^alpa-lower-precision:", PrecisionError),
-    (r"no plan fits|no plan exists|infeasible", InfeasiblePlanError),
-    (
-        r"no sharding rule|unsupported op|not (a )?supported|unregistered|custom op",
+#: The class of each code of the compiler (dialects/Common/ErrorCode.h).
+ERROR_CLASSES: dict[str, type[AlpaError]] = {
+    kind.code: kind
+    for kind in (
+        ClusterFileError,
+        InfeasiblePlanError,
+        MethodError,
+        MicroBatchError,
+        ModuleSyntaxError,
+        PassError,
+        PrecisionError,
+        ProblemFormatError,
+        SolverError,
         UnsupportedOpError,
-    ),
-    (r"^cluster|cluster file|unknown cluster", ClusterFileError),
-    (r"^alpa-search-stages:|^bad pass pipeline", MethodError),
-    (r"micro-batches (would give|do not divide)", MicroBatchError),
-)
-_DIAGNOSTIC = re.compile(r"^(?:(?P<where>.*?): )?(?P<kind>error|note): (?P<what>.*)$")
+    )
+}
 
 
 @cache
@@ -60,30 +63,39 @@ def native_path() -> Path:
     return Path(str(_native().__file__))
 
 
-def named_error(text: str, default: type[AlpaError]) -> AlpaError:
-    """The named error of a compiler's diagnostics; the first of them is the cause.
+class _CompilerError(Protocol):
+    """The native module's exception; python/bindings/Bindings.h says what the fields hold."""
 
-    Example:
-        >>> named_error("f.mlir:3:5: error: 'x.y' op has no sharding rule yet", PassError)
-        UnsupportedOpError("f.mlir:3:5: 'x.y' op has no sharding rule yet")
+    code: str
+    where: str
+    file: str
+    line: int
+    column: int
+    what: str
+    fix: str
+    notes: list[str]
+
+
+def _named(error: _CompilerError, where: str = "") -> AlpaError:
+    """The error's class by its code; notes are parts of the line."""
+    lines = [_first_line(error.what), *(f"(note: {_first_line(note)})" for note in error.notes)]
+    return ERROR_CLASSES[error.code](" ".join(lines), where=error.where or where, fix=error.fix)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"
+
+
+def _call(function: Callable[..., _T], *args: Any, where: str = "") -> _T:
+    """Call the compiler.
+
+    Args:
+        where: of errors that do not say it themselves.
     """
-    first, *rest = text.strip().splitlines() or ["no reason given"]
-    match = _DIAGNOSTIC.match(first)
-    where, what = (match["where"] or "", match["what"]) if match else ("", first)
-    for line in rest:
-        found = _DIAGNOSTIC.match(line)
-        if found is None or found["kind"] == "error":
-            break
-        what += f" (note: {found['what']})"
-    kind = next((cls for pattern, cls in _NAMED if re.search(pattern, what)), default)
-    return kind(what, where=where)
-
-
-def _call(default: type[AlpaError], function: Callable[..., _T], *args: Any) -> _T:
     try:
         return function(*args)
     except _native().CompilerError as error:
-        raise named_error(str(error), default) from None
+        raise _named(error, where) from None
 
 
 def compiler_version() -> str:
@@ -97,12 +109,12 @@ def check_cluster(name_or_path: str, yaml: str = "") -> str:
     Raises:
         ClusterFileError: unknown preset, unreadable file, missing or bad field.
     """
-    return _call(ClusterFileError, _native().check_cluster, name_or_path, yaml)
+    return _call(_native().check_cluster, name_or_path, yaml)
 
 
 @cache
 def _planner(cluster: str) -> Any:
-    return _call(ClusterFileError, _native().TransferPlanner, cluster)
+    return _call(_native().TransferPlanner, cluster)
 
 
 @cache
@@ -159,9 +171,7 @@ def plan_reshard(
         for mesh, spec in ((source_mesh, source_spec), (target_mesh, target_spec))
     ]
     (source, target) = ((end[:2], end[2]) for end in ends)
-    return _call(
-        PassError, _planner(cluster).plan, size, [*map(int, shape)], *source, *target, strategy
-    )
+    return _call(_planner(cluster).plan, size, [*map(int, shape)], *source, *target, strategy)
 
 
 def cluster_presets() -> list[str]:
@@ -236,7 +246,7 @@ def schedule_steps(name: str, problem: dict[str, Any]) -> list[list[tuple[str, i
     Raises:
         MethodError: the schedule is unknown or does not take the problem.
     """
-    return _call(MethodError, _native().schedule_steps, name, problem)
+    return _call(_native().schedule_steps, name, problem)
 
 
 def schedule_kept(name: str, problem: dict[str, Any]) -> list[int]:
@@ -245,7 +255,7 @@ def schedule_kept(name: str, problem: dict[str, Any]) -> list[int]:
     Raises:
         MethodError: the schedule is unknown.
     """
-    return _call(MethodError, _native().schedule_kept, name, problem)
+    return _call(_native().schedule_kept, name, problem)
 
 
 def schedule_spans(name: str, problem: dict[str, Any]) -> list[tuple[float, float]]:
@@ -254,20 +264,21 @@ def schedule_spans(name: str, problem: dict[str, Any]) -> list[tuple[float, floa
     Raises:
         MethodError: the schedule is unknown or does not take the problem.
     """
-    return _call(MethodError, _native().schedule_spans, name, problem)
+    return _call(_native().schedule_spans, name, problem)
 
 
-def _name_the_op(error: UnsupportedOpError, text: str) -> UnsupportedOpError:
-    """MLIR's parser says where an unknown op stands; say which one it is."""
-    place = re.search(r":(\d+):(\d+)$", error.where)
+def _unknown_op(error: _CompilerError, text: str, name: str) -> UnsupportedOpError | None:
+    """MLIR's parser says where an op stands that no dialect has; say which one it is."""
     lines = text.splitlines()
-    if "unregistered" not in error.what or place is None or int(place[1]) > len(lines):
-        return error
-    line, column = lines[int(place[1]) - 1], int(place[2]) - 1
+    # An op may have the place where the user's program makes it.
+    in_text = error.file == name and 0 < error.line <= len(lines)
+    if error.code != UnsupportedOpError.code or not in_text:
+        return None
+    line, column = lines[error.line - 1], error.column - 1
     # The generic form is reported after the op's quoted name, the pretty form at its name.
     found = re.search(r'"([\w$.-]+)"$', line[:column]) or re.match(r"([\w$.-]+)", line[column:])
     if found is None:
-        return error
+        return None
     return UnsupportedOpError(
         f"unknown op '{found[1]}'",
         where=error.where,
@@ -291,9 +302,9 @@ class Module:
             UnsupportedOpError: it holds an op that the dialects do not define.
         """
         try:
-            self._handle = _call(ModuleSyntaxError, _native().parse_module, text, name)
-        except UnsupportedOpError as error:
-            raise _name_the_op(error, text) from None
+            self._handle = _native().parse_module(text, name)
+        except _native().CompilerError as error:
+            raise _unknown_op(error, text, name) or _named(error) from None
 
     def clone(self) -> Module:
         """A copy to run other passes on; it must not be used while this one is at work."""
@@ -303,7 +314,7 @@ class Module:
 
     def annotate(self, signature_json: str) -> Module:
         """Set what the tracer knows about the arguments and results of `@main`."""
-        _call(PassError, self._handle.annotate, signature_json)
+        _call(self._handle.annotate, signature_json)
         return self
 
     def run(self, pipeline: str) -> Module:
@@ -312,7 +323,7 @@ class Module:
         Raises:
             UnsupportedOpError, InfeasiblePlanError, MethodError, PassError: by the cause.
         """
-        _call(PassError, self._handle.run_pipeline, pipeline)
+        _call(self._handle.run_pipeline, pipeline)
         return self
 
     def predicted(self) -> dict[str, float]:
@@ -331,7 +342,7 @@ class Module:
 
     def export_plan(self) -> Plan:
         """The plan of a module that has gone through every pass."""
-        text, modules = _call(PassError, self._handle.export_plan)
+        text, modules = _call(self._handle.export_plan)
         return Plan.from_json(text, modules, check_programs=False)
 
 
@@ -345,10 +356,7 @@ class Problem:
             ProblemFormatError: malformed text, or a size or number out of range; says the line.
         """
         self.name = name
-        try:
-            self._handle = _native().parse_problem(text)
-        except _native().CompilerError as error:
-            raise ProblemFormatError(str(error), where=name) from None
+        self._handle = _call(_native().parse_problem, text, where=name)
 
     def solve(
         self,
@@ -365,19 +373,21 @@ class Problem:
         Raises:
             SolverError: the solver is missing or failed.
         """
-        try:
-            return _native().solve_problem(
-                self._handle, method, time_limit_seconds, gap, threads, seed, library
-            )
-        except _native().CompilerError as error:
-            raise SolverError(str(error), where=self.name) from None
+        return _call(
+            _native().solve_problem,
+            self._handle,
+            method,
+            time_limit_seconds,
+            gap,
+            threads,
+            seed,
+            library,
+            where=self.name,
+        )
 
     def as_ilp(self) -> Any:
         """The problem as an integer linear program (compiler/Solver/Backends/Ilp.h)."""
-        try:
-            return _native().Ilp(self._handle)
-        except _native().CompilerError as error:
-            raise SolverError(str(error), where=self.name) from None
+        return _call(_native().Ilp, self._handle, where=self.name)
 
 
 def solver_methods() -> dict[str, str]:

@@ -1,7 +1,7 @@
 //===- Native.cpp - the compiler as a Python module ------------------------===//
 //
-// Text goes in, text comes out; every diagnostic of a failed call becomes one
-// Python exception. The Python side wraps this in alpa_mlir.compiler and
+// Text goes in, text comes out; the first diagnostic of a failed call becomes
+// one Python exception. The Python side wraps this in alpa_mlir.compiler and
 // nothing else imports it.
 //
 //===----------------------------------------------------------------------===//
@@ -15,6 +15,8 @@
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Stage/Search/PipelineMethods.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/ClosedSet.h"
+#include "dialects/Common/Diagnostics.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"
@@ -32,16 +34,20 @@
 #include <nanobind/stl/vector.h>
 
 namespace nb = nanobind;
+using alpa::ErrorCode;
 
 namespace {
 
 /// The most telling part of a location: a file position, else a JAX name.
-std::string describe(mlir::Location location) {
+void setPlace(CompilerError &error, mlir::Location location) {
   std::string text;
   location->walk([&](mlir::Location part) {
     llvm::raw_string_ostream os(text);
     if (auto file = mlir::dyn_cast<mlir::FileLineColLoc>(part)) {
-      os << file.getFilename().getValue() << ":" << file.getLine() << ":" << file.getColumn();
+      error.file = file.getFilename().str();
+      error.line = file.getLine();
+      error.column = file.getColumn();
+      os << error.file << ":" << error.line << ":" << error.column;
       return mlir::WalkResult::interrupt();
     }
     if (auto name = mlir::dyn_cast<mlir::NameLoc>(part); name && text.empty())
@@ -50,37 +56,35 @@ std::string describe(mlir::Location location) {
   });
   llvm::StringRef trimmed(text);
   trimmed.consume_back(" at ");
-  return trimmed.str();
+  error.where = trimmed.str();
 }
 
-/// Collects the errors of one call, with their notes.
+/// Collects the first error of one call, with its notes: those behind it follow from it.
 class Diagnostics {
 public:
-  explicit Diagnostics(mlir::MLIRContext *context)
-      : handler(context, [this](mlir::Diagnostic &diagnostic) {
-          if (diagnostic.getSeverity() != mlir::DiagnosticSeverity::Error)
-            return mlir::success();
-          append("error: ", diagnostic);
-          for (mlir::Diagnostic &note : diagnostic.getNotes())
-            append("note: ", note);
+  /// Errors without a code get `otherwise`.
+  Diagnostics(mlir::MLIRContext *context, ErrorCode otherwise)
+      : otherwise(otherwise), handler(context, [this](mlir::Diagnostic &diagnostic) {
+          if (!first && diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
+            keep(diagnostic);
           return mlir::success();
         }) {}
 
   [[noreturn]] void raise(llvm::StringRef fallback) const {
-    throw CompilerError(text.empty() ? fallback.str() : text);
+    throw first ? *first : CompilerError(alpa::CodedError(otherwise, fallback));
   }
 
 private:
-  void append(llvm::StringRef kind, mlir::Diagnostic &diagnostic) {
-    std::string where = describe(diagnostic.getLocation());
-    if (!text.empty())
-      text += "\n";
-    if (!where.empty())
-      text += where + ": ";
-    text += kind.str() + diagnostic.str();
+  void keep(mlir::Diagnostic &diagnostic) {
+    first.emplace(alpa::partsOf(
+        diagnostic, alpa::isOfUnknownOp(diagnostic) ? ErrorCode::UnsupportedOp : otherwise));
+    setPlace(*first, diagnostic.getLocation());
+    for (mlir::Diagnostic &note : diagnostic.getNotes())
+      first->notes.push_back(note.str());
   }
 
-  std::string text;
+  ErrorCode otherwise;
+  std::optional<CompilerError> first;
   mlir::ScopedDiagnosticHandler handler;
 };
 
@@ -88,13 +92,13 @@ private:
 class Module {
 public:
   static std::unique_ptr<Module> parse(const std::string &text, const std::string &fileName) {
-    if (llvm::Error error = alpa::checkNesting(text, fileName))
-      throw CompilerError(llvm::toString(std::move(error)));
+    if (llvm::Error error = alpa::checkNesting(text, fileName, ErrorCode::ModuleSyntax))
+      throw CompilerError(std::move(error), ErrorCode::ModuleSyntax);
     mlir::DialectRegistry registry;
     alpa::registerDialects(registry);
     auto result = std::make_unique<Module>();
     result->context = std::make_shared<mlir::MLIRContext>(registry);
-    Diagnostics diagnostics(result->context.get());
+    Diagnostics diagnostics(result->context.get(), ErrorCode::ModuleSyntax);
     nb::gil_scoped_release release;
     result->module = mlir::parseSourceString<mlir::ModuleOp>(
         text, mlir::ParserConfig(result->context.get()), fileName);
@@ -112,17 +116,18 @@ public:
 
   void annotate(const std::string &signatureJson) {
     if (llvm::Error error = alpa::annotateSignature(*module, signatureJson))
-      throw CompilerError(llvm::toString(std::move(error)));
+      throw CompilerError(std::move(error), ErrorCode::Pass);
   }
 
   void runPipeline(const std::string &pipeline) {
-    Diagnostics diagnostics(context.get());
+    Diagnostics diagnostics(context.get(), ErrorCode::Pass);
     nb::gil_scoped_release release;
     std::string problem;
     llvm::raw_string_ostream os(problem);
     mlir::PassManager manager(context.get());
     if (mlir::failed(mlir::parsePassPipeline(pipeline, manager, os)))
-      throw CompilerError("bad pass pipeline `" + pipeline + "`: " + problem);
+      throw CompilerError(
+          alpa::CodedError(ErrorCode::Method, "bad pass pipeline `" + pipeline + "`: " + problem));
     if (mlir::failed(manager.run(*module)))
       diagnostics.raise("a pass failed without saying why");
   }
@@ -169,10 +174,8 @@ public:
   }
 
   std::pair<std::string, std::map<std::string, std::string>> exportPlan() {
-    llvm::Expected<alpa::ExportedPlan> plan = alpa::exportPlan(*module);
-    if (!plan)
-      throw CompilerError(llvm::toString(plan.takeError()));
-    return {std::move(plan->json), std::move(plan->files)};
+    alpa::ExportedPlan plan = take(alpa::exportPlan(*module), ErrorCode::Pass);
+    return {std::move(plan.json), std::move(plan.files)};
   }
 
 private:
@@ -181,11 +184,9 @@ private:
 };
 
 std::string checkCluster(const std::string &nameOrPath, const std::string &yaml) {
-  llvm::Expected<alpa::Cluster> cluster =
-      yaml.empty() ? alpa::loadCluster(nameOrPath) : alpa::parseCluster(yaml, nameOrPath);
-  if (!cluster)
-    throw CompilerError(llvm::toString(cluster.takeError()));
-  return alpa::printCluster(*cluster);
+  return alpa::printCluster(
+      take(yaml.empty() ? alpa::loadCluster(nameOrPath) : alpa::parseCluster(yaml, nameOrPath),
+           ErrorCode::ClusterFile));
 }
 
 std::vector<std::string> clusterPresets() {
@@ -207,11 +208,41 @@ NamedTexts describeMethods(llvm::ArrayRef<alpa::MethodInfo> table) {
 NamedTexts shardingMethods() { return describeMethods(alpa::methodTable()); }
 NamedTexts pipelineMethods() { return describeMethods(alpa::pipelineMethodTable()); }
 
+void raiseInPython(const std::exception_ptr &thrown, void *type) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const CompilerError &error) {
+    nb::object raised = nb::handle(static_cast<PyObject *>(type))(error.text);
+    raised.attr("code") = error.code;
+    raised.attr("where") = error.where;
+    raised.attr("file") = error.file;
+    raised.attr("line") = error.line;
+    raised.attr("column") = error.column;
+    raised.attr("what") = error.text;
+    raised.attr("fix") = error.fix;
+    raised.attr("notes") = error.notes;
+    PyErr_SetObject(static_cast<PyObject *>(type), raised.ptr());
+  }
+}
+
+void bindCompilerError(nb::module_ &m) {
+  nb::object type = nb::steal(PyErr_NewExceptionWithDoc(
+      "alpa_mlir._native.CompilerError",
+      "An error of the compiler: code, where, file, line, column, what, fix and notes.",
+      PyExc_Exception, nullptr));
+  m.attr("CompilerError") = type;
+  nb::register_exception_translator(raiseInPython, type.release().ptr());
+  std::vector<std::string> codes;
+  for (llvm::StringRef name : alpa::errorCodeNames())
+    codes.push_back(name.str());
+  m.attr("ERROR_CODES") = codes;
+}
+
 } // namespace
 
 NB_MODULE(_native, m) {
   alpa::registerPasses();
-  nb::exception<CompilerError>(m, "CompilerError");
+  bindCompilerError(m);
   nb::class_<Module>(m, "Module")
       .def("clone", &Module::clone)
       .def("annotate", &Module::annotate, nb::arg("signature_json"))

@@ -43,7 +43,7 @@ public:
       return planTransfer(problem, network, strategy);
     }();
     if (!plan)
-      throw CompilerError(llvm::toString(plan.takeError()));
+      throw CompilerError(plan.takeError(), ErrorCode::Pass);
     nb::dict result;
     result["strategy"] = plan->strategy;
     result["seconds"] = plan->seconds;
@@ -55,12 +55,10 @@ public:
 private:
   static Network describe(const std::string &cluster) {
     llvm::StringRef given(cluster);
-    llvm::Expected<Cluster> described = given.contains('{') || given.contains('\n')
-                                            ? parseCluster(cluster, "<cluster>")
-                                            : loadCluster(cluster);
-    if (!described)
-      throw CompilerError(llvm::toString(described.takeError()));
-    return Network(*described);
+    return Network(take(given.contains('{') || given.contains('\n')
+                            ? parseCluster(cluster, "<cluster>")
+                            : loadCluster(cluster),
+                        ErrorCode::ClusterFile));
   }
 
   Network network;

@@ -23,16 +23,14 @@ using Seconds = std::tuple<double, double, double, double, double>;
 using Step = std::tuple<std::string, int64_t, int64_t>;
 using Steps = std::vector<std::vector<Step>>;
 
-template <typename T> T take(llvm::Expected<T> value) {
-  if (!value)
-    throw CompilerError(llvm::toString(value.takeError()));
-  return std::move(*value);
+[[noreturn]] void raise(const std::string &what) {
+  throw CompilerError(CodedError(ErrorCode::Method, what));
 }
 
 const ScheduleInfo &scheduleNamed(const std::string &name) {
   if (const ScheduleInfo *info = findSchedule(name))
     return *info;
-  throw CompilerError("there is no schedule `" + name + "`; choose one of " + scheduleNames());
+  raise("there is no schedule `" + name + "`; choose one of " + scheduleNames());
 }
 
 ScheduleProblem problemOf(const nb::dict &fields) {
@@ -48,13 +46,14 @@ ScheduleProblem problemOf(const nb::dict &fields) {
   problem.stepsOverlap = nb::cast<bool>(fields["steps_overlap"]);
   problem.steps = nb::cast<std::string>(fields["steps"]);
   if (llvm::Error error = checkProblem(problem))
-    throw CompilerError(llvm::toString(std::move(error)));
+    throw CompilerError(std::move(error), ErrorCode::Method);
   return problem;
 }
 
 Steps scheduleStepsOf(const std::string &name, const nb::dict &fields) {
   Steps result;
-  for (const StepList &list : take(scheduleSteps(scheduleNamed(name), problemOf(fields)))) {
+  for (const StepList &list :
+       take(scheduleSteps(scheduleNamed(name), problemOf(fields)), ErrorCode::Method)) {
     std::vector<Step> &steps = result.emplace_back();
     steps.reserve(list.size());
     for (const ScheduleStep &step : list)
@@ -74,10 +73,11 @@ std::vector<int64_t> keptOf(const std::string &name, const nb::dict &fields) {
 
 std::vector<std::pair<double, double>> spansOf(const std::string &name, const nb::dict &fields) {
   ScheduleProblem problem = problemOf(fields);
-  std::vector<StepList> lists = take(scheduleSteps(scheduleNamed(name), problem));
+  std::vector<StepList> lists =
+      take(scheduleSteps(scheduleNamed(name), problem), ErrorCode::Method);
   std::optional<Timeline> timeline = followSteps(problem, lists);
   if (!timeline)
-    throw CompilerError("schedule `" + name + "` waits forever");
+    raise("schedule `" + name + "` waits forever");
   std::vector<std::pair<double, double>> spans;
   for (const Timeline::Span &span : timeline->spans)
     spans.emplace_back(span.begin, span.end);

@@ -18,12 +18,6 @@ using namespace alpa;
 
 namespace {
 
-template <typename T> T take(llvm::Expected<T> value) {
-  if (!value)
-    throw CompilerError(llvm::toString(value.takeError()));
-  return std::move(*value);
-}
-
 template <typename T> nb::bytes toBytes(const std::vector<T> &values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
@@ -45,7 +39,8 @@ nb::dict describe(const Solution &solution) {
 /// An integer program and the problem it stands for.
 class Ilp {
 public:
-  explicit Ilp(const Problem &problem) : problem(problem), model(take(buildIlp(problem))) {}
+  explicit Ilp(const Problem &problem)
+      : problem(problem), model(take(buildIlp(problem), ErrorCode::Solver)) {}
 
   std::vector<unsigned> choices(const std::vector<double> &values) const {
     return model.choices(values);
@@ -54,7 +49,8 @@ public:
   nb::dict finish(const std::string &solver, const std::vector<unsigned> &choices, double bound,
                   bool provesInfeasible) const {
     return describe(
-        take(checkedSolution(problem, solver, choices, model.lowerBound(bound), provesInfeasible)));
+        take(checkedSolution(problem, solver, choices, model.lowerBound(bound), provesInfeasible),
+             ErrorCode::Solver));
   }
 
   Problem problem;
@@ -73,12 +69,12 @@ nb::dict solveProblem(const Problem &problem, const std::string &method, double 
     nb::gil_scoped_release release;
     return solveWith(method, problem, options);
   }();
-  return describe(take(std::move(solution)));
+  return describe(take(std::move(solution), ErrorCode::Solver));
 }
 
 Problem parse(const std::string &text) {
   nb::gil_scoped_release release;
-  return take(parseProblem(text));
+  return take(parseProblem(text), ErrorCode::ProblemFormat);
 }
 
 std::vector<std::pair<std::string, std::string>> methods() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import alpa_mlir
@@ -17,7 +18,7 @@ from alpa_mlir.errors import (
     InfeasiblePlanError,
     MethodError,
     MicroBatchError,
-    PassError,
+    ModuleSyntaxError,
     UnsupportedOpError,
 )
 
@@ -138,25 +139,87 @@ def test_bad_methods(make, message):
         make()
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("m:3:5: error: 'a.b' op has no sharding rule yet", UnsupportedOpError),
-        ("m:3:5: error: alpa-search-stages: no plan fits into memory: ..", InfeasiblePlanError),
-        ("m:3:5: error: alpa-search-stages: submesh '9x9' ..", MethodError),
-        ("m:1:1: error: something else\nm:2:2: note: seen here", PassError),
-    ],
-)
-def test_diagnostics_become_named_errors(text, kind):
-    error = compiler.named_error(text, PassError)
-    assert type(error) is kind
-    assert error.where.startswith("m:")
-    assert "\n" not in str(error)
+TWO_ROWS = """
+func.func @main(%x: tensor<2xf32> {alpa.kind = "batch"}) -> tensor<2xf32> {
+  return %x : tensor<2xf32>
+}
+"""
+COMPLEX = "func.func @main(%x: tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>> "
+COMPLEX += "{ return %x : tensor<2xcomplex<f32>> }"
+SHARD = "alpa-solve-sharding{cluster=cpu-test memory-limit=1}"
+ADD = """
+func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %0 = stablehlo.add %x, %x : tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+"""
+PROBLEM = '{"problem": {"nodes": {"intervals": [[0, 1]], "costs": [[1]], "usages": [[1]]}, '
+PROBLEM += '"edges": {"nodes": [], "costs": []}}}'
+LIMITS = {"time_limit_seconds": 1, "gap": 0, "threads": 1, "seed": 0, "library": ""}
+
+# What makes the compiler fail with each of its codes.
+CAUSES = {
+    "cluster-file": lambda: compiler.check_cluster("no-such-cluster"),
+    "infeasible": lambda: compiler.Module(ADD).run(SHARD),
+    "method": lambda: compiler.Module(ADD).run("no-such-pass"),
+    "micro-batches": lambda: compiler.Module(TWO_ROWS).run("alpa-split-batch{micro-batches=3}"),
+    "module-syntax": lambda: compiler.Module("module {"),
+    "pass": lambda: compiler.Module("module {}").run("alpa-import"),
+    "precision": lambda: compiler.Module(COMPLEX).run("alpa-lower-precision{dtype=bfloat16}"),
+    "problem-format": lambda: compiler.Problem("{"),
+    "solver": lambda: compiler.Problem(PROBLEM).solve("no-such-solver", **LIMITS),
+    "unsupported-op": lambda: compiler.Module('"x.y"() : () -> ()'),
+}
+
+
+def test_codes_of_the_compiler_have_classes():
+    native = importlib.import_module("alpa_mlir._native")
+    assert sorted(compiler.ERROR_CLASSES) == sorted(native.ERROR_CODES) == sorted(CAUSES)
+    for code, kind in compiler.ERROR_CLASSES.items():
+        assert kind.code == code
+
+
+@pytest.mark.parametrize("code", CAUSES)
+def test_errors_of_the_compiler_carry_their_code(code):
+    with pytest.raises(AlpaError) as caught:
+        CAUSES[code]()
+    assert type(caught.value) is compiler.ERROR_CLASSES[code]
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+
+
+def test_codes_survive_the_search():
+    """Through threads, and with other text in front."""
+    placed = '{alpa.layer = 0 : i64, alpa.phase = "forward"}'
+    layered = ADD.replace("%x, %x", f"%x, %x {placed}")
+    no_rule = layered.replace(
+        "return", f"%1 = stablehlo.partition_id {placed} : tensor<ui32>\n  return"
+    )
+    for text, options, kind, message in (
+        (no_rule, "cpu-test", UnsupportedOpError, "has no sharding rule yet"),
+        (layered, "cpu-test method=x", MethodError, "alpa-search-stages: unknown method 'x'"),
+        (layered, "none", ClusterFileError, "no such preset"),
+    ):
+        with pytest.raises(kind, match=message):
+            compiler.Module(text).run(f"alpa-search-stages{{cluster={options}}}")
+
+
+def test_what_to_do_is_a_part_of_its_own():
+    big = ADD.replace("8xf32", "68719476736xf32")
+    search = "alpa-search-stages{cluster=cpu-test}"
+    with pytest.raises(InfeasiblePlanError) as caught:
+        compiler.Module(big).run(f"alpa-import,alpa-cluster-layers,{search}")
+    assert caught.value.fix.startswith("use more devices")
+    assert "use more devices" not in caught.value.what
 
 
 def test_the_note_is_kept():
-    error = compiler.named_error("m:1:1: error: bad\nm:2:2: note: seen here", PassError)
-    assert str(error) == "m:1:1: bad (note: seen here)"
+    text = "module {\n  func.func private @f()\n  func.func private @f()\n}"
+    with pytest.raises(ModuleSyntaxError) as caught:
+        compiler.Module(text, "m.mlir")
+    assert str(caught.value) == (
+        "m.mlir:3:3: redefinition of symbol named 'f' (note: see existing symbol definition here)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +230,25 @@ def test_unknown_ops_are_named(text):
         compiler.Module(text, "bad.mlir")
     if "()" in text or "\n" in text:
         assert isinstance(caught.value, UnsupportedOpError)
-        assert "'foo.bar'" in str(caught.value)
+        assert caught.value.what == "unknown op 'foo.bar'"
+
+
+def test_unknown_ops_that_know_their_place_are_named():
+    text = '"stablehlo.foo"() : () -> () loc("step.py":1:3)'
+    with pytest.raises(UnsupportedOpError, match=r"^step\.py:1:3: .*'stablehlo\.foo'"):
+        compiler.Module(text, "bad.mlir")
+
+
+def test_modules_that_are_nested_too_deep():
+    with pytest.raises(ModuleSyntaxError, match="nested more than 1000 deep") as caught:
+        compiler.Module("(" * 2000, "deep.mlir")
+    assert caught.value.where == "deep.mlir:1:1001"
+
+
+def test_other_errors_within_ops_are_errors_of_syntax():
+    """MLIR begins them like those of unknown ops."""
+    with pytest.raises(ModuleSyntaxError, match=r"custom op 'func\.func' expected"):
+        compiler.Module("func.func main()", "bad.mlir")
 
 
 def test_clusters():

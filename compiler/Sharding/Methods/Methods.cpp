@@ -6,6 +6,7 @@
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/ErrorCode.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/OpDefinition.h"
@@ -434,7 +435,8 @@ llvm::Error alpa::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> tab
       return llvm::Error::success();
     names += (names.empty() ? "" : ", ") + info.name.str();
   }
-  return llvm::createStringError("unknown " + kind + " '" + name + "', expected one of " + names);
+  return makeError(ErrorCode::Method,
+                   "unknown " + kind + " '" + name + "', expected one of " + names);
 }
 
 llvm::Error alpa::checkMethod(llvm::StringRef name) { return checkName("method", kMethods, name); }
@@ -574,8 +576,9 @@ llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const Method
   restriction->splitsExperts = method == "expert-parallel" || method == "expert-zero-2";
   if (method == "megatron") {
     if (meshShape.size() < 2)
-      return llvm::createStringError("method 'megatron' needs a mesh of two axes or more, the last "
-                                     "for tensors; this one has one");
+      return makeError(ErrorCode::Method,
+                       "method 'megatron' needs a mesh of two axes or more, the last "
+                       "for tensors; this one has one");
     restriction->tensorAxis = static_cast<int>(meshShape.size()) - 1;
   }
   PlanFilter filter;
@@ -606,11 +609,13 @@ llvm::Expected<PlanFilter> alpa::pinnedFilter(const MethodRoles &roles,
   func::FuncOp main = roles.getFunction();
   if (auto shape = main->getParentOp()->getAttrOfType<DenseI64ArrayAttr>(attr::pinMesh);
       shape && shape.asArrayRef() != meshShape)
-    return llvm::createStringError(llvm::formatv(
-        "method 'manual': the step's shardings are for a mesh of [{0}], but this one is [{1}]; "
-        "give the mesh's shape",
-        llvm::make_range(shape.asArrayRef().begin(), shape.asArrayRef().end()),
-        llvm::make_range(meshShape.begin(), meshShape.end())));
+    return makeError(
+        ErrorCode::Method,
+        llvm::formatv(
+            "method 'manual': the step's shardings are for a mesh of [{0}], but this one is [{1}]; "
+            "give the mesh's shape",
+            llvm::make_range(shape.asArrayRef().begin(), shape.asArrayRef().end()),
+            llvm::make_range(meshShape.begin(), meshShape.end())));
   PlanFilter filter;
   for (BlockArgument argument : main.getArguments())
     if (auto pin = main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))

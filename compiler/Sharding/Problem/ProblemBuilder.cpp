@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
+#include "dialects/Common/ErrorCode.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/BuiltinTypes.h"
@@ -31,19 +32,20 @@ OpPhase alpa::opPhaseOf(Operation *op) {
 
 llvm::StringRef alpa::phaseName(OpPhase phase) { return kPhaseNames[static_cast<unsigned>(phase)]; }
 
-static llvm::Error makeError(Operation *op, const llvm::Twine &what) {
+static llvm::Error errorAt(Operation *op, const llvm::Twine &what,
+                           ErrorCode code = ErrorCode::Pass) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   stream << op->getLoc() << ": '" << op->getName() << "' op " << what;
-  return llvm::createStringError(text);
+  return makeError(code, text);
 }
 
 llvm::Error ProblemBuilder::checkType(Operation *op, Type type) const {
   auto tensor = llvm::dyn_cast<RankedTensorType>(type);
   if (!tensor || (tensor.hasStaticShape() && tensor.getRank() <= PackedSpec::kMaxRank))
     return llvm::Error::success();
-  return makeError(op, "has a tensor of dynamic shape or of more than " +
-                           std::to_string(PackedSpec::kMaxRank) + " dimensions");
+  return errorAt(op, "has a tensor of dynamic shape or of more than " +
+                         std::to_string(PackedSpec::kMaxRank) + " dimensions");
 }
 
 llvm::Error ProblemBuilder::collectOps() {
@@ -55,7 +57,7 @@ llvm::Error ProblemBuilder::collectOps() {
         return error;
     std::optional<ShardingRule> rule = getShardingRule(op);
     if (!rule)
-      return makeError(op, "has no sharding rule yet");
+      return errorAt(op, "has no sharding rule yet", ErrorCode::UnsupportedOp);
     opIndex[op] = ops.size();
     OpInfo info;
     info.op = op;
@@ -133,8 +135,9 @@ void ProblemBuilder::findReads(const OpInfo &info) {
 
 llvm::Error ProblemBuilder::build() {
   if (meshShape.size() > PackedSpec::kMaxAxes)
-    return llvm::createStringError("a mesh of %zu axes is not supported; at most %u are",
-                                   meshShape.size(), PackedSpec::kMaxAxes);
+    return makeError(ErrorCode::Method, "a mesh of " + llvm::Twine(meshShape.size()) +
+                                            " axes is not supported; at most " +
+                                            llvm::Twine(PackedSpec::kMaxAxes) + " are");
   addTable({0});
   // With one micro-batch there is nothing to save.
   if (options.numMicroBatches > 1)
@@ -162,7 +165,7 @@ llvm::Error ProblemBuilder::build() {
     demand();
     visit(info);
     if (!failure.empty())
-      return makeError(info.op, failure);
+      return errorAt(info.op, failure);
   }
   carryState();
   for (unsigned index = 0; index < values.size(); ++index)

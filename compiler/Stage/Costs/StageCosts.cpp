@@ -3,6 +3,7 @@
 #include "compiler/Stage/Costs/StageCosts.h"
 
 #include "compiler/Solver/Model/Clock.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
@@ -82,14 +83,14 @@ StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
 }
 
 llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const {
-  std::vector<std::string> errors(count);
+  std::vector<std::optional<CodedError>> errors(count);
   parallelFor(context, 0, count, [&](size_t i) {
     if (llvm::Error error = work(i))
-      errors[i] = llvm::toString(std::move(error));
+      errors[i] = takeParts(std::move(error));
   });
-  for (const std::string &error : errors)
-    if (!error.empty())
-      return llvm::createStringError(error);
+  for (std::optional<CodedError> &error : errors)
+    if (error)
+      return llvm::make_error<CodedError>(std::move(*error));
   return llvm::Error::success();
 }
 

@@ -1,6 +1,7 @@
 //===- SearchSpace.cpp - which stages the search may choose ---------------===//
 
 #include "compiler/Stage/Search/SearchSpace.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -9,7 +10,7 @@
 using namespace alpa;
 
 static llvm::Error fail(const llvm::Twine &message) {
-  return llvm::createStringError("alpa-search-stages: " + message);
+  return makeError(ErrorCode::Method, "alpa-search-stages: " + message);
 }
 
 /// Positive numbers with a separator between them.

@@ -14,6 +14,7 @@
 #include "compiler/Stage/Search/StageSearch.h"
 #include "compiler/Stage/Search/VirtualStageSearch.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -408,14 +409,17 @@ public:
   void runOnOperation() override {
     if (llvm::Error error = run()) {
       // Without the note that prints the whole module.
-      emitError(getOperation().getLoc(), llvm::toString(std::move(error)));
+      withError(emitError(getOperation().getLoc()), std::move(error));
       signalPassFailure();
     }
   }
 
 private:
   llvm::Error fail(const llvm::Twine &message) const {
-    return llvm::createStringError("alpa-search-stages: " + message);
+    return makeError(ErrorCode::Method, "alpa-search-stages: " + message);
+  }
+  llvm::Error fail(llvm::Error error) const {
+    return prefixError("alpa-search-stages: ", std::move(error), ErrorCode::Method);
   }
   llvm::Error checkOptions();
   llvm::Error readSchedules(StageSearchSpace &tried);
@@ -448,9 +452,9 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
   if (numMicroBatches < 1)
     return fail("num-micro-batches must be 1 or more, got " + llvm::Twine(numMicroBatches));
   if (llvm::Error error = checkMethod(method))
-    return fail(llvm::toString(std::move(error)));
+    return fail(std::move(error));
   if (llvm::Error error = checkPipelineMethod(pipeline))
-    return fail(llvm::toString(std::move(error)));
+    return fail(std::move(error));
   if (meshAxes != 2 && meshAxes != 3)
     return fail("mesh-axes must be 2 or 3, got " + llvm::Twine(meshAxes));
   if (!(memoryFraction > 0 && memoryFraction <= 1))
@@ -573,7 +577,7 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
   if (virtualTried.schedules.empty())
     return searchWays(setup);
   if (llvm::Error error = checkVirtualStages(virtualTried, setup.space, setup.problem))
-    return fail(llvm::toString(std::move(error)));
+    return fail(std::move(error));
   virtualSetup.emplace(setup);
   virtualSetup->tried = virtualTried;
   virtualSetup->tried.rules = setup.tried.rules;
@@ -619,7 +623,7 @@ llvm::Error AlpaSearchStagesPass::run() {
     return error;
   llvm::Expected<StepLayers> layers = readLayers(main);
   if (!layers)
-    return fail(llvm::toString(layers.takeError()));
+    return fail(layers.takeError());
   unsigned numLayers = layers->opsOfLayer.size();
   llvm::Expected<Cluster> described = loadCluster(cluster);
   if (!described)
@@ -634,7 +638,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<std::vector<StageRule>> rules =
       applyPipelineMethod(pipeline, *described, numLayers, *space);
   if (!rules)
-    return fail(llvm::toString(rules.takeError()));
+    return fail(rules.takeError());
   std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
     even = evenRules(*described, numLayers, *space);
@@ -678,26 +682,26 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!cacheDir.empty() && !options.allDiffer) {
     llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
     if (!store)
-      return fail("cache-dir: " + llvm::toString(store.takeError()));
+      return fail(prefixError("cache-dir: ", store.takeError(), ErrorCode::Method));
     options.store = *store;
   }
 
   llvm::Expected<std::unique_ptr<StepVariant>> variant =
       StepVariant::read(main, method, setup.space.meshes);
   if (!variant)
-    return fail(llvm::toString(variant.takeError()));
+    return fail(variant.takeError());
   plain = std::move(*variant);
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
   if (!(*best)->hasPlan() && !explainsMisfit)
-    return fail("no plan fits into memory");
+    return fail(makeError(ErrorCode::Infeasible, "no plan fits into memory"));
   if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
     llvm::Expected<std::unique_ptr<StageAttempt>> free =
         attempt(*virtualSetup, {again ? again.get() : plain.get()}, /*ignoresMemory=*/true);
     if (!free)
       return free.takeError();
-    return fail(llvm::toString(explainVirtualInfeasible((*free)->found, problem, virtualTried)));
+    return fail(explainVirtualInfeasible((*free)->found, problem, virtualTried));
   }
   // The least that is needed is what layers that are computed again need.
   if (!(*best)->hasPlan() && again && !options.allDiffer)
@@ -707,13 +711,13 @@ llvm::Error AlpaSearchStagesPass::run() {
   StageCosts &costs = (*best)->costs;
   const FoundPlan &found = (*best)->found;
   if (!(*best)->hasPlan()) {
-    std::string why = llvm::toString(
-        explainInfeasible((*best)->search, costs, setup.tried, main, again != nullptr));
-    if (pipeline != "auto" && StringRef(why).starts_with("no plan exists"))
-      why = "no plan exists: with pipeline '" + pipeline +
-            "' no stages use all devices of cluster '" + described->name +
-            "'; use pipeline 'auto', or another number of devices or layers";
-    return fail(why);
+    std::string whyNone =
+        pipeline == "auto" ? "no way to split the model's operators was found for any stage"
+                           : "with pipeline '" + pipeline +
+                                 "' no stages use all devices of cluster '" + described->name +
+                                 "'; use pipeline 'auto', or another number of devices or layers";
+    return fail(
+        explainInfeasible((*best)->search, costs, setup.tried, main, again != nullptr, whyNone));
   }
   const TimedPlan &timed = found.timed;
   if (timed.devices.empty())

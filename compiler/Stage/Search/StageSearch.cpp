@@ -5,6 +5,7 @@
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Stage/Search/StageInfeasibility.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -217,7 +218,7 @@ static std::string formatBytes(double bytes) {
 
 llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
                                     const StageSearchSpace &space, func::FuncOp main,
-                                    bool isRematerialized) {
+                                    bool isRematerialized, const llvm::Twine &whyNone) {
   std::vector<int64_t> available = search.getProblem().memoryBytes;
   search.ignoreMemory();
   llvm::Expected<FoundPlan> found = search.run(space);
@@ -226,8 +227,7 @@ llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
   const StagePlan *plan = &found->plan;
   const StageDpProblem &problem = search.getProblem();
   if (plan->stages.empty())
-    return llvm::createStringError(
-        "no plan exists: no way to split the model's operators was found for any stage");
+    return makeError(ErrorCode::Infeasible, "no plan exists: " + whyNone);
   const PlannedStage *worst = nullptr;
   int64_t needed = -1, inFlight = 1;
   unsigned number = 0;
@@ -276,28 +276,31 @@ llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
   std::string names;
   for (auto &[bytes, name] : llvm::ArrayRef(largest).take_front(3))
     names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
-  return llvm::createStringError(
-      llvm::Twine("no plan fits into memory: ") +
-      (isRematerialized ? "with layers computed again " : "") + "the fastest one needs " +
-      formatBytes(needed) + " on a device of stage " + llvm::Twine(number) + " of " +
-      llvm::Twine(plan->stages.size()) + ", " + formatBytes(available[worst->submesh]) +
-      " are available; it holds " + formatBytes(choice.stateBytes) + " of state and gradients, " +
-      formatBytes(choice.activationBytes) + " of activations for each of " + llvm::Twine(inFlight) +
-      " micro-batches and " + formatBytes(choice.temporaryBytes) + " of temporaries" +
-      (names.empty() ? "" : "; the largest arguments are " + names) + closest +
-      (isRematerialized ? "; use more devices or more and smaller micro-batches"
-                        : "; use more devices, more and smaller micro-batches, or "
-                          "rematerialization (jax.checkpoint)"));
+  return makeError(ErrorCode::Infeasible,
+                   llvm::Twine("no plan fits into memory: ") +
+                       (isRematerialized ? "with layers computed again " : "") +
+                       "the fastest one needs " + formatBytes(needed) + " on a device of stage " +
+                       llvm::Twine(number) + " of " + llvm::Twine(plan->stages.size()) + ", " +
+                       formatBytes(available[worst->submesh]) + " are available; it holds " +
+                       formatBytes(choice.stateBytes) + " of state and gradients, " +
+                       formatBytes(choice.activationBytes) + " of activations for each of " +
+                       llvm::Twine(inFlight) + " micro-batches and " +
+                       formatBytes(choice.temporaryBytes) + " of temporaries" +
+                       (names.empty() ? "" : "; the largest arguments are " + names) + closest,
+                   isRematerialized ? "use more devices or more and smaller micro-batches"
+                                    : "use more devices, more and smaller micro-batches, or "
+                                      "rematerialization (jax.checkpoint)");
 }
 
 llvm::Error alpa::explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
                                            const StageSearchSpace &space) {
   std::string name = space.schedules.front()->name.str();
   if (found.plan.stages.empty())
-    return llvm::createStringError("no plan exists: the layers cannot be cut into " +
-                                   llvm::Twine(space.stagesPerMesh) +
-                                   " stages on each of several equal meshes, as schedule '" + name +
-                                   "' needs; use fewer virtual-stages or another schedule");
+    return makeError(ErrorCode::Infeasible,
+                     "no plan exists: the layers cannot be cut into " +
+                         llvm::Twine(space.stagesPerMesh) +
+                         " stages on each of several equal meshes, as schedule '" + name +
+                         "' needs; use fewer virtual-stages or another schedule");
   std::vector<int64_t> needed;
   for (auto [index, bytes] : llvm::enumerate(found.timed.peakBytes)) {
     unsigned mesh = found.plan.meshOf(unsigned(index));
@@ -307,11 +310,13 @@ llvm::Error alpa::explainVirtualInfeasible(const FoundPlan &found, const StageDp
   auto worst = llvm::max_element(needed);
   size_t mesh = worst - needed.begin();
   int64_t available = problem.memoryOf(found.plan.stages[mesh].submesh);
-  return llvm::createStringError(
-      "no plan fits into memory: with schedule '" + name + "' the fastest one needs " +
-      formatBytes(double(*worst)) + " on a device of mesh " + llvm::Twine(mesh) + " of " +
-      llvm::Twine(needed.size()) + " for its " + llvm::Twine(space.stagesPerMesh) + " stages, " +
-      formatBytes(double(available)) +
-      " are available; use fewer virtual-stages, another schedule, more devices, more and smaller "
-      "micro-batches, or rematerialization (jax.checkpoint)");
+  return makeError(ErrorCode::Infeasible,
+                   "no plan fits into memory: with schedule '" + name + "' the fastest one needs " +
+                       formatBytes(double(*worst)) + " on a device of mesh " + llvm::Twine(mesh) +
+                       " of " + llvm::Twine(needed.size()) + " for its " +
+                       llvm::Twine(space.stagesPerMesh) + " stages, " +
+                       formatBytes(double(available)) +
+                       " are available; use fewer virtual-stages, another schedule, more devices, "
+                       "more and smaller "
+                       "micro-batches, or rematerialization (jax.checkpoint)");
 }

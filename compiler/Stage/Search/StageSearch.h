@@ -68,9 +68,11 @@ private:
 
 /// The error that describes the plan that would be fastest if memory were no matter,
 /// and which of its stages exceeds which limit. `isRematerialized` says that layers
-/// are computed again for their gradients.
+/// are computed again for their gradients; `whyNone` says why there may be no plan
+/// even so.
 llvm::Error explainInfeasible(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
-                              mlir::func::FuncOp main, bool isRematerialized);
+                              mlir::func::FuncOp main, bool isRematerialized,
+                              const llvm::Twine &whyNone);
 /// The same where stages share meshes; `found` is the best plan without a limit.
 llvm::Error explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
                                      const StageSearchSpace &space);

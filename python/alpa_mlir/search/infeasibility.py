@@ -12,7 +12,6 @@ from alpa_mlir.search.planner import Planner
 
 # As many times the hosts are tried at most.
 _MOST_HOSTS = 64
-_GUESS = "; use more devices"
 
 
 def explain_infeasibility(planner: Planner, error: InfeasiblePlanError) -> InfeasiblePlanError:
@@ -24,16 +23,15 @@ def explain_infeasibility(planner: Planner, error: InfeasiblePlanError) -> Infea
         error: why there is none: the stage and the limit.
     """
     changes = list(_changes(planner))
-    what = error.what.partition(_GUESS)[0]
     if changes:
-        return InfeasiblePlanError(what, where=error.where, fix=" or ".join(changes))
+        return InfeasiblePlanError(error.what, where=error.where, fix=" or ".join(changes))
     tried = ["bfloat16"]
     if planner.method.num_micro_batches is not None:
         tried.append("more micro-batches")
     if not planner.method.has_fixed_meshes:
         tried.append(f"{_MOST_HOSTS} times the hosts")
     return InfeasiblePlanError(
-        f"{what}; it does not fit with {' or with '.join(tried)} either",
+        f"{error.what}; it does not fit with {' or with '.join(tried)} either",
         where=error.where,
         fix="make the model smaller",
     )
