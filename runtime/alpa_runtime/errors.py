@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from alpa_runtime.foreign_errors import says_out_of_memory
+
 
 class AlpaError(Exception):
     """Base of all errors raised on purpose.
@@ -25,6 +27,7 @@ class AlpaError(Exception):
     Attributes:
         code: the kind of error as a word that stays the same, such as `"infeasible"`; every class
             has its own. The compiler's diagnostics and the JSON of the command line have it too.
+        out_of_memory: it is one for want of memory on a device or its host.
 
     Example:
         >>> InfeasiblePlanError("no plan fits into memory").code
@@ -32,6 +35,7 @@ class AlpaError(Exception):
     """
 
     code: ClassVar[str] = "error"
+    out_of_memory: bool = False
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         self.what = what
@@ -112,12 +116,22 @@ class WorkerLostError(WorkerError):
 
     Args:
         rank: which worker.
+        out_of_memory: it ended for want of memory.
     """
 
     code: ClassVar[str] = "worker-lost"
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", rank: int = -1) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        rank: int = -1,
+        out_of_memory: bool = False,
+    ) -> None:
         self.rank = rank
+        self.out_of_memory = out_of_memory
         super().__init__(what, where=where, fix=fix)
 
 
@@ -131,6 +145,7 @@ class WorkerMemoryError(WorkerError):
     """A worker found no memory, on its device or its host, for what it was asked to do."""
 
     code: ClassVar[str] = "worker-memory"
+    out_of_memory: bool = True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -140,9 +155,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 64 bytes"))
         True
     """
-    if isinstance(error, MemoryError | WorkerMemoryError):
-        return True
-    return any(m in str(error) for m in ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory: "))
+    if isinstance(error, AlpaError):
+        return error.out_of_memory
+    return isinstance(error, MemoryError) or says_out_of_memory(error)
 
 
 def worker_error(error: BaseException, where: str) -> WorkerError:
@@ -158,15 +173,29 @@ class TransportError(AlpaError):
 
     Args:
         peer: rank of the other end, if the error is about one.
+        out_of_memory: there was no memory for it.
     """
 
     code: ClassVar[str] = "transport"
 
     def __init__(
-        self, what: str, *, where: str = "", fix: str = "", peer: int | None = None
+        self,
+        what: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        peer: int | None = None,
+        out_of_memory: bool = False,
     ) -> None:
         self.peer = peer
+        self.out_of_memory = out_of_memory
         super().__init__(what, where=where, fix=fix)
+
+    def at(self, where: str = "") -> TransportError:
+        """The same error, for another message that it keeps from its way."""
+        return TransportError(
+            self.what, where=where, peer=self.peer, out_of_memory=self.out_of_memory
+        )
 
 
 class CheckpointError(AlpaError):

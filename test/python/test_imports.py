@@ -201,3 +201,94 @@ def test_packages_import_only_earlier_ones(package):
         if rank.get(top[name], -1) > rank.get(top[module], len(rank))
     ]
     assert not wrong
+
+
+# What decides something by a text, rather than showing it.
+DECIDING = {"startswith", "endswith", "find", "index", "count", "partition", "rpartition", "split"}
+DECIDING |= {"match", "search", "fullmatch", "findall", "finditer", "removeprefix", "removesuffix"}
+
+
+def decisions_by_text(function):
+    """Lines of a function that decide something by the text of an error.
+
+    Errors are what it catches, and parameters of such a type; their texts are `str(error)`, the
+    parts of an AlpaError, and what is made of them.
+    """
+    errors = {n.name for n in ast.walk(function) if isinstance(n, ast.ExceptHandler)}
+    for argument in [*function.args.args, *function.args.kwonlyargs]:
+        if argument.annotation and re.search("Error|Exception", ast.unparse(argument.annotation)):
+            errors.add(argument.arg)
+    texts = set()
+
+    def is_text(node):
+        for part in ast.walk(node):
+            match part:
+                case ast.Call(func=ast.Name("str" | "repr"), args=[ast.Name(name)]):
+                    found = name in errors
+                case ast.Attribute(ast.Name(name), "what" | "where" | "fix" | "args"):
+                    found = name in errors
+                case ast.FormattedValue(ast.Name(name)):
+                    found = name in errors
+                case ast.Name(name):
+                    found = name in texts
+                case _:
+                    found = False
+            if found:
+                return True
+        return False
+
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign([ast.Name(name)], value) if is_text(value):
+                texts.add(name)
+            case ast.comprehension(ast.Name(name), value) if is_text(value):
+                texts.add(name)
+            case ast.For(ast.Name(name), value) if is_text(value):
+                texts.add(name)
+    for node in ast.walk(function):
+        match node:
+            case ast.Compare(left, _, others) if any(map(is_text, [left, *others])):
+                yield node.lineno
+            case ast.Call(ast.Attribute(_, "split"), []):
+                pass  # All in one line.
+            case ast.Call(ast.Attribute(text, name), args) if name in DECIDING:
+                if any(map(is_text, [text, *args])):
+                    yield node.lineno
+
+
+def functions_of(source):
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
+@pytest.mark.parametrize("package", [alpa_mlir, alpa_runtime], ids=lambda p: p.__name__)
+def test_nothing_decides_by_the_text_of_an_error(package):
+    """Errors have classes and codes; only foreign_errors reads what other programs say."""
+    found = [
+        f"{path}:{line}"
+        for path in Path(str(package.__file__)).parent.rglob("*.py")
+        if path.name != "foreign_errors.py"
+        for function in functions_of(path.read_text())
+        for line in decisions_by_text(function)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "try: g()\n except OSError as e:\n  if 'full' in str(e): raise",
+        "try: g()\n except OSError as e:\n  text = f'{e}'\n  return text.startswith('x')",
+        "return re.search('x', error.what)",
+        "return any(word in str(error) for word in WORDS)",
+        "return [line for line in str(error).splitlines() if 'error: ' in line]",
+    ],
+)
+def test_decisions_by_text_are_found(body):
+    (function,) = functions_of(f"def f(error: AlpaError):\n {body}")
+    assert [*decisions_by_text(function)]
+
+
+def test_foreign_errors_are_read_in_one_place():
+    source = (Path(alpa_runtime.__file__).parent / "foreign_errors.py").read_text()
+    assert sum(len([*decisions_by_text(function)]) for function in functions_of(source)) > 5

@@ -24,11 +24,12 @@ import numpy as np
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla_runtime import named_sharding
 from alpa_runtime.execution.compilation import compile_jobs, stage_jobs
+from alpa_runtime.foreign_errors import first_line
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tensor import TensorSpec
 from jax.sharding import Mesh
 
-from alpa_mlir.errors import DevicesError, InfeasiblePlanError
+from alpa_mlir.errors import DevicesError, InfeasiblePlanError, is_out_of_memory
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.costs import BACKWARD_PARTS
 
@@ -214,11 +215,10 @@ def _enough_memory(where: str) -> Generator[None]:
     try:
         yield
     except _jax.errors.JaxRuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        if not reason.startswith("RESOURCE_EXHAUSTED"):
+        if not is_out_of_memory(error):
             raise
         raise InfeasiblePlanError(
-            f"a device runs out of memory: {reason}",
+            f"a device runs out of memory: {first_line(error)}",
             where=where,
             fix="plan with a smaller memory_fraction",
         ) from None

@@ -27,6 +27,7 @@ from alpa_runtime.backends.xla_runtime import (
 )
 from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError
+from alpa_runtime.foreign_errors import first_iree_error
 from alpa_runtime.jax_internals import array_of_capsule, shards_of
 from alpa_runtime.plan.binaries import key_of
 
@@ -185,7 +186,7 @@ def compile_binary(text: str, target: str, where: str) -> IreeBinary:
                     ],
                 )
             except tools.CompilerToolError as error:
-                reason = reason or _first_error(str(error))
+                reason = reason or first_iree_error(error)
                 continue
             found = json.loads(statistics.read_text())["stream-aggregate"]
             sizes = found["execution"]["transient-memory-size"], found["global"]["constant-size"]
@@ -195,12 +196,6 @@ def compile_binary(text: str, target: str, where: str) -> IreeBinary:
         where=where,
         fix='use backend="xla" for this plan',
     )
-
-
-def _first_error(message: str) -> str:
-    lines: Sequence[str] = message.splitlines()
-    found = [line.partition("error: ")[2] for line in lines if "error: " in line]
-    return (found or list(lines) or ["no reason given"])[0][:300]
 
 
 _jax: Any = jax

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,13 +26,12 @@ from alpa_runtime.checkpoint.manifest import (
 )
 from alpa_runtime.checkpoint.shards import Shard
 from alpa_runtime.errors import CheckpointError, DamagedCheckpointError
+from alpa_runtime.foreign_errors import StoreFailure, store_failure
 from alpa_runtime.plan.reshard import Box, box_elements
 
 _jnp: Any = jax.numpy
 # More is not faster: a chunk has 64 MiB at most, and each is read or written by threads of its own.
 MAX_BYTES_AHEAD = 128 << 20
-# What tensorstore says of files that are not as they were written.
-_DAMAGED = re.compile("DATA_LOSS|NOT_FOUND|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT")
 
 
 def _tensorstore() -> Any:
@@ -86,13 +84,15 @@ def _in_order(work: Iterable[_Work]) -> Iterator[Any]:
 
 def _error_of(error: Exception, leaf: LeafRecord) -> CheckpointError:
     """An error of tensorstore."""
-    text = str(error).split(" [")[0].splitlines()[0]
-    if "No space left" in text or "RESOURCE_EXHAUSTED" in text or "quota" in text:
+    failure, text = store_failure(error)
+    if failure is StoreFailure.NO_ROOM:
         fix = "make room or give another folder; the checkpoints that were there are whole"
         return CheckpointError(text, where=leaf.name, fix=fix)
-    if "writing" not in text and _DAMAGED.match(text):
+    if failure is StoreFailure.DAMAGED:
         return DamagedCheckpointError(text, where=leaf.name, fix=OLDER)
-    return CheckpointError(text, where=leaf.name, fix=OLDER if "reading" in text else "")
+    return CheckpointError(
+        text, where=leaf.name, fix=OLDER if failure is StoreFailure.UNREADABLE else ""
+    )
 
 
 def _open(ts: Any, context: Any, folder: Path, leaf: LeafRecord) -> Any:

@@ -41,6 +41,7 @@ from alpa_runtime.execution.point_to_point import PointToPoint, Ticket
 from alpa_runtime.execution.recorder import Event, Recorder
 from alpa_runtime.execution.reshard_part import ReshardPart
 from alpa_runtime.execution.transfers import BoundPart, Move, bind_part, bind_reshard
+from alpa_runtime.foreign_errors import says_donated
 from alpa_runtime.jax_internals import lowering_platform
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tensor import TensorSpec
@@ -71,7 +72,7 @@ class ProgramsInFlight:
                     oldest.block_until_ready()
                 except RuntimeError as error:
                     # A shard that somebody reads is copied instead, and the array counts as there.
-                    if "donated" not in str(error):
+                    if not says_donated(error):
                         raise
             self.started.popleft()
 

@@ -90,13 +90,19 @@ class ProcessGroup(ABC):
         """Rank of the first worker that was lost (-1 for all of them), and how."""
         return None if self._lost is None else (self._lost.rank, self._lost.what)
 
-    def lose(self, rank: int, how: str) -> WorkerLostError:
+    def lose(self, rank: int, how: str, *, out_of_memory: bool = False) -> WorkerLostError:
         """Note that a worker is lost, and make sure that its process is gone.
+
+        Args:
+            how: in words.
+            out_of_memory: for want of memory.
 
         Returns:
             The error that names the worker that was lost first.
         """
-        first = self._lose(WorkerLostError(how, where=f"worker {rank}", rank=rank))
+        first = self._lose(
+            WorkerLostError(how, where=f"worker {rank}", rank=rank, out_of_memory=out_of_memory)
+        )
         self._end(rank)
         return first
 
@@ -134,7 +140,13 @@ class ProcessGroup(ABC):
     @staticmethod
     def _error(lost: WorkerLostError) -> WorkerLostError:
         """One of its own for everybody who raises it."""
-        return type(lost)(lost.what, where=lost.where, fix=lost.fix, rank=lost.rank)
+        return type(lost)(
+            lost.what,
+            where=lost.where,
+            fix=lost.fix,
+            rank=lost.rank,
+            out_of_memory=lost.out_of_memory,
+        )
 
     def ping(self, rank: int, timeout: float | None = None) -> dict[str, Any]:
         """What the worker says of itself, during a step as well.
@@ -335,7 +347,9 @@ class Call:
         try:
             succeeded, value = self._wait(timeout)
         except WorkerLostError as error:
-            raise self.group.lose(self.rank, error.what) from None
+            raise self.group.lose(
+                self.rank, error.what, out_of_memory=error.out_of_memory
+            ) from None
         if succeeded:
             return value
         raise value

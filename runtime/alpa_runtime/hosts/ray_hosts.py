@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ import alpa_runtime
 from alpa_runtime.argument_types import checks_types
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError, TransportError, WorkerError, WorkerLostError
+from alpa_runtime.foreign_errors import ActorEnd, actor_end
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
     HostProcess,
@@ -208,19 +208,24 @@ def check_up(ray: Any) -> None:
 
 def cause(error: Exception) -> str:
     """Why an actor is gone, of the many lines that Ray says."""
-    text = " ".join(str(error).split())
-    if "running low on memory" in text:
-        found = re.search(r"\S+ used / \S+ limit", text)
-        return OUT_OF_MEMORY_RAY + (f" ({found[0]})" if found else "")
-    if "Worker exit type: SYSTEM_ERROR" in text:
-        return "the actor's process died: out of memory, killed or crashed"
-    if "is temporarily unavailable" in text:
-        return "its connection ended: it or its node is gone"
-    return f"the actor is gone: {text[:300]}"
+    end, more = actor_end(error)
+    match end:
+        case ActorEnd.NODE_OUT_OF_MEMORY:
+            return OUT_OF_MEMORY_RAY + (f" ({more})" if more else "")
+        case ActorEnd.PROCESS_DIED:
+            return "the actor's process died: out of memory, killed or crashed"
+        case ActorEnd.CONNECTION_ENDED:
+            return "its connection ended: it or its node is gone"
+        case ActorEnd.OTHER:
+            return f"the actor is gone: {more[:300]}"
 
 
-def how_actor_ended(ray: Any, actor: Any, facts: ProcessFacts) -> str:
-    """Why the connection to an actor has ended."""
+def how_actor_ended(ray: Any, actor: Any, facts: ProcessFacts) -> tuple[str, bool]:
+    """Why the connection to an actor has ended; Ray does not tell whether for want of memory."""
+    return _why_actor_ended(ray, actor, facts), False
+
+
+def _why_actor_ended(ray: Any, actor: Any, facts: ProcessFacts) -> str:
     try:
         check_up(ray)
         ray.get(actor.describe.remote(), timeout=_SECONDS_TO_SAY)

@@ -39,15 +39,18 @@ class RpcClient:
     """The driver's end of a worker process.
 
     Args:
-        how_it_ended: waits, for a bounded time, to learn why the process is gone; called once its
-            connection has ended.
+        how_it_ended: waits, for a bounded time, to learn why the process is gone, in words, and
+            whether for want of memory; called once its connection has ended.
         where: names the process in errors.
     """
 
-    def __init__(self, streams: Streams, how_it_ended: Callable[[], str], where: str) -> None:
+    def __init__(
+        self, streams: Streams, how_it_ended: Callable[[], tuple[str, bool]], where: str
+    ) -> None:
         self.where = where
         self._how_it_ended = how_it_ended
         self._gone: str | None = None
+        self._out_of_memory = False
         self._lock = threading.Lock()
         self._work = _Lane(MessageStream(streams.work), self._ended)
         self._beside = _Lane(MessageStream(streams.beside), self._ended)
@@ -79,9 +82,9 @@ class RpcClient:
     def _ended(self, why: str | None) -> WorkerLostError:
         with self._lock:
             if self._gone is None:
-                self._gone = why or self._how_it_ended()
+                self._gone, self._out_of_memory = (why, False) if why else self._how_it_ended()
                 self._end_streams()  # With one of them the process is of no use.
-        return WorkerLostError(self._gone, where=self.where)
+        return WorkerLostError(self._gone, where=self.where, out_of_memory=self._out_of_memory)
 
 
 class _Lane:

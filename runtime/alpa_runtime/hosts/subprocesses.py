@@ -62,12 +62,12 @@ class _Process:
         where = f"worker process {self.popen.pid}"
         self.calls = RpcClient(Streams(*ours), self._how_it_ended, where)
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self) -> tuple[str, bool]:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return how_it_ended(
-                self.popen.wait(_SECONDS_TO_END), out_of_memory_kills() > self._out_of_memory
-            )
-        return "its connection ended"
+            code = self.popen.wait(_SECONDS_TO_END)
+            how = how_it_ended(code, out_of_memory_kills() > self._out_of_memory)
+            return how, code == OUT_OF_MEMORY
+        return "its connection ended", False
 
     def end(self) -> None:
         self.popen.kill()  # Of a stopped process too; of one that is gone nothing happens.

@@ -55,7 +55,7 @@ class WatchedGroup(Protocol):
     @property
     def lost(self) -> tuple[int, str] | None: ...
     def call(self, rank: int, method: str, *args: Any) -> Any: ...
-    def lose(self, rank: int, how: str) -> WorkerLostError: ...
+    def lose(self, rank: int, how: str, *, out_of_memory: bool = False) -> WorkerLostError: ...
     def stalled(self, seconds: float, waits_for: Sequence[str]) -> WorkerLostError: ...
 
 
@@ -136,7 +136,7 @@ class Watchdog:
             return
         now = time.monotonic()
         if now - self._failed_at.setdefault(rank, now) > _GRACE_SECONDS:
-            raise group.lose(rank, f"failed: {said['error']}")
+            raise group.lose(rank, f"failed: {said['error']}", out_of_memory=said["out_of_memory"])
 
 
 def waits_for(group: WatchedGroup) -> list[str]:

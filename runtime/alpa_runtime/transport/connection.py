@@ -183,8 +183,7 @@ class Connection:
         )
 
     def _cannot_send(self, tag: int, failure: TransportError) -> TransportError:
-        where = f"tag {tag} to rank {self.peer}"
-        return TransportError(failure.what, where=where, peer=failure.peer)
+        return failure.at(f"tag {tag} to rank {self.peer}")
 
     # --- Receiving -----------------------------------------------------------------------------
 

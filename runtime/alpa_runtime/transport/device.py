@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from alpa_runtime.errors import TransportError
+from alpa_runtime.errors import TransportError, is_out_of_memory
 from alpa_runtime.transport.device_backend import Block, DeviceBackend, Memory, Sink, Source
 from alpa_runtime.transport.interface import Sending, Transport, check_tag
 from alpa_runtime.transport.mailbox import Mailbox, Message
@@ -84,9 +84,7 @@ class Sent:
     def wait(self) -> None:
         self._ended.wait()
         if self._error is not None:
-            raise TransportError(
-                self._error.what, where=f"tag {self.tag}", peer=self._error.peer
-            ) from self._error
+            raise self._error.at(f"tag {self.tag}") from self._error
 
     def finish(self) -> None:
         """Its memory is needed no more."""
@@ -121,7 +119,7 @@ class Arrival:
         block, self._block = self._block, None
         if block is None:
             assert self.error is not None
-            raise TransportError(self.error.what, where=where, peer=self.error.peer)
+            raise self.error.at(where)
         return block
 
     def finish(self, block: Block) -> None:
@@ -307,7 +305,8 @@ def as_transport_error(error: BaseException) -> TransportError:
     """What those who wait are told."""
     if isinstance(error, TransportError):
         return error
-    return TransportError(" ".join(f"{type(error).__name__}: {error}".split()))
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return TransportError(text, out_of_memory=is_out_of_memory(error))
 
 
 # Tags of the host's transport that values do not have.
@@ -432,7 +431,7 @@ class _Peer:
     def _offer(self, devices: tuple[int, int], sent: Sent) -> None:
         with self._lock:
             if self.error is not None:
-                raise TransportError(self.error.what, peer=self.error.peer)
+                raise self.error.at()
             self._sequence = number = self._sequence + 1
             self._offered[number] = self.outlets[devices], sent
         nbytes = sent.nbytes

@@ -49,7 +49,7 @@ class _End:
         check_tag(tag)
         said = description(data.shape, data.dtype)
         if (failure := self._from[to].failure) is not None:
-            raise TransportError(failure.what, where=f"tag {tag} to rank {to}", peer=failure.peer)
+            raise failure.at(f"tag {tag} to rank {to}")
         copy = self._pool.take(data.nbytes)
         np.copyto(shaped(copy, data.shape, data.dtype), data)
         self._peers[to].deliver(self.rank, tag, Message(said, copy))

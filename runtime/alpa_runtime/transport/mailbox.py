@@ -172,8 +172,7 @@ class Mailbox:
 
     def _failed(self, tag: int) -> TransportError:
         assert self.failure is not None
-        where = f"tag {tag} from rank {self.source}"
-        return TransportError(self.failure.what, where=where, peer=self.failure.peer)
+        return self.failure.at(f"tag {tag} from rank {self.source}")
 
 
 def _open(waiter: _Waiter) -> None:

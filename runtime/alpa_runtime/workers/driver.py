@@ -204,7 +204,8 @@ def cause_behind(group: WorkerGroup, failure: Failure) -> Failure:
             silent = silent or Failure(rank, failure.number, error)
             continue  # Perhaps it is only slow, and another one knows what happened.
         if said["error"] is not None and not said["lost_another"]:
-            return Failure(rank, failure.number, WorkerError(said["error"]))
+            kind = WorkerMemoryError if said["out_of_memory"] else WorkerError
+            return Failure(rank, failure.number, kind(said["error"]))
     return silent or failure
 
 

@@ -27,6 +27,7 @@ from alpa_runtime.errors import (
     PlacementError,
     TransportError,
     WorkerError,
+    is_out_of_memory,
     worker_error,
 )
 from alpa_runtime.execution.actions import (
@@ -51,6 +52,7 @@ from alpa_runtime.execution.program_merge import (
 )
 from alpa_runtime.execution.recorder import Event, clock, describe
 from alpa_runtime.execution.reshard_part import Incoming
+from alpa_runtime.foreign_errors import says_used_up
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_runtime.placement import Placement
@@ -141,7 +143,7 @@ class FailedValues:
                     waiting = True
             except RuntimeError as error:
                 # Arrays are used up and given away meanwhile.
-                if "deleted" not in str(error) and "donated" not in str(error):
+                if not says_used_up(error):
                     return error
         if not waiting and begun is not None:
             self._settled = begun
@@ -666,6 +668,7 @@ class Worker:
             "progress": self._under_way.mark(self._stepping),
             "arrays": len(self._store),
             "error": None if error is None else worker_error(error, "").what,
+            "out_of_memory": error is not None and is_out_of_memory(error),
             "lost_another": isinstance(error, TransportError),
         }
 

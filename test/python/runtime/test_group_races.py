@@ -101,7 +101,9 @@ def test_a_driver_that_was_stopped_calls_nobody_frozen(monkeypatch):
 def calls():
     """A driver's end, and the streams of the process."""
     pairs = socket.socketpair(), socket.socketpair()
-    made = RpcClient(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
+    made = RpcClient(
+        Streams(pairs[0][0], pairs[1][0]), lambda: ("it ended", False), "worker process 7"
+    )
     there = [MessageStream(far) for _, far in pairs]
     yield made, *there
     made.end()
@@ -121,10 +123,13 @@ def test_a_process_that_ends_before_its_driver_listens(monkeypatch):
     pairs = socket.socketpair(), socket.socketpair()
     for _, far in pairs:
         far.close()
-    made = RpcClient(Streams(pairs[0][0], pairs[1][0]), lambda: "it ended", "worker process 7")
+    made = RpcClient(
+        Streams(pairs[0][0], pairs[1][0]), lambda: ("it ended", True), "worker process 7"
+    )
     for beside in (False, True):
-        with pytest.raises(WorkerLostError, match="worker process 7: it ended"):
+        with pytest.raises(WorkerLostError, match="worker process 7: it ended") as caught:
             made.send("step", (), beside=beside).result(SECONDS)
+        assert caught.value.out_of_memory
 
 
 class OnlyThere:
@@ -301,13 +306,16 @@ def test_workers_that_do_not_say_in_time_are_not_the_cause():
 
 
 def test_the_worker_that_says_what_happened_comes_before_one_that_is_slow():
-    said = {"error": None, "lost_another": False}
+    said = {"error": None, "out_of_memory": False, "lost_another": False}
     failure = Failure(2, 3, TransportError("rank 1 is gone"))
     group = Group(3)
     group.limits = Limits(frozen_seconds=0.1)
     group.ping = lambda rank, timeout: Group.ping(group, rank, 0.01)
     group.answers = {0: Answer(), 1: Answer(said | {"error": "no room"}), 2: Answer(said)}
+    assert cause_behind(group, failure).cause.code == "worker"
+    group.answers[1] = Answer(said | {"error": "no room", "out_of_memory": True})
     assert cause_behind(group, failure).cause.what == "no room"
+    assert cause_behind(group, failure).cause.code == "worker-memory"
     group.answers[1] = Answer(said)
     assert cause_behind(group, failure).rank == 0
     group.answers[0] = Answer(said)

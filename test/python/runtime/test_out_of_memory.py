@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import resource
 from pathlib import Path
@@ -18,6 +19,7 @@ from alpa_runtime.hosts.process import out_of_memory_kills
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.placement import Placement
+from alpa_runtime.transport.device import as_transport_error
 
 STEPS = 6
 # What a layer keeps of a micro-batch takes 34 MiB: more than the C library keeps in stock.
@@ -197,10 +199,13 @@ def test_which_errors_are_about_memory():
         MemoryError("no room"),
         RuntimeError("RESOURCE_EXHAUSTED: failed to allocate"),
         RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 64 bytes."),
-        errors.WorkerError("worker 1: out of memory: MemoryError: no room"),
+        errors.WorkerMemoryError("MemoryError: no room", where="worker 1"),
+        errors.WorkerLostError("ended with status 77", out_of_memory=True),
+        pickle.loads(pickle.dumps(errors.WorkerLostError("gone", out_of_memory=True))),
+        as_transport_error(MemoryError("no room")).at("tag 3"),
     ):
         assert errors.is_out_of_memory(error)
         assert isinstance(errors.worker_error(error, "here"), errors.WorkerMemoryError)
-    for text in ("died of SIGKILL (out of memory, or killed)", "died of SIGSEGV"):
-        assert not errors.is_out_of_memory(errors.WorkerLostError(text))
+    for text in ("died of SIGKILL (out of memory, or killed)", "RESOURCE_EXHAUSTED: Out of memory"):
+        assert not errors.is_out_of_memory(errors.WorkerLostError(text))  # No text of our own.
     assert errors.worker_error(ValueError("a\nb"), "worker 1").what == "ValueError: a b"
