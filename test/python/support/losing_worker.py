@@ -7,6 +7,7 @@ that loses them takes the file away, so that a later one does not.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -39,9 +40,10 @@ def losing_worker(folder):
 
         def step(self, request):
             mark = folder / "lose"
-            if mark.is_file() and mark.read_text() == f"{self.rank} {request.number}":
-                mark.unlink()
-                self.losing.loses = True
+            with contextlib.suppress(FileNotFoundError):  # Taken away, perhaps just now.
+                if mark.read_text() == f"{self.rank} {request.number}":
+                    mark.unlink()
+                    self.losing.loses = True
             return super().step(request)
 
     return LosingWorker
