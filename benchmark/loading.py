@@ -4,7 +4,13 @@ The zoo's GPT in two stages, each load in a process of its own: `cold` compiles,
 `cold` kept, `shipped` takes what `compile_ahead` put into the plan's folder. `first_step_seconds`
 is the first step behind it, `step_seconds` the least of some more; `loss` is that of the last.
 
+`--programs MESHES MICRO_BATCHES` looks at instructions alone instead: seconds, of the clock and of
+the processor, to read the plan of a 1F1B pipeline of one small function for each phase, and to
+check and merge its programs, for one process that has all meshes and for a worker that has one.
+The target for 64 meshes and 256 micro-batches is below 1 s for each, in all (`in_time`).
+
 Run: python benchmark/loading.py [--json] [--backends NAME ...] [--devices N]
+     [--programs MESHES MICRO_BATCHES]
 """
 
 from __future__ import annotations
@@ -12,16 +18,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 STEPS = 10
 WAYS = ("cold", "warm", "shipped")
 CLUSTER = "cpu-test"
+BUDGET_SECONDS = 1.0  # To read, check and merge the programs of a large plan.
 
 
 def make_plan(folder: Path, devices: int) -> None:
@@ -100,6 +109,63 @@ def measure(backend: str, devices: int) -> dict[str, Any]:
     return rows
 
 
+def save_pipeline(folder: Path, meshes: int, micro_batches: int) -> None:
+    """A 1F1B pipeline whose stages are functions without bodies, on as many devices."""
+    from alpa_mlir import Cluster
+    from alpa_mlir.compiler import Module
+    from schedules import sliced_module
+
+    cluster = folder / "cluster.yaml"
+    Cluster.nominal("one", "cpu", (meshes,), 1 << 30).save(cluster)
+    module = Module(sliced_module(meshes, 1, micro_batches, "1f1b"))
+    module.run("alpa-build-schedule{schedule=1f1b}")
+    module.run(f"alpa-plan-transfers{{cluster={cluster}}}")
+    module.export_plan().save(folder)
+
+
+def time_programs(meshes: int, micro_batches: int) -> dict[str, Any]:
+    """Seconds of loading the programs of such a pipeline, [of the clock, of the processor]."""
+    from alpa_runtime.execution.program_merge import merge_programs, merge_step, worker_step
+    from alpa_runtime.placement import Placement, part_of_plan
+    from alpa_runtime.plan import Plan
+
+    row: dict[str, Any] = {"meshes": meshes, "micro_batches": micro_batches}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        clock, processor = time.perf_counter(), time.process_time()
+        made = work()
+        row[name] = [time.perf_counter() - clock, time.process_time() - processor]
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_pipeline(Path(folder), meshes, micro_batches)
+        plan = timed("read", lambda: Plan.load(folder))
+    row["instructions"] = sum(len(program.instructions) for program in plan.programs)
+    timed("one_process", lambda: merge_step(plan))
+    placement = Placement(tuple((mesh,) for mesh in range(meshes)))
+    rank = meshes // 2
+    sent = pickle.dumps(part_of_plan(plan, placement.meshes_of(plan, rank)))
+
+    def work() -> None:
+        own = pickle.loads(sent)
+        worker_step(own, merge_programs(own), placement, rank)
+
+    timed("worker", work)
+    row["in_time"] = max(row["read"][1] + row["one_process"][1], row["worker"][1]) < BUDGET_SECONDS
+    return row
+
+
+def print_programs(row: dict[str, Any]) -> None:
+    print(
+        f"{row['meshes']} meshes, {row['micro_batches']} micro-batches, "
+        f"{row['instructions']} instructions"
+    )
+    for name in ("read", "one_process", "worker"):
+        clock, processor = row[name]
+        print(f"  {name:12} {clock:6.2f} s, {processor:6.2f} s of the processor")
+    print(f"  {'in' if row['in_time'] else 'not in'} time")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -113,8 +179,22 @@ def main() -> None:
     parser.add_argument(
         "--devices", type=int, default=1, help="devices of a stage; IREE takes 1 (default: 1)"
     )
+    parser.add_argument(
+        "--programs",
+        type=int,
+        nargs=2,
+        metavar=("MESHES", "MICRO_BATCHES"),
+        help="only read and merge the programs of a plan of this size",
+    )
     parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.programs is not None:
+        row = time_programs(*options.programs)
+        if options.json:
+            print(json.dumps(row, indent=1))
+        else:
+            print_programs(row)
+        return
     if options.task is not None:
         task, folder, argument = options.task[0], Path(options.task[1]), options.task[2]
         match task:
