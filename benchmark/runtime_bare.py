@@ -26,7 +26,7 @@ from alpa_runtime.devices import mesh_on
 from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
 from alpa_runtime.execution.point_to_point import PointToPoint
-from alpa_runtime.execution.program_merge import merge_programs, remote_parts, worker_step
+from alpa_runtime.execution.program_merge import remote_parts, worker_step
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.interface import DONE, Sending
@@ -143,15 +143,14 @@ class Turns:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._backend = _TimedBackend(make_backend())
-        merged = merge_programs(plan)
         devices = sorted(d for mesh in plan.meshes for d in mesh.devices)
         placement = Placement(tuple((d,) for d in devices))
-        self._shares = [self._bind(merged, placement, rank) for rank in range(placement.size)]
+        self._shares = [self._bind(placement, rank) for rank in range(placement.size)]
         self._states = [self._zeros(bound, bound.state_places) for bound in self._shares]
         self._batches = [self._zeros(bound, bound.batch_places) for bound in self._shares]
 
-    def _bind(self, merged: Any, placement: Placement, rank: int) -> BoundStep:
-        plan, share = self._plan, worker_step(self._plan, merged, placement, rank)
+    def _bind(self, placement: Placement, rank: int) -> BoundStep:
+        plan, share = self._plan, worker_step(self._plan, placement, rank)
         device: Any = _jax.devices()[0]
         own = dict.fromkeys(placement.workers[rank], device)
         return bind_step(

@@ -43,8 +43,9 @@ std::string explanationText(const SlicedModule &sliced, size_t stage) {
 
 class PlanWriter {
 public:
-  PlanWriter(SlicedModule &sliced, ArrayRef<ProgramText> programs, llvm::raw_ostream &os)
-      : sliced(sliced), programs(programs), main(sliced.main), json(os) {}
+  PlanWriter(SlicedModule &sliced, ArrayRef<ProgramText> programs, ArrayRef<std::string> order,
+             llvm::raw_ostream &os)
+      : sliced(sliced), programs(programs), order(order), main(sliced.main), json(os) {}
 
   void write();
 
@@ -57,6 +58,12 @@ private:
   void writeFunction(const StageFunction &function, MeshAttr mesh);
   void writeWeights(int64_t stage);
   void writeTensor(Type type);
+  void writeLines(StringRef key, ArrayRef<std::string> lines) {
+    json.attributeArray(key, [&] {
+      for (const std::string &line : lines)
+        json.value(line);
+    });
+  }
   void writeProgram(int64_t mesh, const ProgramText &text);
   void writeOptional(StringRef key, std::optional<int64_t> value) {
     if (value)
@@ -88,6 +95,7 @@ private:
 
   SlicedModule &sliced;
   ArrayRef<ProgramText> programs; // In the order of the module.
+  ArrayRef<std::string> order;
   func::FuncOp main;
   llvm::json::OStream json;
 };
@@ -107,7 +115,7 @@ void PlanWriter::write() {
   auto schedule = module->getAttrOfType<StringAttr>(attr::schedule);
   json.object([&] {
     json.attribute("format", "alpa_mlir.plan");
-    json.attribute("version", 3);
+    json.attribute("version", 4);
     json.attribute("compiler", ALPA_VERSION);
     json.attribute("name", name);
     json.attributeBegin("cluster");
@@ -121,6 +129,7 @@ void PlanWriter::write() {
     writeStages();
     writeDictionary("predicted", module->getAttrOfType<DictionaryAttr>(attr::predicted));
     writeReshards();
+    writeLines("order", order);
     json.attributeArray("programs", [&] {
       for (auto [program, text] : llvm::zip_equal(module.getOps<ProgramOp>(), programs))
         writeProgram(program.getMesh(), text);
@@ -271,10 +280,7 @@ void PlanWriter::writeReshards() {
         writeEnd("target", op.getTarget(), op.getTargetMesh());
         json.attribute("strategy", plan.strategy);
         json.attribute("seconds", plan.seconds);
-        json.attributeArray("steps", [&] {
-          for (const std::string &line : plan.lines())
-            json.value(line);
-        });
+        writeLines("steps", plan.lines());
       });
     }
   });
@@ -284,11 +290,25 @@ void PlanWriter::writeProgram(int64_t mesh, const ProgramText &text) {
   json.object([&] {
     json.attribute("mesh", mesh);
     json.attribute("slots", text.slots);
-    json.attributeArray("instructions", [&] {
-      for (const std::string &line : text.lines)
-        json.value(line);
-    });
+    writeLines("instructions", text.lines);
   });
+}
+
+/// What the search foresaw of each function, by callee; where it did not, all are alike.
+static llvm::DenseMap<Attribute, double> secondsOfRuns(SlicedModule &sliced) {
+  llvm::DenseMap<Attribute, double> seconds;
+  for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
+    StageAttr info = infoOf(sliced, index);
+    DictionaryAttr predicted = info ? info.getPredicted() : DictionaryAttr();
+    forEachFunction(stage, [&](StageFunction &function, bool) {
+      StringRef name = function.callee.getLeafReference().getValue();
+      std::string key = (name.starts_with("update") ? "update" : name).str() + "_seconds";
+      auto found = predicted ? predicted.getAs<FloatAttr>(key) : FloatAttr();
+      bool isKnown = found && found.getValueAsDouble() > 0;
+      seconds[function.callee] = isKnown ? found.getValueAsDouble() : 1e-3;
+    });
+  }
+  return seconds;
 }
 
 /// Transfers are planned, between meshes of the step, and named wherever something crosses.
@@ -356,8 +376,18 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
     return success();
   });
   FailureOr<SlicedModule> sliced = readSlicedModule(module);
+  auto refused = [&] { return llvm::createStringError("the plan cannot be written: " + problem); };
   if (failed(sliced) || failed(check(*sliced)) || failed(checkTransfers(*sliced)))
-    return llvm::createStringError("the plan cannot be written: " + problem);
+    return refused();
+  FailureOr<ProgramTable> table = readPrograms(module);
+  if (failed(table))
+    return refused();
+  llvm::DenseMap<Attribute, double> seconds = secondsOfRuns(*sliced);
+  ProgramOrder order(*table, unboundedCapacity);
+  if (!order.run([&](RunOp run) { return seconds.lookup(run.getCallee()); })) {
+    (void)order.reportCycle();
+    return refused();
+  }
   ExportedPlan plan;
   size_t numStages = sliced->stages.size();
   auto ops = llvm::to_vector(module.getOps<ProgramOp>());
@@ -376,7 +406,7 @@ llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
     }
   });
   llvm::raw_string_ostream os(plan.json);
-  PlanWriter(*sliced, programs, os).write();
+  PlanWriter(*sliced, programs, orderText(*table, order.places, programs), os).write();
   os << "\n";
   for (size_t stage = 0; stage < numStages; ++stage) {
     plan.files[moduleFile(stage)] = std::move(modules[stage]);

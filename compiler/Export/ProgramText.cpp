@@ -66,13 +66,15 @@ public:
 
   ProgramText write(ProgramOp program) {
     Block &body = *program.getBody();
-    for (auto it = body.begin(); it != body.end();)
-      if (isa<AccumulateOp>(*it)) {
+    for (auto it = body.begin(); it != body.end();) {
+      auto begin = it;
+      if (isa<AccumulateOp>(*it))
         it = writeSums(it, body.end());
-      } else {
-        write(*it);
-        ++it;
-      }
+      else
+        write(*it++);
+      numRead += std::distance(begin, it);
+      text.ends.resize(text.lines.size(), numRead);
+    }
     text.slots = slots.size();
     return std::move(text);
   }
@@ -98,6 +100,7 @@ private:
   MeshAttr mesh;
   const llvm::DenseMap<Attribute, int64_t> &reshards;
   Slots slots;
+  uint32_t numRead = 0; // Instructions.
   ProgramText text;
 };
 
@@ -194,4 +197,34 @@ Block::iterator Writer::writeSums(Block::iterator it, Block::iterator end) {
 ProgramText alpa::programText(ProgramOp program, MeshAttr mesh,
                               const llvm::DenseMap<Attribute, int64_t> &reshards) {
   return Writer(mesh, reshards).write(program);
+}
+
+std::vector<std::string> alpa::orderText(const ProgramTable &table, ArrayRef<Place> places,
+                                         ArrayRef<ProgramText> programs) {
+  std::vector<std::string> lines;
+  SmallVector<size_t> written(programs.size(), 0); // Lines of each program.
+  int64_t last = std::numeric_limits<int64_t>::max(), count = 0;
+  auto flush = [&] {
+    if (count > 1)
+      lines.back() += "*" + std::to_string(count);
+    count = 0;
+  };
+  for (Place place : places) {
+    const std::vector<uint32_t> &ends = programs[place.program].ends;
+    size_t &next = written[place.program];
+    for (; next < ends.size() && ends[next] <= place.position + 1; ++next) {
+      int64_t mesh = table.programs[place.program].mesh;
+      if (mesh != last) {
+        flush();
+        if (mesh < last)
+          lines.push_back(std::to_string(mesh));
+        else
+          lines.back() += " " + std::to_string(mesh);
+        last = mesh;
+      }
+      ++count;
+    }
+  }
+  flush();
+  return lines;
 }

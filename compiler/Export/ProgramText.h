@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_EXPORT_PROGRAMTEXT_H
 #define ALPA_COMPILER_EXPORT_PROGRAMTEXT_H
 
-#include "dialects/Alpa/AlpaDialect.h"
+#include "compiler/Schedule/ProgramOrder.h"
 
 #include <string>
 #include <vector>
@@ -14,12 +14,17 @@ namespace alpa {
 /// the lines. Slots are used again once freed.
 struct ProgramText {
   std::vector<std::string> lines;
+  std::vector<uint32_t> ends; // Of each line: how many instructions are in it and before it.
   int64_t slots = 0;
 };
 
 /// `reshards` has the numbers of transfers in the plan, by symbol.
 ProgramText programText(ProgramOp program, MeshAttr mesh,
                         const llvm::DenseMap<mlir::Attribute, int64_t> &reshards);
+
+/// The order of all programs' lines: from which mesh how many come next.
+std::vector<std::string> orderText(const ProgramTable &table, llvm::ArrayRef<Place> places,
+                                   llvm::ArrayRef<ProgramText> programs);
 
 } // namespace alpa
 

@@ -7,51 +7,58 @@ using namespace alpa;
 
 static constexpr uint32_t nobody = ~0u;
 
-bool ProgramOrder::run() {
+bool ProgramOrder::run(SecondsOfRun seconds) {
   next.assign(table.programs.size(), 0);
-  sent.assign(table.transfers.size(), false);
+  clocks.assign(table.programs.size(), 0);
+  sent.assign(table.transfers.size(), std::nullopt);
   isWaiting.assign(table.transfers.size(), false);
   underWay.assign(table.numChannels, 0);
   sleepingSender.assign(table.numChannels, nobody);
   arrived.assign(table.sums.size(), {});
   places.clear();
   places.reserve(table.numInstructions());
-  for (uint32_t program = table.programs.size(); program-- > 0;)
-    ready.push_back(program);
+  for (uint32_t program = 0; program < table.programs.size(); ++program)
+    wake(program, 0);
   while (!ready.empty()) {
-    uint32_t program = ready.back();
-    ready.pop_back();
-    const auto &instructions = table.programs[program].instructions;
-    while (next[program] < instructions.size() &&
-           step(program, instructions[next[program]]) == Step::Done)
-      ++next[program];
+    auto [clock, program] = ready.top();
+    ready.pop();
+    while (next[program] < table.programs[program].instructions.size() && step(program, seconds))
+      if (clocks[program] > clock) { // Others may be earlier now.
+        wake(program, clock);
+        break;
+      }
   }
   return places.size() == table.numInstructions();
 }
 
-ProgramOrder::Step ProgramOrder::step(uint32_t program, const Instruction &instruction) {
+bool ProgramOrder::step(uint32_t program, SecondsOfRun seconds) {
+  const Instruction &instruction = at(program);
   switch (instruction.kind) {
+  case InstructionKind::Run:
+    clocks[program] += seconds(cast<RunOp>(instruction.op));
+    break;
   case InstructionKind::Send: {
     const Transfer &transfer = table.transfers[instruction.meeting];
     if (capacity >= 0 && underWay[transfer.channel] >= capacity) {
       sleepingSender[transfer.channel] = program;
-      return Step::Waits;
+      return false;
     }
     ++underWay[transfer.channel];
-    sent[instruction.meeting] = true;
+    sent[instruction.meeting] = clocks[program];
     if (isWaiting[instruction.meeting])
-      ready.push_back(transfer.to);
+      wake(transfer.to, clocks[program]);
     break;
   }
   case InstructionKind::Recv: {
     const Transfer &transfer = table.transfers[instruction.meeting];
     if (!sent[instruction.meeting]) {
       isWaiting[instruction.meeting] = true;
-      return Step::Waits;
+      return false;
     }
+    clocks[program] = std::max(clocks[program], *sent[instruction.meeting]);
     --underWay[transfer.channel];
     if (uint32_t &sender = sleepingSender[transfer.channel]; sender != nobody) {
-      ready.push_back(sender);
+      wake(sender, clocks[program]);
       sender = nobody;
     }
     break;
@@ -59,21 +66,23 @@ ProgramOrder::Step ProgramOrder::step(uint32_t program, const Instruction &instr
   case InstructionKind::AllReduce: {
     const MeshSum &sum = table.sums[instruction.meeting];
     SmallVector<uint32_t> &there = arrived[instruction.meeting];
-    if (there.size() == sum.programs.size()) // The last one to come has let all go on.
-      break;
     there.push_back(program);
     if (there.size() < sum.programs.size())
-      return Step::Waits;
+      return false;
     for (uint32_t member : there)
+      clocks[program] = std::max(clocks[program], clocks[member]);
+    for (uint32_t member : sum.programs) {
+      take(member);
       if (member != program)
-        ready.push_back(member);
-    break;
+        wake(member, clocks[program]);
+    }
+    return true;
   }
   default:
     break;
   }
-  places.push_back({program, next[program]});
-  return Step::Done;
+  take(program);
+  return true;
 }
 
 /// The program that has to go on before this one can.

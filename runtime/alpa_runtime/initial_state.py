@@ -152,8 +152,8 @@ def _places(plan: Plan) -> dict[int, tuple[int, TensorSpec]]:
     return {
         op.arg: (program.mesh, op.tensor)
         for program in plan.programs
-        for op in program.instructions
-        if isinstance(op, InputOp) and plan.inputs[op.arg].kind == "state"
+        for op in program.only(InputOp)
+        if plan.inputs[op.arg].kind == "state"
     }
 
 

@@ -141,7 +141,7 @@ def used_devices(plan: Plan) -> list[int]:
 def part_of_plan(plan: Plan, meshes: Sequence[int]) -> Plan:
     """The plan with the modules of these meshes' stages only: what a worker that holds them needs.
 
-    Tables and programs stay whole, so that every worker checks all of them.
+    Tables and programs stay whole; a worker reads the programs of its meshes.
     """
     wanted = {stage.module for stage in plan.stages if stage.mesh in meshes}
     modules = {name: text for name, text in plan.modules.items() if name in wanted}

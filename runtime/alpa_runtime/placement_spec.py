@@ -58,9 +58,8 @@ def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
     """A tree of `PlacementSpec`s for each argument; None for static ones."""
     found: dict[int, dict[int, TensorSpec]] = {}
     for program in plan.programs:
-        for op in program.instructions:
-            if isinstance(op, InputOp):
-                found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
+        for op in program.only(InputOp):
+            found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
     leaves = groups(plan.inputs)[: len(form.in_leaves)]
     specs = [_spec(plan.inputs, members, found) for members in leaves]
     return with_static(form, trees.unflatten(form.in_tree, specs))

@@ -88,13 +88,14 @@ class StepTrace:
 
     def _transfers(self, first: int) -> list[TransferRow]:
         """From the first that a sender does until all of it is there."""
-        halves: dict[tuple[int, int], list[Event]] = {}
+        halves: dict[tuple[int, int, int | None, int | None], list[Event]] = {}
         for events in self.events:
             for event in events:
                 if event.transfer is not None:
-                    halves.setdefault((event.step, event.transfer), []).append(event)
+                    ends = event.source_mesh, event.target_mesh
+                    halves.setdefault((event.step, event.transfer, *ends), []).append(event)
         rows: list[TransferRow] = []
-        for (step, number), events in halves.items():
+        for (step, tag, *_), events in halves.items():
             event = events[0]
             assert event.source_mesh is not None
             assert event.target_mesh is not None
@@ -104,7 +105,7 @@ class StepTrace:
             end = max(start, *(e.ready for e in received))
             rows.append(
                 TransferRow(
-                    f"copy {number}",
+                    f"copy {tag}",
                     event.source_mesh,
                     event.target_mesh,
                     (start - first) * _SECONDS,

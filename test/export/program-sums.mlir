@@ -5,6 +5,12 @@
 
 // WRONG: error: the plan cannot be written: @stage_0 is not an alpa.cross_mesh_reshard
 
+// Where all meshes have come to a sum, their parts in it follow each other.
+// CHECK: "order": [
+// CHECK-NEXT: "0 1",
+// CHECK-NEXT: "0 1*3",
+// CHECK-NEXT: "0*4 1*2"
+// CHECK-NEXT: ],
 // CHECK: "instructions": [
 // CHECK-NEXT: "input 0 = arg 0: float32[4][R]",
 // CHECK-NEXT: "all_reduce 1 = 0 among 0 1 tag 7",

@@ -6,12 +6,15 @@
 // RUN: sed 's|// and more|alpa.cross_mesh_reshard @more : tensor<2xf32> from #alpa.sharding<[R]> on #alpa.mesh<shape = [1], devices = [0]> to #alpa.sharding<[R]> on #alpa.mesh<shape = [1], devices = [7]> {}|' %s > %t.more.mlir
 // RUN: not alpa-opt %t.more.mlir --alpa-build-schedule --alpa-export-shardy --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=UNPLANNED
 // RUN: not alpa-opt %t.more.mlir --alpa-build-schedule --alpa-plan-transfers=cluster=cpu-test --alpa-export-shardy --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=ELSEWHERE
+// RUN: alpa-opt %s --alpa-build-schedule --alpa-plan-transfers=cluster=cpu-test --alpa-export-shardy | sed '/alpa.send .* tag 0/{N;h;d};/alpa.recv .* tag 1/G' > %t.circle.mlir
+// RUN: not alpa-opt %t.circle.mlir --alpa-write-plan=directory=%t 2>&1 | FileCheck %s --check-prefix=CIRCLE
 
+// CIRCLE: error: the plan cannot be written: alpa_programs_c6: mesh 0 waits forever for mesh 1 to send tag 1
 // UNNAMED: error: the plan cannot be written: names no transfer; run alpa-plan-transfers first
 // UNPLANNED: error: the plan cannot be written: is not planned; run alpa-plan-transfers first
 // ELSEWHERE: error: the plan cannot be written: no stage runs on #alpa.mesh<shape = [1], devices = [7]>
 
-// CHECK: "version": 3,
+// CHECK: "version": 4,
 // CHECK: "reshards": [
 // CHECK-NEXT: {
 // CHECK-NEXT: "source_mesh": 0,
@@ -42,7 +45,11 @@
 // CHECK-NEXT: ]
 // CHECK-NEXT: }
 // CHECK-NEXT: ],
-// CHECK: "programs": [
+// CHECK: "order": [
+// CHECK-NEXT: "0*5 1*5",
+// CHECK-NEXT: "0*4"
+// CHECK-NEXT: ],
+// CHECK-NEXT: "programs": [
 // CHECK: "send {{[0-9]+}} to 1 tag 0 by 0",
 // CHECK: "recv {{[0-9]+}} from 1 tag 1 by 1: float32[][]",
 // CHECK: "recv {{[0-9]+}} from 0 tag 0 by 0: float32[4,2][y*x,R]",

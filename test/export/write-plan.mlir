@@ -16,7 +16,7 @@
 // MODULE-NOT: alpa.
 
 // CHECK: "format": "alpa_mlir.plan",
-// CHECK: "version": 3,
+// CHECK: "version": 4,
 // CHECK-NEXT: "compiler": "{{[0-9.]+}}",
 // CHECK: "name": "train_step",
 // CHECK: "cluster": {
@@ -53,7 +53,10 @@
 // CHECK-NOT: "name":
 // CHECK: "predicted": {
 // CHECK-NEXT: "step_seconds": 0.5
-// CHECK: "programs": [
+// CHECK: "order": [
+// CHECK-NEXT: "0*10"
+// CHECK-NEXT: ],
+// CHECK-NEXT: "programs": [
 // CHECK: "slots": {{[0-9]+}},
 // CHECK: "input 0 = arg 1 mb 0: uint32[4][y]",
 // CHECK: "run 0.forward mb 0: 0-1 -> 2",

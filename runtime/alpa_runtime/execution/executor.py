@@ -129,7 +129,9 @@ def _carried_pairs(
     next_value = {
         a.value: step.results[carried][0]
         for a in step.actions
-        if isinstance(a, Place) and (carried := plan.inputs[a.arg].carried_by) is not None
+        if isinstance(a, Place)
+        and (carried := plan.inputs[a.arg].carried_by) is not None
+        and step.results[carried]
     }
     pairs: dict[tuple[int, str], dict[int, int]] = {}
     for action in step.actions:
@@ -493,9 +495,13 @@ class BoundStep:
             )
         return part
 
+    def _number(self, action: Send | Exchange) -> int:
+        """One for each copy of the step, the same in all workers."""
+        return action.tag * len(self.plan.reshards) + action.by
+
     def _bind_send(self, send: Send) -> Bound:
         start = self._part(send.by).send
-        source, number, last = send.source, send.number, send.last
+        source, number, last = send.source, self._number(send), send.last
 
         def run(buffers: Buffers) -> None:
             tickets = start(buffers[source], number)
@@ -510,7 +516,7 @@ class BoundStep:
         part = self._part(action.by)
         finish = part.finish
         source = action.source if part.reads_source else None
-        value, number, last = action.value, action.number, action.last
+        value, number, last = action.value, self._number(action), action.last
 
         def run(buffers: Buffers) -> None:
             made = finish(None if source is None else buffers[source], number)
@@ -522,7 +528,7 @@ class BoundStep:
         return run
 
     def _finisher(self, result: tuple[int, ...]) -> Callable[[Buffers], jax.Array | None]:
-        sharding = self.shardings[result[0]]
+        sharding = self.shardings[result[0]] if result else None
         if sharding is None:
             return lambda buffers: None
         if len(result) == 1:

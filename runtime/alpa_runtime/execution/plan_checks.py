@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from alpa_runtime.errors import PlanMismatchError
 from alpa_runtime.execution.actions import Value
@@ -119,13 +119,32 @@ def check_by(plan: Plan, by: int, source: Value, target: Value, where: str) -> N
             )
 
 
-def check_reshards(plan: Plan) -> None:
-    """Check every reshard of a plan; sends and receives are checked where they stand.
+def check_order(plan: Plan) -> None:
+    """The order takes every instruction of every mesh once."""
+    taken = dict.fromkeys(range(len(plan.meshes)), 0)
+    for mesh, count in plan.order:
+        if mesh not in taken:
+            raise PlanMismatchError(f"mesh {mesh} of {len(plan.meshes)}", where="order")
+        taken[mesh] += count
+    for program in plan.programs:
+        if taken[program.mesh] != len(program.instructions):
+            raise PlanMismatchError(
+                f"takes {taken[program.mesh]} of the {len(program.instructions)} instructions of "
+                f"mesh {program.mesh}",
+                where="order",
+                fix="plan the step again: programs and their order are written together",
+            )
+
+
+def check_reshards(plan: Plan, meshes: Collection[int]) -> None:
+    """Check every reshard from or to meshes; sends and receives are checked where they stand.
 
     Raises:
         PlanMismatchError: names the first that does not do what it says.
     """
     for index, info in enumerate(plan.reshards):
+        if info.source_mesh not in meshes and info.target_mesh not in meshes:
+            continue
         where = f"reshards[{index}]"
         for mesh, tensor in ((info.source_mesh, info.source), (info.target_mesh, info.target)):
             if mesh >= len(plan.meshes):

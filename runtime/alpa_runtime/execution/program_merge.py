@@ -1,9 +1,10 @@
-"""One checked order of the programs of all meshes, and each worker's share of it."""
+"""The programs of all meshes, checked and merged in the plan's order, and each worker's share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import jax.numpy
@@ -29,6 +30,7 @@ from alpa_runtime.execution.actions import (
 from alpa_runtime.execution.plan_checks import (
     check_by,
     check_members,
+    check_order,
     check_reshards,
     check_spec,
     check_tables,
@@ -49,22 +51,27 @@ from alpa_runtime.plan.program import (
     SendOp,
     ZeroOp,
 )
-from alpa_runtime.plan.reshard import Tile, place_tiles
+from alpa_runtime.plan.reshard import ReshardInfo, Tile, place_tiles
+from alpa_runtime.plan.stage import FunctionInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
 
 def step_results(
-    plan: Plan, given: Mapping[int, Mapping[int | None, int]]
+    plan: Plan, given: Mapping[int, Mapping[int | None, int]], all_are_read: bool
 ) -> tuple[tuple[int, ...], ...]:
     """For each output of the plan its value, or the parts of all micro-batches.
 
     Args:
         given: for each output, the value of each micro-batch, or one under None.
+        all_are_read: a result without a value is an error, and not that of another mesh.
 
     Raises:
         PlanMismatchError: a result is missing, or has too few or too many values.
     """
-    return tuple(_result(plan, given.get(index, {}), index) for index in range(len(plan.outputs)))
+    return tuple(
+        _result(plan, given.get(index, {}), index) if all_are_read or index in given else ()
+        for index in range(len(plan.outputs))
+    )
 
 
 def _result(plan: Plan, parts: Mapping[int | None, int], index: int) -> tuple[int, ...]:
@@ -94,14 +101,7 @@ class _Cursor:
     mesh: int
     instructions: Sequence[Instruction]
     position: int = 0
-    clock: float = 0.0
     slots: dict[int, int] = field(default_factory=dict[int, int])
-
-    @property
-    def current(self) -> Instruction | None:
-        """The next instruction; None at the end."""
-        at = self.position
-        return self.instructions[at] if at < len(self.instructions) else None
 
     def where(self) -> str:
         return f"plan.json: program of mesh {self.mesh}, instruction {self.position}"
@@ -118,70 +118,94 @@ def merge_step(plan: Plan) -> MergedStep:
     return in_one_process(merge_programs(plan))
 
 
-def merge_programs(plan: Plan) -> MergedStep:
+def merge_programs(plan: Plan, meshes: Collection[int] | None = None) -> MergedStep:
     """Check and merge the programs of a plan. Values are not dropped anywhere yet.
 
     Workers that take those of the actions in which they have a part, in this order, never wait
     for each other in a circle: sends do not block, and come before what waits for them.
 
+    Args:
+        meshes: whose programs are read; all by default. What they get from others is taken to be
+            as their reshards say, and results of others are empty.
+
     Raises:
         PlanMismatchError: programs, functions, meshes and signature contradict each other.
     """
+    wanted = range(len(plan.meshes)) if meshes is None else meshes
     check_tables(plan)
-    check_reshards(plan)
-    return _Merger(plan).run()
+    check_order(plan)
+    check_reshards(plan, wanted)
+    return _Merger(plan, wanted).run()
 
 
 class _Merger:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, meshes: Collection[int]) -> None:
         self.plan = plan
         self.values: list[Value] = []
+        self.held_as: dict[tuple[int, int], Value] = {}  # By mesh and identity of the tensor.
+        self.transferred: set[tuple[int, int, int, int]] = set()  # Ways that were checked.
+        self.functions: dict[tuple[int, str], tuple[FunctionInfo, tuple[Value, ...]]] = {}
         self.places: dict[tuple[int, int, int | None, TensorSpec], int] = {}
         self.actions: list[Action] = []
         self.sent: dict[int, tuple[Send, SendOp]] = {}  # By tag.
-        self.copies = 0
-        self.arrival: dict[int, float] = {}
         self.used_tags: set[int] = set()
-        self.cursors = {p.mesh: _Cursor(p.mesh, tuple(p.instructions)) for p in plan.programs}
+        # By tag: where in the order the first mesh comes to it, and meshes that follow.
+        self.sums: dict[int, tuple[int, set[int]]] = {}
+        self.cursors = {
+            p.mesh: _Cursor(p.mesh, tuple(p.instructions))
+            for p in plan.programs
+            if p.mesh in meshes
+        }
+        self.ahead = 0  # How far the order has come, beside the position of the cursor that moves.
         self.outputs: dict[int, dict[int | None, int]] = {}
+        self.take: dict[type, Callable[[_Cursor, Any], None]] = {
+            InputOp: self.input,
+            RunOp: self.call,
+            SendOp: self.send,
+            RecvOp: self.receive,
+            ReshardOp: self.reshard,
+            ZeroOp: self.zero,
+            AccumulateOp: self.accumulate,
+            AllReduceOp: self.all_reduce,
+            FreeOp: self.free,
+            OutputOp: self.output,
+        }
 
     def run(self) -> MergedStep:
-        while open_ := [c for c in self.cursors.values() if c.current is not None]:
-            ready = [c for c in open_ if not self.waits(c)]
-            if not ready:
+        done = 0
+        for mesh, count in self.plan.order:
+            cursor = self.cursors.get(mesh)
+            if cursor is not None:
+                self.ahead = done - cursor.position
+                for op in cursor.instructions[cursor.position : cursor.position + count]:
+                    self.take[type(op)](cursor, op)
+                    cursor.position += 1
+            done += count
+        for tag, (sent, send) in self.sent.items():
+            if send.to in self.cursors:
                 raise PlanMismatchError(
-                    "every mesh waits for a value that is never sent: "
-                    + "; ".join(
-                        f"{c.where()} waits at '{c.current.to_text()}'"
-                        for c in open_
-                        if c.current is not None
-                    ),
-                    fix="report this schedule as a defect of the compiler",
+                    f"tag {tag} from mesh {self.values[sent.source].mesh} to mesh {send.to} is "
+                    "never received",
+                    where="programs",
                 )
-            self.step(min(ready, key=lambda c: c.clock))
-        if self.sent:
-            tag, (sent, send) = next(iter(self.sent.items()))
-            raise PlanMismatchError(
-                f"tag {tag} from mesh {self.values[sent.source].mesh} to mesh {send.to} is never "
-                "received",
-                where="programs",
-            )
-        results = step_results(self.plan, self.outputs)
+        results = step_results(self.plan, self.outputs, self.all_are_read)
         kept = {value for result in results for value in result}
         folded = fold_sums(self.actions, self.values, kept)
         actions = tuple(fuse_sums(folded, self.values))
         return MergedStep(tuple(self.values), actions, results)
 
-    def waits(self, cursor: _Cursor) -> bool:
-        match cursor.current:
-            case RecvOp(tag=tag):
-                return tag not in self.sent
-            case AllReduceOp() as op:
-                check_members(self.plan, cursor.mesh, op, cursor.where())
-                there = [self.cursors[mesh].current for mesh in op.members]
-                return any(not isinstance(o, AllReduceOp) or o.tag != op.tag for o in there)
-            case _:
-                return False
+    @property
+    def all_are_read(self) -> bool:
+        return len(self.cursors) == len(self.plan.meshes)
+
+    def held(self, cursor: _Cursor, tensor: TensorSpec, where: str = "") -> Value:
+        """A tensor on the mesh of a cursor; equal ones are mostly one object, and checked once."""
+        key = cursor.mesh, id(tensor)
+        found = self.held_as.get(key)
+        if found is None:
+            check_spec(self.plan, cursor.mesh, tensor, where or cursor.where())
+            found = self.held_as[key] = Value(cursor.mesh, tensor)
+        return found
 
     def add_value(self, value: Value) -> int:
         self.values.append(value)
@@ -198,50 +222,19 @@ class _Merger:
             )
         return cursor.slots[slot]
 
-    def step(self, cursor: _Cursor) -> None:
-        """Take the instruction where a cursor stands, all of them that meet in an all-reduce."""
-        op = cursor.current
-        assert op is not None
-        if isinstance(op, AllReduceOp):
-            self.all_reduce([self.cursors[mesh] for mesh in op.members])
-            return
-        self.take(cursor, op)
-        cursor.position += 1
-
-    def take(self, cursor: _Cursor, op: Instruction) -> None:
-        match op:
-            case InputOp():
-                self.input(cursor, op)
-            case RunOp():
-                self.call(cursor, op)
-            case SendOp():
-                self.use_tag(cursor, op.tag, "sent")
-                self.sent[op.tag] = (self.send(self.read(cursor, op.slot), op.by), op)
-                self.arrival[op.tag] = cursor.clock
-            case RecvOp():
-                self.receive(cursor, op)
-            case ReshardOp():
-                self.reshard(cursor, op)
-            case ZeroOp():
-                check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-                value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
-                self.actions.append(Zero((value,)))
-            case AccumulateOp():
-                self.accumulate(cursor, op)
-            case AllReduceOp():
-                raise AssertionError("its meshes take it together")
-            case FreeOp():
-                for slot in op.slots:
-                    self.read(cursor, slot)
-                    del cursor.slots[slot]
-            case OutputOp():
-                self.output(cursor, op)
-
-    def send(self, source: int, by: int) -> Send:
-        action = Send(source, by, self.copies)
-        self.copies += 1
+    def send(self, cursor: _Cursor, op: SendOp) -> None:
+        self.use_tag(cursor, op.tag, "sent")
+        action = Send(self.read(cursor, op.slot), op.by, op.tag)
+        self.sent[op.tag] = action, op
         self.actions.append(action)
-        return action
+
+    def zero(self, cursor: _Cursor, op: ZeroOp) -> None:
+        self.actions.append(Zero((self.new_value(cursor, op.slot, self.held(cursor, op.tensor)),)))
+
+    def free(self, cursor: _Cursor, op: FreeOp) -> None:
+        for slot in op.slots:
+            self.read(cursor, slot)
+            del cursor.slots[slot]
 
     def use_tag(self, cursor: _Cursor, tag: int, how: str) -> None:
         if tag in self.used_tags:
@@ -255,60 +248,110 @@ class _Merger:
             raise PlanMismatchError(
                 f"holds {held.tensor.as_text()} as {op.tensor.as_text()}", where=cursor.where()
             )
-        check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
+        value = self.new_value(cursor, op.slot, self.held(cursor, op.tensor))
         self.actions.append(Reshard(source, value))
 
-    def all_reduce(self, cursors: list[_Cursor]) -> None:
-        """The first mesh adds the others' parts to its own, in their order; all get that sum."""
-        first = cursors[0]
-        ops = [op for c in cursors if isinstance(op := c.current, AllReduceOp)]
-        self.use_tag(first, ops[0].tag, "summed")
-        parts = [self.read(c, op.operand) for c, op in zip(cursors, ops, strict=True)]
-        held = [self.values[part] for part in parts]
-        home = held[0].tensor
-        for cursor, op, value in zip(cursors, ops, held, strict=True):
-            if op.members != ops[0].members:
+    def all_reduce(self, cursor: _Cursor, op: AllReduceOp) -> None:
+        """The first mesh adds the others' parts to its own, in their order; all get that sum.
+
+        It takes place where the order comes to one of them; the others follow at once.
+        """
+        at = self.ahead + cursor.position
+        begin, coming = self.sums.get(op.tag, (at, set[int]()))
+        if cursor.mesh in coming:
+            coming.remove(cursor.mesh)
+            if at >= begin + len(op.members):
+                raise self.waits(cursor, op, "meshes that the order has at other places")
+            return
+        check_members(self.plan, cursor.mesh, op, cursor.where())
+        self.use_tag(cursor, op.tag, "summed")
+        self.sums[op.tag] = begin, set(op.members) - {cursor.mesh}
+        ops = {mesh: self.of_member(mesh, cursor, op) for mesh in op.members}
+        parts = {mesh: self.part(mesh, ops) for mesh in op.members}
+        home = op.members[0]
+        result = parts.pop(home)
+        total = self.values[result]
+        for mesh, part in parts.items():
+            own, where, value = ops[mesh], self.where(mesh), self.values[part]
+            if (value.tensor.shape, value.tensor.dtype) != (total.tensor.shape, total.tensor.dtype):
                 raise PlanMismatchError(
-                    f"sums over the meshes {list(op.members)}, but mesh {first.mesh} over "
-                    f"{list(ops[0].members)} under tag {op.tag}",
-                    where=cursor.where(),
+                    f"adds {value.tensor.as_text()} to {total.tensor.as_text()}", where=where
                 )
-            if (value.tensor.shape, value.tensor.dtype) != (home.shape, home.dtype):
-                raise PlanMismatchError(
-                    f"adds {value.tensor.as_text()} to {home.as_text()}", where=cursor.where()
-                )
-        total = Value(first.mesh, home)
-        result = parts[0]
-        others = list(zip(cursors, ops, parts, held, strict=True))[1:]
-        for cursor, op, part, value in others:
-            check_by(self.plan, op.by[0], value, total, cursor.where())
+            check_by(self.plan, own.by[0], value, total, where)
+            self.actions.append(Send(part, own.by[0], op.tag))
             copied = self.add_value(total)
-            self.actions.append(Copy(part, copied, op.by[0], self.send(part, op.by[0]).number))
+            self.actions.append(Copy(part, copied, own.by[0], op.tag))
             left, result = result, self.add_value(total)
-            self.actions.append(Accumulate(first.mesh, ((result, left, copied),)))
-        first.slots[ops[0].slot] = result
-        for cursor, op, _, value in others:
-            copy = Value(cursor.mesh, value.tensor)
-            check_by(self.plan, op.by[1], total, copy, cursor.where())
-            sent = self.send(result, op.by[1])
-            copied = self.new_value(cursor, op.slot, copy)
-            self.actions.append(Copy(result, copied, op.by[1], sent.number))
-        clock = max(cursor.clock for cursor in cursors)
-        for cursor in cursors:
-            cursor.clock = clock
-            cursor.position += 1
+            self.actions.append(Accumulate(home, ((result, left, copied),)))
+        made = {home: result}
+        for mesh, part in parts.items():
+            back = ops[mesh].by[1]
+            check_by(self.plan, back, total, self.values[part], self.where(mesh))
+            self.actions.append(Send(result, back, op.tag))
+            made[mesh] = self.add_value(self.values[part])
+            self.actions.append(Copy(result, made[mesh], back, op.tag))
+        for mesh in self.cursors.keys() & made.keys():
+            self.cursors[mesh].slots[ops[mesh].slot] = made[mesh]
+
+    def of_member(self, mesh: int, cursor: _Cursor, op: AllReduceOp) -> AllReduceOp:
+        """What stands for a sum in the program of one of its meshes."""
+        other = self.cursors.get(mesh)
+        if other is None:
+            (program,) = (p for p in self.plan.programs if p.mesh == mesh)
+            there = program.only(AllReduceOp)
+        else:
+            there = other.instructions[other.position : other.position + 1]
+        for own in there:
+            if not isinstance(own, AllReduceOp) or own.tag != op.tag:
+                continue
+            check_members(self.plan, mesh, own, self.where(mesh))
+            if own.members == op.members:
+                return own
+            raise PlanMismatchError(
+                f"sums over the meshes {list(own.members)}, but mesh {cursor.mesh} over "
+                f"{list(op.members)} under tag {op.tag}",
+                where=self.where(mesh),
+            )
+        raise self.waits(cursor, op, f"mesh {mesh}, which does not come to it in the plan's order")
+
+    def part(self, mesh: int, ops: Mapping[int, AllReduceOp]) -> int:
+        """What a mesh adds to a sum, as the reshards say if its program is not read."""
+        own = ops[mesh]
+        if mesh in self.cursors:
+            return self.read(self.cursors[mesh], own.operand)
+        if own.by:
+            return self.add_value(Value(mesh, self.reshard_info(own.by[0], mesh).source))
+        by = ops[own.members[1]].by[0]
+        return self.add_value(Value(mesh, self.reshard_info(by, mesh).target))
+
+    def reshard_info(self, by: int, mesh: int) -> ReshardInfo:
+        if by >= len(self.plan.reshards):
+            raise PlanMismatchError(
+                f"reshard {by} of {len(self.plan.reshards)}", where=self.where(mesh)
+            )
+        return self.plan.reshards[by]
+
+    def where(self, mesh: int) -> str:
+        cursor = self.cursors.get(mesh)
+        return f"plan.json: program of mesh {mesh}" if cursor is None else cursor.where()
+
+    def waits(self, cursor: _Cursor, op: Instruction, what: str) -> PlanMismatchError:
+        return PlanMismatchError(
+            f"waits at '{op.to_text()}' for {what}",
+            where=cursor.where(),
+            fix="plan the step again, or report this order as a defect of the compiler",
+        )
 
     def accumulate(self, cursor: _Cursor, op: AccumulateOp) -> None:
         lefts = [self.read(cursor, slot) for slot in op.lefts]
         rights = [self.read(cursor, slot) for slot in op.rights]
         for slot, left, right in zip(op.slots, lefts, rights, strict=True):
             a, b = self.values[left], self.values[right]
-            if a.tensor != b.tensor:
+            if a is not b and a.tensor != b.tensor:
                 raise PlanMismatchError(
                     f"adds {b.tensor.as_text()} to {a.tensor.as_text()}", where=cursor.where()
                 )
-            value = self.new_value(cursor, slot, Value(cursor.mesh, a.tensor))
+            value = self.new_value(cursor, slot, a)
             self.actions.append(Accumulate(cursor.mesh, ((value, left, right),)))
 
     def input(self, cursor: _Cursor, op: InputOp) -> None:
@@ -327,13 +370,13 @@ class _Merger:
         if splits and op.micro_batch is None:
             raise PlanMismatchError("a batch argument without its micro-batch", where=where)
         self.check_micro_batch(cursor, op.micro_batch)
-        check_spec(self.plan, cursor.mesh, op.tensor, where)
+        held = self.held(cursor, op.tensor, where)
         micro_batch = op.micro_batch if splits else None
         key = (cursor.mesh, op.arg, micro_batch, op.tensor)
         if key in self.places:  # the same buffer under a second name
             cursor.slots[op.slot] = self.places[key]
             return
-        value = self.new_value(cursor, op.slot, Value(cursor.mesh, op.tensor))
+        value = self.new_value(cursor, op.slot, held)
         self.places[key] = value
         self.actions.append(Place(value, op.arg, micro_batch))
 
@@ -343,12 +386,12 @@ class _Merger:
                 f"micro-batch {micro_batch} of {self.plan.num_micro_batches}", where=cursor.where()
             )
 
-    def call(self, cursor: _Cursor, op: RunOp) -> None:
+    def function(self, cursor: _Cursor, op: RunOp) -> tuple[FunctionInfo, tuple[Value, ...]]:
+        """What a mesh runs, and its results there."""
         if op.stage >= len(self.plan.stages):
             raise PlanMismatchError(
                 f"stage {op.stage} of {len(self.plan.stages)}", where=cursor.where()
             )
-        self.check_micro_batch(cursor, op.micro_batch)
         stage = self.plan.stages[op.stage]
         if op.function not in stage.functions:
             raise PlanMismatchError(
@@ -361,56 +404,76 @@ class _Merger:
                 f"stage {op.stage} belongs to mesh {stage.mesh}", where=cursor.where()
             )
         function = stage.functions[op.function]
-        what = f"{op.function} of stage {op.stage}"
+        return function, tuple(self.held(cursor, tensor) for tensor in function.outputs)
+
+    def call(self, cursor: _Cursor, op: RunOp) -> None:
+        key = op.stage, op.function
+        known = self.functions.get(key)
+        if known is None or self.plan.stages[op.stage].mesh != cursor.mesh:
+            known = self.functions[key] = self.function(cursor, op)
+        function, results = known
+        self.check_micro_batch(cursor, op.micro_batch)
         for kind, slots, tensors in (
             ("inputs", op.inputs, function.inputs),
-            ("outputs", op.outputs, function.outputs),
+            ("outputs", op.outputs, results),
         ):
             if len(slots) != len(tensors):
                 raise PlanMismatchError(
-                    f"{len(slots)} {kind} for {what}, which has {len(tensors)}",
+                    f"{len(slots)} {kind} for {op.function} of stage {op.stage}, which has "
+                    f"{len(tensors)}",
                     where=cursor.where(),
                 )
-        inputs = tuple(self.read(cursor, slot) for slot in op.inputs)
+        inputs = tuple([self.read(cursor, slot) for slot in op.inputs])
         for i, (value, tensor) in enumerate(zip(inputs, function.inputs, strict=True)):
             found = self.values[value].tensor
-            if found != tensor:
+            if found is not tensor and found != tensor:
                 raise PlanMismatchError(
-                    f"input {i} of {what} is {found.as_text()}, expected {tensor.as_text()}",
+                    f"input {i} of {op.function} of stage {op.stage} is {found.as_text()}, "
+                    f"expected {tensor.as_text()}",
                     where=cursor.where(),
                 )
-        outputs = tuple(
-            self.new_value(cursor, slot, Value(cursor.mesh, tensor))
-            for slot, tensor in zip(op.outputs, function.outputs, strict=True)
-        )
+        outputs = tuple(map(self.new_value, repeat(cursor), op.outputs, results))
         self.actions.append(Run(op.stage, op.function, op.micro_batch, inputs, outputs))
-        cursor.clock += _seconds(stage.predicted, op.function)
 
     def receive(self, cursor: _Cursor, op: RecvOp) -> None:
-        action, send = self.sent.pop(op.tag)
-        sent, to = self.values[action.source], send.to
+        source, by, to = self.take_sent(cursor, op)
+        sent = self.values[source]
         if to != cursor.mesh or sent.mesh != op.source:
             raise PlanMismatchError(
                 f"tag {op.tag} goes from mesh {sent.mesh} to mesh {to}, but mesh {cursor.mesh} "
                 f"expects it from mesh {op.source}",
                 where=cursor.where(),
             )
+        way = by, op.by, id(sent), id(op.tensor)
+        if way not in self.transferred:
+            self.check_transfer(cursor, op, sent, by)
+            self.transferred.add(way)
+        value = self.new_value(cursor, op.slot, self.held(cursor, op.tensor))
+        self.actions.append(Copy(source, value, op.by, op.tag))
+
+    def check_transfer(self, cursor: _Cursor, op: RecvOp, sent: Value, by: int) -> None:
         if (sent.tensor.shape, sent.tensor.dtype) != (op.tensor.shape, op.tensor.dtype):
             raise PlanMismatchError(
                 f"tag {op.tag} brings {sent.tensor.as_text()}, expected {op.tensor.as_text()}",
                 where=cursor.where(),
             )
-        check_spec(self.plan, cursor.mesh, op.tensor, cursor.where())
-        if op.by != send.by:
+        received = self.held(cursor, op.tensor)
+        if op.by != by:
             raise PlanMismatchError(
-                f"tag {op.tag} is sent by reshard {send.by} and received by {op.by}",
+                f"tag {op.tag} is sent by reshard {by} and received by {op.by}",
                 where=cursor.where(),
             )
-        received = Value(cursor.mesh, op.tensor)
         check_by(self.plan, op.by, sent, received, cursor.where())
-        value = self.new_value(cursor, op.slot, received)
-        self.actions.append(Copy(action.source, value, op.by, action.number))
-        cursor.clock = max(cursor.clock, self.arrival.pop(op.tag))
+
+    def take_sent(self, cursor: _Cursor, op: RecvOp) -> tuple[int, int, int]:
+        """What is sent, by which reshard and to which mesh."""
+        if op.tag in self.sent:
+            action, send = self.sent.pop(op.tag)
+            return action.source, action.by, send.to
+        if op.source in self.cursors or self.all_are_read:
+            raise self.waits(cursor, op, "a value that is not sent before it in the plan's order")
+        held = self.reshard_info(op.by, cursor.mesh).source
+        return self.add_value(Value(op.source, held)), op.by, cursor.mesh
 
     def output(self, cursor: _Cursor, op: OutputOp) -> None:
         if op.result >= len(self.plan.outputs):
@@ -432,27 +495,23 @@ class _Merger:
         parts[op.micro_batch] = value
 
 
-def _seconds(predicted: object, function: str) -> float:
-    """Predicted seconds of one call, for the order of merging only."""
-    assert hasattr(predicted, "get")
-    name = "update" if function.startswith("update") else function
-    return predicted.get(f"{name}_seconds", 0.0) or 1e-3  # type: ignore[attr-defined]
-
-
 _jnp: Any = jax.numpy
 
 
-def worker_step(plan: Plan, step: MergedStep, placement: Placement, rank: int) -> MergedStep:
-    """What worker `rank` does of the merged programs (`merge_programs`).
+def worker_step(plan: Plan, placement: Placement, rank: int) -> MergedStep:
+    """What worker `rank` does of a step. Only the programs that it needs for that are read.
 
     All workers of a mesh do the same with its values, and drop them at the same places, so that
-    their programs give the same buffers away. Results of meshes that it has nothing of are
-    listed, but not made.
+    their programs give the same buffers away. Results of meshes that it has nothing of are empty,
+    or listed but not made.
+
+    Raises:
+        PlanMismatchError: what it reads contradicts itself.
     """
-    mine = set(placement.meshes_of(plan, rank))
-    share = _Share(plan, step, placement, mine)
-    actions = [own for action in step.actions for own in share.of(action)]
-    kept = {v for r in step.results for v in r if step.values[v].mesh in mine}
+    share = _Share(plan, placement, set(placement.meshes_of(plan, rank)))
+    step = merge_programs(plan, share.read)
+    actions = [own for action in step.actions for own in share.of(action, step)]
+    kept = {v for r in step.results for v in r if step.values[v].mesh in share.mine}
     return replace(step, actions=drop_at_last_use(actions, kept))
 
 
@@ -473,31 +532,39 @@ def remote_parts(
     return found
 
 
-def meshes_of_inputs(step: MergedStep) -> dict[tuple[int, int | None], int]:
+def meshes_of_inputs(plan: Plan) -> dict[tuple[int, int | None], int]:
     """The mesh from which an input that was put in workers is read back, for each micro-batch:
     the first that takes it, the same in all workers."""
     found: dict[tuple[int, int | None], int] = {}
-    for action in step.actions:
-        if isinstance(action, Place):
-            key = action.arg, action.micro_batch
-            found.setdefault(key, step.values[action.value].mesh)
+    for program in plan.programs:
+        for op in program.only(InputOp):
+            splits = plan.inputs[op.arg].kind == "batch" and plan.num_micro_batches > 1
+            found.setdefault((op.arg, op.micro_batch if splits else None), program.mesh)
     return found
 
 
 class _Share:
-    def __init__(self, plan: Plan, step: MergedStep, placement: Placement, mine: set[int]) -> None:
+    def __init__(self, plan: Plan, placement: Placement, mine: set[int]) -> None:
         self.plan = plan
-        self.step = step
         self.ranks = [set(placement.ranks_of(plan, mesh)) for mesh in range(len(plan.meshes))]
         self.mine = mine
         self.later: dict[int, bool] = {}
 
-    def of(self, action: Action) -> Iterator[Action]:
+    @property
+    def read(self) -> set[int]:
+        """Its meshes, and those whose receives tell when it is done with a value."""
+        return self.mine | {
+            info.target_mesh
+            for by, info in enumerate(self.plan.reshards)
+            if info.source_mesh in self.mine and self.is_read_later(by)
+        }
+
+    def of(self, action: Action, step: MergedStep) -> Iterator[Action]:
         match action:
             case Place() | Reshard():
-                mesh = self.step.values[action.value].mesh
+                mesh = step.values[action.value].mesh
             case Zero():
-                mesh = self.step.values[action.values[0]].mesh
+                mesh = step.values[action.values[0]].mesh
             case Run():
                 mesh = self.plan.stages[action.stage].mesh
             case Accumulate():
@@ -529,7 +596,7 @@ class _Share:
                 yield copy
         elif receives or (sends and self.is_read_later(copy.by)):
             source = copy.source if sends and self.is_read_later(copy.by) else None
-            yield Exchange(source, copy.value if receives else None, copy.by, copy.number)
+            yield Exchange(source, copy.value if receives else None, copy.by, copy.tag)
 
     def is_read_later(self, by: int) -> bool:
         """Whether workers of the source mesh have something to do where the copy is received:

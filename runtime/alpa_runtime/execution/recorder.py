@@ -42,7 +42,7 @@ class Event:
         begin, end: when it was started, and when starting it had returned.
         ready: when its results were there; `end` where nobody saw it.
         step: of those that were recorded.
-        transfer: number of the copy in the step, for the two halves of a transfer.
+        transfer: tag of the copy; with its meshes it joins the two halves of a transfer.
         bytes: of the tensor that is transferred.
     """
 
@@ -146,9 +146,9 @@ def describe(plan: Plan, step: MergedStep, action: Action) -> Event:
             kind = "send" if sends else "copy" if isinstance(action, Copy) else "receive"
             return Event(
                 kind,
-                f"{kind} {action.number}",
+                f"{kind} {action.tag}",
                 info.source_mesh if sends else info.target_mesh,
-                transfer=action.number,
+                transfer=action.tag,
                 source_mesh=info.source_mesh,
                 target_mesh=info.target_mesh,
                 bytes=num_bytes(info.target),

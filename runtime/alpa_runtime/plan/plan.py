@@ -32,7 +32,7 @@ from alpa_runtime.plan.interface import (
     owner_numbers,
 )
 from alpa_runtime.plan.json_nodes import Node, pretty
-from alpa_runtime.plan.program import ProgramInfo
+from alpa_runtime.plan.program import Order, ProgramInfo, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
@@ -293,7 +293,7 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 
 FORMAT = "alpa_mlir.plan"
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,7 @@ class Plan:
         tried: the numbers of micro-batches that the search looked at, and other candidates; empty
             if nobody has said.
         exactness: whether results are those of the whole batch, and by what means.
+        order: in which all programs can run: from which mesh how many instructions come next.
     """
 
     name: str
@@ -335,6 +336,7 @@ class Plan:
     binaries: tuple[Binary, ...] = field(default=(), repr=False, compare=False)
     tried: tuple[Tried, ...] = field(default=(), repr=False)
     exactness: Exactness = field(default_factory=Exactness, repr=False)
+    order: Order = field(default=(), repr=False)
 
     @classmethod
     def from_json(
@@ -390,6 +392,7 @@ class Plan:
             tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
             tried=tuple(Tried.read(item) for item in root.optional("tried").items()),
             exactness=Exactness.read(root.optional("micro_batches")),
+            order=read_order(root.get("order")),
         )
         check_references(plan, root)
         if check_programs:
@@ -455,6 +458,7 @@ class Plan:
             "predicted": dict(self.predicted),
             "tried": [asdict(item) for item in self.tried],
             "reshards": [reshard.to_json() for reshard in self.reshards],
+            "order": order_lines(self.order),
             "programs": [program.to_json() for program in self.programs],
         }
         return pretty(fields) + "\n"

@@ -17,9 +17,9 @@ The forms of the lines, where `SLOTS` are numbers and ranges (`3 5-9`):
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorReader, TensorSpec
@@ -186,6 +186,9 @@ Instruction = (
 )
 
 
+Kind = TypeVar("Kind", InputOp, OutputOp, AllReduceOp)
+
+
 def _mb(micro_batch: int | None) -> str:
     return "" if micro_batch is None else f" mb {micro_batch}"
 
@@ -343,17 +346,18 @@ class InstructionList(Sequence[Instruction]):
             PlanFormatError: names the malformed line.
         """
         if self._items is None:
-            reader = InstructionReader(self._tensors)
-            items: list[Instruction] = []
-            for position, line in enumerate(self._node.list()):
-                try:
-                    items.append(reader.read(line))
-                except (ValueError, AttributeError) as error:  # the latter: the line is no text
-                    field = self._node.item(position)
-                    field.string()
-                    raise field.error_text(str(error)) from None
-            self._items = tuple(items)
+            self._items = tuple(self._read(range(len(self))))
         return self._items
+
+    def _read(self, positions: Iterable[int]) -> Iterator[Instruction]:
+        reader, lines = InstructionReader(self._tensors), self.lines()
+        for position in positions:
+            try:
+                yield reader.read(lines[position])
+            except (ValueError, AttributeError) as error:  # the latter: the line is no text
+                field = self._node.item(position)
+                field.string()
+                raise field.error_text(str(error)) from None
 
     def __len__(self) -> int:
         return len(self._node.list())
@@ -380,6 +384,16 @@ class InstructionList(Sequence[Instruction]):
         """The lines as they were read."""
         return self._node.list()
 
+    def only(self, kind: type[Kind]) -> list[Kind]:
+        """Those of one kind; others need not be read.
+
+        Raises:
+            PlanFormatError: names the malformed line.
+        """
+        beginning = f"{kind.op} "
+        found = [i for i, line in enumerate(self.lines()) if str(line).startswith(beginning)]
+        return [op for op in self._read(found) if isinstance(op, kind)]
+
 
 @dataclass(frozen=True)
 class ProgramInfo:
@@ -388,6 +402,12 @@ class ProgramInfo:
     mesh: int
     slots: int
     instructions: Sequence[Instruction]
+
+    def only(self, kind: type[Kind]) -> list[Kind]:
+        """The instructions of one kind, without reading the others."""
+        if isinstance(self.instructions, InstructionList):
+            return self.instructions.only(kind)
+        return [op for op in self.instructions if isinstance(op, kind)]
 
     @classmethod
     def read(cls, node: Node, tensors: TensorReader) -> ProgramInfo:
@@ -402,3 +422,40 @@ class ProgramInfo:
             else [op.to_text() for op in listed]
         )
         return {"mesh": self.mesh, "slots": self.slots, "instructions": lines}
+
+
+Order = tuple[tuple[int, int], ...]
+_RUN = re.compile(r"(\d+)(?:\*(\d+))?")
+
+
+def read_order(node: Node) -> Order:
+    """From which mesh how many instructions come next, as `order_lines` has it.
+
+    Raises:
+        PlanFormatError: names the malformed line.
+    """
+    runs: list[tuple[int, int]] = []
+    for line in node.items():
+        for part in line.string().split():
+            match = _RUN.fullmatch(part)
+            if match is None:
+                raise line.error(f"got {part!r}", "MESH or MESH*INSTRUCTIONS")
+            runs.append((int(match[1]), int(match[2] or 1)))
+    return tuple(runs)
+
+
+def order_lines(order: Order) -> list[str]:
+    """An order as plan.json has it: in a line meshes rise.
+
+    Example:
+        >>> order_lines(((0, 4), (1, 1), (0, 2)))
+        ['0*4 1', '0*2']
+    """
+    lines: list[list[str]] = []
+    last = None
+    for mesh, count in order:
+        if last is None or mesh <= last:
+            lines.append([])
+        lines[-1].append(f"{mesh}*{count}" if count > 1 else str(mesh))
+        last = mesh
+    return list(map(" ".join, lines))

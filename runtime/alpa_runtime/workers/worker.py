@@ -45,7 +45,6 @@ from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind
 from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
 from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.program_merge import (
-    merge_programs,
     meshes_of_inputs,
     remote_parts,
     worker_step,
@@ -472,12 +471,11 @@ class Worker:
         self._plan = plan
         self._donate = donate_state
         self._transport = transport
-        step = merge_programs(plan)
         placement.check(plan)
         check_ends(placement, rank, transport)
         check_devices(plan, placement, rank, devices)
         own = {number: devices[number] for number in placement.workers[rank]}
-        share = worker_step(plan, step, placement, rank)
+        share = worker_step(plan, placement, rank)
         meshes = {m: mesh_on(plan.meshes[m], devices) for m in placement.meshes_of(plan, rank)}
         self._store = ArrayStore(rank)
         ends = None
@@ -499,7 +497,7 @@ class Worker:
         )
         self._under_way = WorkInFlight(self._bound, placement, rank, self._wires)
         self._inputs = StepInputs(self._bound, self._store, donate_state, f"worker {rank}")
-        self._read_on = meshes_of_inputs(step)
+        self._read_on = meshes_of_inputs(plan)
         carried = {info.carried_by for info in plan.inputs}
         self._prefetched = set(range(len(plan.outputs))) - carried
         self._placed: dict[int, int] = {}  # Inputs that arrays were put for.

@@ -60,7 +60,7 @@ def change(path, value):
 
 
 FORMAT_CASES = [
-    (change(["version"], 1), r"version: version 1, expected 3; fix"),
+    (change(["version"], 1), r"version: version 1, expected 4; fix"),
     (change(["format"], "other"), r"format: got 'other', expected 'alpa_mlir.plan'"),
     (change(["num_micro_batches"], 0), r"num_micro_batches: got 0, expected an integer of at le"),
     (change(["stages", 0, "layers"], KeyError), r"stages\[0\]: field 'layers' is missing"),
@@ -74,6 +74,7 @@ FORMAT_CASES = [
         change(["programs", 0, "instructions", 0, "spec"], [[]]),
         r"instructions\[0\]: got .*, which has 1 entries for 2 dim",
     ),
+    (change(["order"], ["0*3 one"]), r"order\[0\]: got 'one', expected MESH or MESH\*INSTRUCTIONS"),
     (change(["stages", 1, "module"], "gone.mlir"), r"stages\[1\].module: module file 'gone.mlir'"),
 ]
 
@@ -127,7 +128,7 @@ def edit_module(old, new):
 
 MISMATCH_CASES = [
     (edit_first(0, "run", micro_batch=7), r"mesh 0, instruction \d+: micro-batch 7 of 2"),
-    (edit_first(1, "recv", tag=77), "every mesh waits for a value that is never sent"),
+    (edit_first(1, "recv", tag=77), r"waits at 'recv .* not sent before it in the plan's order"),
     (edit_first(0, "send", tag=1), "tag 1 is sent twice"),
     (drop(1, "recv"), "slot 1 holds nothing"),
     (edit_first(1, "recv", spec=[[], ["y"]]), r"reshard 0 gives .*\[x, R\] .* here .*\[R, y\]"),
@@ -166,6 +167,29 @@ MISMATCH_CASES = [
 def test_contradicting_tables(good, edit, message):
     plan, modules = copy.deepcopy(good)
     edit(plan, modules)
+    with pytest.raises(errors.PlanMismatchError, match=message):
+        merge_step(handmade.as_plan(plan, modules))
+
+
+def count(plan, mesh):
+    return len(plan["programs"][mesh]["instructions"])
+
+
+ORDER_CASES = [
+    (lambda plan: [f"0*{count(plan, 0)}"], r"order: takes 0 of the \d+ instructions of mesh 1"),
+    (lambda plan: ["0*999 1*99"], r"order: takes 999 of the \d+ instructions of mesh 0"),
+    (lambda plan: ["0 2"], "order: mesh 2 of 2"),
+    (
+        lambda plan: [f"1*{count(plan, 1)}", f"0*{count(plan, 0)}"],
+        r"mesh 1, instruction 1: waits at 'recv 1 from 0 tag 0 .* not sent before it in the plan's",
+    ),
+]
+
+
+@pytest.mark.parametrize(("order", "message"), ORDER_CASES)
+def test_orders_that_are_none(good, order, message):
+    plan, modules = copy.deepcopy(good)
+    plan["order"] = order(plan)
     with pytest.raises(errors.PlanMismatchError, match=message):
         merge_step(handmade.as_plan(plan, modules))
 

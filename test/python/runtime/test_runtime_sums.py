@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import re
 
+import handmade
 import handmade_sums
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_runtime.execution.actions import Accumulate, Copy, Reshard, Zero
+from alpa_runtime.execution import program_merge
+from alpa_runtime.execution.actions import Accumulate, Copy, Reshard, Run, Zero, makes_of
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import merge_step, worker_step
+from alpa_runtime.placement import Placement
+from alpa_runtime.plan import Plan
 from reshard_plans import STRATEGIES
 
 
@@ -34,7 +39,7 @@ def test_actions_of_sums(good):
     """The first mesh adds the others' parts to its own, in order, and hands the sum back."""
     linear = merge_step(handmade_sums.as_plan(*good))
     zeros = [a.values for a in linear.actions if isinstance(a, Zero)]
-    assert [len(values) for values in zeros] == [1, 2, 1, 1]  # The first is the plan's own.
+    assert sorted(map(len, zeros)) == [1, 1, 1, 2]  # One is the plan's own.
     assert len([a for a in linear.actions if isinstance(a, Reshard)]) == 4
     scalars = [
         (linear.values[a.source].mesh, linear.values[a.value].mesh)
@@ -91,9 +96,9 @@ WRONG = [
     (change(2, "all_reduce 1 = 1 among 0 1 2", "all_reduce 1 = 1 among 2"), "at least two"),
     (
         change(1, f"{SECOND} tag 500", f"{SECOND} tag 7"),
-        "every mesh waits .*mesh 1, instruction 16 waits at 'all_reduce 41",
+        r"mesh 0, instruction \d+: waits at 'all_reduce 43 .* for mesh 1, which does not come",
     ),
-    (change(1, "all_reduce", ""), "every mesh waits|slot 41 holds nothing"),
+    (change(1, "all_reduce", ""), "for mesh 1, which does not come|slot 41 holds nothing"),
     (
         change(1, f"{SECOND} tag 500 by 2 3", f"{SECOND} tag 500"),
         "names 0 reshards, expected the two to the first mesh and back",
@@ -128,6 +133,82 @@ def test_wrong_programs_are_named(good, edit, message):
     edit(fields)
     with pytest.raises(errors.PlanMismatchError, match=message):
         merge_step(handmade_sums.as_plan(fields, modules))
+
+
+def test_members_of_a_sum_follow_each_other(good):
+    """Else a worker could wait at the sum for one that waits for something later."""
+    fields, modules = copy.deepcopy(good)
+    *before, first, second, third = handmade.order_of(fields["programs"])
+    assert sum(run.endswith("*1") for run in (first, second, third)) == 0  # What follows the sum.
+    sums = before[-3:]
+    assert sums == ["0*1", "1*1", "2*1"]
+    merge_step(handmade_sums.as_plan(fields | {"order": [*before, first, second, third]}, modules))
+    fields["order"] = [*before[:-1], first, sums[-1], second, third]
+    with pytest.raises(errors.PlanMismatchError, match="meshes that the order has at other places"):
+        merge_step(handmade_sums.as_plan(fields, modules))
+
+
+PLACEMENTS = [
+    Placement(((0, 1), (2, 3, 4, 5), (6,))),
+    Placement(((0,), (1, 2), (3, 4), (5, 6))),
+    Placement(((0, 1, 6), (2, 3), (4, 5))),
+    Placement(((0, 1, 2, 3, 4, 5, 6),)),
+]
+
+
+def form(step):
+    """The actions, with values numbered as they appear."""
+    numbers = {}
+
+    def renamed(field):
+        if isinstance(field, tuple):
+            return tuple(map(renamed, field))
+        return field if field is None else numbers.setdefault(field, len(numbers))
+
+    kinds = {"value", "values", "source", "inputs", "outputs", "last", "sums"}
+    result = []
+    for action in step.actions:
+        fields = {field.name: getattr(action, field.name) for field in dataclasses.fields(action)}
+        if isinstance(action, Run):
+            fields["outputs of sums"] = fields.pop("sums")
+        # `last` is sorted by the numbers of before.
+        last = sorted(map(renamed, fields.pop("last", ())))
+        named = {k: renamed(v) if k in kinds else v for k, v in fields.items()}
+        values = {renamed(v): step.values[v] for v in makes_of(action)}
+        result.append((type(action), named, last, values))
+    return result, [tuple(map(renamed, r)) for r in step.results]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_worker_does_the_same_whatever_it_reads(placement, strategy, monkeypatch):
+    """Its share follows from the programs that it reads: those of others change nothing."""
+    plan = handmade_sums.as_plan(*handmade_sums.plan_fields(3, strategy))
+    shares = [worker_step(plan, placement, rank) for rank in range(placement.size)]
+    monkeypatch.setattr(program_merge._Share, "read", {0, 1, 2})
+    for rank, share in enumerate(shares):
+        of_all = worker_step(plan, placement, rank)
+        meshes = placement.meshes_of(plan, rank)
+        actions, results = form(share)
+        expected, all_results = form(of_all)
+        assert actions == expected
+        for own, other, result in zip(results, all_results, of_all.results, strict=True):
+            assert own == other or of_all.values[result[0]].mesh not in meshes
+
+
+def test_a_worker_reads_its_own_programs_only(good):
+    fields, modules = copy.deepcopy(good)
+    fields["programs"][1]["instructions"][1] = "jump"
+    order = handmade.order_of(good[0]["programs"])
+    text = json.dumps(fields | {"order": order})
+    plan = Plan.from_json(text, modules, check_programs=False)
+    placement = PLACEMENTS[0]
+    for rank in (0, 2):
+        assert worker_step(plan, placement, rank).actions
+    with pytest.raises(
+        errors.PlanFormatError, match=r"programs\[1\].instructions\[1\]: got 'jump'"
+    ):
+        worker_step(plan, placement, 1)
 
 
 def steps(index, *lines):

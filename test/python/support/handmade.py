@@ -236,7 +236,7 @@ def two_stages(
 
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 3,
+        "version": 4,
         "compiler": "handmade",
         "name": "mlp_step",
         "cluster": {"name": "handmade"},
@@ -333,4 +333,47 @@ def as_json(plan: dict[str, Any]) -> str:
                 function[key] = [tensor_text(t) for t in function[key]]
     for program in plan["programs"]:
         program["instructions"] = [line(i) for i in program["instructions"]]
-    return json.dumps(plan)
+    return json.dumps({"order": order_of(plan["programs"])} | plan)
+
+
+def order_of(programs: list[dict[str, Any]]) -> list[str]:
+    """An order in which programs run, as plan.json has it; what never can stands at the end."""
+    meshes = [program["mesh"] for program in programs]
+    left = [list(map(str, program["instructions"])) for program in programs]
+    runs: list[str] = []
+    sent: set[str] = set()
+
+    def take(index: int, count: int) -> None:
+        del left[index][:count]
+        runs.append(f"{meshes[index]}*{count}")
+
+    def summing(tag: str, members: str) -> list[int]:
+        """The programs that stand at a sum, if these are all of its members."""
+        there = [i for i, lines in enumerate(left) if lines and f"{tag} " in f"{lines[0]} "]
+        return there if members.split() == [str(meshes[i]) for i in there] else []
+
+    def goes_on(index: int) -> bool:
+        """Takes what the program can run, and says whether that was anything."""
+        count = 0
+        for line in left[index]:
+            tag = re.search(r" tag \d+", line)
+            if line.startswith("send ") and tag:
+                sent.add(tag[0])
+            elif (line.startswith("recv ") and tag and tag[0] not in sent) or " among " in line:
+                break
+            count += 1
+        if count:
+            take(index, count)
+        line = [*left[index], ""][0]
+        members = re.search(r" among([ \d]+)( tag \d+)", line)
+        ready = summing(members[2], members[1]) if members else []
+        for member in ready:
+            take(member, 1)
+        return bool(count or ready)
+
+    while any([goes_on(index) for index in range(len(programs))]):
+        pass
+    for index, lines in enumerate(left):
+        if lines:
+            take(index, len(lines))
+    return runs

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from alpa_runtime.plan import Plan
-from handmade import lower, reshard_of, tensor, tensor_text
+from handmade import lower, order_of, reshard_of, tensor, tensor_text
 
 ROWS, RATE, CLIP = 8, 0.1, 0.5
 
@@ -175,7 +175,7 @@ def plan_fields(n: int, strategy: str = "broadcast") -> tuple[dict[str, Any], di
     state = {"w0": w0, "w1": w1, "w2": w2, "total": one}
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 3,
+        "version": 4,
         "compiler": "handmade",
         "name": "clipped_step",
         "cluster": {"name": "handmade"},
@@ -278,4 +278,5 @@ def second_mesh(n: int, *tensors) -> list[str]:
 
 
 def as_plan(fields: dict[str, Any], modules: dict[str, str]) -> Plan:
-    return Plan.from_json(json.dumps(fields), modules)
+    order = order_of(fields["programs"])
+    return Plan.from_json(json.dumps({"order": order} | fields), modules)
