@@ -1,175 +1,139 @@
-"""Instruction lists: one line of text an instruction, read when they are first asked for.
-
-The forms of the lines, where `SLOTS` are numbers and ranges (`3 5-9`):
-
-    input SLOT = arg ARG [mb M]: TENSOR
-    run STAGE.FUNCTION [mb M]: SLOTS -> SLOTS
-    send SLOT to MESH tag TAG by RESHARD
-    recv SLOT from MESH tag TAG by RESHARD: TENSOR
-    reshard SLOT = SLOT: TENSOR
-    zero SLOT: TENSOR
-    accumulate SLOTS = SLOTS + SLOTS
-    all_reduce SLOT = SLOT among MESHES tag TAG [by RESHARD RESHARD]
-    free SLOTS
-    output SLOT = result RESULT [mb M]
-"""
+"""Instruction lists: one line of text an instruction, read when they are first asked for."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 from alpa_runtime.plan.json_nodes import Node
-from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorReader, TensorSpec
+from alpa_runtime.plan.lines import Line, LineReader
+from alpa_runtime.plan.tensor import TensorReader, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class InputOp:
+class InputOp(Line):
     """Place argument `arg` (of one micro-batch, or whole) on the mesh."""
 
-    op: ClassVar[str] = "input"
+    form = "input {slot:SLOT} = arg {arg:ARG}[ mb {micro_batch:NUMBER}]: {tensor:TENSOR}"
     slot: int
     arg: int
     micro_batch: int | None
     tensor: TensorSpec
 
-    def to_text(self) -> str:
-        return f"input {self.slot} = arg {self.arg}{_mb(self.micro_batch)}: {self.tensor.to_text()}"
-
 
 @dataclass(frozen=True, slots=True)
-class RunOp:
+class RunOp(Line):
     """Run a function of a stage."""
 
-    op: ClassVar[str] = "run"
+    form = (
+        "run {stage:STAGE}.{function:FUNCTION}[ mb {micro_batch:NUMBER}]:{inputs:SLOTS} "
+        "->{outputs:SLOTS}"
+    )
     stage: int
     function: str
     micro_batch: int | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def to_text(self) -> str:
-        slots = f"{slots_text(self.inputs)} ->{slots_text(self.outputs)}"
-        return f"run {self.stage}.{self.function}{_mb(self.micro_batch)}:{slots}"
-
 
 @dataclass(frozen=True, slots=True)
-class SendOp:
+class SendOp(Line):
     """Send a value to another mesh as reshard `by` says; `tag` pairs it with one receive."""
 
-    op: ClassVar[str] = "send"
+    form = "send {slot:SLOT} to {to:MESH} tag {tag:TAG} by {by:RESHARD}"
     slot: int
     to: int
     tag: int
     by: int
 
-    def to_text(self) -> str:
-        return f"send {self.slot} to {self.to} tag {self.tag} by {self.by}"
-
 
 @dataclass(frozen=True, slots=True)
-class RecvOp:
+class RecvOp(Line):
     """Receive a value in the sharding that this mesh wants."""
 
-    op: ClassVar[str] = "recv"
+    form = "recv {slot:SLOT} from {source:MESH} tag {tag:TAG} by {by:RESHARD}: {tensor:TENSOR}"
     slot: int
     source: int
     tag: int
     by: int
     tensor: TensorSpec
 
-    def to_text(self) -> str:
-        what = f"recv {self.slot} from {self.source} tag {self.tag} by {self.by}"
-        return f"{what}: {self.tensor.to_text()}"
-
 
 @dataclass(frozen=True, slots=True)
-class ReshardOp:
+class ReshardOp(Line):
     """Hold a value of this mesh otherwise."""
 
-    op: ClassVar[str] = "reshard"
+    form = "reshard {slot:SLOT} = {operand:SLOT}: {tensor:TENSOR}"
     slot: int
     operand: int
     tensor: TensorSpec
 
-    def to_text(self) -> str:
-        return f"reshard {self.slot} = {self.operand}: {self.tensor.to_text()}"
-
 
 @dataclass(frozen=True, slots=True)
-class ZeroOp:
+class ZeroOp(Line):
     """Zeros: what a mesh without a part of its own gives to a sum."""
 
-    op: ClassVar[str] = "zero"
+    form = "zero {slot:SLOT}: {tensor:TENSOR}"
     slot: int
     tensor: TensorSpec
 
-    def to_text(self) -> str:
-        return f"zero {self.slot}: {self.tensor.to_text()}"
-
 
 @dataclass(frozen=True, slots=True)
-class AccumulateOp:
-    """`slots[i] = lefts[i] + rights[i]`; all are read before any is written.
-
-    A sum may have its left operand's slot, and with it the buffer.
-    """
-
-    op: ClassVar[str] = "accumulate"
-    slots: tuple[int, ...]
-    lefts: tuple[int, ...]
-    rights: tuple[int, ...]
-
-    def to_text(self) -> str:
-        operands = f"{slots_text(self.lefts)} +{slots_text(self.rights)}"
-        return f"accumulate{slots_text(self.slots)} ={operands}"
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduceOp:
+class AllReduceOp(Line):
     """The sum of one value of each of several meshes, which all of them get, bit by bit the same.
 
     It is taken on the first of `members`, in their order. `by` are the reshards to that mesh and
     back; the first member has none.
     """
 
-    op: ClassVar[str] = "all_reduce"
+    form = (
+        "all_reduce {slot:SLOT} = {operand:SLOT} among{members:MESHES} tag {tag:TAG}"
+        "[ by{by:RESHARDS}]"
+    )
     slot: int
     operand: int
     members: tuple[int, ...]
     tag: int
     by: tuple[int, ...]
 
-    def to_text(self) -> str:
-        members = " ".join(map(str, self.members))
-        by = f" by{''.join(f' {number}' for number in self.by)}" if self.by else ""
-        return f"all_reduce {self.slot} = {self.operand} among {members} tag {self.tag}{by}"
+
+@dataclass(frozen=True, slots=True)
+class AccumulateOp(Line):
+    """`slots[i] = lefts[i] + rights[i]`; all are read before any is written.
+
+    A sum may have its left operand's slot, and with it the buffer.
+    """
+
+    form = "accumulate{slots:SLOTS} ={lefts:SLOTS} +{rights:SLOTS}"
+    slots: tuple[int, ...]
+    lefts: tuple[int, ...]
+    rights: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.slots) == len(self.lefts) == len(self.rights):
+            raise ValueError(
+                f"adds {len(self.rights)} values to {len(self.lefts)}, giving {len(self.slots)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class FreeOp:
+class FreeOp(Line):
     """The values are not needed any more."""
 
-    op: ClassVar[str] = "free"
+    form = "free{slots:SLOTS}"
     slots: tuple[int, ...]
-
-    def to_text(self) -> str:
-        return f"free{slots_text(self.slots)}"
 
 
 @dataclass(frozen=True, slots=True)
-class OutputOp:
+class OutputOp(Line):
     """The value is result `result` of the step (its part of one micro-batch, if given)."""
 
-    op: ClassVar[str] = "output"
+    form = "output {slot:SLOT} = result {result:RESULT}[ mb {micro_batch:NUMBER}]"
     slot: int
     result: int
     micro_batch: int | None
-
-    def to_text(self) -> str:
-        return f"output {self.slot} = result {self.result}{_mb(self.micro_batch)}"
 
 
 Instruction = (
@@ -179,156 +143,13 @@ Instruction = (
     | RecvOp
     | ReshardOp
     | ZeroOp
-    | AccumulateOp
     | AllReduceOp
+    | AccumulateOp
     | FreeOp
     | OutputOp
 )
-
-
+INSTRUCTIONS: tuple[type[Instruction], ...] = get_args(Instruction)
 Kind = TypeVar("Kind", InputOp, OutputOp, AllReduceOp)
-
-
-def _mb(micro_batch: int | None) -> str:
-    return "" if micro_batch is None else f" mb {micro_batch}"
-
-
-def slots_text(slots: Sequence[int]) -> str:
-    """Numbers and ranges, each after a space.
-
-    Example:
-        >>> slots_text((3, 5, 6, 7))
-        ' 3 5-7'
-    """
-    text, i = "", 0
-    while i < len(slots):
-        end = i + 1
-        while end < len(slots) and slots[end] == slots[end - 1] + 1:
-            end += 1
-        text += f" {slots[i]}" if end == i + 1 else f" {slots[i]}-{slots[end - 1]}"
-        i = end
-    return text
-
-
-_SLOTS = r"((?: \d+(?:-\d+)?)*)"
-_MB = r"(?: mb (\d+))?"
-FORMS: dict[str, tuple[str, str]] = {
-    "input": (rf"input (\d+) = arg (\d+){_MB}: ({TENSOR_PATTERN})", "SLOT = arg ARG: TENSOR"),
-    "run": (rf"run (\d+)\.(\w+){_MB}:{_SLOTS} ->{_SLOTS}", "STAGE.FUNCTION: SLOTS -> SLOTS"),
-    "send": (
-        r"send (\d+) to (\d+) tag (\d+) by (\d+)",
-        "SLOT to MESH tag TAG by RESHARD",
-    ),
-    "recv": (
-        rf"recv (\d+) from (\d+) tag (\d+) by (\d+): ({TENSOR_PATTERN})",
-        "SLOT from MESH tag TAG by RESHARD: TENSOR",
-    ),
-    "reshard": (rf"reshard (\d+) = (\d+): ({TENSOR_PATTERN})", "SLOT = SLOT: TENSOR"),
-    "zero": (rf"zero (\d+): ({TENSOR_PATTERN})", "SLOT: TENSOR"),
-    "all_reduce": (
-        r"all_reduce (\d+) = (\d+) among((?: \d+)+) tag (\d+)(?: by (\d+) (\d+))?",
-        "SLOT = SLOT among MESHES tag TAG by RESHARD RESHARD",
-    ),
-    "accumulate": (rf"accumulate{_SLOTS} ={_SLOTS} \+{_SLOTS}", "SLOTS = SLOTS + SLOTS"),
-    "free": (rf"free{_SLOTS}", "SLOTS"),
-    "output": (rf"output (\d+) = result (\d+){_MB}", "SLOT = result RESULT"),
-}
-_LARGEST = 10_000_000  # Of slot numbers: a range must not fill the memory.
-
-
-def read_slots(text: str, what: str = "slots") -> tuple[int, ...]:
-    """The numbers of a text that `slots_text` makes.
-
-    Args:
-        what: they are numbers of, for messages.
-
-    Raises:
-        ValueError: a range falls, or is so long that it would fill the memory.
-
-    Example:
-        >>> read_slots(" 3 5-7")
-        (3, 5, 6, 7)
-    """
-    numbers: list[int] = []
-    for part in text.split():
-        first, _, last = part.partition("-")
-        end = int(last or first)
-        if end < int(first) or end > _LARGEST:
-            raise ValueError(f"got the {what} {part}, expected a rising range")
-        numbers.extend(range(int(first), end + 1))
-    return tuple(numbers)
-
-
-class InstructionReader:
-    """Reads lines; equal lists of slots are read once."""
-
-    def __init__(self, tensors: TensorReader) -> None:
-        self._tensors = tensors
-        self._slots: dict[str, tuple[int, ...]] = {}
-        self._makers: dict[str, tuple[Callable[[str], re.Match[str] | None], Any]] = {
-            op: (re.compile(pattern).fullmatch, getattr(self, f"_{op}"))
-            for op, (pattern, _) in FORMS.items()
-        }
-
-    def read(self, line: str) -> Instruction:
-        """The instruction of a line.
-
-        Raises:
-            ValueError: says what is wrong with the line.
-        """
-        op = line.partition(" ")[0]
-        if op not in self._makers:
-            raise ValueError(f"got {line!r}, expected one of {', '.join(FORMS)} at its beginning")
-        matches, make = self._makers[op]
-        match = matches(line)
-        if match is None:
-            raise ValueError(f"got {line!r}, expected '{op} {FORMS[op][1]}'")
-        return make(match.groups())
-
-    def _list(self, text: str) -> tuple[int, ...]:
-        slots = self._slots.get(text)
-        if slots is None:
-            slots = self._slots[text] = read_slots(text)
-        return slots
-
-    def _input(self, g: tuple[Any, ...]) -> InputOp:
-        return InputOp(int(g[0]), int(g[1]), _number(g[2]), self._tensors.parse(g[3]))
-
-    def _run(self, g: tuple[Any, ...]) -> RunOp:
-        return RunOp(int(g[0]), g[1], _number(g[2]), self._list(g[3]), self._list(g[4]))
-
-    def _send(self, g: tuple[Any, ...]) -> SendOp:
-        return SendOp(int(g[0]), int(g[1]), int(g[2]), int(g[3]))
-
-    def _recv(self, g: tuple[Any, ...]) -> RecvOp:
-        return RecvOp(int(g[0]), int(g[1]), int(g[2]), int(g[3]), self._tensors.parse(g[4]))
-
-    def _reshard(self, g: tuple[Any, ...]) -> ReshardOp:
-        return ReshardOp(int(g[0]), int(g[1]), self._tensors.parse(g[2]))
-
-    def _zero(self, g: tuple[Any, ...]) -> ZeroOp:
-        return ZeroOp(int(g[0]), self._tensors.parse(g[1]))
-
-    def _all_reduce(self, g: tuple[Any, ...]) -> AllReduceOp:
-        members = tuple(map(int, g[2].split()))
-        by = () if g[4] is None else (int(g[4]), int(g[5]))
-        return AllReduceOp(int(g[0]), int(g[1]), members, int(g[3]), by)
-
-    def _accumulate(self, g: tuple[Any, ...]) -> AccumulateOp:
-        sums, lefts, rights = (self._list(text) for text in g)
-        if not len(sums) == len(lefts) == len(rights):
-            raise ValueError(f"adds {len(rights)} values to {len(lefts)}, giving {len(sums)}")
-        return AccumulateOp(sums, lefts, rights)
-
-    def _free(self, g: tuple[Any, ...]) -> FreeOp:
-        return FreeOp(self._list(g[0]))
-
-    def _output(self, g: tuple[Any, ...]) -> OutputOp:
-        return OutputOp(int(g[0]), int(g[1]), _number(g[2]))
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
 
 
 class InstructionList(Sequence[Instruction]):
@@ -350,7 +171,7 @@ class InstructionList(Sequence[Instruction]):
         return self._items
 
     def _read(self, positions: Iterable[int]) -> Iterator[Instruction]:
-        reader, lines = InstructionReader(self._tensors), self.lines()
+        reader, lines = LineReader(INSTRUCTIONS, self._tensors), self.lines()
         for position in positions:
             try:
                 yield reader.read(lines[position])

@@ -1,12 +1,7 @@
 """Transfers between meshes in plan.json: which tiles of a tensor go where, one line a step.
 
-A tile is a box of the tensor on one device. The forms of the lines, where devices are numbers of
-the cluster's and boxes are in coordinates of the whole tensor (`[]` for a scalar):
-
-    tile TILE on DEVICE [BEGIN:END,..]                cut from the shard that DEVICE holds
-    send TILE = TILE to DEVICE                        a copy on another device
-    broadcast TILES = TILE to DEVICES chunks NUMBER   copies on a chain of devices, in pieces
-    all_gather TILES = TILES                          the joined box, on every operand's device
+A tile is a box of the tensor on one device. Devices are numbers of the cluster's, and boxes are in
+coordinates of the whole tensor (`[]` for a scalar).
 
 Tiles are numbered in the order in which the steps make them, from 0. What lies on a device of
 the target mesh in the end is put together into the shard that it wants.
@@ -14,78 +9,109 @@ the target mesh in the end is put together into the shard that it wants.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from alpa_runtime.plan.json_nodes import Node
-from alpa_runtime.plan.program import read_slots, slots_text
+from alpa_runtime.plan.lines import KINDS, Kind, Line, LineReader, numbers_text
 from alpa_runtime.plan.tensor import TensorReader, TensorSpec
 
 Box = tuple[tuple[int, int], ...]
 
 
+def box_text(box: Box) -> str:
+    """`[0:4,32:64]`."""
+    return f"[{','.join(f'{begin}:{end}' for begin, end in box)}]"
+
+
+def _read_box(text: str) -> Box:
+    box: list[tuple[int, int]] = []
+    for part in text[1:-1].split(",") if len(text) > 2 else ():
+        begin, end = map(int, part.split(":"))
+        if begin > end:
+            raise ValueError(f"got the box {text}, expected rising bounds")
+        box.append((begin, end))
+    return tuple(box)
+
+
+_BOX = Kind(r"\[(?:\d+:\d+(?:,\d+:\d+)*)?\]", _read_box, box_text, "[BEGIN:END,..]")
+
+
 @dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Line):
     """A box cut from the shard that a device of the source mesh holds."""
 
-    op: ClassVar[str] = "tile"
+    form = "tile {tile:TILE} on {device:DEVICE} {box:BOX}"
+    kinds: ClassVar[Mapping[str, Kind]] = {**KINDS, "BOX": _BOX}
     tile: int
     device: int
     box: Box
 
-    def to_text(self) -> str:
-        return f"tile {self.tile} on {self.device} {box_text(self.box)}"
-
 
 @dataclass(frozen=True, slots=True)
-class SendTile:
+class SendTile(Line):
     """Tile `tile` is a copy of tile `source` on another device, sent from device to device."""
 
-    op: ClassVar[str] = "send"
+    form = "send {tile:TILE} = {source:TILE} to {device:DEVICE}"
     tile: int
     source: int
     device: int
 
-    def to_text(self) -> str:
-        return f"send {self.tile} = {self.source} to {self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(Line):
     """`tiles[i]` is a copy of tile `source` on `devices[i]`.
 
     The devices are a chain behind that of the source: each hands the tile on to the next, in
     `chunks` pieces, and sends one piece while it receives another.
     """
 
-    op: ClassVar[str] = "broadcast"
+    form = "broadcast{tiles:TILES} = {source:TILE} to{devices:DEVICES} chunks {chunks:NUMBER}"
     tiles: tuple[int, ...]
     source: int
     devices: tuple[int, ...]
     chunks: int
 
-    def to_text(self) -> str:
-        devices = " ".join(map(str, self.devices))
-        made = slots_text(self.tiles)
-        return f"broadcast{made} = {self.source} to {devices} chunks {self.chunks}"
+    def __post_init__(self) -> None:
+        if len(self.tiles) != len(self.devices):
+            raise ValueError(f"makes {len(self.tiles)} tiles on {len(self.devices)} devices")
+        if len(set(self.devices)) != len(self.devices):
+            devices = " ".join(map(str, self.devices))
+            raise ValueError(f"the devices {devices} are not different ones")
+        if self.chunks < 1:
+            raise ValueError("0 chunks, expected at least 1")
 
 
 @dataclass(frozen=True, slots=True)
-class AllGather:
+class AllGather(Line):
     """`tiles[i]` is what all operands join to, on the device of operand i."""
 
-    op: ClassVar[str] = "all_gather"
+    form = "all_gather{tiles:TILES} ={operands:TILES}"
     tiles: tuple[int, ...]
     operands: tuple[int, ...]
 
-    def to_text(self) -> str:
-        return f"all_gather{slots_text(self.tiles)} ={slots_text(self.operands)}"
+    def __post_init__(self) -> None:
+        if len(self.tiles) != len(self.operands):
+            raise ValueError(f"makes {len(self.tiles)} tiles of {len(self.operands)}")
 
 
 ReshardStep = Tile | SendTile | Broadcast | AllGather
+STEPS: tuple[type[ReshardStep], ...] = get_args(ReshardStep)
+
+
+def read_step(line: str) -> ReshardStep:
+    """The step of a line, by itself; `place_tiles` looks at steps together.
+
+    Raises:
+        ValueError: says what is wrong with the line.
+
+    Example:
+        >>> read_step("broadcast 2-3 = 0 to 5 6 chunks 8").devices
+        (5, 6)
+    """
+    return LineReader(STEPS).read(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +121,6 @@ class PlacedTile:
     device: int
     box: Box
     step: int
-
-
-def box_text(box: Box) -> str:
-    """`[0:4,32:64]`."""
-    return f"[{','.join(f'{begin}:{end}' for begin, end in box)}]"
 
 
 def box_elements(box: Box) -> int:
@@ -156,81 +177,6 @@ def join(boxes: Sequence[Box]) -> Box:
     return whole
 
 
-_BOX = r"\[(?:\d+:\d+(?:,\d+:\d+)*)?\]"
-_RANGES = r"((?: \d+(?:-\d+)?)+)"
-_FORMS: dict[str, tuple[re.Pattern[str], str]] = {
-    "tile": (
-        re.compile(rf"tile (\d+) on (\d+) ({_BOX})"),
-        "TILE on DEVICE [BEGIN:END,..]",
-    ),
-    "send": (re.compile(r"send (\d+) = (\d+) to (\d+)"), "TILE = TILE to DEVICE"),
-    "broadcast": (
-        re.compile(rf"broadcast{_RANGES} = (\d+) to((?: \d+)+) chunks (\d+)"),
-        "TILES = TILE to DEVICES chunks NUMBER",
-    ),
-    "all_gather": (re.compile(rf"all_gather{_RANGES} ={_RANGES}"), "TILES = TILES"),
-}
-
-
-def read_step(line: str) -> ReshardStep:
-    """The step of a line, by itself; `place_tiles` looks at steps together.
-
-    Raises:
-        ValueError: says what is wrong with the line.
-
-    Example:
-        >>> read_step("broadcast 2-3 = 0 to 5 6 chunks 8").devices
-        (5, 6)
-    """
-    op = line.partition(" ")[0]
-    if op not in _FORMS:
-        raise ValueError(f"got {line!r}, expected one of {', '.join(_FORMS)} at its beginning")
-    pattern, form = _FORMS[op]
-    match = pattern.fullmatch(line)
-    if match is None:
-        raise ValueError(f"got {line!r}, expected '{op} {form}'")
-    g = match.groups()
-    if op == "tile":
-        return Tile(int(g[0]), int(g[1]), _box(g[2]))
-    if op == "send":
-        return SendTile(int(g[0]), int(g[1]), int(g[2]))
-    if op == "broadcast":
-        return _broadcast(_ranges(g[0]), int(g[1]), tuple(map(int, g[2].split())), int(g[3]))
-    return _all_gather(_ranges(g[0]), _ranges(g[1]))
-
-
-def _box(text: str) -> Box:
-    box: list[tuple[int, int]] = []
-    for part in text[1:-1].split(",") if len(text) > 2 else ():
-        begin, end = map(int, part.split(":"))
-        if begin > end:
-            raise ValueError(f"got the box {text}, expected rising bounds")
-        box.append((begin, end))
-    return tuple(box)
-
-
-def _ranges(text: str) -> tuple[int, ...]:
-    return read_slots(text, "tiles")
-
-
-def _broadcast(
-    tiles: tuple[int, ...], source: int, devices: tuple[int, ...], chunks: int
-) -> Broadcast:
-    if len(tiles) != len(devices):
-        raise ValueError(f"makes {len(tiles)} tiles on {len(devices)} devices")
-    if len(set(devices)) != len(devices):
-        raise ValueError(f"the devices {' '.join(map(str, devices))} are not different ones")
-    if chunks < 1:
-        raise ValueError("0 chunks, expected at least 1")
-    return Broadcast(tiles, source, devices, chunks)
-
-
-def _all_gather(tiles: tuple[int, ...], operands: tuple[int, ...]) -> AllGather:
-    if len(tiles) != len(operands):
-        raise ValueError(f"makes {len(tiles)} tiles of {len(operands)}")
-    return AllGather(tiles, operands)
-
-
 def sources_of(step: ReshardStep) -> tuple[int, ...]:
     """The tiles that a step reads."""
     match step:
@@ -265,7 +211,9 @@ def place_tiles(steps: Sequence[ReshardStep]) -> tuple[PlacedTile, ...]:
 def _place(step: ReshardStep, placed: Sequence[PlacedTile]) -> list[tuple[int, Box]]:
     made = (step.tile,) if isinstance(step, Tile | SendTile) else step.tiles
     if made != (expected := tuple(range(len(placed), len(placed) + len(made)))):
-        raise ValueError(f"makes the tiles{slots_text(made)}, expected{slots_text(expected)} next")
+        raise ValueError(
+            f"makes the tiles{numbers_text(made)}, expected{numbers_text(expected)} next"
+        )
     for tile in sources_of(step):
         if tile >= len(placed):
             raise ValueError(f"tile {tile} is not there yet")
@@ -366,11 +314,11 @@ class ReshardInfo:
             raise node.get("target").error(
                 f"got {target.to_text()}", f"the shape and dtype of {source.to_text()}"
             )
-        lines = node.get("steps")
+        lines, reader = node.get("steps"), LineReader(STEPS)
         steps: list[ReshardStep] = []
         for field in lines.items():
             try:
-                step = read_step(field.string())
+                step = reader.read(field.string())
                 if isinstance(step, Tile):
                     _check_bounds(step, source)
                 steps.append(step)

@@ -15,8 +15,10 @@ import zoo
 from alpa_mlir import Cluster, PipeshardParallel, Plan, ShardParallel, errors
 from alpa_mlir.trace.tracing import trace
 from alpa_runtime.plan.json_nodes import pretty
-from alpa_runtime.plan.program import InstructionReader, slots_text
-from alpa_runtime.plan.tensor import TensorReader, TensorSpec
+from alpa_runtime.plan.lines import LineReader, numbers_text, pattern_of
+from alpa_runtime.plan.program import INSTRUCTIONS
+from alpa_runtime.plan.reshard import STEPS
+from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from schema import SCHEMA, problems
@@ -145,7 +147,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_lines(line):
-    assert InstructionReader(TensorReader()).read(line).to_text() == line
+    assert LineReader(INSTRUCTIONS).read(line).to_text() == line
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,23 @@ def test_lines(line):
 )
 def test_malformed_lines(line, message):
     with pytest.raises(ValueError, match=message):
-        InstructionReader(TensorReader()).read(line)
+        LineReader(INSTRUCTIONS).read(line)
+
+
+@pytest.mark.parametrize(
+    ("table", "lines", "classes"),
+    [("programs", "instructions", INSTRUCTIONS), ("reshards", "steps", STEPS)],
+)
+def test_the_schema_knows_the_forms_of_lines(table, lines, classes):
+    forms = "|".join(map(pattern_of, classes)).replace(TENSOR_PATTERN, ".+")
+    node = SCHEMA["properties"][table]["items"]["properties"][lines]["items"]
+    assert node["pattern"] == f"^(?:{forms})$"
+
+
+@pytest.mark.parametrize("line", [*INSTRUCTIONS, *STEPS], ids=lambda line: line.__name__)
+def test_forms_name_all_fields_in_their_order(line):
+    named = re.findall(r"\{(\w+):", line.form)
+    assert named == [field.name for field in dataclasses.fields(line)]
 
 
 def test_an_instruction_that_is_no_text():
@@ -194,8 +212,8 @@ def test_tensor_texts(dims, dtype):
 
 @given(st.lists(st.integers(0, 40)))
 def test_slot_texts(slots):
-    line = f"free{slots_text(slots)}"
-    assert InstructionReader(TensorReader()).read(line).slots == tuple(slots)
+    line = f"free{numbers_text(slots)}"
+    assert LineReader(INSTRUCTIONS).read(line).slots == tuple(slots)
 
 
 json_values = st.recursive(
