@@ -11,6 +11,8 @@
 #include "compiler/Export/PlanTexts.h"
 
 #include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
 
 #include <queue>
 
@@ -84,17 +86,14 @@ private:
   Block::iterator writeSums(Block::iterator it, Block::iterator end);
   void writeFree(ArrayRef<Value> buffers);
 
-  std::string number(int64_t value) const { return std::to_string(value); }
   std::string microBatch(std::optional<int64_t> index) const {
-    return index ? " mb " + number(*index) : "";
+    return index ? " mb " + std::to_string(*index) : "";
+  }
+  std::string tensor(Value buffer, ShardingAttr sharding) const {
+    return tensorText(buffer.getType(), sharding, mesh);
   }
   std::string listOf(ValueRange buffers) const {
     return slotList(llvm::map_to_vector(buffers, [&](Value buffer) { return slots.at(buffer); }));
-  }
-
-  /// " by 4", or nothing.
-  std::string by(FlatSymbolRefAttr reshard) const {
-    return reshard ? " by " + number(reshards.lookup(reshard)) : "";
   }
 
   MeshAttr mesh;
@@ -107,49 +106,55 @@ private:
 } // namespace
 
 void Writer::write(Operation &op) {
-  std::string &line = text.lines.emplace_back(op.getName().stripDialect().str());
-  if (auto input = dyn_cast<InputOp>(op)) {
-    line += " " + number(slots.add(input.getBuffer())) + " = arg " + number(input.getArg()) +
-            microBatch(input.getMicroBatch()) + ": " +
-            tensorText(input.getBuffer().getType(), input.getSharding(), mesh);
-  } else if (auto run = dyn_cast<RunOp>(op)) {
-    StringRef stage = run.getCallee().getRootReference().getValue();
-    stage.consume_front("stage_");
-    line += " " + stage.str() + "." + run.getCallee().getLeafReference().str() +
-            microBatch(run.getMicroBatch()) + ":" + listOf(run.getInputs()) + " ->";
-    for (Value buffer : run.getOutputs())
-      slots.add(buffer);
-    line += listOf(run.getOutputs());
-  } else if (auto send = dyn_cast<SendOp>(op)) {
-    line += " " + number(slots.at(send.getBuffer())) + " to " + number(send.getPeer()) + " tag " +
-            number(send.getTag()) + by(send.getByAttr());
-  } else if (auto recv = dyn_cast<RecvOp>(op)) {
-    line += " " + number(slots.add(recv.getBuffer())) + " from " + number(recv.getPeer()) +
-            " tag " + number(recv.getTag()) + by(recv.getByAttr()) + ": " +
-            tensorText(recv.getBuffer().getType(), recv.getSharding(), mesh);
-  } else if (auto zero = dyn_cast<ZeroOp>(op)) {
-    line += " " + number(slots.add(zero.getBuffer())) + ": " +
-            tensorText(zero.getBuffer().getType(), zero.getSharding(), mesh);
-  } else if (auto sum = dyn_cast<AllReduceOp>(op)) {
-    std::string members;
-    for (int64_t member : sum.getMembers())
-      members += " " + number(member);
-    std::string operand = number(slots.at(sum.getBuffer()));
-    line += " " + number(slots.add(sum.getSum())) + " = " + operand + " among" + members + " tag " +
-            number(sum.getTag()) + by(sum.getToAttr());
-    if (sum.getBackAttr())
-      line += " " + number(reshards.lookup(sum.getBackAttr()));
-  } else if (auto reshard = dyn_cast<ReshardOp>(op)) {
-    line += " " + number(slots.add(reshard.getResult())) + " = " +
-            number(slots.at(reshard.getOperand())) + ": " +
-            tensorText(reshard.getType(), reshard.getTo(), mesh);
-  } else if (auto output = dyn_cast<OutputOp>(op)) {
-    line += " " + number(slots.at(output.getBuffer())) + " = result " + number(output.getResult()) +
-            microBatch(output.getMicroBatch());
-  } else if (auto free = dyn_cast<FreeOp>(op)) {
-    text.lines.pop_back();
-    writeFree(llvm::to_vector(free.getBuffers()));
-  }
+  auto line = [&](const char *form, auto &&...fields) {
+    text.lines.push_back(llvm::formatv(form, fields...).str());
+  };
+  llvm::TypeSwitch<Operation *>(&op)
+      .Case([&](InputOp input) {
+        line("input {0} = arg {1}{2}: {3}", slots.add(input.getBuffer()), input.getArg(),
+             microBatch(input.getMicroBatch()), tensor(input.getBuffer(), input.getSharding()));
+      })
+      .Case([&](RunOp run) {
+        StringRef stage = run.getCallee().getRootReference().getValue();
+        stage.consume_front("stage_");
+        std::string inputs = listOf(run.getInputs());
+        for (Value buffer : run.getOutputs())
+          slots.add(buffer);
+        line("run {0}.{1}{2}:{3} ->{4}", stage, run.getCallee().getLeafReference().getValue(),
+             microBatch(run.getMicroBatch()), inputs, listOf(run.getOutputs()));
+      })
+      .Case([&](SendOp send) {
+        line("send {0} to {1} tag {2} by {3}", slots.at(send.getBuffer()), send.getPeer(),
+             send.getTag(), reshards.lookup(send.getByAttr()));
+      })
+      .Case([&](RecvOp recv) {
+        line("recv {0} from {1} tag {2} by {3}: {4}", slots.add(recv.getBuffer()), recv.getPeer(),
+             recv.getTag(), reshards.lookup(recv.getByAttr()),
+             tensor(recv.getBuffer(), recv.getSharding()));
+      })
+      .Case([&](ZeroOp zero) {
+        line("zero {0}: {1}", slots.add(zero.getBuffer()),
+             tensor(zero.getBuffer(), zero.getSharding()));
+      })
+      .Case([&](AllReduceOp sum) {
+        std::string members, by;
+        for (int64_t member : sum.getMembers())
+          members += " " + std::to_string(member);
+        if (sum.getToAttr())
+          by = llvm::formatv(" by {0} {1}", reshards.lookup(sum.getToAttr()),
+                             reshards.lookup(sum.getBackAttr()));
+        line("all_reduce {0} = {1} among{2} tag {3}{4}", slots.add(sum.getSum()),
+             slots.at(sum.getBuffer()), members, sum.getTag(), by);
+      })
+      .Case([&](ReshardOp reshard) {
+        line("reshard {0} = {1}: {2}", slots.add(reshard.getResult()),
+             slots.at(reshard.getOperand()), tensor(reshard.getResult(), reshard.getTo()));
+      })
+      .Case([&](OutputOp output) {
+        line("output {0} = result {1}{2}", slots.at(output.getBuffer()), output.getResult(),
+             microBatch(output.getMicroBatch()));
+      })
+      .Case([&](FreeOp free) { writeFree(llvm::to_vector(free.getBuffers())); });
 }
 
 void Writer::writeFree(ArrayRef<Value> buffers) {
