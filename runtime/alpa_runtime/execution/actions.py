@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from alpa_runtime.plan.tensor import TensorSpec
@@ -245,11 +246,15 @@ def fold_sums(
         assert isinstance(run, Run)
         summed.setdefault((run.stage, run.function), set()).update(sums)
     gone = {result for sums in folded.values() for result, _ in sums.values()}
+    outputs_of = {key: sorted(outputs) for key, outputs in summed.items()}
     result: list[Action] = []
     for at, action in enumerate(actions):
         if isinstance(action, Run):
-            outputs = sorted(summed.get((action.stage, action.function), ()))
-            result += _with_sums(action, outputs, folded.get(at, {}), values)
+            outputs = outputs_of.get((action.stage, action.function))
+            if outputs is None:
+                result.append(action)
+            else:
+                result += _with_sums(action, outputs, folded.get(at, {}), values)
         elif isinstance(action, Accumulate):
             left = tuple(s for s in action.sums if s[0] not in gone)
             if left:
@@ -264,7 +269,7 @@ def _foldable(
 ) -> dict[int, dict[int, tuple[int, int]]]:
     """By the run's position and its output: the sum that takes the output's place, and what is
     added to it."""
-    reads = Counter(value for action in actions for value in reads_of(action))
+    reads = Counter(chain.from_iterable(map(reads_of, actions)))
     made = {value: at for at, action in enumerate(actions) for value in makes_of(action)}
     found: dict[int, dict[int, tuple[int, int]]] = {}
     for action in actions:

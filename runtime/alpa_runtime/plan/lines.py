@@ -198,8 +198,11 @@ class LineReader(Generic[_Read]):
                 return read
             return lambda text: absent if text is None else read(text)
 
+        self._known: dict[str, _Read] = {}
         self._classes = {
             line.op: (
+                # Lines without numbers of their own, such as tags, come again and again.
+                all(line.kinds[part.kind].write is numbers_text for part in _parts(line.form)),
                 line,
                 re.compile(pattern_of(line)).fullmatch,
                 [field(line, part) for part in _parts(line.form)],
@@ -214,12 +217,18 @@ class LineReader(Generic[_Read]):
             ValueError: says what is wrong with the line.
         """
         op = line.partition(" ")[0]
+        known = self._known.get(line)
+        if known is not None:
+            return known
         found = self._classes.get(op)
         if found is None:
             known = ", ".join(self._classes)
             raise ValueError(f"got {line!r}, expected one of {known} at its beginning")
-        made, fullmatch, fields = found
+        comes_again, made, fullmatch, fields = found
         match = fullmatch(line)
         if match is None:
             raise ValueError(f"got {line!r}, expected '{form_of(made)}'")
-        return made(*[read(text) for read, text in zip(fields, match.groups(), strict=True)])
+        result = made(*[read(text) for read, text in zip(fields, match.groups(), strict=True)])
+        if comes_again:
+            self._known[line] = result
+        return result
