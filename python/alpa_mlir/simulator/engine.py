@@ -13,6 +13,7 @@ from alpa_runtime.plan.program import AllReduceOp, RecvOp, RunOp, SendOp
 
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.simulator.costs import tensor_bytes
+from alpa_mlir.simulator.transfer_network import fair_rates
 
 MeshPair = tuple[int, int]
 
@@ -97,36 +98,10 @@ class FairShares:
         key = tuple(sorted(flowing))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._fill(key)
+            loads = {number: self.loads[number] for number in key}
+            room = {link: 1.0 for links in loads.values() for link in links}
+            known = self._known[key] = fair_rates(loads, room, most=1.0)
         return known
-
-    def _fill(self, flowing: tuple[int, ...]) -> dict[int, float]:
-        rates: dict[int, float] = {}
-        growing = set(flowing)
-        room = {link: 1.0 for number in growing for link in self.loads[number]}
-        level = 0.0
-        while growing:
-            demand: dict[str, float] = {}
-            for number in growing:
-                for link, load in self.loads[number].items():
-                    demand[link] = demand.get(link, 0.0) + load
-            step = min([room[link] / load for link, load in demand.items()], default=1.0)
-            step = min(step, 1.0 - level)
-            level += step
-            full: set[str] = set()
-            for link, load in demand.items():
-                room[link] -= step * load
-                if room[link] <= 1e-12:
-                    full.add(link)
-            stopped = [
-                number
-                for number in growing
-                if level >= 1.0 - 1e-12 or not full.isdisjoint(self.loads[number])
-            ]
-            for number in stopped:
-                rates[number] = level
-                growing.remove(number)
-        return rates
 
 
 RUN, SEND, RECV = range(3)

@@ -14,10 +14,11 @@ which their devices share evenly (docs/cluster.md).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from alpa_runtime.plan.cluster import host_groups
 from alpa_runtime.plan.reshard import (
@@ -30,6 +31,8 @@ from alpa_runtime.plan.reshard import (
     place_tiles,
     sources_of,
 )
+
+Link = TypeVar("Link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +233,11 @@ class _Clock:
                 self._first[hop.step].append(i)
         self._groups: list[_Group] = []
         self._group_of = [0 for _ in hops]
+        bandwidths = dict(enumerate(network.bandwidths))
         for members in _groups_of(hops):
             for i in members:
                 self._group_of[i] = len(self._groups)
-            self._groups.append(_Group(hops, network.bandwidths))
+            self._groups.append(_Group(hops, bandwidths))
         self._departures: list[tuple[float, int, int]] = []  # Time, group, its version.
         self._arrivals: list[tuple[float, int]] = []
         self._there = [0.0 for _ in makers]
@@ -317,7 +321,7 @@ def _groups_of(hops: Sequence[_Hop]) -> list[list[int]]:
 class _Group:
     """Hops whose rates change together; each sends one chunk at a time."""
 
-    def __init__(self, hops: Sequence[_Hop], bandwidths: Sequence[float]) -> None:
+    def __init__(self, hops: Sequence[_Hop], bandwidths: Mapping[int, float]) -> None:
         self.version = 0
         self._hops = hops
         self._bandwidths = bandwidths
@@ -361,8 +365,8 @@ class _Group:
         key = frozenset(self._flowing)
         rates = self._known.get(key)
         if rates is None:
-            routes = {i: self._hops[i].route.links for i in key}
-            rates = self._known[key] = fair_rates(routes, self._bandwidths)
+            loads = {i: dict.fromkeys(self._hops[i].route.links, 1.0) for i in key}
+            rates = self._known[key] = fair_rates(loads, self._bandwidths)
         self._rates = rates
         return now + min(self._hops[i].remaining / rates[i] for i in self._flowing)
 
@@ -374,33 +378,40 @@ class _Group:
 
 
 def fair_rates(
-    routes: Mapping[int, tuple[int, ...]], bandwidths: Sequence[float]
+    loads: Mapping[int, Mapping[Link, float]], room: Mapping[Link, float], most: float = math.inf
 ) -> dict[int, float]:
-    """Bytes a second of flows that share links max-min fairly.
+    """Rates of flows that share links max-min fairly: all grow alike until a link is full.
 
     Args:
-        routes: the links that each flow takes.
-        bandwidths: of the links.
+        loads: of each flow, what it takes of its links at a rate of 1.
+        room: what there is of each link.
+        most: the rate of a flow whose links never are full.
 
     Example:
-        >>> fair_rates({0: (0,), 1: (0, 1), 2: (1,)}, [1.0, 3.0])
+        >>> loads = {0: {"a": 1.0}, 1: {"a": 1.0, "b": 1.0}, 2: {"b": 1.0}}
+        >>> fair_rates(loads, {"a": 1.0, "b": 3.0})
         {0: 0.5, 1: 0.5, 2: 2.5}
     """
-    room: dict[int, float] = {}
-    flows: dict[int, list[int]] = {}
-    for flow, links in routes.items():
+    flows: dict[Link, set[int]] = {}
+    for flow, links in loads.items():
         for link in links:
-            flows.setdefault(link, []).append(flow)
-            room[link] = bandwidths[link]
+            flows.setdefault(link, set()).add(flow)
+    left = {link: room[link] for link in flows}
+    demand = {link: sum(loads[flow][link] for flow in users) for link, users in flows.items()}
     rates: dict[int, float] = {}
     while flows:
-        share = min(room[link] / len(flows[link]) for link in flows)
-        full = [link for link in flows if room[link] <= share * (1 + 1e-12) * len(flows[link])]
-        for flow in {flow for link in full for flow in flows[link]}:
+        share = min(left[link] / demand[link] for link in flows)
+        if share >= most:
+            break
+        full = [link for link in flows if left[link] <= share * (1 + 1e-12) * demand[link]]
+        stopped = sorted({flow for link in full for flow in flows[link]})
+        for flow in stopped:
             rates[flow] = share
-            for link in routes[flow]:
+            for link, load in loads[flow].items():
                 flows[link].remove(flow)
-                room[link] -= share
-        for link in [link for link in flows if not flows[link]]:
-            del flows[link]
-    return rates
+                left[link] -= share * load
+        for link in {link for flow in stopped for link in loads[flow]}:
+            demand[link] = sum(loads[flow][link] for flow in flows[link])
+            if not flows[link]:
+                del flows[link]
+    return dict.fromkeys(loads, most) | rates
