@@ -7,6 +7,10 @@
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=expert-zero-2" | FileCheck %s --check-prefix=EXPERT-ZERO
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=manual" | FileCheck %s --check-prefix=MANUAL
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2,2 method=zero-3" | FileCheck %s --check-prefix=THREE
+// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=megatron-zero-1" | FileCheck %s --check-prefix=MEGATRON-ZERO1
+// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=megatron-zero-3" | FileCheck %s --check-prefix=MEGATRON-ZERO3
+// RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=hybrid-zero-3" | FileCheck %s --check-prefix=HYBRID
+// RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4 method=hybrid-zero-3" 2>&1 | FileCheck %s --check-prefix=HYBRID-ONE-AXIS
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4 method=megatron" 2>&1 | FileCheck %s --check-prefix=ONE-AXIS
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=4,1 method=manual" 2>&1 | FileCheck %s --check-prefix=OTHER-MESH
 // RUN: not alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=zero-4" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
@@ -16,8 +20,9 @@
 // momentum: %w and %e are parameters, %mw and %me the optimizer's state.
 
 // ONE-AXIS: error: method 'megatron' needs a mesh of two axes or more, the last for tensors; this one has one
+// HYBRID-ONE-AXIS: error: method 'hybrid-zero-3' needs a mesh of two axes or more, the last for state; this one has one
 // OTHER-MESH: error: method 'manual': the step's shardings are for a mesh of [2, 2], but this one is [4, 1]; give the mesh's shape
-// UNKNOWN: error: unknown method 'zero-4', expected one of auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, expert-zero-2, heuristic, manual
+// UNKNOWN: error: unknown method 'zero-4', expected one of auto, data-parallel, zero-2, zero-3, megatron, megatron-sequence, megatron-zero-1, megatron-zero-3, hybrid-zero-3, expert-parallel, expert-zero-2, heuristic, manual
 // MISFIT: error: no sharding of @main fits in 3000000 bytes a device
 
 // The batch over all devices; both dots of the gradients are summed whole.
@@ -68,6 +73,33 @@
 // THREE-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S012, R]>
 // THREE: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S012, R]>], alpa.use_shardings = [#alpa.sharding<[S012, R]>, #alpa.sharding<[R, R]>]
 // THREE: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[W3]]>]
+
+// Parameters as megatron has them, optimizer state over all devices.
+// MEGATRON-ZERO1-LABEL: func.func @main
+// MEGATRON-ZERO1-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[R, S1]>
+// MEGATRON-ZERO1-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[R, S1, R]>
+// MEGATRON-ZERO1-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, S1]>
+// MEGATRON-ZERO1-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, S1, R]>
+// MEGATRON-ZERO1-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, R]>
+// MEGATRON-ZERO1: stablehlo.dot_general {{.*}}alpa.phase = "forward", alpa.shardings = [#alpa.sharding<[S0, S1]>]
+// MEGATRON-ZERO1: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S0, S1, R]>]
+
+// Parameters over all devices too, gathered over the batch's axis for use.
+// MEGATRON-ZERO3-LABEL: func.func @main
+// MEGATRON-ZERO3-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, S1]>
+// MEGATRON-ZERO3-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, S1, R]>
+// MEGATRON-ZERO3-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S0, R]>
+// MEGATRON-ZERO3: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S0, S1]>], alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[R, S1]>]
+
+// State over the last axis alone, the batch over both.
+// HYBRID-LABEL: func.func @main
+// HYBRID-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[HW:[^>]*S1[^>]*]]>
+// HYBRID-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[HE:[^>]*S1[^>]*]]>
+// HYBRID-SAME: tensor<256x512xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[HW]]>
+// HYBRID-SAME: tensor<4x512x128xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[[HE]]>
+// HYBRID-SAME: tensor<64x256xf32> {{{[^}]*}}alpa.sharding = #alpa.sharding<[S01, R]>
+// HYBRID: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S01, R]>], alpa.use_shardings = [#alpa.sharding<[S01, R]>, #alpa.sharding<[R, R]>]
+// HYBRID: stablehlo.dot_general {{.*}}alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[[HE]]>]
 
 // The first layer by columns, the second by rows; examples over the first axis.
 // MEGATRON-LABEL: func.func @main

@@ -28,6 +28,7 @@ MethodRoles::MethodRoles(func::FuncOp main) : main(main) {
       rules.try_emplace(&op, std::move(*rule));
   findRoles();
   findBatch();
+  findWeights();
   findExperts();
 }
 
@@ -164,25 +165,27 @@ static llvm::SmallBitVector batchFactors(const ShardingRule &rule) {
   return all;
 }
 
-void MethodRoles::findExperts() {
-  Block &body = main.getBody().front();
-  // Weights and what cheap ops make of them alone: casts, transposes.
-  llvm::DenseSet<Value> weights, constants;
+void MethodRoles::findWeights() {
+  llvm::DenseSet<Value> constants;
   for (BlockArgument argument : main.getArguments())
     if (of(argument) == ValueRole::Parameter)
       weights.insert(argument);
-  for (Operation &op : body.without_terminator()) {
+  for (Operation &op : main.getBody().front().without_terminator()) {
     const ShardingRule *rule = ruleOf(&op);
     if (!rule || rule->heavy || rule->leads || op.getNumRegions() > 0)
       continue;
     bool anyWeight = false, isPure = true;
     for (Value operand : op.getOperands()) {
-      anyWeight |= weights.count(operand);
-      isPure &= weights.count(operand) || constants.count(operand);
+      anyWeight |= weights.contains(operand);
+      isPure &= weights.contains(operand) || constants.contains(operand);
     }
     if (isPure)
       (anyWeight ? weights : constants).insert(op.result_begin(), op.result_end());
   }
+}
+
+void MethodRoles::findExperts() {
+  Block &body = main.getBody().front();
   for (Operation &op : body.without_terminator()) {
     const ShardingRule *rule = ruleOf(&op);
     if (!rule || !rule->heavy || op.getNumOperands() != 2 || op.getNumResults() != 1)
@@ -418,6 +421,12 @@ static constexpr MethodInfo kMethods[] = {
                "devices; parameters are gathered for use"},
     {"megatron", "The batch is split over all mesh axes but the last, and dots by columns or rows "
                  "over the last"},
+    {"megatron-sequence", "megatron, with the sums of its dots scattered where that is cheaper, so "
+                          "that values between them are split over the last axis as well"},
+    {"megatron-zero-1", "megatron-sequence, with optimizer state split over all devices"},
+    {"megatron-zero-3", "megatron-sequence, with optimizer state and parameters split over all "
+                        "devices; parameters are gathered for use"},
+    {"hybrid-zero-3", "zero-3 over the last mesh axis, data parallel over the others"},
     {"expert-parallel", "Experts are split over all devices, everything else is data parallel"},
     {"expert-zero-2", "Experts are split over all devices, and for everything else gradients and "
                       "optimizer state are"},
@@ -464,6 +473,8 @@ struct Restriction {
   bool splitsParameters = false; // ZeRO-3.
   bool splitsExperts = false;
   int tensorAxis = -1; // Megatron: all other axes are for the batch.
+  bool scattersTensorSums = false;
+  unsigned zeroAxes = ~0u; // Over which state is split, one bit each.
 
   bool allowsSpec(Value value, const ShardingSpec &spec) const;
   bool allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> operands,
@@ -471,18 +482,23 @@ struct Restriction {
 
 private:
   bool isBatchAxis(unsigned axis) const { return static_cast<int>(axis) != tensorAxis; }
-  bool isMostSplit(Value value, const ShardingSpec &spec, uint64_t dims, bool onlyBatchAxes) const;
+  bool isZeroAxis(unsigned axis) const { return (zeroAxes >> axis) & 1; }
+  bool splitsWeight(Operation *op, llvm::ArrayRef<ShardingSpec> operands,
+                    llvm::ArrayRef<ShardingSpec> results, unsigned axis) const;
+  bool isMostSplit(Value value, const ShardingSpec &spec, uint64_t dims,
+                   llvm::function_ref<bool(unsigned)> mayUse) const;
 };
 
 } // namespace
 
-/// Whether no even spec that splits `dims` only has more pieces.
+/// Whether no even spec that splits `dims` only, by axes that it may use, has more
+/// pieces.
 bool Restriction::isMostSplit(Value value, const ShardingSpec &spec, uint64_t dims,
-                              bool onlyBatchAxes) const {
+                              llvm::function_ref<bool(unsigned)> mayUse) const {
   auto isCandidate = [&](const ShardingSpec &other) {
     for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
       Splits how = splits(other, axis, dims);
-      if (how == Splits::Other || (how == Splits::Wanted && onlyBatchAxes && !isBatchAxis(axis)))
+      if (how == Splits::Other || (how == Splits::Wanted && !mayUse(axis)))
         return false;
     }
     return true;
@@ -499,12 +515,14 @@ bool Restriction::isMostSplit(Value value, const ShardingSpec &spec, uint64_t di
 
 bool Restriction::allowsSpec(Value value, const ShardingSpec &spec) const {
   constexpr uint64_t kAllDims = ~uint64_t(0);
+  auto isBatch = [&](unsigned axis) { return isBatchAxis(axis); };
+  auto isZero = [&](unsigned axis) { return isZeroAxis(axis); };
   ValueRole role = roles.of(value);
   switch (role) {
   case ValueRole::Other:
     return true;
   case ValueRole::Batch:
-    return isMostSplit(value, spec, /*dims=*/1, /*onlyBatchAxes=*/true);
+    return isMostSplit(value, spec, /*dims=*/1, isBatch);
   case ValueRole::Bookkeeping:
     return spec.isReplicated();
   case ValueRole::Parameter:
@@ -513,13 +531,30 @@ bool Restriction::allowsSpec(Value value, const ShardingSpec &spec) const {
     break;
   }
   if (splitsExperts && roles.expertDims(value))
-    return isMostSplit(value, spec, roles.expertDims(value), /*onlyBatchAxes=*/false);
+    return isMostSplit(value, spec, roles.expertDims(value), [](unsigned) { return true; });
   if (role == ValueRole::Parameter ? splitsParameters : splitsState)
-    return isMostSplit(value, spec, kAllDims, /*onlyBatchAxes=*/false);
+    return isMostSplit(value, spec, kAllDims, isZero);
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
     if (isBatchAxis(axis) && uses(spec, axis))
       return false;
   return true;
+}
+
+/// Whether the axis splits the weight of a dot that has one, if it splits the dot: by
+/// columns or by rows, not what is multiplied with a whole weight.
+bool Restriction::splitsWeight(Operation *op, llvm::ArrayRef<ShardingSpec> operands,
+                               llvm::ArrayRef<ShardingSpec> results, unsigned axis) const {
+  bool anyWeight = false, isSplit = false, isUsed = false;
+  for (auto [value, spec] : llvm::zip_equal(op->getOperands(), operands)) {
+    isUsed |= uses(spec, axis);
+    if (!roles.isWeight(value))
+      continue;
+    anyWeight = true;
+    isSplit |= uses(spec, axis);
+  }
+  for (const ShardingSpec &spec : results)
+    isUsed |= uses(spec, axis);
+  return !anyWeight || isSplit || !isUsed;
 }
 
 bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> operands,
@@ -531,6 +566,8 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
   const ShardingRule *rule = roles.ruleOf(op);
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     bool wantsBatch = isBatchAxis(axis);
+    if (!wantsBatch && rule && rule->heavy && !splitsWeight(op, operands, results, axis))
+      return false;
     bool isSummed = false;
     for (auto [i, value, spec] : llvm::enumerate(op->getOperands(), operands)) {
       uint64_t dims = isExpertOp ? roles.expertDims(value) : roles.batchDims(value);
@@ -547,7 +584,8 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
       if (!uses(spec, axis))
         continue;
       if (isSummed) { // A sum that is scattered.
-        if (!splitsState || !wantsBatch)
+        bool isBatch = splits(spec, axis, roles.batchDims(value)) == Splits::Wanted;
+        if (wantsBatch ? !splitsState || !isZeroAxis(axis) : !scattersTensorSums || isBatch)
           return false;
         continue;
       }
@@ -571,16 +609,20 @@ llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const Method
   if (method == "heuristic")
     return propagatedFilter(roles, meshShape);
   auto restriction = std::make_shared<Restriction>(Restriction{roles, meshShape});
-  restriction->splitsState = method == "zero-2" || method == "zero-3" || method == "expert-zero-2";
-  restriction->splitsParameters = method == "zero-3";
+  restriction->splitsParameters = method.ends_with("zero-3");
+  restriction->splitsState = method.contains("zero");
   restriction->splitsExperts = method == "expert-parallel" || method == "expert-zero-2";
-  if (method == "megatron") {
-    if (meshShape.size() < 2)
-      return makeError(ErrorCode::Method,
-                       "method 'megatron' needs a mesh of two axes or more, the last "
-                       "for tensors; this one has one");
-    restriction->tensorAxis = static_cast<int>(meshShape.size()) - 1;
-  }
+  bool isMegatron = method.starts_with("megatron"), isHybrid = method.starts_with("hybrid");
+  int last = static_cast<int>(meshShape.size()) - 1;
+  if ((isMegatron || isHybrid) && last < 1)
+    return makeError(ErrorCode::Method,
+                     "method '" + method + "' needs a mesh of two axes or more, the last for " +
+                         (isMegatron ? "tensors" : "state") + "; this one has one");
+  if (isMegatron)
+    restriction->tensorAxis = last;
+  restriction->scattersTensorSums = isMegatron && method != "megatron";
+  if (isHybrid)
+    restriction->zeroAxes = 1u << last;
   PlanFilter filter;
   filter.allowsSpec = [restriction](Value value, const ShardingSpec &spec) {
     return restriction->allowsSpec(value, spec);

@@ -37,6 +37,8 @@ public:
   /// Dimensions that run over experts: a weight has one set of numbers for each,
   /// and a dot that uses it goes through them side by side.
   uint64_t expertDims(mlir::Value value) const { return experts.lookup(value); }
+  /// Whether the value is a parameter, or cheap ops make it of parameters alone.
+  bool isWeight(mlir::Value value) const { return weights.contains(value); }
   /// Whether a dot goes through experts side by side.
   bool isExpertOp(mlir::Operation *op) const { return expertOps.count(op); }
   /// The rule of a top-level op that leads or is heavy, or null.
@@ -48,6 +50,7 @@ private:
 
   void findRoles();
   void findBatch();
+  void findWeights();
   void findExperts();
   /// Labels of an op's results from those of its operands.
   bool pushForward(mlir::Operation *op, const ShardingRule &rule, Labels &labels);
@@ -58,6 +61,7 @@ private:
   mlir::func::FuncOp main;
   llvm::DenseMap<mlir::Value, ValueRole> roles;
   Labels batch, experts;
+  llvm::DenseSet<mlir::Value> weights;
   llvm::DenseSet<mlir::Operation *> expertOps;
   llvm::DenseMap<mlir::Operation *, ShardingRule> rules;
 };

@@ -642,7 +642,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
     even = evenRules(*described, numLayers, *space);
-  if (method == "megatron" && !space->manual)
+  llvm::StringRef named = method;
+  if ((named.starts_with("megatron") || named.starts_with("hybrid")) && !space->manual)
     addTurnedViews(*described, *space);
 
   tried.rules = std::move(*rules);

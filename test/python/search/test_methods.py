@@ -60,9 +60,11 @@ def test_numbers(model, name):
     assert specs
     if name in ("data-parallel", "zero-2"):
         assert all(axes_used(spec) == [] for spec in specs.values())
-    if name == "zero-3":
+    if name in ("zero-3", "megatron-zero-3"):
         assert all(axes_used(spec) == ["x", "y"] for spec in specs.values())
-    if name == "megatron":
+    if name == "hybrid-zero-3":
+        assert all(axes_used(spec) == ["y"] for spec in specs.values())
+    if name in ("megatron", "megatron-sequence", "megatron-zero-1"):
         assert all(axes_used(spec) in ([], ["y"]) for spec in specs.values())
         assert any(axes_used(spec) for spec in specs.values())
     if name in ("expert-parallel", "expert-zero-2"):
