@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -87,7 +88,7 @@ WRESNET_SIZES: dict[str, tuple[tuple[int, ...], int, int, int, tuple[int, ...]]]
 }
 
 
-def _adam(grad: Any, slots: Any, step: Any) -> Any:
+def adam(grad: Any, slots: Any, step: Any) -> Any:
     """The change of one weight, and its moments."""
     mu = 0.9 * slots[0] + 0.1 * grad
     nu = 0.999 * slots[1] + 0.001 * grad * grad
@@ -111,7 +112,7 @@ def _adafactor(grad: Any, slots: Any, step: Any) -> Any:
     return 1e-2 * change / _jnp.maximum(1.0, size), (rows, columns)
 
 
-def _adam_slots(master: Any) -> Any:
+def adam_slots(master: Any) -> Any:
     return (_jnp.zeros_like(master), _jnp.zeros_like(master))
 
 
@@ -121,28 +122,26 @@ def _adafactor_slots(master: Any) -> Any:
     return (_jnp.zeros(master.shape[:-1]), _jnp.zeros(master.shape[:-2] + master.shape[-1:]))
 
 
-def _half(leaf: Any) -> Any:
-    return leaf.astype(F16)
-
-
 def _stacked(path: Any) -> bool:
     return getattr(path[0], "key", None) == "stacked"
 
 
-def mixed_state(weights: Any, make_slots: Callable[[Any], Any]) -> Any:
-    """Shapes of float16 parameters, their float32 masters and the optimizer's slots."""
+def mixed_state(weights: Any, make_slots: Callable[[Any], Any], dtype: Any = F16) -> Any:
+    """Shapes of parameters in half precision, their float32 masters and the optimizer's slots."""
 
     def init(master: Any) -> Any:
         paths = _jax.tree_util.tree_leaves_with_path(master)
         slots = [(_jax.vmap(make_slots) if _stacked(p) else make_slots)(x) for p, x in paths]
-        params = _jax.tree.map(_half, master)
+        params = _jax.tree.map(partial(_jnp.asarray, dtype=dtype), master)
         return {"params": params, "master": master, "slots": slots, "step": _jnp.zeros(())}
 
     return _jax.eval_shape(init, weights)
 
 
-def _mixed_step(loss: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Gradients by float16 parameters, the update on their float32 masters.
+def mixed_step(
+    loss: Callable[..., Any], rule: Callable[..., Any], dtype: Any = F16
+) -> Callable[..., Any]:
+    """Gradients by parameters in half precision, the update on their float32 masters.
 
     Weight by weight: what belongs to one is gone before the next begins. Stacked weights are
     updated layer by layer.
@@ -163,7 +162,7 @@ def _mixed_step(loss: Callable[..., Any], rule: Callable[..., Any]) -> Callable[
             moved_by = update_stacked if _stacked(path) else update
             change, new = moved_by(grad.astype(F32), old, state["step"] + 1)
             masters.append(master - change)
-            params.append(masters[-1].astype(F16))
+            params.append(masters[-1].astype(dtype))
             slots.append(new)
         moved: dict[str, Any] = {
             "params": _jax.tree.unflatten(tree, params),
@@ -218,11 +217,11 @@ def decoder_model(
         forward += 4 * tokens * block.group + 8 * tokens * hidden * block.group
     flops = 4 * forward * net.repeats + 6 * tokens * hidden * net.vocab
     sparse = any(block.experts for block in net.blocks)
-    rule, slots = (_adafactor, _adafactor_slots) if sparse else (_adam, _adam_slots)
+    rule, slots = (_adafactor, _adafactor_slots) if sparse else (adam, adam_slots)
     weights = net.weights()
     return PaperModel(
         name=name,
-        step=_mixed_step(net.loss, rule),
+        step=mixed_step(net.loss, rule),
         state=mixed_state(weights, slots),
         batch=_tokens(batch_size, seq),
         flops=flops,
