@@ -65,9 +65,9 @@ void alpa::writeJson(llvm::json::OStream &json, Attribute attribute) {
 }
 
 void alpa::writeCluster(llvm::json::OStream &json, ModuleOp module) {
-  Attribute cluster = module->getAttr("alpa.cluster");
+  Attribute cluster = module->getAttr(attr::cluster);
   if (auto text = dyn_cast_or_null<StringAttr>(cluster)) {
-    if (llvm::Error error = checkNesting(text.getValue(), "alpa.cluster"))
+    if (llvm::Error error = checkNesting(text.getValue(), attr::cluster))
       llvm::consumeError(std::move(error));
     else if (llvm::Expected<llvm::json::Value> value = llvm::json::parse(text.getValue()))
       return json.value(*value);

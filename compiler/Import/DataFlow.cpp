@@ -3,6 +3,7 @@
 #include "compiler/Import/DataFlow.h"
 
 #include "compiler/Analysis/ShardingRule.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/Transforms/RegionUtils.h"
@@ -71,7 +72,7 @@ void alpa::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attributes,
         if (Attribute value = pattern->getAttr(name))
           key.set(name, value);
       if (key.empty())
-        key.set("alpa.phase", StringAttr::get(main.getContext(), "update"));
+        key.set(attr::phase, StringAttr::get(main.getContext(), "update"));
       Group &group = groups[key.getDictionary(main.getContext())];
       group.uses.push_back(&use);
       if (!group.first || user->isBeforeInBlock(group.first))
@@ -98,7 +99,7 @@ static int64_t rankOf(Value value) {
 
 BatchAnalysis::BatchAnalysis(func::FuncOp main) {
   for (BlockArgument arg : main.getArguments()) {
-    auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), "alpa.kind");
+    auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::kind);
     if (!kind || kind.getValue() != "batch")
       continue;
     llvm::SmallBitVector bits(rankOf(arg));

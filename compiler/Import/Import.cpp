@@ -201,29 +201,29 @@ static LogicalResult verifySignature(func::FuncOp main) {
   unsigned numArgs = main.getNumArguments(), numResults = main.getNumResults();
   bool any = false;
   for (unsigned i = 0; i < numArgs; ++i)
-    any |= bool(main.getArgAttr(i, "alpa.kind"));
+    any |= bool(main.getArgAttr(i, attr::kind));
   if (!any) {
     for (unsigned i = 0; i < numArgs; ++i)
-      main.setArgAttr(i, "alpa.kind", StringAttr::get(main.getContext(), "state"));
+      main.setArgAttr(i, attr::kind, StringAttr::get(main.getContext(), "state"));
     return success();
   }
 
   llvm::SmallVector<std::optional<unsigned>> carrier(numResults);
   for (unsigned i = 0; i < numArgs; ++i) {
-    auto kind = main.getArgAttrOfType<StringAttr>(i, "alpa.kind");
+    auto kind = main.getArgAttrOfType<StringAttr>(i, attr::kind);
     if (!kind || (kind.getValue() != "state" && kind.getValue() != "batch"))
       return emitError(main.getLoc())
              << "argument " << i << " needs alpa.kind = \"state\" or \"batch\", got "
-             << main.getArgAttr(i, "alpa.kind");
+             << main.getArgAttr(i, attr::kind);
     auto type = cast<RankedTensorType>(main.getArgumentTypes()[i]);
     if (kind.getValue() == "batch") {
       if (type.getRank() == 0)
         return emitError(main.getLoc())
                << "argument " << i << " is of kind \"batch\" but has no dimension to split";
-      if (main.getArgAttr(i, "alpa.per_micro_batch"))
+      if (main.getArgAttr(i, attr::perMicroBatch))
         continue; // The micro-batch's number, however many samples it has.
     }
-    auto carried = main.getArgAttrOfType<IntegerAttr>(i, "alpa.carried_by");
+    auto carried = main.getArgAttrOfType<IntegerAttr>(i, attr::carriedBy);
     if (!carried)
       continue;
     int64_t result = carried.getInt();
@@ -240,7 +240,7 @@ static LogicalResult verifySignature(func::FuncOp main) {
     carrier[result] = i;
   }
   for (unsigned i = 0; i < numResults; ++i)
-    if (auto reduction = main.getResultAttrOfType<StringAttr>(i, "alpa.reduction"))
+    if (auto reduction = main.getResultAttrOfType<StringAttr>(i, attr::reduction))
       if (reduction.getValue() != "sum" && reduction.getValue() != "concat")
         return emitError(main.getLoc()) << "result " << i << " has the unknown alpa.reduction "
                                         << reduction << "; expected \"sum\" or \"concat\"";
@@ -513,7 +513,7 @@ private:
     if (!source || batch.hasSeveralSamples(value) || facts[source].named != NamedPhase::Backward)
       return true;
     return llvm::none_of(main.getArguments(), [&](BlockArgument arg) {
-      auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), "alpa.kind");
+      auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::kind);
       return kind && kind.getValue() == "state" &&
              cast<RankedTensorType>(arg.getType()).getShape() ==
                  cast<RankedTensorType>(value.getType()).getShape();
@@ -593,9 +593,9 @@ private:
     Builder builder(main.getContext());
     for (Operation *op : ops) {
       const OpFacts &fact = facts[op];
-      op->setAttr("alpa.phase", builder.getStringAttr(names[unsigned(fact.phase)]));
+      op->setAttr(attr::phase, builder.getStringAttr(names[unsigned(fact.phase)]));
       if (fact.phase != Phase::Update)
-        op->setAttr("alpa.eqn", builder.getI64IntegerAttr(*fact.eqn));
+        op->setAttr(attr::eqn, builder.getI64IntegerAttr(*fact.eqn));
     }
   }
 
@@ -663,7 +663,7 @@ private:
 static LogicalResult assignPhases(func::FuncOp main) {
   if (failed(PhaseAnalysis(main).run()))
     return failure();
-  repeatForReaders(main, {"alpa.phase", "alpa.eqn"}, isConstantLike);
+  repeatForReaders(main, {attr::phase, attr::eqn}, isConstantLike);
   return success();
 }
 
@@ -728,7 +728,7 @@ private:
 
   void count(func::FuncOp main) {
     for (Operation &op : main.getBody().front().without_terminator()) {
-      auto phase = op.getAttrOfType<StringAttr>("alpa.phase");
+      auto phase = op.getAttrOfType<StringAttr>(attr::phase);
       if (phase.getValue() == "forward")
         ++forwardOps;
       else if (phase.getValue() == "backward")

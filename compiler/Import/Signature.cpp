@@ -65,9 +65,9 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
     std::optional<llvm::StringRef> kind = input ? input->getString("kind") : std::nullopt;
     if (!kind || (*kind != "state" && *kind != "batch"))
       return fail("input " + llvm::Twine(index) + " needs `kind`: \"state\" or \"batch\"");
-    main.setArgAttr(index, "alpa.kind", builder.getStringAttr(*kind));
+    main.setArgAttr(index, attr::kind, builder.getStringAttr(*kind));
     if (std::optional<llvm::StringRef> name = input->getString("name"))
-      main.setArgAttr(index, "alpa.name", builder.getStringAttr(*name));
+      main.setArgAttr(index, attr::name, builder.getStringAttr(*name));
     if (const llvm::json::Array *dims = input->getArray("sharding"))
       if (llvm::Error error = pinInput(main, index, *dims))
         return error;
@@ -78,7 +78,7 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
       if (main.getArgumentTypes()[index] != main.getResultTypes()[*result])
         return fail("input " + llvm::Twine(index) + " and result " + llvm::Twine(*result) +
                     " that carries it differ in type");
-      main.setArgAttr(index, "alpa.carried_by", builder.getI64IntegerAttr(*result));
+      main.setArgAttr(index, attr::carriedBy, builder.getI64IntegerAttr(*result));
     }
   }
   for (auto [index, item] : llvm::enumerate(*outputs)) {
@@ -86,7 +86,7 @@ llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
     if (!output)
       return fail("output " + llvm::Twine(index) + " is not an object");
     if (std::optional<llvm::StringRef> name = output->getString("name"))
-      main.setResultAttr(index, "alpa.name", builder.getStringAttr(*name));
+      main.setResultAttr(index, attr::name, builder.getStringAttr(*name));
   }
   return llvm::Error::success();
 }

@@ -2,7 +2,7 @@
 
 #include "compiler/Schedule/Custom.h"
 
-#include "compiler/Schedule/Families.h"
+#include "compiler/Schedule/ScheduleFamilies.h"
 #include "compiler/Schedule/Timeline.h"
 #include "dialects/Common/ErrorCode.h"
 

@@ -2,7 +2,7 @@
 
 #include "compiler/Schedule/Schedules.h"
 
-#include "compiler/Schedule/Families.h"
+#include "compiler/Schedule/ScheduleFamilies.h"
 #include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"

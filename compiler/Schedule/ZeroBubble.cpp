@@ -4,7 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Schedule/Families.h"
+#include "compiler/Schedule/ScheduleFamilies.h"
 #include "compiler/Schedule/Timeline.h"
 #include "dialects/Common/ErrorCode.h"
 

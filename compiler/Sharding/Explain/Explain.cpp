@@ -29,7 +29,7 @@ static std::string whereIs(Value value, Operation *op) {
   if (auto argument = llvm::dyn_cast_or_null<BlockArgument>(value)) {
     auto function = llvm::dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
     auto name = function
-                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.name")
+                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::name)
                     : StringAttr();
     return name ? name.getValue().str() : llvm::formatv("{0}", argument.getArgNumber()).str();
   }

@@ -54,7 +54,7 @@ static bool isReadIn(Value value, bool update) {
 
 void MethodRoles::findRoles() {
   for (BlockArgument argument : main.getArguments()) {
-    auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.kind");
+    auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
     if (kind && kind.getValue() == "batch")
       roles[argument] = ValueRole::Batch;
     else if (!isReal(argument))

@@ -95,7 +95,7 @@ static std::string describe(Value value) {
   if (auto argument = llvm::dyn_cast<BlockArgument>(value)) {
     auto function = llvm::dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp());
     auto name = function
-                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), "alpa.name")
+                    ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::name)
                     : StringAttr();
     if (name)
       os << name.getValue();

@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/ErrorCode.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -23,7 +24,7 @@ static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"forward", "barr
                                                                 "update"};
 
 OpPhase alpa::opPhaseOf(Operation *op) {
-  if (auto attr = op->getAttrOfType<StringAttr>("alpa.phase"))
+  if (auto attr = op->getAttrOfType<StringAttr>(alpa::attr::phase))
     for (unsigned phase = 0; phase < kNumPhases; ++phase)
       if (attr.getValue() == kPhaseNames[phase])
         return static_cast<OpPhase>(phase);
@@ -196,7 +197,8 @@ void ProblemBuilder::carryState() {
   Operation *terminator = function.getFunctionBody().front().getTerminator();
   llvm::DenseMap<unsigned, unsigned> firstArgument;
   for (BlockArgument argument : function.getArguments()) {
-    auto attr = function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), "alpa.carried_by");
+    auto attr =
+        function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), alpa::attr::carriedBy);
     if (!attr || attr.getInt() < 0 ||
         attr.getInt() >= static_cast<int64_t>(terminator->getNumOperands()))
       continue;

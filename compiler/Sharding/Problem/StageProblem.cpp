@@ -3,6 +3,7 @@
 #include "compiler/Sharding/Problem/StageProblem.h"
 
 #include "compiler/Sharding/Problem/StageMemory.h"
+#include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Operation.h"
@@ -174,7 +175,7 @@ std::shared_ptr<StagePoint> StageProblem::evaluate(std::vector<unsigned> choices
 /// For each node the forward equation that it belongs to.
 std::vector<int64_t> StageProblem::findEquations() const {
   auto equationOf = [](Operation *op) {
-    auto eqn = op->getAttrOfType<IntegerAttr>("alpa.eqn");
+    auto eqn = op->getAttrOfType<IntegerAttr>(attr::eqn);
     return eqn ? eqn.getInt() : -1;
   };
   std::vector<int64_t> equations;

@@ -318,8 +318,8 @@ public:
 
     Builder builder(&getContext());
     for (auto &[op, layer] : layerOfOp)
-      op->setAttr("alpa.layer", builder.getI64IntegerAttr(layer));
-    repeatForReaders(main, {"alpa.phase", "alpa.eqn", "alpa.layer"}, isSplatLike);
+      op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
+    repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, isSplatLike);
     countKinds(main);
   }
 
@@ -344,14 +344,14 @@ private:
 
   LogicalResult readPhases(func::FuncOp main) {
     for (Operation &op : main.getBody().front().without_terminator()) {
-      auto phase = op.getAttrOfType<StringAttr>("alpa.phase");
+      auto phase = op.getAttrOfType<StringAttr>(attr::phase);
       if (!phase)
         return op.emitOpError() << "has no alpa.phase; run alpa-import first";
       if (phase.getValue() == "update") {
         phases[Update].push_back(&op);
         continue;
       }
-      if (!op.hasAttr("alpa.eqn"))
+      if (!op.hasAttr(attr::eqn))
         return op.emitOpError() << "has no alpa.eqn; run alpa-import first";
       phases[phase.getValue() == "forward"   ? Forward
              : phase.getValue() == "barrier" ? Barrier
@@ -361,9 +361,7 @@ private:
     return success();
   }
 
-  static int64_t eqnOf(Operation *op) {
-    return op->getAttrOfType<IntegerAttr>("alpa.eqn").getInt();
-  }
+  static int64_t eqnOf(Operation *op) { return op->getAttrOfType<IntegerAttr>(attr::eqn).getInt(); }
 
   /// Equations at which the program says that a layer begins.
   std::vector<int64_t> takeMarks() {
@@ -469,7 +467,7 @@ private:
   void countKinds(func::FuncOp main) {
     std::vector<std::vector<Operation *>> ops;
     for (Operation &op : main.front().without_terminator()) {
-      size_t layer = op.getAttrOfType<IntegerAttr>("alpa.layer").getInt();
+      size_t layer = op.getAttrOfType<IntegerAttr>(attr::layer).getInt();
       ops.resize(std::max(ops.size(), layer + 1));
       ops[layer].push_back(&op);
     }
@@ -518,13 +516,13 @@ private:
         if (auto it = tagged.find(value.getDefiningOp()); it != tagged.end())
           sources.insert(it->second);
       bool onlyUpdate = llvm::all_of(getUsers(op->getResult(0)), [](Operation *user) {
-        auto phase = user->getAttrOfType<StringAttr>("alpa.phase");
+        auto phase = user->getAttrOfType<StringAttr>(attr::phase);
         return phase && phase.getValue() == "update";
       });
       if (sources.size() < 2 || !onlyUpdate)
         continue;
-      op->setAttr("alpa.phase", StringAttr::get(&getContext(), "update"));
-      op->removeAttr("alpa.eqn");
+      op->setAttr(attr::phase, StringAttr::get(&getContext(), "update"));
+      op->removeAttr(attr::eqn);
       tagged.erase(op);
       phases[Update].push_back(op);
     }

@@ -357,7 +357,7 @@ private:
     module->setAttr(attr::stages, builder.getArrayAttr(stages));
     module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
     module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule->name));
-    module->setAttr("alpa.cluster", builder.getStringAttr(printCluster(cluster)));
+    module->setAttr(attr::cluster, builder.getStringAttr(printCluster(cluster)));
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
     if (plan.schedule->name == "zb-auto")
       module->setAttr(attr::scheduleParameters,

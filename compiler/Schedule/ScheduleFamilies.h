@@ -1,7 +1,7 @@
-//===- Families.h - what generates each family of schedules ------*- C++ -*-===//
+//===- ScheduleFamilies.h - what generates each family of schedules ------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_SCHEDULE_FAMILIES_H
-#define ALPA_COMPILER_SCHEDULE_FAMILIES_H
+#ifndef ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H
+#define ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H
 
 #include "compiler/Schedule/Schedules.h"
 
@@ -10,7 +10,7 @@ namespace alpa {
 /// Takes the backward runs out that stages lack.
 void leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists);
 
-// Families.cpp
+// ScheduleFamilies.cpp
 llvm::Expected<std::vector<StepList>> generateGpipe(const ScheduleProblem &problem);
 int64_t inFlightGpipe(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t keptGpipe(const ScheduleProblem &problem, int64_t mesh);
@@ -51,4 +51,4 @@ int64_t keptInference(const ScheduleProblem &problem, int64_t mesh);
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_SCHEDULE_FAMILIES_H
+#endif // ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H

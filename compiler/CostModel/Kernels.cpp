@@ -1,4 +1,4 @@
-//===- CostModel.cpp - seconds for compute ----------------------------------===//
+//===- Kernels.cpp - seconds of what a device computes ----------------------===//
 //
 // The roofline model (Williams, Waterman, Patterson, CACM 2009).
 //

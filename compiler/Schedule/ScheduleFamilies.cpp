@@ -1,6 +1,6 @@
-//===- Families.cpp - the families of pipeline schedules --------------------===//
+//===- ScheduleFamilies.cpp - the families of pipeline schedules --------------------===//
 
-#include "compiler/Schedule/Families.h"
+#include "compiler/Schedule/ScheduleFamilies.h"
 #include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
