@@ -13,37 +13,13 @@ from typing import Any, Protocol, TypeVar
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.errors import (
+    ERROR_CLASSES,
     AlpaError,
-    ClusterFileError,
-    InfeasiblePlanError,
-    MethodError,
-    MicroBatchError,
-    ModuleSyntaxError,
     PassError,
-    PrecisionError,
-    ProblemFormatError,
-    SolverError,
     UnsupportedOpError,
 )
 
 _T = TypeVar("_T")
-
-#: The class of each code of the compiler (dialects/Common/ErrorCode.h).
-ERROR_CLASSES: dict[str, type[AlpaError]] = {
-    kind.code: kind
-    for kind in (
-        ClusterFileError,
-        InfeasiblePlanError,
-        MethodError,
-        MicroBatchError,
-        ModuleSyntaxError,
-        PassError,
-        PrecisionError,
-        ProblemFormatError,
-        SolverError,
-        UnsupportedOpError,
-    )
-}
 
 
 @cache

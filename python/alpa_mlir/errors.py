@@ -128,3 +128,21 @@ class SolverError(AlpaError):
     """A solver is not installed, has no licence for the problem's size, or failed."""
 
     code: ClassVar[str] = "solver"
+
+
+#: The class of each code of the compiler (dialects/Common/ErrorCode.h).
+ERROR_CLASSES: dict[str, type[AlpaError]] = {
+    kind.code: kind
+    for kind in (
+        ClusterFileError,
+        InfeasiblePlanError,
+        MethodError,
+        MicroBatchError,
+        ModuleSyntaxError,
+        PassError,
+        PrecisionError,
+        ProblemFormatError,
+        SolverError,
+        UnsupportedOpError,
+    )
+}

@@ -174,8 +174,8 @@ CAUSES = {
 
 def test_codes_of_the_compiler_have_classes():
     native = importlib.import_module("alpa_mlir._native")
-    assert sorted(compiler.ERROR_CLASSES) == sorted(native.ERROR_CODES) == sorted(CAUSES)
-    for code, kind in compiler.ERROR_CLASSES.items():
+    assert sorted(errors.ERROR_CLASSES) == sorted(native.ERROR_CODES) == sorted(CAUSES)
+    for code, kind in errors.ERROR_CLASSES.items():
         assert kind.code == code
 
 
@@ -183,7 +183,7 @@ def test_codes_of_the_compiler_have_classes():
 def test_errors_of_the_compiler_carry_their_code(code):
     with pytest.raises(AlpaError) as caught:
         CAUSES[code]()
-    assert type(caught.value) is compiler.ERROR_CLASSES[code]
+    assert type(caught.value) is errors.ERROR_CLASSES[code]
     assert caught.value.code == code
     assert "\n" not in str(caught.value)
 
