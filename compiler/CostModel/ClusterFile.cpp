@@ -35,7 +35,7 @@ constexpr Unit kBytesPerSecond[] = {
     {"Gbit/s", 1e9 / 8}, {"Tbit/s", 1e12 / 8}, {"Mbps", 1e6 / 8},  {"Gbps", 1e9 / 8}};
 constexpr Unit kFlops[] = {{"GFLOPS", 1e9},  {"TFLOPS", 1e12},  {"PFLOPS", 1e15},
                            {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
-constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1, 1e3}, {"us", 1, 1e6}, {"ns", 1, 1e9}};
 
 constexpr int64_t kMaxHosts = 100'000;
 constexpr int64_t kMaxDevicesPerHost = 4096;

@@ -207,17 +207,18 @@ bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef n
   StringRef digits = StringRef(value->text).take_while([](char letter) {
     return llvm::isDigit(letter) || StringRef("+-.eE_").contains(letter);
   });
-  double number = 0, factor = 1;
+  double number = 0;
+  Unit used{"", 1};
   StringRef unit = StringRef(value->text).drop_front(digits.size()).trim();
   if (auto it = llvm::find_if(units, [&](const Unit &known) { return known.name == unit; });
       it != units.end())
-    factor = it->factor;
+    used = *it;
   else
     digits = value->text;
   if (value->kind != YamlValue::Scalar || digits.trim().getAsDouble(number) ||
-      !std::isfinite(number * factor) || number < 0 || (number == 0 && !allowZero))
+      !std::isfinite(number * used.factor) || number < 0 || (number == 0 && !allowZero))
     return error(*value, join(path, name), value->describe(), expected);
-  result = number * factor;
+  result = number * used.factor / used.divisor;
   return true;
 }
 

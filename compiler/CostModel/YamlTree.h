@@ -36,10 +36,12 @@ struct YamlValue {
 llvm::Expected<YamlValue> readYaml(llvm::StringRef text, llvm::StringRef where,
                                    llvm::StringRef what);
 
-/// What a number is multiplied with, by what is written behind it ("GiB", "Gb/s").
+/// What a number is multiplied with and divided by, for what is written behind it
+/// ("GiB", "us"): in two numbers, so that 5us is 5e-6 to the last digit.
 struct Unit {
   llvm::StringRef name;
   double factor;
+  double divisor = 1;
 };
 
 /// Reads fields; every method returns false (or null) after an error.
