@@ -2529,12 +2529,19 @@ private:
              << microBatches.getValue();
     if (microBatches == 1)
       return success();
-    for (BlockArgument arg : main.getArguments())
-      if (!isStateArgument(arg))
-        if (int64_t rows = typeOf(arg).getDimSize(0); rows == 0 || rows % microBatches)
-          return withCode(emitError(module.getLoc()), ErrorCode::MicroBatches)
-                 << nameOfArgument(main, arg) << " has " << rows << " rows, which "
-                 << microBatches.getValue() << " micro-batches do not divide";
+    for (BlockArgument arg : main.getArguments()) {
+      if (isStateArgument(arg))
+        continue;
+      auto type = llvm::dyn_cast<RankedTensorType>(arg.getType());
+      if (!type || type.getRank() == 0)
+        return withCode(emitError(module.getLoc()), ErrorCode::MicroBatches)
+               << nameOfArgument(main, arg) << " of type " << arg.getType()
+               << " has no rows that micro-batches could share";
+      if (int64_t rows = type.getDimSize(0); rows == 0 || rows % microBatches)
+        return withCode(emitError(module.getLoc()), ErrorCode::MicroBatches)
+               << nameOfArgument(main, arg) << " has " << rows << " rows, which "
+               << microBatches.getValue() << " micro-batches do not divide";
+    }
     // One pass where that is exact; else what is allowed instead of a barrier, or that.
     SmallVector<std::pair<Semantics, bool>> tries;
     if (*wanted != Semantics::Independent)

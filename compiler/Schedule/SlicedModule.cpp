@@ -7,6 +7,8 @@
 using namespace alpa;
 using namespace mlir;
 
+static constexpr int64_t kMaxMicroBatches = 1'000'000;
+
 static FailureOr<int64_t> readId(func::FuncOp function, Attribute attribute, StringRef what,
                                  unsigned index) {
   if (auto id = dyn_cast_or_null<IntegerAttr>(attribute))
@@ -189,6 +191,9 @@ FailureOr<SlicedModule> alpa::readSlicedModule(ModuleOp module) {
     return module.emitError("has no function @main");
   if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
     sliced.numMicroBatches = count.getInt();
+  if (sliced.numMicroBatches < 1 || sliced.numMicroBatches > kMaxMicroBatches)
+    return module.emitError() << "`" << attr::numMicroBatches << "`: expected a number from 1 to "
+                              << kMaxMicroBatches << ", got " << sliced.numMicroBatches;
   if (failed(readStages(sliced)))
     return failure();
   func::FuncOp main = sliced.main;

@@ -236,3 +236,12 @@ func.func @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i6
 // expected-error @below {{the module has no function @main to split}}
 module {
 }
+
+// -----
+
+// expected-error @below {{batch argument 0 of type 'tensor<i64>' has no rows that micro-batches could share}}
+module {
+  func.func @main(%x: tensor<i64> {alpa.kind = "batch"}) -> tensor<i64> {
+    return %x : tensor<i64>
+  }
+}

@@ -262,3 +262,16 @@ module attributes {alpa.channel_capacity = 2 : i64} {
 // expected-error@+1 {{the capacity of channels is 0; expected at least 1 message}}
 module attributes {alpa.channel_capacity = 0 : i64} {
 }
+
+// -----
+
+// expected-error@+1 {{`alpa.num_micro_batches`: expected a number from 1 to 1000000, got 9223372036854775807}}
+module attributes {alpa.num_micro_batches = 9223372036854775807 : i64} {
+  func.func @main(%x: tensor<8xf32> {alpa.value = 0 : i64}) -> (tensor<8xf32> {alpa.value = 0 : i64}) {
+    return %x : tensor<8xf32>
+  }
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1], devices = [0]>} {
+  }
+  alpa.program @a on 0 {
+  }
+}
