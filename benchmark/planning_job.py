@@ -163,6 +163,7 @@ def measure(job: Job) -> dict[str, Any]:
         pipeline=job.pipeline,
         method=job.method,
         micro_batch_semantics="independent",  # As in the paper; batch norm couples examples.
+        widen_sums=False,  # Gradients are added in float16, as in the paper's artifact.
         **options,
     )
     cluster = cluster_of(model.cluster, gpus)

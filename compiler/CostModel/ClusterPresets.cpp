@@ -49,11 +49,10 @@ device_types:
     memory_bandwidth: 900e9
     peak_flops: {float64: 7.8e12, float32: 15.7e12, float16: 125e12, bfloat16: 15.7e12}
     efficiency: {float32: 0.755, float16: 0.664, bfloat16: 0.755, memory: 0.833}
-    launch: 3us
 hosts: {count: 1, devices: 8, device_type: v100}
 links:
-  intra_host: {bandwidth: 150e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 3.125e9, latency: 2e-5, efficiency: 0.9}
+  intra_host: {bandwidth: 150e9, latency: 3e-6}
+  inter_host: {bandwidth: 3.125e9, latency: 2e-5}
 )";
 
 // 8 A100 of 40 GB with NVSwitch (600 GB/s both ways), four 100 Gbit/s adapters.
