@@ -448,6 +448,10 @@ llvm::Error alpa::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> tab
                    "unknown " + kind + " '" + name + "', expected one of " + names);
 }
 
+llvm::StringRef alpa::useOfLastAxis(llvm::StringRef name) {
+  return name.starts_with("megatron") ? "tensors" : name.starts_with("hybrid") ? "state" : "";
+}
+
 llvm::Error alpa::checkMethod(llvm::StringRef name) { return checkName("method", kMethods, name); }
 
 namespace {
@@ -612,17 +616,18 @@ llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const Method
   restriction->splitsParameters = method.ends_with("zero-3");
   restriction->splitsState = method.contains("zero");
   restriction->splitsExperts = method == "expert-parallel" || method == "expert-zero-2";
-  bool isMegatron = method.starts_with("megatron"), isHybrid = method.starts_with("hybrid");
   int last = static_cast<int>(meshShape.size()) - 1;
-  if ((isMegatron || isHybrid) && last < 1)
-    return makeError(ErrorCode::Method,
-                     "method '" + method + "' needs a mesh of two axes or more, the last for " +
-                         (isMegatron ? "tensors" : "state") + "; this one has one");
-  if (isMegatron)
+  llvm::StringRef use = useOfLastAxis(method);
+  if (!use.empty() && last < 1)
+    return makeError(ErrorCode::Method, "method '" + method +
+                                            "' needs a mesh of two axes or more, the last for " +
+                                            use + "; this one has one");
+  if (use == "tensors") {
     restriction->tensorAxis = last;
-  restriction->scattersTensorSums = isMegatron && method != "megatron";
-  if (isHybrid)
+    restriction->scattersTensorSums = method != "megatron";
+  } else if (use == "state") {
     restriction->zeroAxes = 1u << last;
+  }
   PlanFilter filter;
   filter.allowsSpec = [restriction](Value value, const ShardingSpec &spec) {
     return restriction->allowsSpec(value, spec);

@@ -81,7 +81,10 @@ struct MethodInfo {
 llvm::ArrayRef<MethodInfo> methodTable();
 /// An error that lists the choices for a name that is none of them.
 llvm::Error checkMethod(llvm::StringRef name);
-/// The same for any table of methods; `kind` is what messages call them.
+/// What a method has the last axis of a mesh for ("tensors", "state"), so that it needs
+/// two axes, whose order counts; or nothing.
+llvm::StringRef useOfLastAxis(llvm::StringRef name);
+/// The same as checkMethod for any table of methods; `kind` is what messages call them.
 llvm::Error checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> table, llvm::StringRef name);
 
 /// What a method leaves of the plans of a step on a mesh. `roles` must outlive the

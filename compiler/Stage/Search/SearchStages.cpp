@@ -642,8 +642,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
     even = evenRules(*described, numLayers, *space);
-  llvm::StringRef named = method;
-  if ((named.starts_with("megatron") || named.starts_with("hybrid")) && !space->manual)
+  if (!useOfLastAxis(method).empty() && !space->manual)
     addTurnedViews(*described, *space);
 
   tried.rules = std::move(*rules);
