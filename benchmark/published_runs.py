@@ -304,7 +304,7 @@ def predict(run: Run, constants: Constants) -> dict[str, Any]:
             module = _imported(run.model, run.batch).clone()
             count = run.micro_batches
             try:
-                module.run(method.layer_passes(cluster, count))
+                module.run(method.layer_passes(count))
                 module.run(method.search_passes(cluster, str(path), count, why=False))
             except InfeasiblePlanError as error:
                 found["oom"] = str(error)

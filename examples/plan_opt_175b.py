@@ -170,10 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--micro-batches",
         type=int,
         nargs="+",
-        default=[128],
-        help="numbers of parts of a batch to try (128)",
+        default=[64],
+        help="numbers of parts of a batch to try (64)",
     )
-    add("--stage-layers", type=int, default=24, help="units that stages are made of (%(default)s)")
+    add("--stage-layers", type=int, default=48, help="units that stages are made of (%(default)s)")
     add("--cluster", default="dgx-a100:128", help="YAML file or preset (%(default)s)")
     add("--output", type=Path, help="write the plan to this folder")
     add("--report", type=Path, help="write an HTML report to this file")

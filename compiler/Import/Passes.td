@@ -127,7 +127,7 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
     Option<"semantics", "semantics", "std::string", /*default=*/"\"exact\"",
            "exact, relaxed or independent: whether ops may take what one micro-batch says">,
     Option<"widenSums", "widen-sums", "bool", /*default=*/"true",
-           "Add up terms of half precision in float32">,
+           "Add up terms of half precision in float32, those of products before they are rounded">,
     Option<"allowBarrier", "allow-barrier", "bool", /*default=*/"true",
            "Take a barrier where one pass is not exact">
   ];

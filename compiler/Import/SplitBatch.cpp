@@ -197,7 +197,9 @@ private:
   // Completed values.
   Value complete(Value value);
   Value join(Form form, DictionaryAttr attributes);
-  Value widened(Value value, RankedTensorType wider, DictionaryAttr attributes);
+  Value unrounded(Value value, Type element);
+  Value unrounded(Value value, FloatType &half);
+  Value moveAs(Operation *op, Value operand);
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
@@ -403,6 +405,13 @@ Value BatchSplitter::cut(Value whole, Layout layout, Scope &scope, DictionaryAtt
   if (layout.outer > 1)
     value = op1(builder, "stablehlo.reshape", value, localType(whole, layout), loc, attributes);
   return value;
+}
+
+/// Whether the op gives each element of its operand once, somewhere else.
+static bool onlyMoves(Operation *op) {
+  return isa<hlo::TransposeOp, hlo::ReshapeOp>(op) ||
+         (isa<hlo::BroadcastInDimOp>(op) &&
+          typeOf(op->getOperand(0)).getNumElements() == typeOf(op->getResult(0)).getNumElements());
 }
 
 /// Whether parts of a value may be rounded otherwise than the whole: not if its op only
@@ -2089,21 +2098,44 @@ Value BatchSplitter::ofFirst(Value value, DictionaryAttr attributes) {
   return isTruth ? compare(value, hlo::ComparisonDirection::NE, phaseAttributes(true)) : value;
 }
 
-/// The value in float32, from where it was made in float32 if it was only moved since.
-Value BatchSplitter::widened(Value value, RankedTensorType wider, DictionaryAttr attributes) {
-  OpBuilder &builder = top().builder;
+/// The value before it was rounded to half precision, in type `element`, if it was only
+/// moved since.
+Value BatchSplitter::unrounded(Value value, Type element) {
   Operation *op = value.getDefiningOp();
-  if (op && isa<hlo::ConvertOp>(op) && op->getOperand(0).getType() == wider)
-    return op->getOperand(0);
-  if (op && isa<hlo::TransposeOp, hlo::ReshapeOp>(op)) {
-    Value operand = op->getOperand(0);
-    Value inner = widened(operand, typeOf(operand).clone(builder.getF32Type()), attributes);
-    Operation *made = builder.clone(*op);
-    made->setOperand(0, inner);
-    made->getResult(0).setType(wider);
-    return made->getResult(0);
+  if (!op)
+    return {};
+  if (isa<hlo::ConvertOp>(op))
+    return typeOf(op->getOperand(0)).getElementType() == element ? op->getOperand(0) : Value();
+  if (!onlyMoves(op))
+    return {};
+  Value operand = unrounded(op->getOperand(0), element);
+  return operand ? moveAs(op, operand) : Value();
+}
+
+/// A wide term that is one of half precision, made wider, before it was rounded to that.
+/// Sets `half` to what it was rounded to.
+Value BatchSplitter::unrounded(Value value, FloatType &half) {
+  Operation *op = value.getDefiningOp();
+  if (!op)
+    return {};
+  if (isa<hlo::ConvertOp>(op)) {
+    half = dyn_cast<FloatType>(typeOf(op->getOperand(0)).getElementType());
+    if (!half || half.getWidth() >= typeOf(value).getElementTypeBitWidth())
+      return {};
+    return unrounded(op->getOperand(0), typeOf(value).getElementType());
   }
-  return op1(builder, "stablehlo.convert", value, wider, value.getLoc(), attributes);
+  if (!onlyMoves(op))
+    return {};
+  Value operand = unrounded(op->getOperand(0), half);
+  return operand ? moveAs(op, operand) : Value();
+}
+
+/// The op that moves elements, on another operand of the same shape.
+Value BatchSplitter::moveAs(Operation *op, Value operand) {
+  Operation *made = top().builder.clone(*op);
+  made->setOperand(0, operand);
+  made->getResult(0).setType(typeOf(op->getResult(0)).clone(typeOf(operand).getElementType()));
+  return made->getResult(0);
 }
 
 Value BatchSplitter::scaleBy(Value value, const Scale &scale, DictionaryAttr attributes) {
@@ -2164,14 +2196,29 @@ Value BatchSplitter::complete(Value value) {
     RankedTensorType type = typeOf(result);
     if (form.layout.reducer == Reducer::Sum) {
       Type element = type.getElementType();
-      if (widensSums && isa<FloatType>(element) && element.getIntOrFloatBitWidth() < 32) {
-        // What only moves a term moves the one that is not rounded yet.
-        auto wider = type.clone(builder.getF32Type());
-        result = widened(result, wider, attributes);
+      auto convert = [&](Value value, Type to, DictionaryAttr at) {
+        return op1(builder, "stablehlo.convert", value, type.clone(to), loc, at);
+      };
+      // Terms are added as they were before they were rounded; their sum is rounded.
+      FloatType half;
+      if (widensSums && isa<FloatType>(element)) {
+        if (element.getIntOrFloatBitWidth() < 32) {
+          half = cast<FloatType>(element);
+          Value exact = unrounded(result, builder.getF32Type());
+          result = exact ? exact : convert(result, builder.getF32Type(), attributes);
+        } else if (Value exact = unrounded(result, half)) {
+          result = exact;
+        } else {
+          half = {};
+        }
+      }
+      if (half) {
         if (!form.scale.empty())
           result = scaleBy(result, form.scale, update);
         form.scale.clear();
-        result = op1(builder, "stablehlo.convert", result, type, loc, update);
+        result = convert(result, half, update);
+        if (half != element)
+          result = convert(result, element, update);
       }
       sums.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
       break;

@@ -384,6 +384,31 @@ func.func @main(%w: tensor<4xbf16> {alpa.kind = "state", alpa.carried_by = 0 : i
 
 // -----
 
+// A gradient of half precision that weights in float32 read (mixed precision): its terms are
+// added as products give them, and the sum is rounded as the whole batch's product is.
+
+// CHECK-LABEL: func.func @main(
+// CHECK: %[[G:.+]] = stablehlo.dot_general {{.*}} {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<2x4xbf16>, tensor<2x3xbf16>) -> tensor<4x3xf32>
+// CHECK: %[[R:.+]] = stablehlo.broadcast_in_dim %[[G]], dims = [1, 2] {{.*}} -> tensor<1x4x3xf32>
+// CHECK: %[[T:.+]] = stablehlo.transpose %[[R]], dims = [0, 2, 1] {{.*}} -> tensor<1x3x4xf32>
+// CHECK: %[[HALF:.+]] = stablehlo.convert %[[T]] {alpa.phase = "update"} : (tensor<1x3x4xf32>) -> tensor<1x3x4xbf16>
+// CHECK: %[[WIDE:.+]] = stablehlo.convert %[[HALF]] {alpa.phase = "update"} : (tensor<1x3x4xbf16>) -> tensor<1x3x4xf32>
+// CHECK: stablehlo.subtract %{{.+}}, %[[WIDE]]
+// NARROW: stablehlo.dot_general {{.*}} -> tensor<4x3xbf16>
+// NARROW: %[[WIDE:.+]] = stablehlo.convert %{{.+}} {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x3xbf16>) -> tensor<1x4x3xf32>
+// NARROW: %[[T:.+]] = stablehlo.transpose %[[WIDE]]
+// NARROW: stablehlo.subtract %{{.+}}, %[[T]]
+func.func @main(%w: tensor<1x3x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<8x4xbf16> {alpa.kind = "batch"}, %y: tensor<8x3xbf16> {alpa.kind = "batch"}) -> (tensor<1x3x4xf32>) {
+  %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<8x4xbf16>, tensor<8x3xbf16>) -> tensor<4x3xbf16>
+  %r = stablehlo.broadcast_in_dim %g, dims = [1, 2] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<4x3xbf16>) -> tensor<1x4x3xbf16>
+  %wide = stablehlo.convert %r {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x3xbf16>) -> tensor<1x4x3xf32>
+  %t = stablehlo.transpose %wide, dims = [0, 2, 1] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x3xf32>) -> tensor<1x3x4xf32>
+  %u = stablehlo.subtract %w, %t {alpa.phase = "update"} : tensor<1x3x4xf32>
+  return %u : tensor<1x3x4xf32>
+}
+
+// -----
+
 // Branches that state decides about: parts if one has parts, terms if the others have zero.
 
 // CHECK-LABEL: func.func @main(

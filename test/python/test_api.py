@@ -70,7 +70,7 @@ def test_methods_become_pass_options():
     assert text.startswith("alpa-import,alpa-split-batch{micro-batches=2},")
     assert "alpa-split-batch" not in ShardParallel().passes(CLUSTER, "c.yaml", 1)
     relaxed = ShardParallel(micro_batch_semantics="relaxed", widen_sums=False)
-    split = relaxed.layer_passes(CLUSTER, 4).split(",")[0]
+    split = relaxed.layer_passes(4).split(",")[0]
     assert split == "alpa-split-batch{micro-batches=4 semantics=relaxed widen-sums=false}"
 
 

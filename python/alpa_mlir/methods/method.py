@@ -235,12 +235,13 @@ class Method(ABC):
             )
         return fitting
 
-    @property
-    def import_pass(self) -> str:
-        """The pass that reads the step, of whatever number of micro-batches."""
-        return "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
+    def import_passes(self, cluster: Cluster) -> str:
+        """Passes that read the step, of whatever number of micro-batches."""
+        read = "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
+        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
+        return ",".join((read, *scans))
 
-    def layer_passes(self, cluster: Cluster, count: int) -> str:
+    def layer_passes(self, count: int) -> str:
         """Passes that make the imported step ready for searches with `count` micro-batches."""
         layers = {
             "layers": str(self.layers),
@@ -256,11 +257,9 @@ class Method(ABC):
             ),
             **({} if self.widen_sums else {"widen-sums": "false"}),
         }
-        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
         return ",".join(
             (
                 *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
-                *scans,
                 _with_options("alpa-cluster-layers", layers),
                 "alpa-trim-activations",
             )
@@ -349,8 +348,8 @@ class Method(ABC):
     def passes(self, cluster: Cluster, cluster_file: str, count: int) -> str:
         """The whole pass pipeline for one count of micro-batches."""
         parts = (
-            self.import_pass,
-            self.layer_passes(cluster, count),
+            self.import_passes(cluster),
+            self.layer_passes(count),
             self.search_passes(cluster, cluster_file, count),
             self.finish_passes(),
         )

@@ -265,9 +265,11 @@ class Candidates:
         if count not in self._modules:
             if self._imported is None:
                 module = Module(self._traced.text, self._traced.signature.name)
-                self._imported = module.annotate(self._annotated).run(self.method.import_pass)
+                self._imported = module.annotate(self._annotated).run(
+                    self.method.import_passes(self.cluster)
+                )
             try:
-                split = self._imported.clone().run(self.method.layer_passes(self.cluster, count))
+                split = self._imported.clone().run(self.method.layer_passes(count))
             except MicroBatchError as error:
                 self.couplings[count] = MicroBatchError(
                     error.what, where=error.where, fix=self._coupling_fix()

@@ -84,7 +84,7 @@ def sliced_step(model: zoo.Model, folder: Path, remat: str = "none") -> Module:
     )
     cluster = folder / "cluster.yaml"
     CLUSTER.save(cluster)
-    module.run(f"{method.import_pass},{method.layer_passes(CLUSTER, 2)}")
+    module.run(f"{method.import_passes(CLUSTER)},{method.layer_passes(2)}")
     module.run(method.search_passes(CLUSTER, str(cluster), 2))
     return module.run("alpa-defer-sums,alpa-slice-stages")
 

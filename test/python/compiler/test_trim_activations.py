@@ -29,7 +29,7 @@ def activation_bytes(name: str, trimmed: bool, folder: Any) -> list[int]:
         micro_batch_semantics="relaxed",  # wide_resnet has statistics of its batch.
         schedule="1f1b",
     )
-    passes = f"{method.import_pass},{method.layer_passes(CLUSTER, 2)}"
+    passes = f"{method.import_passes(CLUSTER)},{method.layer_passes(2)}"
     assert passes.endswith(",alpa-trim-activations")
     module.run(passes if trimmed else passes.removesuffix(",alpa-trim-activations"))
     CLUSTER.save(folder / "cluster.yaml")
