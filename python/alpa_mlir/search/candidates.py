@@ -281,9 +281,14 @@ class Candidates:
     def _coupling_fix(self) -> str:
         batch = [item.name for item in self._traced.signature.inputs if item.kind == "batch"]
         names = ", ".join(batch[:3]) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
+        others = {
+            "exact": "say with micro_batch_semantics what several ones may compute",
+            "relaxed": "look whether micro_batch_semantics='independent' says what is meant",
+            "independent": "use micro_batch_semantics='exact', which may take a barrier",
+        }
         return (
-            "use one micro-batch, or say with micro_batch_semantics what several ones may compute; "
-            f"or with batch_argnums what the batch is, if it is not {names}"
+            f"use one micro-batch, or {others[self.method.micro_batch_semantics]}; or say with "
+            f"batch_argnums what the batch is, if it is not {names}"
         )
 
     def _file(self, cluster: Cluster) -> str:

@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import json
+import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -242,7 +243,7 @@ _MEANS = {
 
 
 def micro_batches_text(plan: Plan) -> str:
-    """What the plan's micro-batches compute, in words and with source lines."""
+    """What the plan's micro-batches compute, in words, with source lines and their code."""
     text = _count(plan.num_micro_batches, "micro-batch", "micro-batches")
     if plan.num_micro_batches == 1:
         return f"{text}: the step runs on the whole batch, as with jax.jit"
@@ -253,13 +254,20 @@ def micro_batches_text(plan: Plan) -> str:
     for name, means in _MEANS.items():
         places = _places(getattr(plan.exactness, name))
         if places:
-            lines += [means, *(f"  {place}" for place in places)]
+            lines += [means, *(f"  {_with_code(place)}" for place in places)]
     return "\n".join(lines)
 
 
 def _places(places: Sequence[str]) -> list[str]:
     """Source lines; a module need not say any."""
     return list(dict.fromkeys(place or "a line that the module does not name" for place in places))
+
+
+def _with_code(place: str) -> str:
+    """A source line and what stands there, if its file is here."""
+    path, _, line = place.rpartition(":")
+    code = linecache.getline(path, int(line)).strip() if path and line.isdigit() else ""
+    return f"{place}  {code}" if code else place
 
 
 def plan_table(plan: Plan, weights: int) -> str:
