@@ -197,9 +197,7 @@ private:
   // Completed values.
   Value complete(Value value);
   Value join(Form form, DictionaryAttr attributes);
-  Value unrounded(Value value, Type element);
-  Value unrounded(Value value, FloatType &half);
-  Value moveAs(Operation *op, Value operand);
+  bool isDoneOnce(Operation *op);
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
@@ -405,13 +403,6 @@ Value BatchSplitter::cut(Value whole, Layout layout, Scope &scope, DictionaryAtt
   if (layout.outer > 1)
     value = op1(builder, "stablehlo.reshape", value, localType(whole, layout), loc, attributes);
   return value;
-}
-
-/// Whether the op gives each element of its operand once, somewhere else.
-static bool onlyMoves(Operation *op) {
-  return isa<hlo::TransposeOp, hlo::ReshapeOp>(op) ||
-         (isa<hlo::BroadcastInDimOp>(op) &&
-          typeOf(op->getOperand(0)).getNumElements() == typeOf(op->getResult(0)).getNumElements());
 }
 
 /// Whether parts of a value may be rounded otherwise than the whole: not if its op only
@@ -2098,44 +2089,25 @@ Value BatchSplitter::ofFirst(Value value, DictionaryAttr attributes) {
   return isTruth ? compare(value, hlo::ComparisonDirection::NE, phaseAttributes(true)) : value;
 }
 
-/// The value before it was rounded to half precision, in type `element`, if it was only
-/// moved since.
-Value BatchSplitter::unrounded(Value value, Type element) {
-  Operation *op = value.getDefiningOp();
-  if (!op)
-    return {};
-  if (isa<hlo::ConvertOp>(op))
-    return typeOf(op->getOperand(0)).getElementType() == element ? op->getOperand(0) : Value();
-  if (!onlyMoves(op))
-    return {};
-  Value operand = unrounded(op->getOperand(0), element);
-  return operand ? moveAs(op, operand) : Value();
-}
-
-/// A wide term that is one of half precision, made wider, before it was rounded to that.
-/// Sets `half` to what it was rounded to.
-Value BatchSplitter::unrounded(Value value, FloatType &half) {
-  Operation *op = value.getDefiningOp();
-  if (!op)
-    return {};
-  if (isa<hlo::ConvertOp>(op)) {
-    half = dyn_cast<FloatType>(typeOf(op->getOperand(0)).getElementType());
-    if (!half || half.getWidth() >= typeOf(value).getElementTypeBitWidth())
-      return {};
-    return unrounded(op->getOperand(0), typeOf(value).getElementType());
-  }
-  if (!onlyMoves(op))
-    return {};
-  Value operand = unrounded(op->getOperand(0), half);
-  return operand ? moveAs(op, operand) : Value();
-}
-
-/// The op that moves elements, on another operand of the same shape.
-Value BatchSplitter::moveAs(Operation *op, Value operand) {
-  Operation *made = top().builder.clone(*op);
-  made->setOperand(0, operand);
-  made->getResult(0).setType(typeOf(op->getResult(0)).clone(typeOf(operand).getElementType()));
-  return made->getResult(0);
+/// Whether an op on terms of sums does with the sums what it does with the terms, and need
+/// not do it in each micro-batch: it moves, converts or joins them, or adds two, as gradients
+/// of a weight that is used twice.
+bool BatchSplitter::isDoneOnce(Operation *op) {
+  bool movesOnly =
+      isa<hlo::ConcatenateOp, hlo::TransposeOp, hlo::ReshapeOp>(op) ||
+      (isa<hlo::ConvertOp>(op) && widensSums) || // Or sums would be as narrow as terms.
+      (isa<hlo::BroadcastInDimOp>(op) &&
+       typeOf(op->getOperand(0)).getNumElements() == typeOf(op->getResult(0)).getNumElements());
+  bool addsTwo = isa<hlo::AddOp>(op) && llvm::none_of(op->getOperands(), [](Value value) {
+                   return value.getDefiningOp<hlo::AddOp>();
+                 });
+  return (movesOnly || addsTwo) && llvm::all_of(op->getOperands(), [&](Value value) {
+           auto it = forms.find(value);
+           return it != forms.end() && it->second.isPartial() &&
+                  it->second.layout.reducer == Reducer::Sum &&
+                  isa<FloatType>(typeOf(value).getElementType()) &&
+                  isa<FloatType>(typeOf(op->getResult(0)).getElementType());
+         });
 }
 
 Value BatchSplitter::scaleBy(Value value, const Scale &scale, DictionaryAttr attributes) {
@@ -2162,6 +2134,10 @@ Value BatchSplitter::complete(Value value) {
   if (auto it = completed.find(value); it != completed.end())
     return it->second;
   Form form = forms.find(value)->second;
+  if (Operation *op = value.getDefiningOp(); op && form.isPartial() && isDoneOnce(op)) {
+    behind(op);
+    return completed[value];
+  }
   OpBuilder &builder = top().builder;
   DictionaryAttr update = phaseAttributes(true);
   Operation *op = form.value.getDefiningOp();
@@ -2196,29 +2172,16 @@ Value BatchSplitter::complete(Value value) {
     RankedTensorType type = typeOf(result);
     if (form.layout.reducer == Reducer::Sum) {
       Type element = type.getElementType();
-      auto convert = [&](Value value, Type to, DictionaryAttr at) {
-        return op1(builder, "stablehlo.convert", value, type.clone(to), loc, at);
-      };
-      // Terms are added as they were before they were rounded; their sum is rounded.
-      FloatType half;
-      if (widensSums && isa<FloatType>(element)) {
-        if (element.getIntOrFloatBitWidth() < 32) {
-          half = cast<FloatType>(element);
-          Value exact = unrounded(result, builder.getF32Type());
-          result = exact ? exact : convert(result, builder.getF32Type(), attributes);
-        } else if (Value exact = unrounded(result, half)) {
-          result = exact;
-        } else {
-          half = {};
-        }
-      }
-      if (half) {
+      if (widensSums && isa<FloatType>(element) && element.getIntOrFloatBitWidth() < 32) {
+        // Terms are added as they were before they were rounded; their sum is rounded.
+        auto wider = type.clone(builder.getF32Type());
+        bool isRounded = op && isa<hlo::ConvertOp>(op) && op->getOperand(0).getType() == wider;
+        result = isRounded ? op->getOperand(0)
+                           : op1(builder, "stablehlo.convert", result, wider, loc, attributes);
         if (!form.scale.empty())
           result = scaleBy(result, form.scale, update);
         form.scale.clear();
-        result = convert(result, half, update);
-        if (half != element)
-          result = convert(result, element, update);
+        result = op1(builder, "stablehlo.convert", result, type, loc, update);
       }
       sums.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
       break;

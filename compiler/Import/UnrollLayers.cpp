@@ -796,6 +796,7 @@ public:
       any |= unrollAll(main);
     } while (foundLoops);
     if (any) {
+      convertRows(main);
       repeatForReaders(main, {attr::phase, attr::eqn}, isConstantLike);
       eraseUnused(main);
     }
@@ -882,6 +883,33 @@ private:
           levels[copy] = level;
           foundLoops = true;
         });
+  }
+
+  /// A stack that is only converted for its rows (masters in float32) is sliced first, so
+  /// that each layer reads what is its own.
+  static void convertRows(func::FuncOp main) {
+    Block &body = main.getBody().front();
+    SmallVector<hlo::ConvertOp> converts(body.getOps<hlo::ConvertOp>());
+    for (hlo::ConvertOp convert : llvm::reverse(converts)) {
+      auto isSlice = [](Operation *user) { return isa<hlo::SliceOp>(user); };
+      if (convert->use_empty() || !llvm::all_of(convert->getUsers(), isSlice))
+        continue;
+      auto from = cast<RankedTensorType>(convert->getOperand(0).getType());
+      for (Operation *slice : llvm::to_vector(convert->getUsers())) {
+        OpBuilder builder(slice);
+        auto type = cast<RankedTensorType>(slice->getResult(0).getType());
+        Operation *row = builder.clone(*slice);
+        row->setOperand(0, convert->getOperand(0));
+        row->getResult(0).setType(type.clone(from.getElementType()));
+        Operation *made = builder.clone(*convert);
+        made->setAttrs(slice->getDiscardableAttrDictionary());
+        made->setOperand(0, row->getResult(0));
+        made->getResult(0).setType(type);
+        slice->getResult(0).replaceAllUsesWith(made->getResult(0));
+        slice->erase();
+      }
+      convert->erase();
+    }
   }
 
   /// Backwards, so that what only they read goes with them.

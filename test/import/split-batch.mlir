@@ -385,15 +385,16 @@ func.func @main(%w: tensor<4xbf16> {alpa.kind = "state", alpa.carried_by = 0 : i
 // -----
 
 // A gradient of half precision that weights in float32 read (mixed precision): its terms are
-// added as products give them, and the sum is rounded as the whole batch's product is.
+// added as products give them, and the sum is rounded as the whole batch's product is. What
+// only moves or converts terms is done with the sum.
 
 // CHECK-LABEL: func.func @main(
 // CHECK: %[[G:.+]] = stablehlo.dot_general {{.*}} {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<2x4xbf16>, tensor<2x3xbf16>) -> tensor<4x3xf32>
-// CHECK: %[[R:.+]] = stablehlo.broadcast_in_dim %[[G]], dims = [1, 2] {{.*}} -> tensor<1x4x3xf32>
-// CHECK: %[[T:.+]] = stablehlo.transpose %[[R]], dims = [0, 2, 1] {{.*}} -> tensor<1x3x4xf32>
-// CHECK: %[[HALF:.+]] = stablehlo.convert %[[T]] {alpa.phase = "update"} : (tensor<1x3x4xf32>) -> tensor<1x3x4xbf16>
-// CHECK: %[[WIDE:.+]] = stablehlo.convert %[[HALF]] {alpa.phase = "update"} : (tensor<1x3x4xbf16>) -> tensor<1x3x4xf32>
-// CHECK: stablehlo.subtract %{{.+}}, %[[WIDE]]
+// CHECK: %[[HALF:.+]] = stablehlo.convert %[[G]] {alpa.phase = "update"} : (tensor<4x3xf32>) -> tensor<4x3xbf16>
+// CHECK: %[[R:.+]] = stablehlo.broadcast_in_dim %[[HALF]], dims = [1, 2] {alpa.phase = "update"}
+// CHECK: %[[WIDE:.+]] = stablehlo.convert %[[R]] {alpa.phase = "update"} : (tensor<1x4x3xbf16>) -> tensor<1x4x3xf32>
+// CHECK: %[[T:.+]] = stablehlo.transpose %[[WIDE]], dims = [0, 2, 1] {alpa.phase = "update"}
+// CHECK: stablehlo.subtract %{{.+}}, %[[T]]
 // NARROW: stablehlo.dot_general {{.*}} -> tensor<4x3xbf16>
 // NARROW: %[[WIDE:.+]] = stablehlo.convert %{{.+}} {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x3xbf16>) -> tensor<1x4x3xf32>
 // NARROW: %[[T:.+]] = stablehlo.transpose %[[WIDE]]
@@ -405,6 +406,34 @@ func.func @main(%w: tensor<1x3x4xf32> {alpa.kind = "state", alpa.carried_by = 0 
   %t = stablehlo.transpose %wide, dims = [0, 2, 1] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x3xf32>) -> tensor<1x3x4xf32>
   %u = stablehlo.subtract %w, %t {alpa.phase = "update"} : tensor<1x3x4xf32>
   return %u : tensor<1x3x4xf32>
+}
+
+// -----
+
+// Gradients of a weight that is used twice, and of the rows of a stack: each use has a sum of
+// its own, and the sums are added and joined once. Longer chains of adds stay as they are, or
+// each link would be kept.
+
+// CHECK-LABEL: func.func @main(
+// CHECK: %[[A:.+]] = stablehlo.reduce({{.*}} {alpa.eqn = 0 : i64, alpa.phase = "backward"}
+// CHECK: %[[B:.+]] = stablehlo.reduce({{.*}} {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+// CHECK: %[[C:.+]] = stablehlo.reduce({{.*}} {alpa.eqn = 2 : i64, alpa.phase = "backward"}
+// CHECK: %[[AB:.+]] = stablehlo.add %[[A]], %[[B]] {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+// CHECK: %[[ABC:.+]] = stablehlo.add %[[AB]], %[[C]] {alpa.eqn = 2 : i64, alpa.phase = "backward"}
+// CHECK: %[[TWICE:.+]] = stablehlo.add %[[B]], %[[C]] {alpa.phase = "update"}
+// CHECK: %[[ROWS:.+]] = stablehlo.concatenate %[[TWICE]], %[[ABC]], dim = 0 {alpa.phase = "update"}
+// CHECK: stablehlo.subtract %{{.+}}, %[[ROWS]]
+func.func @main(%w: tensor<8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<8x4xf32> {alpa.kind = "batch"}, %y: tensor<8x4xf32> {alpa.kind = "batch"}, %z: tensor<8x4xf32> {alpa.kind = "batch"}) -> (tensor<8xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %a = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %b = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %c = stablehlo.reduce(%z init: %zero) applies stablehlo.add across dimensions = [0] {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %ab = stablehlo.add %a, %b {alpa.eqn = 1 : i64, alpa.phase = "backward"} : tensor<4xf32>
+  %abc = stablehlo.add %ab, %c {alpa.eqn = 2 : i64, alpa.phase = "backward"} : tensor<4xf32>
+  %bc = stablehlo.add %b, %c {alpa.eqn = 2 : i64, alpa.phase = "backward"} : tensor<4xf32>
+  %g = stablehlo.concatenate %bc, %abc, dim = 0 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<8xf32>
+  %u = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<8xf32>
+  return %u : tensor<8xf32>
 }
 
 // -----

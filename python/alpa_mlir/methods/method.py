@@ -238,8 +238,8 @@ class Method(ABC):
     def import_passes(self, cluster: Cluster) -> str:
         """Passes that read the step, of whatever number of micro-batches."""
         read = "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
-        scans = ("alpa-unroll-layers", "alpa-split-stacked") if self.may_cut(cluster) else ()
-        return ",".join((read, *scans))
+        stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
+        return ",".join((read, "alpa-unroll-layers", *stacks))
 
     def layer_passes(self, count: int) -> str:
         """Passes that make the imported step ready for searches with `count` micro-batches."""

@@ -182,6 +182,6 @@ def test_scanned_layers_in_stages() -> None:
         export="collectives",
     )
     plan = _plan_and_check(model, method, 8)
-    pieces = {(4, 1, *shape[1:]) for shape in _shapes(model) if len(shape) > 2}
+    pieces = {(4, *shape[1:]) for shape in _shapes(model) if len(shape) > 2}
     assert pieces & {t.shape for t in _added_up(plan)}
     assert _collectives(plan, "backward") == []
