@@ -10,6 +10,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/OpDefinition.h"
+#include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/StringExtras.h"
@@ -124,11 +125,23 @@ bool MethodRoles::pushBackward(Operation *op, const ShardingRule &rule, Labels &
   return isNew;
 }
 
+/// Whether what the op's regions use from outside is all as `isWanted` says.
+static bool capturesOnly(Operation &op, llvm::function_ref<bool(Value)> isWanted) {
+  bool all = true;
+  mlir::visitUsedValuesDefinedAbove(op.getRegions(),
+                                    [&](mlir::OpOperand *use) { all &= isWanted(use->get()); });
+  return all;
+}
+
 void MethodRoles::findBatch() {
   for (BlockArgument argument : main.getArguments())
     if (of(argument) == ValueRole::Batch)
       batch[argument] = 1;
+  // Or made of the micro-batch's number, such as positions.
   llvm::DenseSet<Value> constants;
+  for (BlockArgument argument : main.getArguments())
+    if (main.getArgAttr(argument.getArgNumber(), attr::perMicroBatch))
+      constants.insert(argument);
   auto isConstant = [&](Value value) { return constants.contains(value); };
   Block &body = main.getBody().front();
   for (Operation &op : body.without_terminator()) {
@@ -138,7 +151,7 @@ void MethodRoles::findBatch() {
       for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
         if (isConstant(operand))
           constants.insert(result);
-    } else if (op.getNumRegions() == 0 && llvm::all_of(op.getOperands(), isConstant)) {
+    } else if (llvm::all_of(op.getOperands(), isConstant) && capturesOnly(op, isConstant)) {
       constants.insert(op.result_begin(), op.result_end());
     }
   }
