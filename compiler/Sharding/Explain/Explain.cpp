@@ -191,6 +191,11 @@ void Explainer::addOps() {
     int64_t times = builder.weight(info.phase);
     ExplainedOp row;
     row.computePicoseconds = times * builder.picoseconds(info, projection, strategy);
+    if (info.rule.work.empty()) {
+      LocalWork work = builder.workOf(info, projection, strategy);
+      row.trafficBytes = static_cast<double>(times) * work.bytes;
+      row.kernels = work.launches ? times : 0;
+    }
     llvm::SmallVector<CollectiveUse> uses;
     if (!info.rule.work.empty())
       uses = bodyUses(info.rule, strategy.axes, projection, model);
@@ -587,7 +592,9 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
         named("phase", text(row.phase)),
         named("specs", text(row.specs)),
         named("compute_seconds", seconds(row.computePicoseconds)),
-        named("communication_seconds", seconds(row.communicationPicoseconds))};
+        named("communication_seconds", seconds(row.communicationPicoseconds)),
+        named("memory_traffic_bytes", builder.getF64FloatAttr(row.trafficBytes)),
+        named("kernels", number(row.kernels))};
     if (row.layer)
       fields.push_back(named("layer", number(*row.layer)));
     if (row.decision >= 0)

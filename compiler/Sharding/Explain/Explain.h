@@ -20,6 +20,8 @@ struct ExplainedOp {
   std::string specs; // "([S0, R], [R, R]) -> [S0, R]"
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0; // Sums, and operands moved to where it wants them.
+  double trafficBytes = 0;              // To and from a device's memory, in a step.
+  int64_t kernels = 0;                  // Launched in a step.
   int decision = -1;                    // That it follows, if any.
 };
 

@@ -117,6 +117,18 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
   });
 }
 
+/// A reduction of rows that a multiprocessor can hold: its kernel goes on with the row, so
+/// that a softmax or a norm reads its input once.
+static bool reducesRows(Operation *op) {
+  constexpr int64_t kLongestRow = 16384;
+  auto reduce = llvm::dyn_cast<stablehlo::ReduceOp>(op);
+  if (!reduce || reduce->getNumResults() != 1 || reduce.getDimensions().size() != 1)
+    return false;
+  llvm::ArrayRef<int64_t> shape = shapeOf(reduce->getOperand(0));
+  return reduce.getDimensions()[0] + 1 == static_cast<int64_t>(shape.size()) &&
+         shape.back() <= kLongestRow;
+}
+
 /// Whoever computes a value on the fly reads what that is made of instead, every
 /// user anew. Of very many values one is made, as XLA does.
 void ProblemBuilder::findReads(const OpInfo &info) {
@@ -125,8 +137,17 @@ void ProblemBuilder::findReads(const OpInfo &info) {
   for (unsigned operand : info.operands)
     reads.insert(values[operand].reads.begin(), values[operand].reads.end());
   bool isFused = isComputedInUsers(info) && reads.size() <= kMostReads;
+  llvm::SmallSetVector<unsigned, 8> rows;
+  bool endsRows = !isFused && !reducesRows(info.op);
+  for (unsigned operand : info.operands) {
+    if (!endsRows)
+      rows.insert(values[operand].rows.begin(), values[operand].rows.end());
+    if (reducesRows(info.op))
+      rows.insert(values[operand].reads.begin(), values[operand].reads.end());
+  }
   for (unsigned index : info.results) {
     values[index].materialized = !isFused;
+    values[index].rows.assign(rows.begin(), rows.end());
     if (isFused)
       values[index].reads.assign(reads.begin(), reads.end());
     else
@@ -586,43 +607,81 @@ bool ProblemBuilder::isAlias(const OpInfo &info) const {
          llvm::all_of(info.operands, [&](unsigned index) { return values[index].materialized; });
 }
 
+/// Whether an op reads no more elements of its operand than its result has.
+static bool readsPart(Operation *op) {
+  return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
+}
+
+LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &projection,
+                                 const Strategy &strategy) const {
+  LocalWork work;
+  work.flops = info.flops / projection.numShares(strategy.axes);
+  bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
+    return values[index].materialized;
+  });
+  llvm::SmallVector<unsigned, 8> read;
+  auto hasRows = [&](unsigned other) {
+    return llvm::any_of(info.operands, [&](unsigned index) {
+      return llvm::is_contained(values[index].rows, other);
+    });
+  };
+  // XLA's kernels of elementwise ops write what others need beside what comes next.
+  auto isAtHand = [&](unsigned other, unsigned index) {
+    if (!info.fusible || numElements(values[other].value) != numElements(values[index].value))
+      return false;
+    auto it = opIndex.find(values[other].value.getDefiningOp());
+    return it != opIndex.end() && ops[it->second].fusible && ops[it->second].phase == info.phase;
+  };
+  bool mayGoOn = info.fusible || reducesRows(info.op);
+  bool goesOn = false; // In the kernel that has them.
+  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands)) {
+    if (isFused || isAlias(info))
+      continue; // Its users read.
+    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+    int64_t pieces = spec.numPieces(meshShape);
+    for (unsigned other : values[index].reads) {
+      if (values[other].kind == ValueKind::Free || llvm::is_contained(read, other))
+        continue;
+      read.push_back(other);
+      if (isAtHand(other, index) ||
+          (mayGoOn && !tensor.empty() && hasRows(other) &&
+           spec.numPieces(static_cast<int>(tensor.size()) - 1, meshShape) == 1)) {
+        goesOn = true;
+        continue;
+      }
+      // What is spread in between need not be split; of what is cut, a part is read.
+      int64_t has = numElements(values[other].value);
+      int64_t wants = readsPart(info.op) ? numElements(info.op->getResult(0))
+                                         : numElements(values[index].value);
+      work.bytes += values[other].bytes *
+                    std::min(1.0, static_cast<double>(wants) / std::max<int64_t>(has, 1)) /
+                    static_cast<double>(has < numElements(values[index].value) ? 1 : pieces);
+    }
+  }
+  for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))
+    if (values[index].materialized && values[index].kind != ValueKind::Free && !isAlias(info))
+      work.bytes +=
+          values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
+  // XLA updates the weights of a step in few kernels, since they do not depend on each other.
+  work.launches = (work.bytes > 0 || work.flops > 0) && !isFused && !goesOn && !isAlias(info) &&
+                  (!info.fusible || info.phase != OpPhase::Update);
+  return work;
+}
+
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
     return toPicoseconds(
         bodySeconds(info.rule, strategy.axes, getComputeType(info.op), projection, model));
-  double bytes = 0;
-  bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
-    return values[index].materialized;
-  });
-  llvm::SmallVector<unsigned, 8> read;
-  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands)) {
-    if (isFused || isAlias(info))
-      continue; // Its users read.
-    int64_t pieces = projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
-    for (unsigned other : values[index].reads) {
-      if (values[other].kind == ValueKind::Free || llvm::is_contained(read, other))
-        continue;
-      read.push_back(other);
-      // What is spread in between need not be split.
-      bool isSpread = numElements(values[other].value) < numElements(values[index].value);
-      bytes += values[other].bytes / static_cast<double>(isSpread ? 1 : pieces);
-    }
-  }
-  for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))
-    if (values[index].materialized && values[index].kind != ValueKind::Free && !isAlias(info))
-      bytes += values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
-  if (bytes == 0 && info.fusible && info.flops == 0)
+  LocalWork work = workOf(info, projection, strategy);
+  if (work.bytes == 0 && info.fusible && info.flops == 0)
     return 0;
-  double flops = info.flops / projection.numShares(strategy.axes);
   std::optional<Product> product;
   if (info.rule.heavy)
-    product = productOf(info.rule, strategy.axes, flops, projection);
-  // XLA updates the weights of a step in few kernels, since they do not depend on each other.
-  bool isLaunched = !isFused && !isAlias(info) && (!info.fusible || info.phase != OpPhase::Update);
+    product = productOf(info.rule, strategy.axes, work.flops, projection);
   llvm::StringRef dtype = getComputeType(info.op);
-  double seconds = isLaunched ? model.kernelSeconds(flops, bytes, dtype, product)
-                              : model.computeSeconds(flops, bytes, dtype, product);
+  double seconds = work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
+                                 : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
                                 projection, model);

@@ -66,6 +66,8 @@ struct ValueInfo {
   bool materialized = true; // False if its users compute it on the fly.
   /// Values in memory that whoever computes it reads: itself if materialized.
   llvm::SmallVector<unsigned, 2> reads;
+  /// Values whose rows the kernel that makes it has in registers: those that it reduces.
+  llvm::SmallVector<unsigned, 2> rows;
 };
 
 struct OpInfo {
@@ -77,6 +79,13 @@ struct OpInfo {
   llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
   int link = -1;                                 // Operand whose terms it passes on, or -1.
   llvm::SmallVector<unsigned> operands, results; // Indices of values.
+};
+
+/// What one device does for an op, but for collectives.
+struct LocalWork {
+  double flops = 0;
+  double bytes = 0;      // To and from memory.
+  bool launches = false; // A kernel of its own.
 };
 
 struct NodeInfo {
@@ -147,6 +156,9 @@ public:
                       llvm::ArrayRef<unsigned> choices) const;
   int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
                       const Strategy &strategy) const;
+  /// Nothing of loops, whose costs are those of their bodies.
+  LocalWork workOf(const OpInfo &info, const RuleProjection &projection,
+                   const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;
   /// How the terms of a value with `sumOf` become what the update reads.
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
