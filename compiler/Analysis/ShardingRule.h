@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace alpa {
+namespace alpa::analysis {
 
 enum class FactorKind : uint8_t {
   Parallel,   // Splits operands and results alike.
@@ -99,6 +99,6 @@ double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32").
 llvm::StringRef getComputeType(mlir::Operation *op);
 
-} // namespace alpa
+} // namespace alpa::analysis
 
 #endif // ALPA_COMPILER_ANALYSIS_SHARDINGRULE_H

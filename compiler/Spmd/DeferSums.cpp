@@ -9,12 +9,13 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Matchers.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_DEFERSUMS
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -548,10 +549,10 @@ Value SumDeferrer::sum(Operation *op, const Terms &terms, ShardingAttr sharding)
 }
 
 LogicalResult SumDeferrer::visit(Operation *op, const ShardingSpec &spec) {
-  int link = linkOperand(op);
+  int link = sharding::linkOperand(op);
   bool isLink = link >= 0 && terms.contains(op->getOperand(link));
-  std::optional<ShardingRule> rule = getShardingRule(op);
-  if (!isLink && (!rule || deferrableFactors(op, *rule).empty()))
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+  if (!isLink && (!rule || sharding::deferrableFactors(op, *rule).empty()))
     return op->emitError("alpa_defer_sums_c1: the result is ")
            << spec.str() << ", but the op neither sums over devices nor passes terms on";
   if (!op->getAttrOfType<ArrayAttr>(attr::useShardings))
@@ -573,7 +574,7 @@ LogicalResult SumDeferrer::visit(Operation *op, const ShardingSpec &spec) {
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
     auto shardings = user->getAttrOfType<ArrayAttr>(attr::shardings);
-    if (linkOperand(user) != static_cast<int>(use.getOperandNumber()) || !shardings ||
+    if (sharding::linkOperand(user) != static_cast<int>(use.getOperandNumber()) || !shardings ||
         cast<ShardingAttr>(shardings[0]).getSpec().partial != spec.partial)
       return user->emitError("alpa_defer_sums_c3: uses terms of a sum (")
              << spec.str() << ") as if they were the sum";
@@ -606,7 +607,7 @@ LogicalResult SumDeferrer::run() {
 
 namespace {
 
-struct DeferSums : public alpa::impl::DeferSumsBase<DeferSums> {
+struct DeferSums : public spmd::impl::DeferSumsBase<DeferSums> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto whole = module->getAttrOfType<MeshAttr>(attr::mesh);

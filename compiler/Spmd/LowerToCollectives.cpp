@@ -11,12 +11,13 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_LOWERTOCOLLECTIVES
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -45,7 +46,7 @@ public:
   /// This device's part of a whole tensor.
   Value partOf(Value whole, const ShardingSpec &spec, Location loc);
   /// `value` is a part under `from`; the result is one under the step's spec.
-  Value apply(const ReshardStep &step, const ShardingSpec &from, Value value);
+  Value apply(const sharding::ReshardStep &step, const ShardingSpec &from, Value value);
   /// `reducer` is an op of two scalars: `stablehlo.add`.
   Value allReduce(Value value, unsigned axis, llvm::StringRef reducer);
   Value reduceScatter(Value value, unsigned axis, int64_t dim, llvm::StringRef reducer);
@@ -70,6 +71,8 @@ private:
 } // namespace
 
 namespace hlo = mlir::stablehlo;
+using analysis::nameOf;
+using sharding::ReshardKind;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
@@ -81,7 +84,8 @@ static int64_t strideOf(unsigned axis, ArrayRef<int64_t> meshShape) {
 }
 
 Value DeviceBuilder::scalar(int64_t value, Type element, Location loc) {
-  return hlo::ConstantOp::create(builder, loc, splatOf(value, RankedTensorType::get({}, element)));
+  return hlo::ConstantOp::create(builder, loc,
+                                 analysis::splatOf(value, RankedTensorType::get({}, element)));
 }
 
 Value DeviceBuilder::binary(StringRef name, Value lhs, Value rhs) {
@@ -184,7 +188,8 @@ DenseIntElementsAttr DeviceBuilder::groupsAlong(unsigned axis) {
       RankedTensorType::get({devices / size, size}, builder.getI64Type()), members);
 }
 
-Value DeviceBuilder::apply(const ReshardStep &step, const ShardingSpec &from, Value value) {
+Value DeviceBuilder::apply(const sharding::ReshardStep &step, const ShardingSpec &from,
+                           Value value) {
   Location loc = value.getLoc();
   int64_t size = step.kind == ReshardKind::Permute ? 1 : meshShape[step.axis];
   auto dimSize = [&](int dim) { return typeOf(value).getDimSize(dim); };
@@ -196,7 +201,7 @@ Value DeviceBuilder::apply(const ReshardStep &step, const ShardingSpec &from, Va
   ++numCollectives;
   if (step.kind == ReshardKind::Permute) {
     SmallVector<int64_t> flat;
-    auto pairs = permutePairs(from, step.spec, meshShape);
+    auto pairs = sharding::permutePairs(from, step.spec, meshShape);
     for (auto [source, target] : pairs)
       flat.append({source, target});
     auto type =
@@ -264,7 +269,8 @@ namespace {
 /// then the collectives that complete partial sums.
 class OpLowering {
 public:
-  OpLowering(Operation *op, const ShardingRule &rule, const OpSplit &split, DeviceBuilder &devices)
+  OpLowering(Operation *op, const analysis::ShardingRule &rule, const OpSplit &split,
+             DeviceBuilder &devices)
       : op(op), rule(rule), split(split), devices(devices), builder(devices.builder) {}
 
   /// `operands` are parts; fills in the parts of the results.
@@ -295,7 +301,7 @@ private:
   Value complete(Value partial, unsigned result);
 
   Operation *op;
-  const ShardingRule &rule;
+  const analysis::ShardingRule &rule;
   const OpSplit &split;
   DeviceBuilder &devices;
   OpBuilder &builder;
@@ -320,7 +326,7 @@ Operation *OpLowering::clone(ValueRange operands) {
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
-  fitSizes(made, op);
+  analysis::fitSizes(made, op);
   return made;
 }
 
@@ -486,12 +492,12 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
 void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   if (split.summedAxes.empty())
     return;
-  Reducer reducer = split.summedAxes[0].reducer;
+  analysis::Reducer reducer = split.summedAxes[0].reducer;
   for (unsigned index : rule.broughtOnce) {
     RankedTensorType type = typeOf(operands[index]);
-    if (isNeutral(op->getOperand(index), reducer))
+    if (analysis::isNeutral(op->getOperand(index), reducer))
       continue;
-    DenseElementsAttr neutral = neutralOf(reducer, type.getElementType());
+    DenseElementsAttr neutral = analysis::neutralOf(reducer, type.getElementType());
     takenOut.push_back({index, operands[index]});
     operands[index] =
         devices.splat(hlo::ConstantOp::create(builder, op->getLoc(), cast<ElementsAttr>(neutral)),
@@ -514,7 +520,7 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
         axes.append(whole.begin() + partial.size(), whole.end());
       value = devices.partOf(value, part, op->getLoc());
     }
-    Reducer reducer = split.summedAxes[0].reducer;
+    analysis::Reducer reducer = split.summedAxes[0].reducer;
     results[result] =
         devices.binary(nameOf(reducer, type.getElementType()), results[result], value);
   }
@@ -562,7 +568,7 @@ Value OpLowering::random(ValueRange operands) {
   Value zeros = devices.splat(devices.scalar(0, type.getElementType(), loc), type.getShape(), loc);
   drawn = devices.select(isFirst, drawn, zeros);
   for (unsigned axis : axes)
-    drawn = devices.allReduce(drawn, axis, nameOf(Reducer::Sum, type.getElementType()));
+    drawn = devices.allReduce(drawn, axis, nameOf(analysis::Reducer::Sum, type.getElementType()));
   return drawn;
 }
 
@@ -642,7 +648,7 @@ LogicalResult FunctionLowering::lower(ReshardOp op) {
   ShardingSpec before = withoutOnes(op.getFrom().getSpec(), meshShape);
   for (const ShardingSpec &spec : op.specsAfterFrom()) {
     ShardingSpec after = withoutOnes(spec, meshShape);
-    std::optional<ReshardStep> step = singleStep(before, after, meshShape);
+    std::optional<sharding::ReshardStep> step = sharding::singleStep(before, after, meshShape);
     if (!step)
       return op.emitError("from ") << before.str() << " to " << after.str() << " is not one step";
     value = devices.apply(*step, before, value);
@@ -677,7 +683,7 @@ LogicalResult FunctionLowering::lowerControlFlow(Operation *op) {
 LogicalResult FunctionLowering::lower(Operation *op) {
   if (auto reshard = dyn_cast<ReshardOp>(op))
     return lower(reshard);
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   auto shardings = op->getAttrOfType<ArrayAttr>(attr::shardings);
   if (!rule)
     return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
@@ -750,7 +756,7 @@ LogicalResult FunctionLowering::run() {
 
 namespace {
 
-struct LowerToCollectives : public alpa::impl::LowerToCollectivesBase<LowerToCollectives> {
+struct LowerToCollectives : public spmd::impl::LowerToCollectivesBase<LowerToCollectives> {
   void runOnOperation() override {
     auto visit = [&](func::FuncOp function, MeshAttr mesh) -> LogicalResult {
       auto module = function->getParentOfType<ModuleOp>();

@@ -18,12 +18,15 @@
 #include "llvm/Support/MathExtras.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using analysis::shapeOf;
+using solver::kForbiddenCost;
 
 static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"forward", "barrier", "backward",
                                                                 "update"};
 
-OpPhase alpa::opPhaseOf(Operation *op) {
+OpPhase sharding::opPhaseOf(Operation *op) {
   if (auto attr = op->getAttrOfType<StringAttr>(alpa::attr::phase))
     for (unsigned phase = 0; phase < kNumPhases; ++phase)
       if (attr.getValue() == kPhaseNames[phase])
@@ -31,7 +34,9 @@ OpPhase alpa::opPhaseOf(Operation *op) {
   return OpPhase::Forward;
 }
 
-llvm::StringRef alpa::phaseName(OpPhase phase) { return kPhaseNames[static_cast<unsigned>(phase)]; }
+llvm::StringRef sharding::phaseName(OpPhase phase) {
+  return kPhaseNames[static_cast<unsigned>(phase)];
+}
 
 static llvm::Error errorAt(Operation *op, const llvm::Twine &what,
                            ErrorCode code = ErrorCode::Pass) {
@@ -56,16 +61,17 @@ llvm::Error ProblemBuilder::collectOps() {
     for (Type type : llvm::concat<const Type>(op->getOperandTypes(), op->getResultTypes()))
       if (llvm::Error error = checkType(op, type))
         return error;
-    std::optional<ShardingRule> rule = getShardingRule(op);
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
     if (!rule)
       return errorAt(op, "has no sharding rule yet", ErrorCode::UnsupportedOp);
     opIndex[op] = ops.size();
     OpInfo info;
     info.op = op;
     info.phase = opPhaseOf(op);
-    info.flops = getFlops(op);
-    bool hasReduction = llvm::any_of(
-        rule->factors, [](const Factor &f) { return f.kind == FactorKind::Reduction; });
+    info.flops = analysis::getFlops(op);
+    bool hasReduction = llvm::any_of(rule->factors, [](const analysis::Factor &f) {
+      return f.kind == analysis::FactorKind::Reduction;
+    });
     info.fusible = !rule->heavy && !rule->leads && !hasReduction && op->getNumRegions() == 0;
     if (op->getNumResults() == 1 && waiting.waits(op->getResult(0))) {
       info.deferrable = deferrableFactors(op, *rule);
@@ -225,7 +231,7 @@ void ProblemBuilder::carryState() {
 
 void ProblemBuilder::addNodesToProblem() {
   for (const NodeInfo &info : nodes) {
-    ProblemNode node;
+    solver::ProblemNode node;
     node.name = info.name;
     for (size_t choice = 0; choice < info.numChoices(); ++choice) {
       int64_t cost = 0;
@@ -292,7 +298,7 @@ unsigned ProblemBuilder::addValue(Value value) {
   if (isNew) {
     ValueInfo info;
     info.value = value;
-    info.bytes = getTensorBytes(value.getType());
+    info.bytes = analysis::getTensorBytes(value.getType());
     info.reads.assign(1, values.size());
     values.push_back(info);
   }
@@ -306,7 +312,7 @@ unsigned ProblemBuilder::valueOf(Value value) {
   values[index].isInput = true;
   // What other stages make of constants alone is made anew here.
   if (Operation *op = value.getDefiningOp();
-      op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && getShardingRule(op))
+      op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && analysis::getShardingRule(op))
     values[index].kind = ValueKind::Free;
   else
     setAnySpec(index);
@@ -589,8 +595,8 @@ bool ProblemBuilder::isAlias(const OpInfo &info) const {
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
-    return toPicoseconds(
-        bodySeconds(info.rule, strategy.axes, getComputeType(info.op), projection, model));
+    return toPicoseconds(bodySeconds(info.rule, strategy.axes, analysis::getComputeType(info.op),
+                                     projection, model));
   double bytes = 0;
   bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
     return values[index].materialized;
@@ -615,12 +621,12 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   if (bytes == 0 && info.fusible && info.flops == 0)
     return 0;
   double flops = info.flops / projection.numShares(strategy.axes);
-  std::optional<Product> product;
+  std::optional<cost::Product> product;
   if (info.rule.heavy)
     product = productOf(info.rule, strategy.axes, flops, projection);
   // XLA updates the weights of a step in few kernels, since they do not depend on each other.
   bool isLaunched = !isFused && !isAlias(info) && (!info.fusible || info.phase != OpPhase::Update);
-  llvm::StringRef dtype = getComputeType(info.op);
+  llvm::StringRef dtype = analysis::getComputeType(info.op);
   double seconds = isLaunched ? model.kernelSeconds(flops, bytes, dtype, product)
                               : model.computeSeconds(flops, bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
@@ -725,7 +731,7 @@ void ProblemBuilder::deferSums(const OpInfo &info, Strategy &strategy) const {
 }
 
 Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &projection,
-                                     const TensorFactors &tensor, PackedSpec spec) const {
+                                     const analysis::TensorFactors &tensor, PackedSpec spec) const {
   Strategy strategy;
   strategy.axes = projection.fromSpec(tensor, spec);
   deferSums(info, strategy);
@@ -734,7 +740,7 @@ Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &p
   return strategy;
 }
 
-void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int node,
+void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &tensor, int node,
                             unsigned table, bool isFirst, OpPhase phase) {
   RuleProjection projection(info.rule, meshShape);
   llvm::SmallVector<Strategy> strategies;
@@ -744,7 +750,7 @@ void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int
     if (isFirst)
       costs.push_back(picoseconds(info, projection, strategies.back()));
   }
-  auto derive = [&](const TensorFactors &other, bool hasTerms) {
+  auto derive = [&](const analysis::TensorFactors &other, bool hasTerms) {
     llvm::SmallVector<PackedSpec> specs;
     for (const Strategy &strategy : strategies) {
       PackedSpec spec = projection.toSpec(other, strategy.axes);

@@ -8,7 +8,7 @@
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::stage {
 
 using LayerOps = std::vector<llvm::SmallVector<mlir::Operation *>>;
 
@@ -83,6 +83,6 @@ private:
   std::vector<Way> ways;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H

@@ -12,6 +12,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 static uint64_t hashText(StringRef text) { return llvm::xxh3_64bits(text); }
 
@@ -28,14 +29,14 @@ static RunKey keyOfWords(llvm::ArrayRef<uint64_t> words) {
   return {hash.low64, hash.high64};
 }
 
-static uint8_t phaseBit(Operation *op) { return uint8_t(1u << unsigned(opPhaseOf(op))); }
+static uint8_t phaseBit(Operation *op) { return uint8_t(1u << unsigned(sharding::opPhaseOf(op))); }
 
 llvm::SmallVector<Operation *>
-alpa::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
+stage::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
   llvm::SmallVector<Operation *> ops, updates;
   for (const llvm::SmallVector<Operation *> &layer : opsOfLayer)
     for (Operation *op : layer)
-      (opPhaseOf(op) == OpPhase::Update ? updates : ops).push_back(op);
+      (sharding::opPhaseOf(op) == sharding::OpPhase::Update ? updates : ops).push_back(op);
   llvm::sort(ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   llvm::DenseSet<Operation *> left(updates.begin(), updates.end());
   for (Operation *last : updates) {
@@ -51,7 +52,7 @@ alpa::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
         continue;
       }
       open.push_back({op, true});
-      llvm::SmallVector<mlir::Value> read = getUsedValues(op);
+      llvm::SmallVector<mlir::Value> read = importer::getUsedValues(op);
       for (mlir::Value value : llvm::reverse(read))
         if (Operation *source = value.getDefiningOp(); source && left.contains(source))
           open.push_back({source, false});
@@ -234,7 +235,7 @@ private:
     uint8_t all = 0;
     for (uint8_t readers : value.readers)
       all |= readers;
-    constexpr auto kUpdate = uint8_t(1u << unsigned(OpPhase::Update));
+    constexpr auto kUpdate = uint8_t(1u << unsigned(sharding::OpPhase::Update));
     bool below = false;
     for (auto [i, touch] : llvm::enumerate(value.touches)) {
       uint8_t phases = value.readers[i];

@@ -22,7 +22,7 @@
 #include <map>
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 using RunKey = std::array<uint64_t, 2>;
 
@@ -89,6 +89,6 @@ private:
   std::vector<std::pair<unsigned, unsigned>> examples;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H

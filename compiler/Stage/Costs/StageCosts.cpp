@@ -10,7 +10,12 @@
 #include "llvm/Support/Format.h"
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
+using sharding::IntraOpResult;
+using sharding::StagePoint;
+using sharding::StageProblem;
+using sharding::StageUsage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -27,12 +32,12 @@ public:
 
 private:
   double &sum;
-  Clock clock;
+  solver::Clock clock;
 };
 } // namespace
 
 StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
-                       std::vector<LogicalMesh> meshes,
+                       std::vector<cost::LogicalMesh> meshes,
                        std::vector<llvm::SmallVector<unsigned>> views, StageCostOptions options)
     : context(context), variants(std::move(variants)), meshes(std::move(meshes)),
       views(std::move(views)), options(std::move(options)) {
@@ -57,8 +62,8 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
        level += std::max<int64_t>(1, level / 8))
     levels.push_back(level);
   if (this->options.store)
-    for (const LogicalMesh &mesh : this->meshes)
-      meshKeys.push_back(printMesh(mesh));
+    for (const cost::LogicalMesh &mesh : this->meshes)
+      meshKeys.push_back(cost::printMesh(mesh));
   for (Table &table : tables) {
     table.choices.resize(examples.size() * this->views.size());
     table.isCurrent.assign(examples.size() * this->views.size(), false);
@@ -69,8 +74,8 @@ size_t StageCosts::numPossible() const {
   return size_t(numLayers()) * (numLayers() + 1) / 2 * numWays();
 }
 
-IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
-  IntraOpOptions intraOp;
+sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
+  sharding::IntraOpOptions intraOp;
   intraOp.numMicroBatches = options.numMicroBatches;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
@@ -78,7 +83,7 @@ IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   return intraOp;
 }
 
-StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
+sharding::StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
   return {orderRun(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo))};
 }
 
@@ -253,14 +258,15 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned runClass, unsigned w
   answer.isImproved = true;
   run.isNew = true;
   auto [lo, hi] = examples[runClass];
-  IntraOpOptions intraOp = intraOpOptions(way);
+  sharding::IntraOpOptions intraOp = intraOpOptions(way);
   intraOp.memoryLimitBytes = memoryOf(way);
   intraOp.microBatchesInFlight = inFlight;
   intraOp.acceptableGap = options.tolerance / 2;
-  llvm::Expected<IntraOpResult> result = solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
+  llvm::Expected<IntraOpResult> result =
+      sharding::solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
   if (!result)
     return result.takeError();
-  if (result->solution.status == SolveStatus::Infeasible)
+  if (result->solution.status == solver::SolveStatus::Infeasible)
     return false;
   if (llvm::Error error = state(run, runClass, way))
     return std::move(error);
@@ -349,7 +355,7 @@ const StagePoint &StageCosts::pointOf(unsigned id) const {
   return *findRun(classOf(id), wayOf(id))->chosen[id % kSlots];
 }
 
-llvm::Expected<BackwardParts> StageCosts::partsOf(unsigned id) {
+llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
   unsigned runClass = classOf(id), way = wayOf(id), slot = id % kSlots;
   Run &run = runs.find({runClass, way})->second;
   if (auto known = run.parts.find(slot); known != run.parts.end())
@@ -360,7 +366,7 @@ llvm::Expected<BackwardParts> StageCosts::partsOf(unsigned id) {
   return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
 }
 
-void StageCosts::settle(LayerOps layers, std::vector<PlanFilter> filters) {
+void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {
   for (auto &[key, run] : runs)
     run.problem.reset(); // Of ops that may be gone.
   llvm::fill(variants, layers);
@@ -385,18 +391,18 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
-  BackwardParts parts = (*problem)->backwardParts(*mine);
+  sharding::BackwardParts parts = (*problem)->backwardParts(*mine);
   result->backwardWeightSeconds = parts.weightSeconds;
   result->waitingBytes = parts.waitingBytes;
   result->solution.seconds = run->solveSeconds;
   return result;
 }
 
-llvm::Expected<Explanation> StageCosts::explain(const PlannedStage &stage,
-                                                const IntraOpResult &result) const {
+llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &stage,
+                                                          const IntraOpResult &result) const {
   unsigned way = wayOf(stage.choice.id);
-  return explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way), intraOpOptions(way),
-                        result.solution.choices);
+  return sharding::explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way),
+                                  intraOpOptions(way), result.solution.choices);
 }
 
 //===----------------------------------------------------------------------===//
@@ -428,7 +434,7 @@ llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
   StageUsage state = run.problem->stateUsage(uncounted);
   StageUsage activations = run.problem->activationUsage(uncounted);
   known.freeSeconds = run.free.boundSeconds;
-  BackwardParts parts = run.problem->backwardParts(*run.free.point);
+  sharding::BackwardParts parts = run.problem->backwardParts(*run.free.point);
   known.backwardSeconds = parts.inputSeconds + parts.weightSeconds;
   known.weightSeconds = parts.weightSeconds;
   known.waitingBytes = parts.waitingBytes;

@@ -12,7 +12,7 @@
 
 #include "compiler/Stage/Costs/LayerBounds.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// What is known of a single layer as a part of runs.
 struct LayerFacts {
@@ -30,7 +30,7 @@ struct StoredRun {
   };
   double freeBoundSeconds = 0;
   int freePoint = -1; // -1 if there is no plan at all.
-  std::vector<StagePoint> points;
+  std::vector<sharding::StagePoint> points;
   std::vector<Answer> answers;
   std::map<uint64_t, LayerFacts> layers; // By how their bytes count.
 };
@@ -59,6 +59,6 @@ private:
   std::string version; // Of the compiler.
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_STAGESTORE_H
