@@ -1,6 +1,6 @@
 //===- StageCostsTest.cpp - bounds, classes and answers of stages ---------===//
 //
-// On random steps of a few layers: runs of one class are the same problem; no bound
+// On random steps of a few layers: layer ranges of one class are the same problem; no bound
 // is above the optimum under the memory limit, and no answer below it or too large;
 // and the plan of the search is as good as that of the DP over the optima of all
 // stages.
@@ -176,7 +176,7 @@ public:
 
 private:
   SmallVector<Operation *> ops(unsigned lo, unsigned hi) const {
-    return orderRun(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo));
+    return orderLayerRange(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo));
   }
 
   std::vector<StageChoice> optimaOf(unsigned lo, unsigned hi, unsigned submesh,
@@ -231,7 +231,7 @@ private:
 
   StepLayers layers;
   SearchSpace space;
-  RunClasses classes;
+  LayerRangeEquivalence classes;
   const cost::Cluster &cluster;
   std::mt19937 &random;
   std::vector<int64_t> hostDevices;

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H
 #define ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H
 
-#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 #include "compiler/Stage/Costs/RunSolver.h"
 
 #include <memory>

@@ -13,7 +13,7 @@
 
 #include "compiler/Sharding/Explain/Explain.h"
 #include "compiler/Stage/Costs/LayerBounds.h"
-#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 #include "compiler/Stage/Costs/StageStore.h"
 #include "compiler/Stage/Search/StageDp.h"
 
@@ -122,7 +122,7 @@ private:
     double boundSeconds = 0;
     bool isImproved = false;
   };
-  /// What is known of a class of runs on one way.
+  /// What is known of a class of layer ranges on one way.
   struct Run {
     std::unique_ptr<sharding::StageProblem> problem; // While it is remembered.
     sharding::StageProblem::Priced free; // Without memory limit; no point before it is solved.
@@ -153,31 +153,31 @@ private:
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
-  std::string nameOf(unsigned runClass, unsigned way) const;
-  void restore(Run &run, unsigned runClass, unsigned way);
+  std::string nameOf(unsigned rangeClass, unsigned way) const;
+  void restore(Run &run, unsigned rangeClass, unsigned way);
   llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;
   llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
-  llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
-  llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
+  llvm::Error answer(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
-  llvm::Expected<bool> improve(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  llvm::Expected<bool> improve(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
   int slotOf(Run &run, std::shared_ptr<sharding::StagePoint> point) const;
   llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
   void forgetProblems();
   void addLevel(int64_t inFlight);
-  void touch(unsigned runClass, unsigned way);
+  void touch(unsigned rangeClass, unsigned way);
   void touchAll(unsigned way);
-  void listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
+  void listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                    std::vector<StageChoice> &list) const;
-  const Run *findRun(unsigned runClass, unsigned way) const;
+  const Run *findRun(unsigned rangeClass, unsigned way) const;
 
   mlir::MLIRContext *context;
   std::vector<LayerOps> variants;
   std::vector<cost::LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views;
   StageCostOptions options;
-  std::vector<RunClasses> classesOf;                   // By variant.
+  std::vector<LayerRangeEquivalence> classesOf;        // By variant.
   std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
   std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
   std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.

@@ -1,6 +1,6 @@
 //===- StageStore.h - solved stages on disk ----------------------*- C++ -*-===//
 //
-// A file for each class of runs of layers on one view of a submesh. Its name is a
+// A file for each class of layer ranges on one view of a submesh. Its name is a
 // hash of all that decides the answer - the ops of the run, the mesh with its links
 // and measured costs, the options, the compiler itself - so that an entry is never
 // out of date: whatever changes has another name.
@@ -20,7 +20,7 @@ struct LayerFacts {
   std::map<int64_t, std::shared_ptr<const PriceCurve>> curves; // By micro-batches in flight.
 };
 
-/// What is known of a class of runs on one way.
+/// What is known of a class of layer ranges on one way.
 struct StoredRun {
   struct Answer {
     int64_t inFlight = 1;
