@@ -32,8 +32,8 @@ static llvm::Error checkTensor(llvm::ArrayRef<int64_t> shape, const MeshTensor &
     if (sorted[i] == sorted[i - 1])
       return fail("device " + Twine(sorted[i]) + " is there twice");
   const ShardingSpec &spec = tensor.spec;
-  if (!spec.partial.empty())
-    return fail("sums along mesh axis " + Twine(spec.partial.front()) + " are not taken yet");
+  if (!spec.unreduced.empty())
+    return fail("sums along mesh axis " + Twine(spec.unreduced.front()) + " are not taken yet");
   if (spec.dims.size() != shape.size())
     return fail("the sharding has " + Twine(spec.dims.size()) + " entries, the tensor " +
                 Twine(shape.size()) + " dimensions");

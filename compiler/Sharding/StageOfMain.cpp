@@ -106,7 +106,7 @@ void sharding::annotateMain(const StageOfMain &stage, const IntraOpResult &resul
     for (Value value : op.getResults()) {
       shardings.push_back(attrOf(value));
       // alpa-defer-sums asks how the factors that make terms are split.
-      isMoved |= !result.specs.lookup(value).partial.empty();
+      isMoved |= !result.specs.lookup(value).unreduced.empty();
       if (auto sum = result.sumSpecs.find(value); sum != result.sumSpecs.end())
         op.setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }

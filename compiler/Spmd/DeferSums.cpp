@@ -175,7 +175,7 @@ Value TermsMaker::transposed(Operation *origin, Value value, const ShardingSpec 
 
 LogicalResult TermsMaker::addCut(Operation *op, int64_t dim, ArrayRef<unsigned> axes,
                                  const ShardingSpec &spec, SmallVectorImpl<Cut> &cuts) {
-  auto waits = [&](unsigned axis) { return llvm::is_contained(spec.partial, axis); };
+  auto waits = [&](unsigned axis) { return llvm::is_contained(spec.unreduced, axis); };
   if (llvm::none_of(axes, waits))
     return success();
   if (!llvm::all_of(axes, waits))
@@ -204,7 +204,7 @@ LogicalResult TermsMaker::checkCuts(Operation *op, ArrayRef<Cut> cuts, const Sha
   for (const Cut &cut : cuts)
     llvm::append_range(found, cut.axes);
   llvm::sort(found);
-  if (found == spec.partial)
+  if (found == spec.unreduced)
     return success();
   return op->emitError("alpa_defer_sums_c2: the result is ")
          << spec.str() << ", but its operands are not split so over a sum";
@@ -388,7 +388,7 @@ FailureOr<Terms> TermsMaker::convolution(hlo::ConvolutionOp op, const ShardingSp
   parted.insert(parted.begin() + features, cut.size);
   shape[features] *= cut.size;
   ShardingSpec made = spec, partedSpec;
-  made.partial.clear();
+  made.unreduced.clear();
   partedSpec = made;
   partedSpec.dims.insert(partedSpec.dims.begin() + features, cut.axes);
   made.dims[features] = cut.axes;
@@ -481,7 +481,7 @@ Value SumDeferrer::uniform(Operation *user, Value value, const Terms &like, Shar
 FailureOr<Terms> SumDeferrer::passOn(Operation *op, unsigned operand, const ShardingSpec &spec) {
   Terms made = terms[op->getOperand(operand)];
   ShardingSpec source = usedSpec(op, operand);
-  if (source.partial != spec.partial)
+  if (source.unreduced != spec.unreduced)
     return op->emitError("alpa_defer_sums_c3: takes terms of a sum as ")
            << source.str() << " and gives " << spec.str();
   ShardingSpec madeSpec = withLeading(made.axes, spec);
@@ -575,7 +575,7 @@ LogicalResult SumDeferrer::visit(Operation *op, const ShardingSpec &spec) {
     Operation *user = use.getOwner();
     auto shardings = user->getAttrOfType<ArrayAttr>(attr::shardings);
     if (sharding::linkOperand(user) != static_cast<int>(use.getOperandNumber()) || !shardings ||
-        cast<ShardingAttr>(shardings[0]).getSpec().partial != spec.partial)
+        cast<ShardingAttr>(shardings[0]).getSpec().unreduced != spec.unreduced)
       return user->emitError("alpa_defer_sums_c3: uses terms of a sum (")
              << spec.str() << ") as if they were the sum";
   }
@@ -588,10 +588,10 @@ LogicalResult SumDeferrer::run() {
     auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
     if (!shardings)
       continue;
-    bool isPartial = llvm::any_of(shardings, [](Attribute item) {
-      return !cast<ShardingAttr>(item).getSpec().partial.empty();
+    bool isUnreduced = llvm::any_of(shardings, [](Attribute item) {
+      return !cast<ShardingAttr>(item).getSpec().unreduced.empty();
     });
-    if (!isPartial)
+    if (!isUnreduced)
       continue;
     if (op.getNumResults() != 1)
       return op.emitError("alpa_defer_sums_c1: an op of several results keeps no terms of a sum");

@@ -266,7 +266,7 @@ Value DeviceBuilder::reduceScatter(Value value, unsigned axis, int64_t dim, Stri
 namespace {
 
 /// Writes what one device does for an op without control flow: the op on parts,
-/// then the collectives that complete partial sums.
+/// then the collectives that complete sums.
 class OpLowering {
 public:
   OpLowering(Operation *op, const analysis::ShardingRule &rule, const OpSplit &split,
@@ -278,7 +278,7 @@ public:
 
 private:
   Operation *clone(ValueRange operands);
-  RankedTensorType partialType(unsigned result);
+  RankedTensorType unreducedType(unsigned result);
   Value iota();
   Value random(ValueRange operands);
   Value constant();
@@ -298,7 +298,7 @@ private:
   LocalIndices localIndices(Value indices, int64_t vectorDim, int64_t position, int64_t size,
                             llvm::ArrayRef<unsigned> axes, bool clamps);
   Value withSafeType(Value indices);
-  Value complete(Value partial, unsigned result);
+  Value complete(Value unreduced, unsigned result);
 
   Operation *op;
   const analysis::ShardingRule &rule;
@@ -310,8 +310,8 @@ private:
 
 } // namespace
 
-RankedTensorType OpLowering::partialType(unsigned result) {
-  return localType(typeOf(op->getResult(result)), split.partials[result], devices.getMeshShape());
+RankedTensorType OpLowering::unreducedType(unsigned result) {
+  return localType(typeOf(op->getResult(result)), split.unreduced[result], devices.getMeshShape());
 }
 
 Operation *OpLowering::clone(ValueRange operands) {
@@ -322,7 +322,7 @@ Operation *OpLowering::clone(ValueRange operands) {
   made->setOperands(operands);
   for (auto [i, result] : llvm::enumerate(made->getResults()))
     if (isa<RankedTensorType>(result.getType()))
-      result.setType(partialType(i));
+      result.setType(unreducedType(i));
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
@@ -350,7 +350,7 @@ Value OpLowering::constant() {
   auto dense = dyn_cast<DenseElementsAttr>(value);
   if (dense && dense.isSplat())
     return hlo::ConstantOp::create(builder, op->getLoc(),
-                                   cast<ElementsAttr>(dense.resizeSplat(partialType(0))));
+                                   cast<ElementsAttr>(dense.resizeSplat(unreducedType(0))));
   Value whole = hlo::ConstantOp::create(builder, op->getLoc(), value);
   return devices.partOf(whole, split.results[0], op->getLoc());
 }
@@ -486,7 +486,7 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   return success();
 }
 
-/// What goes into a result once is left out of the partial results, and put to the
+/// What goes into a result once is left out of the unreduced results, and put to the
 /// whole one. (XLA drops a reduction's initial value where the part of a dimension has
 /// one element, so it cannot be left to one of the devices.)
 void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
@@ -505,7 +505,7 @@ void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   }
 }
 
-/// Result i is brought operand broughtOnce[i], held as the partial result is.
+/// Result i is brought operand broughtOnce[i], held as the unreduced result is.
 void OpLowering::putBack(SmallVectorImpl<Value> &results) {
   for (auto [index, value] : takenOut) {
     auto result = llvm::find(rule.broughtOnce, index) - rule.broughtOnce.begin();
@@ -515,9 +515,9 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
     } else if (type.getRank() > 0) {
       // What the sum was scattered over splits the operand now, too.
       ShardingSpec part = ShardingSpec::replicated(type.getRank());
-      for (auto [axes, whole, partial] :
-           llvm::zip_equal(part.dims, split.results[result].dims, split.partials[result].dims))
-        axes.append(whole.begin() + partial.size(), whole.end());
+      for (auto [axes, whole, unreduced] :
+           llvm::zip_equal(part.dims, split.results[result].dims, split.unreduced[result].dims))
+        axes.append(whole.begin() + unreduced.size(), whole.end());
       value = devices.partOf(value, part, op->getLoc());
     }
     analysis::Reducer reducer = split.summedAxes[0].reducer;
@@ -527,11 +527,11 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
 }
 
 /// As the search counts: scatters first, then the rest of the axes.
-Value OpLowering::complete(Value partial, unsigned result) {
-  Type element = typeOf(partial).getElementType();
+Value OpLowering::complete(Value unreduced, unsigned result) {
+  Type element = typeOf(unreduced).getElementType();
   SmallVector<std::pair<unsigned, int64_t>> scatters;
   for (auto [dim, axes] : llvm::enumerate(split.results[result].dims))
-    for (unsigned axis : llvm::drop_begin(axes, split.partials[result].dims[dim].size()))
+    for (unsigned axis : llvm::drop_begin(axes, split.unreduced[result].dims[dim].size()))
       scatters.push_back({axis, static_cast<int64_t>(dim)});
   // Of one dimension the major axis first; rising axes keep that order.
   bool rises = llvm::all_of(split.results[result].dims,
@@ -544,11 +544,11 @@ Value OpLowering::complete(Value partial, unsigned result) {
   for (auto [axis, dim] : scatters)
     for (OpSplit::SummedAxis summed : split.summedAxes)
       if (summed.axis == axis)
-        partial = devices.reduceScatter(partial, axis, dim, nameOf(summed.reducer, element));
+        unreduced = devices.reduceScatter(unreduced, axis, dim, nameOf(summed.reducer, element));
   for (OpSplit::SummedAxis summed : split.summedAxes)
     if (!isScattered(summed.axis))
-      partial = devices.allReduce(partial, summed.axis, nameOf(summed.reducer, element));
-  return partial;
+      unreduced = devices.allReduce(unreduced, summed.axis, nameOf(summed.reducer, element));
+  return unreduced;
 }
 
 /// Each device would draw numbers of its own; all take the first one's.

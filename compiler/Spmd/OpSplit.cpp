@@ -83,10 +83,10 @@ public:
     for (const TensorFactors &tensor : rule.operands)
       split.operands.push_back(specInBody(tensor, split));
     for (const TensorFactors &tensor : rule.results)
-      split.partials.push_back(specInBody(tensor, split));
+      split.unreduced.push_back(specInBody(tensor, split));
     for (const auto &capture : rule.captures)
       split.captures.push_back(specInBody(capture.second, split));
-    split.results = split.partials;
+    split.results = split.unreduced;
     for (auto [factor, axes] : llvm::zip_equal(rule.factors, split.factorAxes))
       if (factor.kind == analysis::FactorKind::Reduction)
         for (unsigned axis : axes)
@@ -108,7 +108,7 @@ private:
 OpSplit forwarded(llvm::ArrayRef<ShardingSpec> specs) {
   OpSplit split;
   split.operands.assign(specs.begin(), specs.end());
-  split.results = split.partials = split.operands;
+  split.results = split.unreduced = split.operands;
   return split;
 }
 
@@ -118,10 +118,10 @@ llvm::Error mismatch(const char *what, size_t index, const ShardingSpec &got,
                                  expected.str().c_str());
 }
 
-/// Whether `spec` is `partial` with some of the summed axes behind it.
-bool isScattered(const ShardingSpec &spec, const ShardingSpec &partial,
+/// Whether `spec` is `unreduced` with some of the summed axes behind it.
+bool isScattered(const ShardingSpec &spec, const ShardingSpec &unreduced,
                  llvm::ArrayRef<OpSplit::SummedAxis> summedAxes) {
-  for (auto [axes, before] : llvm::zip_equal(spec.dims, partial.dims)) {
+  for (auto [axes, before] : llvm::zip_equal(spec.dims, unreduced.dims)) {
     if (axes.size() < before.size() || !std::equal(before.begin(), before.end(), axes.begin()))
       return false;
     for (unsigned axis : llvm::drop_begin(axes, before.size()))
@@ -152,7 +152,7 @@ llvm::Expected<OpSplit> spmd::readSplit(const ShardingRule &rule,
   for (auto [i, got, expected] : llvm::enumerate(operands, split.operands))
     if (got != expected)
       return mismatch("operand", i, got, expected);
-  for (auto [i, got, expected] : llvm::enumerate(results, split.partials)) {
+  for (auto [i, got, expected] : llvm::enumerate(results, split.unreduced)) {
     if (!isScattered(got, expected, split.summedAxes))
       return mismatch("result", i, got, expected);
     split.results[i] = got;

@@ -11,13 +11,13 @@
 namespace alpa::spmd {
 
 /// Which mesh axes split each factor of an op's rule, major first, and the specs
-/// that follow: of every operand and result, and of partial results before their
+/// that follow: of every operand and result, and of unreduced results before their
 /// sums are completed.
 struct OpSplit {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> factorAxes;
-  llvm::SmallVector<ShardingSpec> operands, results, partials;
+  llvm::SmallVector<ShardingSpec> operands, results, unreduced;
   llvm::SmallVector<ShardingSpec> captures; // Of the rule's, in its order.
-  /// Axes of split reductions, rising: every result is partial over them.
+  /// Axes of split reductions, rising: every result is unreduced over them.
   struct SummedAxis {
     unsigned axis = 0;
     analysis::Reducer reducer = analysis::Reducer::Sum;

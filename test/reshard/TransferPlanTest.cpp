@@ -352,7 +352,7 @@ static void testErrors() {
         "source: mesh axis 0 splits twice");
   CHECK(message([](TransferProblem &p) { p.source.spec.dims.clear(); }) ==
         "source: the sharding has 0 entries, the tensor 1 dimensions");
-  CHECK(message([](TransferProblem &p) { p.source.spec.partial = {0}; }) ==
+  CHECK(message([](TransferProblem &p) { p.source.spec.unreduced = {0}; }) ==
         "source: sums along mesh axis 0 are not taken yet");
   CHECK(message([](TransferProblem &p) { p.source.meshShape = {}; }) ==
         "source: expected one to three mesh axes, got 0");

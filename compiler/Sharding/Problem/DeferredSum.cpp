@@ -175,9 +175,9 @@ SumCompletion sharding::completeSum(llvm::ArrayRef<int64_t> shape, double bytes,
   llvm::ArrayRef<int64_t> meshShape = model.getMesh().shape;
   llvm::SmallVector<unsigned> axes;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
-    if (from.isPartial(axis))
+    if (from.isUnreduced(axis))
       axes.push_back(axis);
-  PackedSpec whole = from.withoutPartial();
+  PackedSpec whole = from.withoutUnreduced();
   SumCompletion best;
   bool isFirst = true;
   // Scatters come first, in the order of axes, as ops complete their sums.

@@ -57,7 +57,7 @@ struct SumCompletion {
   int64_t picoseconds = 0;               // With the reshard from `summed`.
 };
 
-/// The cheapest way from terms held as `from` (which may be partial over no axis) to
+/// The cheapest way from terms held as `from` (which may be unreduced over no axis) to
 /// the sum held as `to`.
 SumCompletion completeSum(llvm::ArrayRef<int64_t> shape, double bytes, PackedSpec from,
                           PackedSpec to, TensorReshards &reshards, const cost::CostModel &model);

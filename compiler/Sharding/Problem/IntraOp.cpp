@@ -205,7 +205,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs)) {
     if (info.sumOf < 0)
       result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
-    else if (specs[info.sumOf].isPartial())
+    else if (specs[info.sumOf].isUnreduced())
       result.sumSpecs[info.value] = spec.unpack(rankOf(info.value), numAxes);
   }
   for (const OperandDemand &demand : builder.getDemands()) {

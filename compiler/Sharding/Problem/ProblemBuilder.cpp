@@ -338,7 +338,7 @@ SumCompletion ProblemBuilder::completionOf(const ValueInfo &sum,
 void ProblemBuilder::addSum(unsigned value) {
   int node = values[value].node;
   unsigned table = values[value].table;
-  auto isTerms = [](PackedSpec spec) { return spec.isPartial(); };
+  auto isTerms = [](PackedSpec spec) { return spec.isUnreduced(); };
   if (!waiting.crosses(values[value].value) || node < 0 || values[value].isMoved ||
       llvm::none_of(tables[table].specs, isTerms))
     return;
@@ -353,7 +353,7 @@ void ProblemBuilder::addSum(unsigned value) {
 
   llvm::SmallVector<PackedSpec> wholes;
   for (PackedSpec spec : tables[table].specs)
-    wholes.push_back(spec.withoutPartial());
+    wholes.push_back(spec.withoutUnreduced());
   if (values[value].isLed || (isFiltered && !llvm::all_of(wholes, [&](PackedSpec spec) {
                                 return isAllowed(values[sum].value, spec);
                               }))) {
@@ -473,7 +473,7 @@ static bool splitsRandomKey(Value value, PackedSpec spec) {
 static size_t rankOf(Value value) { return shapeOf(value).size(); }
 
 bool ProblemBuilder::isAllowed(Value value, PackedSpec spec) const {
-  spec = spec.withoutPartial();
+  spec = spec.withoutUnreduced();
   if (auto it = pinned.find(value); it != pinned.end())
     return it->second == spec;
   const auto &allows = options.filter.allowsSpec;
@@ -492,7 +492,7 @@ bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &project
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     results.push_back(
         (i == 0 ? scatteredSpec(spec, strategy) : spec).unpack(rankOf(value), meshShape.size()));
-    results.back().partial.clear(); // Whether the sum waits is nothing to a filter.
+    results.back().unreduced.clear(); // Whether the sum waits is nothing to a filter.
   }
   return options.filter.allowsStrategy(info.op, operands, results);
 }
@@ -528,9 +528,9 @@ void ProblemBuilder::setAnySpec(unsigned value) {
 /// Between an op and the links behind it terms stay terms.
 int64_t ProblemBuilder::reshardPicoseconds(const ValueInfo &value, PackedSpec from,
                                            PackedSpec to) const {
-  if (from.partialAxes() != to.partialAxes())
+  if (from.unreducedAxes() != to.unreducedAxes())
     return kForbiddenCost;
-  return reshardsOf(value).picoseconds(from.withoutPartial(), to.withoutPartial());
+  return reshardsOf(value).picoseconds(from.withoutUnreduced(), to.withoutUnreduced());
 }
 
 /// Layers are alike, so most matrices are asked for again.
@@ -641,7 +641,7 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   table = isFixed ? 0 : table;
   Value whole = values[value].value;
   bool hasTerms =
-      llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isPartial(); });
+      llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isUnreduced(); });
   if (isFiltered && !hasTerms && // Else the filter says how the sum is held.
       !llvm::all_of(tables[table].specs, [&](PackedSpec spec) { return isAllowed(whole, spec); })) {
     // Held as the filter wants it, which is a choice of its own.
@@ -736,7 +736,7 @@ Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &p
   strategy.axes = projection.fromSpec(tensor, spec);
   deferSums(info, strategy);
   if (info.link >= 0)
-    strategy.deferred = static_cast<uint8_t>(spec.partialAxes());
+    strategy.deferred = static_cast<uint8_t>(spec.unreducedAxes());
   return strategy;
 }
 

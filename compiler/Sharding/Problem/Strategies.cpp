@@ -29,7 +29,7 @@ Assignment RuleProjection::fromSpec(const TensorFactors &tensor, PackedSpec spec
   Assignment axes;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     int dim = spec.dimOf(axis);
-    if (dim < 0 || spec.isPartial(axis) || tensor[dim].empty() || !splittable[tensor[dim][0]])
+    if (dim < 0 || spec.isUnreduced(axis) || tensor[dim].empty() || !splittable[tensor[dim][0]])
       continue;
     unsigned factor = tensor[dim][0];
     int64_t pieces = meshShape[axis];
@@ -159,7 +159,7 @@ PackedSpec sharding::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
     if (strategy.scatter[axis] >= 0)
       spec.set(axis, strategy.scatter[axis]);
     else if (strategy.isDeferred(axis))
-      spec.set(axis, PackedSpec::kPartial);
+      spec.set(axis, PackedSpec::kUnreduced);
   return spec;
 }
 
@@ -171,20 +171,20 @@ llvm::SmallVector<CollectiveUse> sharding::reductionUses(const ShardingRule &rul
   PackedSpec spec = projection.toSpec(rule.results[result], strategy.axes);
   double localBytes = fullBytes / spec.numPieces(meshShape);
   llvm::SmallVector<CollectiveUse> uses;
-  auto isPartial = [&](unsigned axis) {
+  auto isUnreduced = [&](unsigned axis) {
     int16_t factor = strategy.axes.factor[axis];
     return factor >= 0 && rule.factors[factor].kind == FactorKind::Reduction &&
            spec.dimOf(axis) < 0 && !strategy.isDeferred(axis);
   };
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
-    if (!isPartial(axis) || result != 0 || strategy.scatter[axis] < 0)
+    if (!isUnreduced(axis) || result != 0 || strategy.scatter[axis] < 0)
       continue;
     uses.push_back({cost::Collective::ReduceScatter, axis, localBytes, 1,
                     model.reduceScatterSeconds(localBytes, axis)});
     localBytes /= meshShape[axis];
   }
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
-    if (isPartial(axis) && (result != 0 || strategy.scatter[axis] < 0))
+    if (isUnreduced(axis) && (result != 0 || strategy.scatter[axis] < 0))
       uses.push_back({cost::Collective::AllReduce, axis, localBytes, 1,
                       model.allReduceSeconds(localBytes, axis)});
   return uses;

@@ -57,7 +57,7 @@ std::vector<Strategy> enumerateStrategies(const analysis::ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
                                           llvm::ArrayRef<int64_t> meshShape, bool mayIdle = false);
 
-/// Result 0's spec after the scatters of a strategy, and partial over what it defers.
+/// Result 0's spec after the scatters of a strategy, and unreduced over what it defers.
 PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
 
 /// Runs of one collective on one mesh axis; `bytes` as CostModel counts them.
@@ -69,7 +69,7 @@ struct CollectiveUse {
   double seconds = 0; // All runs.
 };
 
-/// What completes the partial sums of one result of `fullBytes`, and its seconds.
+/// What completes the sums of one result of `fullBytes`, and its seconds.
 llvm::SmallVector<CollectiveUse> reductionUses(const analysis::ShardingRule &rule, unsigned result,
                                                const Strategy &strategy, double fullBytes,
                                                const RuleProjection &projection,

@@ -234,7 +234,7 @@ private:
       auto sharding = cast<ShardingAttr>(specOf(value, stage));
       results.push_back(sharding);
       // alpa-defer-sums asks how the factors that make terms are split.
-      moved |= !sharding.getSpec().partial.empty();
+      moved |= !sharding.getSpec().unreduced.empty();
       if (auto sum = sumSpecs.find(value); sum != sumSpecs.end())
         op->setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }

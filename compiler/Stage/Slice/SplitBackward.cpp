@@ -159,7 +159,7 @@ LogicalResult BackwardSplit::handOver() {
   for (Value value : ordered) {
     ShardingSpec spec = specOf(value);
     auto emit = [&] { return value.getDefiningOp()->emitError() << "alpa_split_backward_c1: "; };
-    if (!spec.partial.empty())
+    if (!spec.unreduced.empty())
       return emit() << "devices hold terms of the sum that the rest of the backward pass reads; "
                        "run alpa-defer-sums before alpa-slice-stages";
     if (failed(verifySpec(emit, spec, value.getType(), mesh.getShape())))
