@@ -25,7 +25,7 @@ void alpa::registerDialects(mlir::DialectRegistry &registry) {
                   mlir::sdy::SdyDialect, mlir::stablehlo::StablehloDialect>();
   registerInteropDialects(registry);
   mlir::func::registerInlinerExtension(registry);
-  registerShardingRules(registry);
+  analysis::registerShardingRules(registry);
   // A location says where; a note with the whole op, often all of @main, hides the error.
   registry.addExtension(+[](mlir::MLIRContext *context, mlir::func::FuncDialect *) {
     context->printOpOnDiagnostic(false);
@@ -37,11 +37,11 @@ void alpa::registerPasses() {
   mlir::registerCSEPass();
   mlir::registerInlinerPass();
   mlir::registerSymbolDCEPass();
-  registerAlpaImportPasses();
-  registerShardingPasses();
-  registerSpmdPasses();
-  registerAlpaStagePasses();
-  registerAlpaSchedulePasses();
-  registerAlpaReshardPasses();
-  registerAlpaExportPasses();
+  importer::registerAlpaImportPasses();
+  sharding::registerShardingPasses();
+  spmd::registerSpmdPasses();
+  stage::registerAlpaStagePasses();
+  schedule::registerAlpaSchedulePasses();
+  reshard::registerAlpaReshardPasses();
+  exporter::registerAlpaExportPasses();
 }

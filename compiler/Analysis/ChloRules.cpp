@@ -4,6 +4,7 @@
 #include "dialects/Chlo/ChloOps.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 using namespace mlir::chlo;
 
 static ShardingRule topK(mlir::Operation *op) { return innermostRule(op, 1); }
@@ -62,7 +63,7 @@ static ShardingRule raggedDot(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachChloRules(mlir::MLIRContext &context) {
+void analysis::attachChloRules(mlir::MLIRContext &context) {
   attachRule<elementwiseRule, AcosOp, AcoshOp, AsinAcosKernelOp, AsinOp, AsinhOp, AtanOp, AtanhOp,
              BesselI1eOp, ConjOp, CoshOp, DigammaOp, ErfInvOp, ErfOp, ErfcOp, IsInfOp, IsNegInfOp,
              IsPosInfOp, LgammaOp, MulhiOp, NextAfterOp, PolygammaOp, SinhOp, SquareOp, TanOp,

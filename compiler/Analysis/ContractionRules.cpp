@@ -4,6 +4,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 namespace hlo = mlir::stablehlo;
 
 static ShardingRule contraction(mlir::Operation *op, llvm::ArrayRef<int64_t> lhsBatch,
@@ -95,7 +96,7 @@ static ShardingRule convolution(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachContractionRules(mlir::MLIRContext &context) {
+void analysis::attachContractionRules(mlir::MLIRContext &context) {
   attachRule<dotGeneral, hlo::DotGeneralOp>(context);
   attachRule<convolution, hlo::ConvolutionOp>(context);
 }

@@ -6,9 +6,10 @@
 #include "llvm/ADT/StringSet.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 using namespace mlir::stablehlo;
 
-ShardingRule alpa::elementwiseRule(mlir::Operation *op) {
+ShardingRule analysis::elementwiseRule(mlir::Operation *op) {
   RuleBuilder builder(op);
   llvm::ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
   for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim) {
@@ -60,12 +61,12 @@ using ElementwiseOps =
            SineOp, SqrtOp, SubtractOp, TanOp, TanhOp, XorOp>;
 } // namespace
 
-bool alpa::isElementwiseName(llvm::StringRef name) {
+bool analysis::isElementwiseName(llvm::StringRef name) {
   static const llvm::StringSet<> names = ElementwiseOps::names();
   return names.contains(name);
 }
 
-void alpa::attachElementwiseRules(mlir::MLIRContext &context) {
+void analysis::attachElementwiseRules(mlir::MLIRContext &context) {
   ElementwiseOps::attach(context);
   attachRule<bitcastConvert, BitcastConvertOp>(context);
   attachRule<passThrough, OptimizationBarrierOp>(context);
@@ -78,6 +79,6 @@ void alpa::attachElementwiseRules(mlir::MLIRContext &context) {
   // mesh they would say something else than in the single-device program.
 }
 
-void alpa::attachSdyRules(mlir::MLIRContext &context) {
+void analysis::attachSdyRules(mlir::MLIRContext &context) {
   attachRule<elementwiseRule, mlir::sdy::ShardingConstraintOp, mlir::sdy::ReshardOp>(context);
 }

@@ -4,6 +4,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 namespace hlo = mlir::stablehlo;
 
 /// Dimensions of 0 .. rank - 1 that are not in `without`, in order.
@@ -112,7 +113,7 @@ static ShardingRule scatter(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachIndexingRules(mlir::MLIRContext &context) {
+void analysis::attachIndexingRules(mlir::MLIRContext &context) {
   attachRule<gather, hlo::GatherOp>(context);
   attachRule<scatter, hlo::ScatterOp>(context);
 }

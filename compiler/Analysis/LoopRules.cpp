@@ -19,6 +19,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::analysis;
 using namespace mlir;
 
 namespace {
@@ -298,11 +299,11 @@ static ShardingRule body(Operation *op) {
   return analysis.run() ? analysis.getRule() : RuleBuilder(op).rule;
 }
 
-BodyFactors alpa::getBodyFactors(Operation *op) {
+BodyFactors analysis::getBodyFactors(Operation *op) {
   BodyAnalysis analysis(op);
   return analysis.run() ? analysis.getBodyFactors() : BodyFactors();
 }
 
-void alpa::attachLoopRules(MLIRContext &context) {
+void analysis::attachLoopRules(MLIRContext &context) {
   attachRule<body, stablehlo::WhileOp, stablehlo::CaseOp>(context);
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::analysis;
 using namespace mlir;
 
 static double numElements(Value value) {
@@ -14,7 +15,7 @@ static double numElements(Value value) {
   return type && type.hasStaticShape() ? static_cast<double>(type.getNumElements()) : 0;
 }
 
-double alpa::getTensorBytes(Type type) {
+double analysis::getTensorBytes(Type type) {
   auto tensor = llvm::dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape())
     return 0;
@@ -31,14 +32,14 @@ double alpa::getTensorBytes(Type type) {
   return scale * bytes * static_cast<double>(tensor.getNumElements());
 }
 
-double alpa::getBytes(Operation *op) {
+double analysis::getBytes(Operation *op) {
   double bytes = 0;
   for (Type type : llvm::concat<const Type>(op->getOperandTypes(), op->getResultTypes()))
     bytes += getTensorBytes(type);
   return bytes;
 }
 
-llvm::StringRef alpa::getComputeType(Operation *op) {
+llvm::StringRef analysis::getComputeType(Operation *op) {
   Value value = op->getNumOperands()  ? op->getOperand(0)
                 : op->getNumResults() ? op->getResult(0)
                                       : Value();
@@ -61,7 +62,7 @@ llvm::StringRef alpa::getComputeType(Operation *op) {
   return "float32";
 }
 
-double alpa::getTripCount(Operation *loop) {
+double analysis::getTripCount(Operation *loop) {
   Region &condition = loop->getRegion(0);
   if (!condition.hasOneBlock())
     return 1;
@@ -89,7 +90,7 @@ static double regionFlops(Operation *op) {
   return flops;
 }
 
-double alpa::getFlops(Operation *op) {
+double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
     return getTripCount(op) * regionFlops(op);

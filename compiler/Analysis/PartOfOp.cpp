@@ -7,12 +7,13 @@
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 using namespace mlir;
 namespace hlo = mlir::stablehlo;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
-void alpa::fitSizes(Operation *part, Operation *whole) {
+void analysis::fitSizes(Operation *part, Operation *whole) {
   auto isSplit = [&](unsigned operand, int64_t dim) {
     return typeOf(part->getOperand(operand)).getDimSize(dim) !=
            typeOf(whole->getOperand(operand)).getDimSize(dim);
@@ -51,7 +52,7 @@ void alpa::fitSizes(Operation *part, Operation *whole) {
       });
 }
 
-DenseElementsAttr alpa::splatOf(int64_t number, RankedTensorType type) {
+DenseElementsAttr analysis::splatOf(int64_t number, RankedTensorType type) {
   Type element = type.getElementType();
   if (auto complex = dyn_cast<ComplexType>(element)) {
     auto part = cast<FloatType>(complex.getElementType());
@@ -67,7 +68,7 @@ DenseElementsAttr alpa::splatOf(int64_t number, RankedTensorType type) {
       type, APInt(width, static_cast<uint64_t>(number), /*isSigned=*/true, /*implicitTrunc=*/true));
 }
 
-StringRef alpa::nameOf(Reducer reducer, Type element) {
+StringRef analysis::nameOf(Reducer reducer, Type element) {
   switch (reducer) {
   case Reducer::Sum: // Of truth values, of which one at most is true, or which are added.
     return element.isInteger(1) ? "stablehlo.or" : "stablehlo.add";
@@ -85,7 +86,7 @@ StringRef alpa::nameOf(Reducer reducer, Type element) {
   return "stablehlo.or";
 }
 
-DenseElementsAttr alpa::neutralOf(Reducer reducer, Type element) {
+DenseElementsAttr analysis::neutralOf(Reducer reducer, Type element) {
   auto type = RankedTensorType::get({}, element);
   bool isLeast = reducer == Reducer::Maximum, isMost = reducer == Reducer::Minimum;
   if (auto real = dyn_cast<FloatType>(element); real && (isLeast || isMost)) {
@@ -121,7 +122,7 @@ static DenseElementsAttr splatBehind(Value value) {
   return {};
 }
 
-bool alpa::isSplatOf(Value value, int64_t number) {
+bool analysis::isSplatOf(Value value, int64_t number) {
   DenseElementsAttr known = splatBehind(value);
   if (!known)
     return false;
@@ -131,7 +132,7 @@ bool alpa::isSplatOf(Value value, int64_t number) {
   return known.resizeSplat(scalar) == splatOf(number, scalar);
 }
 
-bool alpa::isNeutral(Value value, Reducer reducer) {
+bool analysis::isNeutral(Value value, Reducer reducer) {
   DenseElementsAttr known = splatBehind(value);
   if (!known)
     return false;

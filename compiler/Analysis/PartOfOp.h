@@ -8,7 +8,7 @@
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinTypes.h"
 
-namespace alpa {
+namespace alpa::analysis {
 
 /// Sets the sizes that attributes repeat (limits of slices, groups of convolutions, ..)
 /// of an op that was cloned from `whole` and given parts of its operands, along
@@ -28,6 +28,6 @@ llvm::StringRef nameOf(Reducer reducer, mlir::Type element);
 bool isSplatOf(mlir::Value value, int64_t number);
 bool isNeutral(mlir::Value value, Reducer reducer);
 
-} // namespace alpa
+} // namespace alpa::analysis
 
 #endif // ALPA_COMPILER_ANALYSIS_PARTOFOP_H

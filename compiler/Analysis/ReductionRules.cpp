@@ -4,6 +4,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 namespace hlo = mlir::stablehlo;
 
 /// Inputs, then one initial value each. Several inputs (an argmax) are combined by
@@ -97,7 +98,7 @@ static ShardingRule selectAndScatter(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachReductionRules(mlir::MLIRContext &context) {
+void analysis::attachReductionRules(mlir::MLIRContext &context) {
   attachRule<reduce, hlo::ReduceOp>(context);
   attachRule<reduceWindow, hlo::ReduceWindowOp>(context);
   attachRule<selectAndScatter, hlo::SelectAndScatterOp>(context);

@@ -6,7 +6,7 @@
 #include "compiler/Analysis/ShardingRuleInterface.h"
 #include "mlir/IR/BuiltinTypes.h"
 
-namespace alpa {
+namespace alpa::analysis {
 
 /// Shape of a tensor; empty for other types.
 llvm::ArrayRef<int64_t> shapeOf(mlir::Value value);
@@ -88,6 +88,6 @@ void attachLoopRules(mlir::MLIRContext &context);
 void attachChloRules(mlir::MLIRContext &context);
 void attachSdyRules(mlir::MLIRContext &context);
 
-} // namespace alpa
+} // namespace alpa::analysis
 
 #endif // ALPA_COMPILER_ANALYSIS_RULEBUILDER_H

@@ -5,6 +5,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::analysis;
 namespace hlo = mlir::stablehlo;
 
 static ShardingRule broadcastInDim(mlir::Operation *op) {
@@ -78,7 +79,7 @@ static ShardingRule reshape(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachShapeRules(mlir::MLIRContext &context) {
+void analysis::attachShapeRules(mlir::MLIRContext &context) {
   attachRule<broadcastInDim, hlo::BroadcastInDimOp>(context);
   attachRule<transpose, hlo::TransposeOp>(context);
   attachRule<reshape, hlo::ReshapeOp>(context);

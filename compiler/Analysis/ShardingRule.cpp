@@ -12,8 +12,9 @@
 #include "compiler/Analysis/ShardingRuleInterface.cpp.inc"
 
 using namespace alpa;
+using namespace alpa::analysis;
 
-llvm::ArrayRef<int64_t> alpa::shapeOf(mlir::Value value) {
+llvm::ArrayRef<int64_t> analysis::shapeOf(mlir::Value value) {
   auto type = llvm::dyn_cast<mlir::RankedTensorType>(value.getType());
   return type ? type.getShape() : llvm::ArrayRef<int64_t>();
 }
@@ -58,11 +59,11 @@ RuleBuilder &RuleBuilder::result(unsigned index, int64_t dim, DimFactors factors
 
 static bool isBoolean(mlir::Type type) { return mlir::getElementTypeOrSelf(type).isInteger(1); }
 
-Reducer alpa::sumOf(mlir::Value value) {
+Reducer analysis::sumOf(mlir::Value value) {
   return isBoolean(value.getType()) ? Reducer::Or : Reducer::Sum;
 }
 
-std::optional<Reducer> alpa::reducerOf(mlir::Region &body) {
+std::optional<Reducer> analysis::reducerOf(mlir::Region &body) {
   if (!body.hasOneBlock() || body.getNumArguments() != 2)
     return std::nullopt;
   mlir::Block &block = body.front();
@@ -88,8 +89,8 @@ std::optional<Reducer> alpa::reducerOf(mlir::Region &body) {
       .Default([](auto) { return std::nullopt; });
 }
 
-ShardingRule alpa::untouchedRule(mlir::Operation *op,
-                                 llvm::function_ref<bool(unsigned)> isTouched) {
+ShardingRule analysis::untouchedRule(mlir::Operation *op,
+                                     llvm::function_ref<bool(unsigned)> isTouched) {
   RuleBuilder builder(op);
   size_t rank = shapeOf(op->getResult(0)).size();
   for (unsigned dim = 0; dim < rank; ++dim) {
@@ -105,18 +106,18 @@ ShardingRule alpa::untouchedRule(mlir::Operation *op,
   return builder.rule;
 }
 
-ShardingRule alpa::innermostRule(mlir::Operation *op, size_t inner) {
+ShardingRule analysis::innermostRule(mlir::Operation *op, size_t inner) {
   size_t rank = shapeOf(op->getResult(0)).size();
   return untouchedRule(op, [&](unsigned dim) { return dim + inner >= rank; });
 }
 
-std::optional<ShardingRule> alpa::getShardingRule(mlir::Operation *op) {
+std::optional<ShardingRule> analysis::getShardingRule(mlir::Operation *op) {
   if (auto splits = llvm::dyn_cast<ShardingRuleInterface>(op))
     return splits.getShardingRule();
   return std::nullopt;
 }
 
-void alpa::registerShardingRules(mlir::DialectRegistry &registry) {
+void analysis::registerShardingRules(mlir::DialectRegistry &registry) {
   registry.addExtension(+[](mlir::MLIRContext *context, mlir::stablehlo::StablehloDialect *) {
     attachElementwiseRules(*context);
     attachShapeRules(*context);

@@ -10,16 +10,16 @@
 #include <optional>
 #include <vector>
 
-namespace alpa {
+namespace alpa::analysis {
 
 enum class FactorKind : uint8_t {
   Parallel,   // Splits operands and results alike.
-  Reduction,  // Splits operands only; the reducer completes the partial results.
+  Reduction,  // Splits operands only; the reducer combines the unreduced results.
   Window,     // A dimension that a window slides over; not split.
   Sequential, // Must stay whole (sorted, scanned or concatenated dimension).
 };
 
-/// What makes one result of partial ones. Each is a reduction that collectives
+/// What makes one result of unreduced ones. Each is a reduction that collectives
 /// know; And and Or are those of booleans only.
 enum class Reducer : uint8_t { Sum, Product, Maximum, Minimum, And, Or };
 
@@ -99,6 +99,6 @@ double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32").
 llvm::StringRef getComputeType(mlir::Operation *op);
 
-} // namespace alpa
+} // namespace alpa::analysis
 
 #endif // ALPA_COMPILER_ANALYSIS_SHARDINGRULE_H

@@ -12,10 +12,10 @@ def ShardingRuleInterface : OpInterface<"ShardingRuleInterface"> {
     Ops of StableHLO, CHLO and Shardy get it from outside, by
     `registerShardingRules`, because dialects do not depend on analyses.
   }];
-  let cppNamespace = "::alpa";
+  let cppNamespace = "::alpa::analysis";
   let methods = [
     InterfaceMethod<"The rule of this op with its attributes and shapes.",
-                    "::alpa::ShardingRule", "getShardingRule", (ins)>,
+                    "::alpa::analysis::ShardingRule", "getShardingRule", (ins)>,
     StaticInterfaceMethod<"Whether ops of this kind always run on whole tensors.",
                           "bool", "runsWhole", (ins), [{}], [{ return false; }]>];
 }

@@ -4,6 +4,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 using namespace alpa;
+using namespace alpa::analysis;
 namespace hlo = mlir::stablehlo;
 
 /// slice, dynamic_slice, dynamic_update_slice: a slice as long as the dimension
@@ -65,7 +66,7 @@ static ShardingRule triangularSolve(mlir::Operation *op) {
   return builder.rule;
 }
 
-void alpa::attachSliceRules(mlir::MLIRContext &context) {
+void analysis::attachSliceRules(mlir::MLIRContext &context) {
   attachRule<slice, hlo::SliceOp, hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(context);
   attachRule<pad, hlo::PadOp>(context);
   attachRule<concatenate, hlo::ConcatenateOp>(context);

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace alpa {
+namespace alpa::cost {
 
 struct DeviceType {
   std::string name;
@@ -155,6 +155,6 @@ std::optional<Submesh> submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t>
 llvm::Expected<LogicalMesh> makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
                                             llvm::ArrayRef<int64_t> shape);
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_CLUSTER_H

@@ -18,6 +18,7 @@
 #include "llvm/Support/Path.h"
 
 using namespace alpa;
+using namespace alpa::cost;
 using llvm::StringRef;
 using llvm::Twine;
 
@@ -270,14 +271,14 @@ private:
 
 } // namespace
 
-llvm::Expected<Cluster> alpa::parseCluster(StringRef yaml, StringRef where) {
+llvm::Expected<Cluster> cost::parseCluster(StringRef yaml, StringRef where) {
   llvm::Expected<YamlValue> root = readYaml(yaml, where, "a cluster");
   if (!root)
     return root.takeError();
   return ClusterReader(where).read(*root);
 }
 
-llvm::Expected<Cluster> alpa::loadCluster(StringRef presetOrFile) {
+llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
   // "dgx-a100:4" is four of the preset's hosts.
   auto [name, countText] = presetOrFile.rsplit(':');
   for (const ClusterPreset &preset : clusterPresetTable()) {
@@ -304,7 +305,7 @@ llvm::Expected<Cluster> alpa::loadCluster(StringRef presetOrFile) {
   return parseCluster((*buffer)->getBuffer(), presetOrFile);
 }
 
-std::string alpa::printCluster(const Cluster &cluster) {
+std::string cost::printCluster(const Cluster &cluster) {
   std::string text;
   llvm::raw_string_ostream os(text);
   auto quoted = [](StringRef name) { return llvm::json::Value(name); };
@@ -382,7 +383,7 @@ std::string alpa::printCluster(const Cluster &cluster) {
   return text;
 }
 
-std::string alpa::printMesh(const LogicalMesh &mesh) {
+std::string cost::printMesh(const LogicalMesh &mesh) {
   Cluster part;
   part.deviceTypes.push_back(mesh.device);
   part.hosts.push_back({/*deviceType=*/0, /*devices=*/1});

@@ -25,6 +25,7 @@
 #include "compiler/CostModel/Cluster.h"
 
 using namespace alpa;
+using namespace alpa::cost;
 
 // Round figures for virtual devices that share one machine; nothing measured.
 static constexpr llvm::StringLiteral kCpuTest = R"(
@@ -256,5 +257,5 @@ static const llvm::StringRef kNames[] = {
 };
 static_assert(std::size(kPresets) == std::size(kNames));
 
-llvm::ArrayRef<ClusterPreset> alpa::clusterPresetTable() { return kPresets; }
-llvm::ArrayRef<llvm::StringRef> alpa::clusterPresets() { return kNames; }
+llvm::ArrayRef<ClusterPreset> cost::clusterPresetTable() { return kPresets; }
+llvm::ArrayRef<llvm::StringRef> cost::clusterPresets() { return kNames; }

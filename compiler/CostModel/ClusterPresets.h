@@ -6,7 +6,7 @@
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 
-namespace alpa {
+namespace alpa::cost {
 
 struct ClusterPreset {
   llvm::StringRef name;
@@ -15,6 +15,6 @@ struct ClusterPreset {
 
 llvm::ArrayRef<ClusterPreset> clusterPresetTable();
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_CLUSTERPRESETS_H

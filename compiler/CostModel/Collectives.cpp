@@ -30,6 +30,7 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::cost;
 
 namespace {
 /// One axis of the mesh, in the terms of the table above.
@@ -130,7 +131,7 @@ static double partOfAdapters(const HostKind &host, double devices) {
   return std::max(1.0, std::floor(devices * adapters / double(host.devices))) / adapters;
 }
 
-Link alpa::transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
+Link cost::transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
                         std::optional<bool> sharesHost) {
   // Senders and receivers work side by side, each with a link of its own.
   double devices = std::min(from.devicesPerHost, to.devicesPerHost);

@@ -5,7 +5,7 @@
 
 #include "compiler/CostModel/Cluster.h"
 
-namespace alpa {
+namespace alpa::cost {
 
 /// What one device multiplies in a dot or a convolution: so many products of two
 /// matrices, [rows, inner] and [inner, columns].
@@ -51,6 +51,6 @@ private:
 Link transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
                   std::optional<bool> sharesHost = {});
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_COSTMODEL_H

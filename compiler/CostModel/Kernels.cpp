@@ -14,6 +14,7 @@
 #include <optional>
 
 using namespace alpa;
+using namespace alpa::cost;
 
 /// Rates are looked up by NumPy's names; MLIR's are understood as well.
 static llvm::StringRef canonicalDtype(llvm::StringRef dtype) {

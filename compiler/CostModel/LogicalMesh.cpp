@@ -11,6 +11,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::cost;
 
 int64_t Cluster::numDevices() const {
   int64_t devices = 0;
@@ -73,7 +74,7 @@ static bool isHostCount(int64_t count, int64_t hosts) {
   return hosts <= smallCluster || llvm::isPowerOf2_64(count) || hosts % count == 0;
 }
 
-std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster, bool everyHostCount) {
+std::vector<Submesh> cost::submeshShapes(const Cluster &cluster, bool everyHostCount) {
   std::vector<Submesh> shapes;
   std::map<int64_t, int64_t> hostsOfSize; // By devices, hosts of all kinds.
   std::vector<HostKind> kinds = cluster.hostKinds();
@@ -97,7 +98,7 @@ std::vector<Submesh> alpa::submeshShapes(const Cluster &cluster, bool everyHostC
   return shapes;
 }
 
-std::optional<Submesh> alpa::submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t> devices) {
+std::optional<Submesh> cost::submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t> devices) {
   std::map<size_t, int64_t> onHost;
   for (int64_t device : devices) {
     size_t host = 0;
@@ -201,7 +202,7 @@ static Placement placeGroups(const Submesh &submesh, int64_t size, int64_t strid
   return placement;
 }
 
-llvm::Expected<LogicalMesh> alpa::makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
+llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
                                                   llvm::ArrayRef<int64_t> shape) {
   auto fail = [](const llvm::Twine &message) { return makeError(ErrorCode::Method, message); };
   std::vector<HostKind> kinds = kindsOf(cluster, submesh);
@@ -275,7 +276,7 @@ static std::vector<llvm::SmallVector<int64_t, 3>> factorizations(int64_t devices
   return shapes;
 }
 
-std::vector<LogicalMesh> alpa::logicalMeshes(const Cluster &cluster, const Submesh &submesh,
+std::vector<LogicalMesh> cost::logicalMeshes(const Cluster &cluster, const Submesh &submesh,
                                              unsigned maxAxes) {
   using Axis = std::tuple<int64_t, double, double, int64_t>;
   std::vector<LogicalMesh> meshes;

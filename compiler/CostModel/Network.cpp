@@ -8,6 +8,7 @@
 #include <cassert>
 
 using namespace alpa;
+using namespace alpa::cost;
 
 Network::Network(const Cluster &cluster) {
   unsigned adapter = unsigned(cluster.numDevices());
@@ -39,7 +40,7 @@ Hop Network::hop(int64_t from, int64_t to) const {
 // The way between two meshes
 //===----------------------------------------------------------------------===//
 
-TransferPath alpa::transferPath(const Network &network, llvm::ArrayRef<int64_t> from,
+TransferPath cost::transferPath(const Network &network, llvm::ArrayRef<int64_t> from,
                                 llvm::ArrayRef<int64_t> to) {
   assert(!from.empty() && !to.empty() && "a transfer needs devices at both ends");
   llvm::DenseMap<unsigned, double> parts; // Of the bytes, on each link.

@@ -5,7 +5,7 @@
 
 #include "compiler/CostModel/Cluster.h"
 
-namespace alpa {
+namespace alpa::cost {
 
 /// What a message from one device to another takes.
 struct Hop {
@@ -64,6 +64,6 @@ struct TransferPath {
 TransferPath transferPath(const Network &network, llvm::ArrayRef<int64_t> from,
                           llvm::ArrayRef<int64_t> to);
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_NETWORK_H

@@ -19,6 +19,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::cost;
 using llvm::StringRef;
 
 CostTable::CostTable(std::vector<double> someSizes, std::vector<double> someSeconds)
@@ -41,7 +42,7 @@ double CostTable::at(double size) const {
 
 static constexpr StringRef kCollectives[] = {"all_reduce", "all_gather", "reduce_scatter",
                                              "all_to_all", "collective_permute"};
-llvm::ArrayRef<StringRef> alpa::collectiveNames() { return kCollectives; }
+llvm::ArrayRef<StringRef> cost::collectiveNames() { return kCollectives; }
 
 static constexpr StringRef kLinks[] = {"intra_host", "inter_host"};
 static constexpr int64_t kMaxGroup = 1'000'000;
@@ -184,11 +185,11 @@ private:
 };
 } // namespace
 
-llvm::Expected<Profile> alpa::readProfile(const YamlValue &root, StringRef where) {
+llvm::Expected<Profile> cost::readProfile(const YamlValue &root, StringRef where) {
   return ProfileReader(where).read(root);
 }
 
-llvm::Expected<Profile> alpa::parseProfile(StringRef yaml, StringRef where) {
+llvm::Expected<Profile> cost::parseProfile(StringRef yaml, StringRef where) {
   llvm::Expected<YamlValue> root = readYaml(yaml, where, "a profile");
   if (!root)
     return root.takeError();
@@ -204,7 +205,7 @@ static std::string printTable(StringRef sizeName, const CostTable &table) {
       .str();
 }
 
-std::string alpa::printProfile(const Profile &profile) {
+std::string cost::printProfile(const Profile &profile) {
   std::map<std::string, std::vector<std::string>> types;
   std::map<std::string, std::vector<std::string>> matmuls;
   auto quoted = [](StringRef name) { return llvm::formatv("{0}", llvm::json::Value(name)).str(); };

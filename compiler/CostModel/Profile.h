@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-namespace alpa {
+namespace alpa::cost {
 
 struct YamlValue;
 
@@ -63,6 +63,6 @@ llvm::Expected<Profile> readProfile(const YamlValue &root, llvm::StringRef where
 /// JSON, and so YAML, that parseProfile reads back as the same profile.
 std::string printProfile(const Profile &profile);
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_PROFILE_H

@@ -14,6 +14,7 @@
 #include <optional>
 
 using namespace alpa;
+using namespace alpa::cost;
 using llvm::StringRef;
 using llvm::Twine;
 
@@ -151,7 +152,7 @@ private:
 
 } // namespace
 
-llvm::Expected<YamlValue> alpa::readYaml(StringRef text, StringRef where, StringRef what) {
+llvm::Expected<YamlValue> cost::readYaml(StringRef text, StringRef where, StringRef what) {
   if (!llvm::json::isUTF8(text))
     return fail(where + ":1: found bytes that are not UTF-8, expected YAML text");
   // The YAML scanner reads one byte past what it was given.
@@ -235,7 +236,7 @@ bool FieldReader::readCount(const YamlValue &map, StringRef path, StringRef name
 }
 
 /// The shortest text that reads back as the same number.
-std::string alpa::printNumber(double value) {
+std::string cost::printNumber(double value) {
   char buffer[40];
   for (int digits = 1; digits <= 17; ++digits) {
     snprintf(buffer, sizeof(buffer), "%.*g", digits, value);

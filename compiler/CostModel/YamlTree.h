@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace alpa {
+namespace alpa::cost {
 
 struct YamlValue {
   enum Kind { Null, Scalar, Map, List } kind = Null;
@@ -74,6 +74,6 @@ protected:
 /// The shortest text that reads back as the same number.
 std::string printNumber(double value);
 
-} // namespace alpa
+} // namespace alpa::cost
 
 #endif // ALPA_COMPILER_COSTMODEL_YAMLTREE_H

@@ -10,13 +10,14 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 
-namespace alpa {
+namespace alpa::exporter {
 #define GEN_PASS_DEF_ALPAEXPORTSHARDY
 #include "compiler/Export/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::exporter
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::exporter;
 
 static constexpr llvm::StringLiteral kConstraint = "sdy.sharding_constraint";
 
@@ -100,7 +101,7 @@ private:
   llvm::DenseMap<Attribute, Attribute> cache;
 };
 
-struct ExportShardy : alpa::impl::AlpaExportShardyBase<ExportShardy> {
+struct ExportShardy : exporter::impl::AlpaExportShardyBase<ExportShardy> {
   using Base::Base;
 
   /// The dialect's attributes are made from text, which must not load it later.
@@ -229,12 +230,12 @@ private:
           return failure();
         // Any other reader might have the partitioner split it otherwise.
         bool isPlain = llvm::all_of(result.getUsers(), [](Operation *user) {
-          return isElementwise(user) || user->getName().getStringRef() == kConstraint;
+          return stage::isElementwise(user) || user->getName().getStringRef() == kConstraint;
         });
-        bool follows =
-            isElementwise(&op) && isPlain && llvm::all_of(op.getOperands(), [&](Value operand) {
-              return known.lookup(operand) == sharding;
-            });
+        bool follows = stage::isElementwise(&op) && isPlain &&
+                       llvm::all_of(op.getOperands(), [&](Value operand) {
+                         return known.lookup(operand) == sharding;
+                       });
         Value held = result;
         if (!follows && failed(constrain(op, result, sharding, annotations, held)))
           return failure();

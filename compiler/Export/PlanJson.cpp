@@ -12,6 +12,10 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::exporter;
+using schedule::Port;
+using schedule::SlicedModule;
+using schedule::StageFunction;
 
 namespace {
 
@@ -204,7 +208,7 @@ void PlanWriter::writeMeshes() {
 void PlanWriter::writeStages() {
   json.attributeArray("stages", [&] {
     for (size_t index = 0; index < sliced.stages.size(); ++index) {
-      Stage &stage = sliced.stages[index];
+      schedule::Stage &stage = sliced.stages[index];
       StageAttr info = infoOf(sliced, index);
       json.object([&] {
         json.attribute("mesh", stage.meshIndex);
@@ -213,7 +217,7 @@ void PlanWriter::writeStages() {
         json.attribute("module", moduleFile(index));
         json.attribute("export", stage.module->hasAttr(attr::perDevice) ? "collectives" : "shardy");
         json.attributeObject("functions", [&] {
-          forEachFunction(
+          schedule::forEachFunction(
               stage, [&](StageFunction &function, bool) { writeFunction(function, stage.mesh); });
         });
         writeDictionary("predicted", info ? info.getPredicted() : DictionaryAttr());
@@ -245,8 +249,8 @@ void PlanWriter::writeFunction(const StageFunction &function, MeshAttr mesh) {
 /// only the update knows, such as an optimizer's moments.
 void PlanWriter::writeWeights(int64_t stage) {
   std::map<int64_t, Port> weights;
-  Stage &info = sliced.stages[stage];
-  forEachFunction(info, [&](StageFunction &function, bool isOnce) {
+  schedule::Stage &info = sliced.stages[stage];
+  schedule::forEachFunction(info, [&](StageFunction &function, bool isOnce) {
     for (const Port &input : function.inputs)
       if (!isOnce && sliced.isArgument(input.id) && !sliced.isBatch(input.id))
         weights.try_emplace(input.id, input);
@@ -269,7 +273,7 @@ void PlanWriter::writeWeights(int64_t stage) {
 void PlanWriter::writeReshards() {
   json.attributeArray("reshards", [&] {
     for (auto op : ModuleOp(sliced.module).getOps<CrossMeshReshardOp>()) {
-      TransferPlan plan = readPlan(op);
+      reshard::TransferPlan plan = reshard::readPlan(op);
       json.object([&] {
         auto writeEnd = [&](StringRef what, ShardingAttr sharding, MeshAttr mesh) {
           json.attribute((what + "_mesh").str(),
@@ -300,7 +304,7 @@ static llvm::DenseMap<Attribute, double> secondsOfRuns(SlicedModule &sliced) {
   for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
     StageAttr info = infoOf(sliced, index);
     DictionaryAttr predicted = info ? info.getPredicted() : DictionaryAttr();
-    forEachFunction(stage, [&](StageFunction &function, bool) {
+    schedule::forEachFunction(stage, [&](StageFunction &function, bool) {
       StringRef name = function.callee.getLeafReference().getValue();
       std::string key = (name.starts_with("update") ? "update" : name).str() + "_seconds";
       auto found = predicted ? predicted.getAs<FloatAttr>(key) : FloatAttr();
@@ -359,7 +363,7 @@ static LogicalResult check(const SlicedModule &sliced) {
       if (!tensor || numpyName(tensor.getElementType()).empty())
         return main.emitError() << "NumPy has no name for " << type;
     }
-  for (const Stage &stage : sliced.stages)
+  for (const schedule::Stage &stage : sliced.stages)
     if (stage.mesh.getDevices().size() > 1 && !stage.module->hasAttr(attr::perDevice) &&
         !SymbolTable::lookupSymbolIn(stage.module, "mesh"))
       return ModuleOp(stage.module)
@@ -368,22 +372,22 @@ static LogicalResult check(const SlicedModule &sliced) {
   return success();
 }
 
-llvm::Expected<ExportedPlan> alpa::exportPlan(ModuleOp module) {
+llvm::Expected<ExportedPlan> exporter::exportPlan(ModuleOp module) {
   std::string problem;
   ScopedDiagnosticHandler handler(module.getContext(), [&](Diagnostic &diagnostic) {
     if (problem.empty())
       problem = diagnostic.str();
     return success();
   });
-  FailureOr<SlicedModule> sliced = readSlicedModule(module);
+  FailureOr<SlicedModule> sliced = schedule::readSlicedModule(module);
   auto refused = [&] { return llvm::createStringError("the plan cannot be written: " + problem); };
   if (failed(sliced) || failed(check(*sliced)) || failed(checkTransfers(*sliced)))
     return refused();
-  FailureOr<ProgramTable> table = readPrograms(module);
+  FailureOr<schedule::ProgramTable> table = schedule::readPrograms(module);
   if (failed(table))
     return refused();
   llvm::DenseMap<Attribute, double> seconds = secondsOfRuns(*sliced);
-  ProgramOrder order(*table, unboundedCapacity);
+  schedule::ProgramOrder order(*table, schedule::unboundedCapacity);
   if (!order.run([&](RunOp run) { return seconds.lookup(run.getCallee()); })) {
     (void)order.reportCycle();
     return refused();

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-namespace alpa {
+namespace alpa::exporter {
 
 struct ExportedPlan {
   std::string json;                         // The form is in docs/plan.md.
@@ -19,6 +19,6 @@ struct ExportedPlan {
 /// named.
 llvm::Expected<ExportedPlan> exportPlan(mlir::ModuleOp module);
 
-} // namespace alpa
+} // namespace alpa::exporter
 
 #endif // ALPA_COMPILER_EXPORT_PLANJSON_H

@@ -8,8 +8,9 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::exporter;
 
-std::string alpa::numpyName(Type element) {
+std::string exporter::numpyName(Type element) {
   if (auto complex = dyn_cast<ComplexType>(element)) {
     unsigned width = complex.getElementType().getIntOrFloatBitWidth();
     return "complex" + std::to_string(2 * width);
@@ -33,7 +34,7 @@ std::string alpa::numpyName(Type element) {
          StringRef(text).drop_front(exponent).lower();
 }
 
-void alpa::writeJson(llvm::json::OStream &json, Attribute attribute) {
+void exporter::writeJson(llvm::json::OStream &json, Attribute attribute) {
   if (auto dictionary = dyn_cast<DictionaryAttr>(attribute)) {
     json.object([&] {
       for (NamedAttribute item : dictionary) {
@@ -64,7 +65,7 @@ void alpa::writeJson(llvm::json::OStream &json, Attribute attribute) {
   }
 }
 
-void alpa::writeCluster(llvm::json::OStream &json, ModuleOp module) {
+void exporter::writeCluster(llvm::json::OStream &json, ModuleOp module) {
   Attribute cluster = module->getAttr(attr::cluster);
   if (auto text = dyn_cast_or_null<StringAttr>(cluster)) {
     if (llvm::Error error = checkNesting(text.getValue(), attr::cluster))
@@ -79,14 +80,14 @@ void alpa::writeCluster(llvm::json::OStream &json, ModuleOp module) {
   json.object([] {});
 }
 
-llvm::json::Array alpa::shapeJson(ArrayRef<int64_t> shape) {
+llvm::json::Array exporter::shapeJson(ArrayRef<int64_t> shape) {
   llvm::json::Array sizes;
   for (int64_t size : shape)
     sizes.push_back(size);
   return sizes;
 }
 
-llvm::json::Array alpa::specJson(ShardingAttr sharding, MeshAttr mesh) {
+llvm::json::Array exporter::specJson(ShardingAttr sharding, MeshAttr mesh) {
   llvm::json::Array dims;
   for (ArrayRef<unsigned> axes : sharding.getSpec().dims) {
     llvm::json::Array dim;
@@ -98,7 +99,7 @@ llvm::json::Array alpa::specJson(ShardingAttr sharding, MeshAttr mesh) {
   return dims;
 }
 
-std::string alpa::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh) {
+std::string exporter::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh) {
   auto tensor = cast<RankedTensorType>(type);
   std::string text = numpyName(tensor.getElementType());
   llvm::raw_string_ostream os(text);
@@ -129,7 +130,7 @@ static DictionaryAttr withoutAlpa(DictionaryAttr attributes, MLIRContext *contex
   return DictionaryAttr::get(context, kept);
 }
 
-std::string alpa::plainText(ModuleOp stage) {
+std::string exporter::plainText(ModuleOp stage) {
   OwningOpRef<ModuleOp> copy = stage.clone();
   copy->walk([](Operation *op) {
     for (NamedAttribute attribute : llvm::to_vector(op->getDiscardableAttrs()))

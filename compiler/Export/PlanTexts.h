@@ -7,7 +7,7 @@
 
 #include "llvm/Support/JSON.h"
 
-namespace alpa {
+namespace alpa::exporter {
 
 /// Names of mesh axes, in plans and in Shardy annotations.
 inline constexpr llvm::StringLiteral axisNames[] = {"x", "y", "z"};
@@ -27,6 +27,6 @@ std::string tensorText(mlir::Type type, ShardingAttr sharding, MeshAttr mesh);
 /// The module without anything that only this compiler knows, as text.
 std::string plainText(mlir::ModuleOp stage);
 
-} // namespace alpa
+} // namespace alpa::exporter
 
 #endif // ALPA_COMPILER_EXPORT_PLANTEXTS_H

@@ -18,6 +18,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::exporter;
 
 namespace {
 
@@ -199,13 +200,14 @@ Block::iterator Writer::writeSums(Block::iterator it, Block::iterator end) {
   return it;
 }
 
-ProgramText alpa::programText(ProgramOp program, MeshAttr mesh,
-                              const llvm::DenseMap<Attribute, int64_t> &reshards) {
+ProgramText exporter::programText(ProgramOp program, MeshAttr mesh,
+                                  const llvm::DenseMap<Attribute, int64_t> &reshards) {
   return Writer(mesh, reshards).write(program);
 }
 
-std::vector<std::string> alpa::orderText(const ProgramTable &table, ArrayRef<Place> places,
-                                         ArrayRef<ProgramText> programs) {
+std::vector<std::string> exporter::orderText(const schedule::ProgramTable &table,
+                                             ArrayRef<schedule::Place> places,
+                                             ArrayRef<ProgramText> programs) {
   std::vector<std::string> lines;
   SmallVector<size_t> written(programs.size(), 0); // Lines of each program.
   int64_t last = std::numeric_limits<int64_t>::max(), count = 0;
@@ -214,7 +216,7 @@ std::vector<std::string> alpa::orderText(const ProgramTable &table, ArrayRef<Pla
       lines.back() += "*" + std::to_string(count);
     count = 0;
   };
-  for (Place place : places) {
+  for (schedule::Place place : places) {
     const std::vector<uint32_t> &ends = programs[place.program].ends;
     size_t &next = written[place.program];
     for (; next < ends.size() && ends[next] <= place.position + 1; ++next) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace alpa {
+namespace alpa::exporter {
 
 /// A program with a number (slot) for each buffer; docs/plan.md gives the form of
 /// the lines. Slots are used again once freed.
@@ -23,9 +23,10 @@ ProgramText programText(ProgramOp program, MeshAttr mesh,
                         const llvm::DenseMap<mlir::Attribute, int64_t> &reshards);
 
 /// The order of all programs' lines: from which mesh how many come next.
-std::vector<std::string> orderText(const ProgramTable &table, llvm::ArrayRef<Place> places,
+std::vector<std::string> orderText(const schedule::ProgramTable &table,
+                                   llvm::ArrayRef<schedule::Place> places,
                                    llvm::ArrayRef<ProgramText> programs);
 
-} // namespace alpa
+} // namespace alpa::exporter
 
 #endif // ALPA_COMPILER_EXPORT_PROGRAMTEXT_H

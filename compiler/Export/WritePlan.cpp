@@ -7,17 +7,18 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/raw_ostream.h"
 
-namespace alpa {
+namespace alpa::exporter {
 #define GEN_PASS_DEF_ALPAWRITEPLAN
 #include "compiler/Export/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::exporter
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::exporter;
 
 namespace {
 
-struct WritePlan : alpa::impl::AlpaWritePlanBase<WritePlan> {
+struct WritePlan : exporter::impl::AlpaWritePlanBase<WritePlan> {
   using Base::Base;
 
   void runOnOperation() override {

@@ -13,15 +13,16 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::importer;
 
-SmallVector<Value> alpa::getUsedValues(Operation *op) {
+SmallVector<Value> importer::getUsedValues(Operation *op) {
   llvm::SetVector<Value> values(op->operand_begin(), op->operand_end());
   if (op->getNumRegions() > 0)
     getUsedValuesDefinedAbove(op->getRegions(), values);
   return values.takeVector();
 }
 
-SmallVector<Operation *> alpa::getUsers(Value value) {
+SmallVector<Operation *> importer::getUsers(Value value) {
   llvm::SetVector<Operation *> users;
   Block *block = value.getParentBlock();
   for (Operation *user : value.getUsers())
@@ -30,7 +31,7 @@ SmallVector<Operation *> alpa::getUsers(Value value) {
   return users.takeVector();
 }
 
-bool alpa::isConstantLike(Operation *op) {
+bool importer::isConstantLike(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.constant" || name == "stablehlo.iota")
     return true;
@@ -40,7 +41,7 @@ bool alpa::isConstantLike(Operation *op) {
   return source && isConstantLike(source);
 }
 
-bool alpa::isSplatLike(Operation *op) {
+bool importer::isSplatLike(Operation *op) {
   if (isConstantLike(op))
     return true;
   llvm::StringRef name = op->getName().getStringRef();
@@ -50,8 +51,8 @@ bool alpa::isSplatLike(Operation *op) {
   return type && type.getNumElements() == 1;
 }
 
-void alpa::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attributes,
-                            llvm::function_ref<bool(Operation *)> which) {
+void importer::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attributes,
+                                llvm::function_ref<bool(Operation *)> which) {
   Block &body = main.getBody().front();
   SmallVector<Operation *> selected;
   for (Operation &op : body.without_terminator())
@@ -147,7 +148,8 @@ void BatchAnalysis::visit(Operation *op) {
   }
   if (!depends)
     return;
-  std::optional<ShardingRule> rule = hasDim ? getShardingRule(op) : std::nullopt;
+  std::optional<analysis::ShardingRule> rule =
+      hasDim ? analysis::getShardingRule(op) : std::nullopt;
   if (isGuessed || (hasDim && !rule))
     guessed.insert(op->result_begin(), op->result_end());
   if (!rule) {
@@ -156,7 +158,7 @@ void BatchAnalysis::visit(Operation *op) {
     return;
   }
   llvm::SmallBitVector factors(rule->factors.size());
-  auto setFactors = [&](Value value, const TensorFactors &tensor) {
+  auto setFactors = [&](Value value, const analysis::TensorFactors &tensor) {
     auto it = dims.find(value);
     if (it == dims.end())
       return;

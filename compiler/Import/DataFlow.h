@@ -8,7 +8,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SmallBitVector.h"
 
-namespace alpa {
+namespace alpa::importer {
 
 /// Every value from outside that the op reads, once each: its operands and what
 /// its regions capture (branches of stablehlo.case have no operands at all).
@@ -63,6 +63,6 @@ private:
   llvm::DenseSet<mlir::Value> guessed;
 };
 
-} // namespace alpa
+} // namespace alpa::importer
 
 #endif // ALPA_COMPILER_IMPORT_DATAFLOW_H

@@ -17,12 +17,13 @@
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringSwitch.h"
 
-namespace alpa {
+namespace alpa::importer {
 #define GEN_PASS_DEF_ALPAIMPORT
 #include "compiler/Import/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::importer
 
 using namespace alpa;
+using namespace alpa::importer;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -673,7 +674,7 @@ static LogicalResult assignPhases(func::FuncOp main) {
 
 namespace {
 
-class AlpaImportPass : public alpa::impl::AlpaImportBase<AlpaImportPass> {
+class AlpaImportPass : public importer::impl::AlpaImportBase<AlpaImportPass> {
 public:
   using AlpaImportBase::AlpaImportBase;
 

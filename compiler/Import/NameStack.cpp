@@ -6,6 +6,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::importer;
 
 static constexpr llvm::StringLiteral kEqnScope = "alpa_eqn_";
 
@@ -30,7 +31,7 @@ static llvm::StringRef insideParentheses(llvm::StringRef name, size_t begin) {
   return name.slice(begin, end);
 }
 
-NameStack alpa::parseNameStack(llvm::StringRef name) {
+NameStack importer::parseNameStack(llvm::StringRef name) {
   NameStack result;
   if (findTransform(name, "jvp") != llvm::StringRef::npos)
     result.phase = NamedPhase::Forward;
@@ -73,11 +74,13 @@ static std::optional<NameStack> read(Location location) {
   return std::nullopt;
 }
 
-NameStack alpa::readNameStack(Location location) { return read(location).value_or(NameStack()); }
+NameStack importer::readNameStack(Location location) {
+  return read(location).value_or(NameStack());
+}
 
 static constexpr llvm::StringLiteral kBoundaryScope = "alpa_layer_boundary";
 
-bool alpa::isLayerBoundary(Operation *op) {
+bool importer::isLayerBoundary(Operation *op) {
   if (op->getName().getStringRef() != "stablehlo.optimization_barrier")
     return false;
   return op->getLoc()
@@ -111,6 +114,6 @@ static std::optional<int64_t> readBodyEqn(Location location, llvm::StringRef sco
   return std::nullopt;
 }
 
-std::optional<int64_t> alpa::readBodyEqn(Location location, unsigned level) {
+std::optional<int64_t> importer::readBodyEqn(Location location, unsigned level) {
   return ::readBodyEqn(location, ("alpa_inner" + llvm::Twine(level) + "_").str());
 }

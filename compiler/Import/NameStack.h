@@ -7,7 +7,7 @@
 #include "mlir/IR/Operation.h"
 #include <optional>
 
-namespace alpa {
+namespace alpa::importer {
 
 enum class NamedPhase {
   None,     // No name stack, or one outside the differentiated function.
@@ -48,6 +48,6 @@ inline constexpr llvm::StringLiteral kBoundaryAttr = "alpa.boundary";
 /// `alpa_inner<level>_<i>`; bodies of @main's own loops are of level 1.
 std::optional<int64_t> readBodyEqn(mlir::Location location, unsigned level);
 
-} // namespace alpa
+} // namespace alpa::importer
 
 #endif // ALPA_COMPILER_IMPORT_NAMESTACK_H

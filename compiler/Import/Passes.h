@@ -6,13 +6,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
-namespace alpa {
+namespace alpa::importer {
 
 #define GEN_PASS_DECL
 #include "compiler/Import/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
 #include "compiler/Import/Passes.h.inc"
 
-} // namespace alpa
+} // namespace alpa::importer
 
 #endif // ALPA_COMPILER_IMPORT_PASSES_H

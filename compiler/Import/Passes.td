@@ -82,7 +82,7 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
     of micro-batches that divides the arguments with `alpa.kind = "batch"`, as the
     sharding rules would split the batch over the devices of one more mesh axis. Every
     value of the forward and backward phase is whole, split along a factor of one of
-    its dimensions, or partial; its results in the update are those of the whole batch.
+    its dimensions, or unreduced; its results in the update are those of the whole batch.
 
     * A sum over examples is a term of the micro-batch; the update reads the sum.
     * Extremes, and values whose examples the update needs together, are joined: a

@@ -40,7 +40,7 @@ static llvm::Error pinInput(func::FuncOp main, unsigned index, const llvm::json:
   return llvm::Error::success();
 }
 
-llvm::Error alpa::annotateSignature(ModuleOp module, llvm::StringRef json) {
+llvm::Error alpa::importer::annotateSignature(ModuleOp module, llvm::StringRef json) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   if (!main)
     return fail("the module has no function @main");

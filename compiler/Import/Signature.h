@@ -6,13 +6,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/Error.h"
 
-namespace alpa {
+namespace alpa::importer {
 
 /// Sets the signature attributes of docs/architecture.md on @main from JSON:
 /// {"inputs": [{"name", "kind", "carried_by"}], "outputs": [{"name"}]}.
 /// A count that differs from @main's is an error.
 llvm::Error annotateSignature(mlir::ModuleOp module, llvm::StringRef json);
 
-} // namespace alpa
+} // namespace alpa::importer
 
 #endif // ALPA_COMPILER_IMPORT_SIGNATURE_H

@@ -28,14 +28,28 @@
 #include <deque>
 #include <map>
 
-namespace alpa {
+namespace alpa::importer {
 #define GEN_PASS_DEF_ALPASPLITBATCH
 #include "compiler/Import/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::importer
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::importer;
 namespace hlo = mlir::stablehlo;
+using analysis::DimFactors;
+using analysis::Factor;
+using analysis::FactorKind;
+using analysis::fitSizes;
+using analysis::getShardingRule;
+using analysis::isNeutral;
+using analysis::isSplatOf;
+using analysis::nameOf;
+using analysis::neutralOf;
+using analysis::Reducer;
+using analysis::ShardingRule;
+using analysis::splatOf;
+using analysis::TensorFactors;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
@@ -2510,7 +2524,7 @@ LogicalResult BatchSplitter::run() {
 
 namespace {
 
-class AlpaSplitBatchPass : public alpa::impl::AlpaSplitBatchBase<AlpaSplitBatchPass> {
+class AlpaSplitBatchPass : public importer::impl::AlpaSplitBatchBase<AlpaSplitBatchPass> {
 public:
   using AlpaSplitBatchBase::AlpaSplitBatchBase;
 

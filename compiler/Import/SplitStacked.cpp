@@ -15,12 +15,13 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 
-namespace alpa {
+namespace alpa::importer {
 #define GEN_PASS_DEF_ALPASPLITSTACKED
 #include "compiler/Import/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::importer
 
 using namespace alpa;
+using namespace alpa::importer;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -72,7 +73,7 @@ static bool isSplittableKind(Operation *op) {
                     cast<ShapedType>(type).getShape() ==
                         cast<ShapedType>(op->getResult(0).getType()).getShape();
            });
-  return isElementwiseName(name) ||
+  return analysis::isElementwiseName(name) ||
          isa<hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp, hlo::DotGeneralOp,
              hlo::SliceOp, hlo::PadOp, hlo::ConcatenateOp, hlo::ReverseOp, hlo::ReduceOp,
              hlo::BitcastConvertOp>(op);
@@ -80,18 +81,18 @@ static bool isSplittableKind(Operation *op) {
 
 /// The rule, if all results have one and the same parallel factor as their dimension 0,
 /// and no operand has it anywhere else.
-static std::optional<ShardingRule> rowRule(Operation *op, unsigned &rows) {
+static std::optional<analysis::ShardingRule> rowRule(Operation *op, unsigned &rows) {
   if (op->getNumResults() == 0 || rowsIn(op->getResult(0)) < 2 || op->hasAttr(attr::pin) ||
       !isSplittableKind(op))
     return std::nullopt;
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule || rule->results[0].empty() || rule->results[0][0].size() != 1)
     return std::nullopt;
   rows = rule->results[0][0][0];
-  const Factor &factor = rule->factors[rows];
-  if (factor.kind != FactorKind::Parallel || factor.size != rowsIn(op->getResult(0)))
+  const analysis::Factor &factor = rule->factors[rows];
+  if (factor.kind != analysis::FactorKind::Parallel || factor.size != rowsIn(op->getResult(0)))
     return std::nullopt;
-  auto fits = [&](const TensorFactors &tensor, bool isNeeded) {
+  auto fits = [&](const analysis::TensorFactors &tensor, bool isNeeded) {
     for (auto [dim, factors] : llvm::enumerate(tensor)) {
       bool has = llvm::is_contained(factors, rows);
       if (has && (dim != 0 || factors.size() != 1))
@@ -101,10 +102,10 @@ static std::optional<ShardingRule> rowRule(Operation *op, unsigned &rows) {
     }
     return !tensor.empty() || !isNeeded;
   };
-  for (const TensorFactors &tensor : rule->operands)
+  for (const analysis::TensorFactors &tensor : rule->operands)
     if (!fits(tensor, false))
       return std::nullopt;
-  for (const TensorFactors &tensor : rule->results)
+  for (const analysis::TensorFactors &tensor : rule->results)
     if (!fits(tensor, true))
       return std::nullopt;
   return rule;
@@ -121,7 +122,7 @@ static bool worksByRow(Operation *op) {
 static SmallVector<unsigned> operandsWithRows(Operation *op) {
   SmallVector<unsigned> found;
   unsigned rows;
-  if (std::optional<ShardingRule> rule = rowRule(op, rows))
+  if (std::optional<analysis::ShardingRule> rule = rowRule(op, rows))
     for (auto [index, tensor] : llvm::enumerate(rule->operands))
       if (!tensor.empty() && llvm::is_contained(tensor[0], rows))
         found.push_back(index);
@@ -235,9 +236,10 @@ static Operation *findReducer(Operation *op) {
   auto reduce = dyn_cast<hlo::ReduceOp>(op);
   if (!reduce || op->getNumResults() != 1 || !llvm::is_contained(reduce.getDimensions(), 0))
     return nullptr;
-  std::optional<Reducer> reducer = reducerOf(op->getRegion(0));
-  return reducer && isNeutral(op->getOperand(1), *reducer) ? &op->getRegion(0).front().front()
-                                                           : nullptr;
+  std::optional<analysis::Reducer> reducer = analysis::reducerOf(op->getRegion(0));
+  return reducer && analysis::isNeutral(op->getOperand(1), *reducer)
+             ? &op->getRegion(0).front().front()
+             : nullptr;
 }
 
 namespace {
@@ -533,7 +535,7 @@ void Splitter::splitResults(unsigned oldArguments) {
 
 namespace {
 
-struct AlpaSplitStackedPass : alpa::impl::AlpaSplitStackedBase<AlpaSplitStackedPass> {
+struct AlpaSplitStackedPass : importer::impl::AlpaSplitStackedBase<AlpaSplitStackedPass> {
   using AlpaSplitStackedBase::AlpaSplitStackedBase;
 
   void runOnOperation() override {

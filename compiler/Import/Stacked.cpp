@@ -6,6 +6,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::importer;
 namespace hlo = mlir::stablehlo;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
@@ -25,8 +26,8 @@ static Value findPart(hlo::ConcatenateOp concat, int64_t start, int64_t size) {
   return nullptr;
 }
 
-Value alpa::rowsOf(OpBuilder &builder, Value whole, int64_t start, int64_t size,
-                   DictionaryAttr attributes, Location loc) {
+Value importer::rowsOf(OpBuilder &builder, Value whole, int64_t start, int64_t size,
+                       DictionaryAttr attributes, Location loc) {
   RankedTensorType type = typeOf(whole);
   if (size == type.getDimSize(0))
     return whole;
@@ -45,7 +46,7 @@ Value alpa::rowsOf(OpBuilder &builder, Value whole, int64_t start, int64_t size,
   return slice;
 }
 
-std::optional<int64_t> alpa::takenRow(Operation *op) {
+std::optional<int64_t> importer::takenRow(Operation *op) {
   auto slice = dyn_cast<hlo::SliceOp>(op);
   if (!slice || typeOf(slice.getOperand()).getRank() == 0)
     return std::nullopt;
@@ -56,7 +57,7 @@ std::optional<int64_t> alpa::takenRow(Operation *op) {
   return slice.getStartIndices()[0];
 }
 
-bool alpa::isStack(Operation *op) {
+bool importer::isStack(Operation *op) {
   auto concat = dyn_cast<hlo::ConcatenateOp>(op);
   return concat && concat.getDimension() == 0 && concat.getInputs().size() > 1 &&
          llvm::all_of(concat.getInputs(),

@@ -6,7 +6,7 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/BuiltinAttributes.h"
 
-namespace alpa {
+namespace alpa::importer {
 
 /// Rows [start, start + size) of dimension 0: the value itself, operands of the
 /// concatenation that it is, or a slice with the given attributes.
@@ -19,6 +19,6 @@ std::optional<int64_t> takenRow(mlir::Operation *op);
 /// A concatenation of single rows along dimension 0.
 bool isStack(mlir::Operation *op);
 
-} // namespace alpa
+} // namespace alpa::importer
 
 #endif // ALPA_COMPILER_IMPORT_STACKED_H

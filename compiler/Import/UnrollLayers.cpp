@@ -24,12 +24,13 @@
 #include <map>
 #include <optional>
 
-namespace alpa {
+namespace alpa::importer {
 #define GEN_PASS_DEF_ALPAUNROLLLAYERS
 #include "compiler/Import/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::importer
 
 using namespace alpa;
+using namespace alpa::importer;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -575,7 +576,7 @@ private:
     SmallVector<Value> used = getUsedValues(op);
     auto isCarried = [&](Value value) { return carried.contains(value); };
     auto isLayer = [&](Value value) { return layers.contains(value); };
-    std::optional<ShardingRule> rule = getShardingRule(op);
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
     if (rule && rule->heavy && llvm::any_of(used, isLayer) && llvm::any_of(used, isCarried))
       return true;
     auto slice = dyn_cast<hlo::DynamicSliceOp>(op);
@@ -774,7 +775,7 @@ struct Numbers {
   int64_t last() const { return first + extra(); }
 };
 
-class AlpaUnrollLayersPass : public alpa::impl::AlpaUnrollLayersBase<AlpaUnrollLayersPass> {
+class AlpaUnrollLayersPass : public importer::impl::AlpaUnrollLayersBase<AlpaUnrollLayersPass> {
 public:
   using AlpaUnrollLayersBase::AlpaUnrollLayersBase;
 

@@ -15,6 +15,7 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 namespace {
 
@@ -147,9 +148,9 @@ double Flow::push(unsigned from, double most, double smallest) {
   return amount;
 }
 
-std::vector<llvm::SmallVector<Share, 2>> alpa::balance(llvm::ArrayRef<LinkDemand> demands,
-                                                       llvm::ArrayRef<double> secondsPerByte,
-                                                       std::vector<double> &busy) {
+std::vector<llvm::SmallVector<Share, 2>> reshard::balance(llvm::ArrayRef<LinkDemand> demands,
+                                                          llvm::ArrayRef<double> secondsPerByte,
+                                                          std::vector<double> &busy) {
   double total = 0;
   Poured poured;
   for (const LinkDemand &demand : demands) {

@@ -7,7 +7,7 @@
 #include "llvm/ADT/SmallVector.h"
 #include <vector>
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// Bytes that may take any of some links, or parts of them each.
 struct LinkDemand {
@@ -36,6 +36,6 @@ std::vector<llvm::SmallVector<Share, 2>> balance(llvm::ArrayRef<LinkDemand> dema
                                                  llvm::ArrayRef<double> secondsPerByte,
                                                  std::vector<double> &busy);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_BALANCE_H

@@ -17,6 +17,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 namespace {
 
@@ -60,7 +61,7 @@ private:
 
   const TransferProblem &problem;
   llvm::ArrayRef<TransferPiece> pieces;
-  const Network &network;
+  const cost::Network &network;
   std::vector<double> busy; // Seconds of links.
   double bound = 0;         // Seconds of the busiest link, if all goes well.
   std::map<std::pair<int64_t, unsigned>, double> turns; // Bytes of a device on a link.
@@ -106,7 +107,7 @@ int64_t BroadcastPlanner::chunksFor(int64_t holder, llvm::ArrayRef<int64_t> chai
   double fill = 0, slowest = 0, latency = 0;
   int64_t from = holder;
   for (int64_t device : chain) {
-    Hop hop = network.hop(from, device);
+    cost::Hop hop = network.hop(from, device);
     double seconds =
         bytes * std::max(network.secondsPerByteOf(hop.out), network.secondsPerByteOf(hop.in));
     fill += seconds;
@@ -266,6 +267,6 @@ std::vector<PlanStep> BroadcastPlanner::plan() {
   return builder.take();
 }
 
-std::vector<PlanStep> alpa::planBroadcast(const TransferInput &input) {
+std::vector<PlanStep> reshard::planBroadcast(const TransferInput &input) {
   return BroadcastPlanner(input).plan();
 }

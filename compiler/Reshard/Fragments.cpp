@@ -11,6 +11,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 namespace {
 
@@ -29,7 +30,7 @@ struct Group {
 class Cutter {
 public:
   Cutter(llvm::ArrayRef<TransferPiece> pieces, const TransferProblem &problem,
-         const Network &network, std::vector<double> &busy)
+         const cost::Network &network, std::vector<double> &busy)
       : pieces(pieces), problem(problem), network(network), busy(busy) {}
 
   std::vector<Fragment> cut();
@@ -47,7 +48,7 @@ private:
 
   llvm::ArrayRef<TransferPiece> pieces;
   const TransferProblem &problem;
-  const Network &network;
+  const cost::Network &network;
   std::vector<double> &busy;
   std::vector<Fragment> whole; // One for each piece, without links.
   std::map<Key, Group> outs, nears, ins;
@@ -182,7 +183,7 @@ void Cutter::cut(size_t index, std::vector<Fragment> &fragments) {
   double seconds = 0, latency = 0;
   for (const auto *ways : {&uncut.far, &uncut.near})
     for (const auto &way : *ways) {
-      Hop hop = network.hop(piece.holders.front(), way.receivers.front());
+      cost::Hop hop = network.hop(piece.holders.front(), way.receivers.front());
       seconds = std::max(seconds, double(problem.bytes(piece.box)) *
                                       std::max(network.secondsPerByteOf(hop.out),
                                                network.secondsPerByteOf(hop.in)));
@@ -219,8 +220,9 @@ std::vector<Fragment> Cutter::cut() {
   return fragments;
 }
 
-std::vector<Fragment> alpa::cutFragments(llvm::ArrayRef<TransferPiece> pieces,
-                                         const TransferProblem &problem, const Network &network,
-                                         std::vector<double> &busy) {
+std::vector<Fragment> reshard::cutFragments(llvm::ArrayRef<TransferPiece> pieces,
+                                            const TransferProblem &problem,
+                                            const cost::Network &network,
+                                            std::vector<double> &busy) {
   return Cutter(pieces, problem, network, busy).cut();
 }

@@ -6,7 +6,7 @@
 #include "compiler/CostModel/Network.h"
 #include "compiler/Reshard/TransferProblem.h"
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// A part of a piece, and by which links it leaves its holders and comes to hosts.
 struct Fragment {
@@ -26,9 +26,9 @@ struct Fragment {
 /// Cuts pieces such that, with each part on one link at either end, links are loaded
 /// as evenly as they can be. `busy` gets the seconds of these links.
 std::vector<Fragment> cutFragments(llvm::ArrayRef<TransferPiece> pieces,
-                                   const TransferProblem &problem, const Network &network,
+                                   const TransferProblem &problem, const cost::Network &network,
                                    std::vector<double> &busy);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_FRAGMENTS_H

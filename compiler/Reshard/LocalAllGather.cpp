@@ -12,6 +12,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 namespace {
 
@@ -40,7 +41,7 @@ private:
 
   const TransferProblem &problem;
   llvm::ArrayRef<TransferPiece> pieces;
-  const Network &network;
+  const cost::Network &network;
   PlanBuilder builder;
   LinkLoads loads;
 };
@@ -72,6 +73,6 @@ void LocalAllGatherPlanner::bring(const TransferPiece &piece, llvm::ArrayRef<int
   }
 }
 
-std::vector<PlanStep> alpa::planLocalAllGather(const TransferInput &input) {
+std::vector<PlanStep> reshard::planLocalAllGather(const TransferInput &input) {
   return LocalAllGatherPlanner(input).plan();
 }

@@ -7,6 +7,7 @@
 #include "llvm/Support/raw_ostream.h"
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 static llvm::SmallVector<int64_t> devicesOf(const TransferProblem &problem) {
   llvm::SmallVector<int64_t> devices(problem.source.devices);
@@ -22,7 +23,7 @@ std::string PlanCache::keyOf(const TransferProblem &problem) const {
   for (int64_t size : problem.shape)
     os << ' ' << size;
   llvm::SmallVector<int64_t> firstDevice = {0};
-  for (const Host &host : cluster.hosts)
+  for (const cost::Host &host : cluster.hosts)
     firstDevice.push_back(firstDevice.back() + host.devices);
   llvm::DenseMap<int64_t, size_t> hosts;
   for (const MeshTensor *end : {&problem.source, &problem.target}) {

@@ -7,13 +7,13 @@
 
 #include <map>
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// Transfers between the stages of a pipeline are alike but for the hosts that they
 /// lie on: a plan is taken over if hosts and places on them correspond.
 class PlanCache {
 public:
-  PlanCache(const Cluster &cluster, llvm::StringRef strategy)
+  PlanCache(const cost::Cluster &cluster, llvm::StringRef strategy)
       : cluster(cluster), network(cluster), strategy(strategy), kinds(cluster.kindOfHosts()) {}
 
   llvm::Expected<TransferPlan> plan(const TransferProblem &problem);
@@ -21,8 +21,8 @@ public:
 private:
   std::string keyOf(const TransferProblem &problem) const;
 
-  const Cluster &cluster;
-  Network network;
+  const cost::Cluster &cluster;
+  cost::Network network;
   std::string strategy;
   std::vector<unsigned> kinds; // Of hosts.
   struct Entry {
@@ -32,6 +32,6 @@ private:
   std::map<std::string, Entry> entries;
 };
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_PLANCACHE_H

@@ -7,8 +7,9 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::reshard;
 
-void alpa::writePlan(CrossMeshReshardOp op, const TransferPlan &plan) {
+void reshard::writePlan(CrossMeshReshardOp op, const TransferPlan &plan) {
   OpBuilder builder = OpBuilder::atBlockEnd(op.getBody());
   op.setStrategy(plan.strategy);
   op.setSecondsAttr(builder.getF64FloatAttr(plan.seconds));
@@ -42,7 +43,7 @@ void alpa::writePlan(CrossMeshReshardOp op, const TransferPlan &plan) {
   }
 }
 
-TransferPlan alpa::readPlan(CrossMeshReshardOp op) {
+TransferPlan reshard::readPlan(CrossMeshReshardOp op) {
   TransferPlan plan;
   plan.strategy = op.getStrategy().value_or("by hand").str();
   plan.seconds = op.getSeconds() ? op.getSeconds()->convertToDouble() : 0;

@@ -6,7 +6,7 @@
 #include "compiler/Reshard/TransferPlan.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// Puts the plan's steps into the body, which is empty, and what is known of it on
 /// the op.
@@ -15,6 +15,6 @@ void writePlan(CrossMeshReshardOp op, const TransferPlan &plan);
 /// The plan in the body; one written by hand has no strategy and takes no seconds.
 TransferPlan readPlan(CrossMeshReshardOp op);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_PLANOPS_H

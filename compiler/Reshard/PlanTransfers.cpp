@@ -14,12 +14,13 @@
 
 #include <map>
 
-namespace alpa {
+namespace alpa::reshard {
 #define GEN_PASS_DEF_ALPAPLANTRANSFERS
 #include "compiler/Reshard/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::reshard
 
 using namespace alpa;
+using namespace alpa::reshard;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -85,7 +86,7 @@ static int64_t bytesOfElement(Type element) {
 
 namespace {
 
-struct PlanTransfers : alpa::impl::AlpaPlanTransfersBase<PlanTransfers> {
+struct PlanTransfers : reshard::impl::AlpaPlanTransfersBase<PlanTransfers> {
   using Base::Base;
 
   void runOnOperation() override {
@@ -222,7 +223,7 @@ LogicalResult PlanTransfers::nameTransfers() {
       if (member.getMembers().front() == int64_t(program.getMesh()))
         firsts[member.getTag()] = member;
   }
-  meshes = meshesOf(getOperation());
+  meshes = schedule::meshesOf(getOperation());
   heldAs.emplace(getOperation());
   for (auto program : getOperation().getOps<ProgramOp>())
     for (Operation &op : *program.getBody()) {
@@ -246,8 +247,9 @@ LogicalResult PlanTransfers::planAll() {
     return module.emitError() << "transfers need links: give alpa-plan-transfers a cluster, or the "
                                  "module an `"
                               << attr::cluster << "`";
-  llvm::Expected<Cluster> described =
-      cluster.empty() ? parseCluster(text.getValue(), attr::cluster) : loadCluster(cluster);
+  llvm::Expected<cost::Cluster> described = cluster.empty()
+                                                ? cost::parseCluster(text.getValue(), attr::cluster)
+                                                : cost::loadCluster(cluster);
   if (!described)
     return withError(module.emitError(), described.takeError());
   PlanCache plans(*described, strategy);

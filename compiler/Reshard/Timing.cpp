@@ -11,19 +11,21 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 namespace {
 
 class Clock {
 public:
-  Clock(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem, const Network &network)
+  Clock(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem,
+        const cost::Network &network)
       : steps(steps), problem(problem), network(network), busy(network.numLinks()) {}
 
   Timing run();
 
 private:
   struct Message {
-    Hop hop;
+    cost::Hop hop;
     double bytes = 0;
   };
   struct Placed {
@@ -43,7 +45,7 @@ private:
 
   llvm::ArrayRef<PlanStep> steps;
   const TransferProblem &problem;
-  const Network &network;
+  const cost::Network &network;
   std::vector<Placed> tiles;
   std::vector<double> busy;                     // Seconds of each link.
   std::vector<std::vector<double>> busyAtLevel; // For steps that read tiles of that level.
@@ -138,7 +140,7 @@ Timing Clock::run() {
   return timing;
 }
 
-Timing alpa::timePlan(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem,
-                      const Network &network) {
+Timing reshard::timePlan(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem,
+                         const cost::Network &network) {
   return Clock(steps, problem, network).run();
 }

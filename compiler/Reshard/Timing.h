@@ -6,7 +6,7 @@
 #include "compiler/CostModel/Network.h"
 #include "compiler/Reshard/TransferPlan.h"
 
-namespace alpa {
+namespace alpa::reshard {
 
 struct Timing {
   double seconds = 0;    // Until the last tile is there.
@@ -15,8 +15,8 @@ struct Timing {
 
 /// Docs/resharding.md describes how links are shared.
 Timing timePlan(llvm::ArrayRef<PlanStep> steps, const TransferProblem &problem,
-                const Network &network);
+                const cost::Network &network);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_TIMING_H

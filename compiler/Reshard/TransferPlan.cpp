@@ -3,6 +3,7 @@
 #include "compiler/Reshard/TransferPlan.h"
 
 using namespace alpa;
+using namespace alpa::reshard;
 
 PlanStep &PlanBuilder::add(StepKind kind, llvm::ArrayRef<int64_t> operands,
                            llvm::ArrayRef<int64_t> devices, const Box &box) {

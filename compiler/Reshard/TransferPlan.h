@@ -7,7 +7,7 @@
 
 #include <map>
 
-namespace alpa {
+namespace alpa::reshard {
 
 enum class StepKind : uint8_t { Tile, Send, Broadcast, AllGather };
 
@@ -57,6 +57,6 @@ private:
   std::map<std::pair<int64_t, Box>, int64_t> cuts;
 };
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_TRANSFERPLAN_H

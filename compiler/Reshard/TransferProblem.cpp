@@ -9,6 +9,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::reshard;
 using llvm::Twine;
 
 static llvm::Error checkTensor(llvm::ArrayRef<int64_t> shape, const MeshTensor &tensor,
@@ -31,8 +32,8 @@ static llvm::Error checkTensor(llvm::ArrayRef<int64_t> shape, const MeshTensor &
     if (sorted[i] == sorted[i - 1])
       return fail("device " + Twine(sorted[i]) + " is there twice");
   const ShardingSpec &spec = tensor.spec;
-  if (!spec.partial.empty())
-    return fail("sums along mesh axis " + Twine(spec.partial.front()) + " are not taken yet");
+  if (!spec.unreduced.empty())
+    return fail("sums along mesh axis " + Twine(spec.unreduced.front()) + " are not taken yet");
   if (spec.dims.size() != shape.size())
     return fail("the sharding has " + Twine(spec.dims.size()) + " entries, the tensor " +
                 Twine(shape.size()) + " dimensions");
@@ -55,7 +56,7 @@ static llvm::Error checkTensor(llvm::ArrayRef<int64_t> shape, const MeshTensor &
   return llvm::Error::success();
 }
 
-llvm::Error alpa::checkProblem(const TransferProblem &problem) {
+llvm::Error reshard::checkProblem(const TransferProblem &problem) {
   int64_t bytes = problem.elementBytes;
   if (bytes < 1)
     return llvm::createStringError("elements of " + Twine(bytes) + " bytes");
@@ -75,7 +76,7 @@ static std::map<Box, llvm::SmallVector<int64_t, 4>> shards(llvm::ArrayRef<int64_
   return devices;
 }
 
-std::vector<TransferPiece> alpa::commonPieces(const TransferProblem &problem) {
+std::vector<TransferPiece> reshard::commonPieces(const TransferProblem &problem) {
   std::vector<TransferPiece> pieces;
   auto held = shards(problem.shape, problem.source), wanted = shards(problem.shape, problem.target);
   for (auto &[source, holders] : held)

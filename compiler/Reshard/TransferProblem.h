@@ -8,7 +8,7 @@
 #include "llvm/Support/Error.h"
 #include <vector>
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// How a mesh holds a tensor.
 struct MeshTensor {
@@ -40,6 +40,6 @@ struct TransferPiece {
 /// The common refinement of the two partitions of the tensor, row-major.
 std::vector<TransferPiece> commonPieces(const TransferProblem &problem);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_TRANSFERPROBLEM_H

@@ -9,12 +9,13 @@
 
 using llvm::Twine;
 using namespace alpa;
+using namespace alpa::reshard;
 
 //===----------------------------------------------------------------------===//
 // Every device fetches what it wants
 //===----------------------------------------------------------------------===//
 
-std::vector<PlanStep> alpa::planNaive(const TransferInput &input) {
+std::vector<PlanStep> reshard::planNaive(const TransferInput &input) {
   const auto &[problem, pieces, network] = input;
   PlanBuilder builder;
   LinkLoads loads(network);
@@ -34,7 +35,7 @@ std::vector<PlanStep> alpa::planNaive(const TransferInput &input) {
 // Ways to plan a transfer
 //===----------------------------------------------------------------------===//
 
-llvm::ArrayRef<StrategyInfo> alpa::transferStrategies() {
+llvm::ArrayRef<StrategyInfo> reshard::transferStrategies() {
   static const StrategyInfo strategies[] = {
       {"broadcast", "each part goes to all that want it on a chain of devices, host by host",
        planBroadcast},
@@ -45,21 +46,22 @@ llvm::ArrayRef<StrategyInfo> alpa::transferStrategies() {
   return strategies;
 }
 
-std::string alpa::transferStrategyNames() {
+std::string reshard::transferStrategyNames() {
   std::string names = "auto";
   for (const StrategyInfo &info : transferStrategies())
     names += (", " + info.name).str();
   return names;
 }
 
-bool alpa::isTransferStrategy(llvm::StringRef name) {
+bool reshard::isTransferStrategy(llvm::StringRef name) {
   return name == "auto" || llvm::any_of(transferStrategies(), [&](const StrategyInfo &info) {
            return info.name == name;
          });
 }
 
-llvm::Expected<TransferPlan> alpa::planTransfer(const TransferProblem &problem,
-                                                const Network &network, llvm::StringRef strategy) {
+llvm::Expected<TransferPlan> reshard::planTransfer(const TransferProblem &problem,
+                                                   const cost::Network &network,
+                                                   llvm::StringRef strategy) {
   if (!isTransferStrategy(strategy))
     return llvm::createStringError("there is no strategy `" + Twine(strategy) +
                                    "`; choose one of " + transferStrategyNames());
@@ -93,17 +95,17 @@ llvm::Expected<TransferPlan> alpa::planTransfer(const TransferProblem &problem,
   return std::move(*best);
 }
 
-int64_t alpa::pickHolder(llvm::ArrayRef<int64_t> holders, int64_t receiver, const Network &network,
-                         const LinkLoads &loads) {
+int64_t reshard::pickHolder(llvm::ArrayRef<int64_t> holders, int64_t receiver,
+                            const cost::Network &network, const LinkLoads &loads) {
   auto rank = [&](int64_t holder) {
-    Hop hop = network.hop(holder, receiver);
+    cost::Hop hop = network.hop(holder, receiver);
     return std::tuple(hop.isSlow, loads[hop.out]);
   };
   return *llvm::min_element(holders, [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
 }
 
-std::vector<llvm::SmallVector<int64_t, 4>> alpa::byHost(llvm::ArrayRef<int64_t> devices,
-                                                        const Network &network) {
+std::vector<llvm::SmallVector<int64_t, 4>> reshard::byHost(llvm::ArrayRef<int64_t> devices,
+                                                           const cost::Network &network) {
   std::vector<llvm::SmallVector<int64_t, 4>> hosts;
   for (int64_t device : devices) {
     auto same = llvm::find_if(hosts, [&](const auto &host) {
@@ -116,7 +118,7 @@ std::vector<llvm::SmallVector<int64_t, 4>> alpa::byHost(llvm::ArrayRef<int64_t> 
   return hosts;
 }
 
-std::optional<std::vector<Box>> alpa::splitBox(const Box &box, int64_t parts) {
+std::optional<std::vector<Box>> reshard::splitBox(const Box &box, int64_t parts) {
   std::optional<size_t> along;
   for (size_t dim = box.rank(); dim-- > 0;)
     if (box.size(dim) >= parts &&

@@ -6,13 +6,13 @@
 #include "compiler/CostModel/Network.h"
 #include "compiler/Reshard/TransferPlan.h"
 
-namespace alpa {
+namespace alpa::reshard {
 
 /// What a strategy starts from.
 struct TransferInput {
   const TransferProblem &problem;
   llvm::ArrayRef<TransferPiece> pieces; // commonPieces(problem)
-  const Network &network;
+  const cost::Network &network;
 };
 
 struct StrategyInfo {
@@ -30,7 +30,8 @@ bool isTransferStrategy(llvm::StringRef name);
 /// The plan of one strategy; with "auto" that of the strategy that brings the fewest
 /// bytes from host to host, and of those the fastest. An error if the problem is not
 /// sound, a device is not in the cluster, or there is no such strategy.
-llvm::Expected<TransferPlan> planTransfer(const TransferProblem &problem, const Network &network,
+llvm::Expected<TransferPlan> planTransfer(const TransferProblem &problem,
+                                          const cost::Network &network,
                                           llvm::StringRef strategy = "auto");
 
 // Naive.cpp, LocalAllGather.cpp, Broadcast.cpp
@@ -41,33 +42,34 @@ std::vector<PlanStep> planBroadcast(const TransferInput &input);
 /// Seconds that the links are given so far; picks the one that is done first.
 class LinkLoads {
 public:
-  explicit LinkLoads(const Network &network) : network(network), seconds(network.numLinks()) {}
+  explicit LinkLoads(const cost::Network &network)
+      : network(network), seconds(network.numLinks()) {}
 
   void add(unsigned link, double bytes) { seconds[link] += bytes * network.secondsPerByteOf(link); }
-  void add(const Hop &hop, double bytes) {
+  void add(const cost::Hop &hop, double bytes) {
     add(hop.out, bytes);
     add(hop.in, bytes);
   }
   double operator[](unsigned link) const { return seconds[link]; }
 
 private:
-  const Network &network;
+  const cost::Network &network;
   std::vector<double> seconds;
 };
 
 /// The holder that a device should get something from: one on its own host if there
 /// is any, and of those the one whose link is free first.
-int64_t pickHolder(llvm::ArrayRef<int64_t> holders, int64_t receiver, const Network &network,
+int64_t pickHolder(llvm::ArrayRef<int64_t> holders, int64_t receiver, const cost::Network &network,
                    const LinkLoads &loads);
 
 /// Devices by host, hosts in the order in which they come first.
 std::vector<llvm::SmallVector<int64_t, 4>> byHost(llvm::ArrayRef<int64_t> devices,
-                                                  const Network &network);
+                                                  const cost::Network &network);
 
 /// As many parts along one dimension, nearly equal; nothing if no dimension is long
 /// enough. Equal parts are preferred, then outer dimensions.
 std::optional<std::vector<Box>> splitBox(const Box &box, int64_t parts);
 
-} // namespace alpa
+} // namespace alpa::reshard
 
 #endif // ALPA_COMPILER_RESHARD_TRANSFERSTRATEGIES_H

@@ -15,12 +15,13 @@
 
 #include <optional>
 
-namespace alpa {
+namespace alpa::schedule {
 #define GEN_PASS_DEF_ALPABUILDSCHEDULE
 #include "compiler/Schedule/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::schedule
 
 using namespace alpa;
+using namespace alpa::schedule;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -523,15 +524,15 @@ FailureOr<std::vector<int64_t>> deviceBytes(ModuleOp module) {
   auto text = module->getAttrOfType<StringAttr>(attr::cluster);
   if (!text)
     return bytes;
-  llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
+  llvm::Expected<cost::Cluster> cluster = cost::parseCluster(text.getValue(), attr::cluster);
   if (!cluster)
     return withError(module.emitError(), cluster.takeError());
-  for (const Host &host : cluster->hosts)
+  for (const cost::Host &host : cluster->hosts)
     bytes.insert(bytes.end(), host.devices, cluster->deviceTypes[host.deviceType].memoryBytes);
   return bytes;
 }
 
-struct BuildSchedule : alpa::impl::AlpaBuildScheduleBase<BuildSchedule> {
+struct BuildSchedule : schedule::impl::AlpaBuildScheduleBase<BuildSchedule> {
   using Base::Base;
 
   void runOnOperation() override {

@@ -11,15 +11,16 @@
 #include "llvm/ADT/Twine.h"
 
 using namespace alpa;
+using namespace alpa::schedule;
 using llvm::StringRef;
 using llvm::Twine;
 
 static constexpr StringRef letters = "FBIW"; // In the order of RunKind.
 static constexpr StringRef separators = " \t\r,";
 
-char alpa::letterOf(RunKind kind) { return letters[size_t(kind)]; }
+char schedule::letterOf(RunKind kind) { return letters[size_t(kind)]; }
 
-std::string alpa::stepText(const ScheduleStep &step) {
+std::string schedule::stepText(const ScheduleStep &step) {
   return (Twine(letterOf(step.kind)) + Twine(step.stage) + "." + Twine(step.microBatch)).str();
 }
 
@@ -33,7 +34,7 @@ static llvm::Error failAt(size_t mesh, size_t index, const ScheduleStep &step, S
               " `" + stepText(step) + "`: " + message);
 }
 
-llvm::Error alpa::checkProblem(const ScheduleProblem &problem) {
+llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
   int64_t next = 0;
   for (int64_t mesh : problem.meshOf) {
     if (mesh < 0 || mesh > next)
@@ -60,7 +61,7 @@ llvm::Error alpa::checkProblem(const ScheduleProblem &problem) {
   return llvm::Error::success();
 }
 
-llvm::Expected<std::vector<StepList>> alpa::parseSteps(StringRef text) {
+llvm::Expected<std::vector<StepList>> schedule::parseSteps(StringRef text) {
   std::vector<StepList> lists;
   while (!text.empty()) {
     size_t end = text.find_first_of(";\n");
@@ -87,7 +88,7 @@ llvm::Expected<std::vector<StepList>> alpa::parseSteps(StringRef text) {
   return lists;
 }
 
-llvm::Error alpa::checkSteps(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists) {
+llvm::Error schedule::checkSteps(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists) {
   size_t numMeshes = size_t(problem.numMeshes());
   if (lists.size() != numMeshes)
     return fail("alpa_schedule_c1: expected a line for each of " + Twine(numMeshes) +
@@ -144,7 +145,7 @@ llvm::Error alpa::checkSteps(const ScheduleProblem &problem, llvm::ArrayRef<Step
               " waits forever at `" + stepText(stuck.front()) + "`" + waiting);
 }
 
-llvm::Expected<std::vector<StepList>> alpa::generateCustom(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generateCustom(const ScheduleProblem &problem) {
   if (problem.steps.empty())
     return fail("no steps are given; give a line for each mesh, such as `F0.0 B0.0`");
   llvm::Expected<std::vector<StepList>> lists = parseSteps(problem.steps);
@@ -156,7 +157,7 @@ llvm::Expected<std::vector<StepList>> alpa::generateCustom(const ScheduleProblem
 }
 
 /// As the steps have it.
-int64_t alpa::keptCustom(const ScheduleProblem &problem, int64_t mesh) {
+int64_t schedule::keptCustom(const ScheduleProblem &problem, int64_t mesh) {
   llvm::Expected<std::vector<StepList>> lists = generateCustom(problem);
   if (!lists) {
     llvm::consumeError(lists.takeError());

@@ -5,7 +5,7 @@
 
 #include "compiler/Schedule/Schedules.h"
 
-namespace alpa {
+namespace alpa::schedule {
 
 /// F, B, I or W.
 char letterOf(RunKind kind);
@@ -28,6 +28,6 @@ llvm::Expected<std::vector<StepList>> parseSteps(llvm::StringRef text);
 /// - alpa_schedule_c6: no mesh waits forever.
 llvm::Error checkSteps(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_CUSTOM_H

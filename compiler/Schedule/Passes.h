@@ -6,13 +6,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
-namespace alpa {
+namespace alpa::schedule {
 
 #define GEN_PASS_DECL
 #include "compiler/Schedule/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
 #include "compiler/Schedule/Passes.h.inc"
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_PASSES_H

@@ -8,6 +8,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::schedule;
 
 namespace {
 
@@ -100,7 +101,7 @@ MemoryWalk::MemoryWalk(const ProgramTable &table, SlicedModule &sliced, int64_t 
 }
 
 int64_t MemoryWalk::sizeOf(Type type, ShardingAttr sharding, MeshAttr mesh) {
-  return int64_t(getTensorBytes(type)) / sharding.getSpec().numPieces(mesh.getShape());
+  return int64_t(analysis::getTensorBytes(type)) / sharding.getSpec().numPieces(mesh.getShape());
 }
 
 /// What the search foresaw that the function holds besides arguments and results.
@@ -336,16 +337,16 @@ void MemoryWalk::note(Place place, int64_t count) {
 
 static constexpr StringLiteral kPeakBytes = "peak_bytes";
 
-void alpa::promiseBytes(ProgramOp program, int64_t bytes) {
+void schedule::promiseBytes(ProgramOp program, int64_t bytes) {
   program->setAttr(kPeakBytes, Builder(program.getContext()).getI64IntegerAttr(bytes));
 }
 
-std::optional<int64_t> alpa::promisedBytes(ProgramOp program) {
+std::optional<int64_t> schedule::promisedBytes(ProgramOp program) {
   auto peak = program->getAttrOfType<IntegerAttr>(kPeakBytes);
   return peak ? std::optional(peak.getInt()) : std::nullopt;
 }
 
-std::vector<PeakMemory> alpa::peakMemory(const ProgramTable &table, SlicedModule &sliced,
-                                         ArrayRef<Place> places, int64_t capacity) {
+std::vector<PeakMemory> schedule::peakMemory(const ProgramTable &table, SlicedModule &sliced,
+                                             ArrayRef<Place> places, int64_t capacity) {
   return MemoryWalk(table, sliced, capacity).walk(places);
 }

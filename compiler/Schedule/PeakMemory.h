@@ -6,7 +6,7 @@
 #include "compiler/Schedule/ProgramOrder.h"
 #include "compiler/Schedule/SlicedModule.h"
 
-namespace alpa {
+namespace alpa::schedule {
 
 /// What a program promises in `peak_bytes`, if it does.
 std::optional<int64_t> promisedBytes(ProgramOp program);
@@ -32,6 +32,6 @@ struct PeakMemory {
 std::vector<PeakMemory> peakMemory(const ProgramTable &table, SlicedModule &sliced,
                                    llvm::ArrayRef<Place> places, int64_t capacity);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_PEAKMEMORY_H

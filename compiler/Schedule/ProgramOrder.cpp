@@ -4,6 +4,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::schedule;
 
 static constexpr uint32_t nobody = ~0u;
 

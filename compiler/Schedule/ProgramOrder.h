@@ -9,7 +9,7 @@
 #include <optional>
 #include <queue>
 
-namespace alpa {
+namespace alpa::schedule {
 
 constexpr int64_t unboundedCapacity = -1;
 
@@ -66,6 +66,6 @@ private:
   std::vector<llvm::SmallVector<uint32_t>> arrived; // By sum.
 };
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_PROGRAMORDER_H

@@ -6,6 +6,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::schedule;
 
 namespace {
 
@@ -206,7 +207,7 @@ LogicalResult TableReader::checkSum(const MeshSum &sum) {
   return success();
 }
 
-FailureOr<ProgramTable> alpa::readPrograms(ModuleOp module) {
+FailureOr<ProgramTable> schedule::readPrograms(ModuleOp module) {
   TableReader reader;
   if (failed(reader.read(module)))
     return failure();

@@ -13,7 +13,7 @@
 
 #include <vector>
 
-namespace alpa {
+namespace alpa::schedule {
 
 enum class InstructionKind : uint8_t {
   Input,
@@ -75,6 +75,6 @@ struct ProgramTable {
 /// one type and by one plan (alpa_programs_c1 to c3).
 mlir::FailureOr<ProgramTable> readPrograms(mlir::ModuleOp module);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_PROGRAMTABLE_H

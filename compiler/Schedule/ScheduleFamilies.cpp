@@ -8,6 +8,7 @@
 #include <algorithm>
 
 using namespace alpa;
+using namespace alpa::schedule;
 
 //===----------------------------------------------------------------------===//
 // Forward runs only
@@ -15,7 +16,7 @@ using namespace alpa;
 
 /// Stages in rounds take turns group by group, which fills the pipeline once; other
 /// ones come one after the other.
-llvm::Expected<std::vector<StepList>> alpa::generateInference(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generateInference(const ScheduleProblem &problem) {
   std::vector<StepList> lists(problem.numMeshes());
   if (isInRounds(problem)) {
     for (int64_t mesh = 0; mesh < problem.numMeshes(); ++mesh)
@@ -29,8 +30,8 @@ llvm::Expected<std::vector<StepList>> alpa::generateInference(const ScheduleProb
 }
 
 /// Nothing is kept for later.
-int64_t alpa::inFlightInference(int64_t, int64_t) { return 1; }
-int64_t alpa::keptInference(const ScheduleProblem &, int64_t) { return 1; }
+int64_t schedule::inFlightInference(int64_t, int64_t) { return 1; }
+int64_t schedule::keptInference(const ScheduleProblem &, int64_t) { return 1; }
 
 //===----------------------------------------------------------------------===//
 // All forwards, then all backwards
@@ -38,7 +39,7 @@ int64_t alpa::keptInference(const ScheduleProblem &, int64_t) { return 1; }
 
 /// All activations are alive at once. With several stages on a mesh, one stage's
 /// runs follow the other's.
-llvm::Expected<std::vector<StepList>> alpa::generateGpipe(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generateGpipe(const ScheduleProblem &problem) {
   std::vector<StepList> lists(problem.numMeshes());
   int64_t numStages = problem.numStages();
   auto add = [&](RunKind kind, int64_t stage) {
@@ -52,9 +53,9 @@ llvm::Expected<std::vector<StepList>> alpa::generateGpipe(const ScheduleProblem 
   return lists;
 }
 
-int64_t alpa::inFlightGpipe(int64_t, int64_t numMicroBatches) { return numMicroBatches; }
+int64_t schedule::inFlightGpipe(int64_t, int64_t numMicroBatches) { return numMicroBatches; }
 
-int64_t alpa::keptGpipe(const ScheduleProblem &problem, int64_t mesh) {
+int64_t schedule::keptGpipe(const ScheduleProblem &problem, int64_t mesh) {
   return problem.numMicroBatches * llvm::count(problem.meshOf, mesh);
 }
 
@@ -88,30 +89,30 @@ static std::vector<StepList> alternate(const ScheduleProblem &problem, InFlightF
   return lists;
 }
 
-llvm::Expected<std::vector<StepList>> alpa::generate1F1B(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generate1F1B(const ScheduleProblem &problem) {
   return alternate(problem, inFlight1F1B);
 }
 
-llvm::Expected<std::vector<StepList>> alpa::generateOverlap(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generateOverlap(const ScheduleProblem &problem) {
   return alternate(problem, inFlightOverlap);
 }
 
 /// As many as there are stages to the end: enough if sending took no time.
-int64_t alpa::inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches) {
+int64_t schedule::inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches) {
   return std::min(stagesFromHere, numMicroBatches);
 }
 
 /// One more for each send on the way to the last stage, so that a stage computes
 /// while what it sent and what it waits for travel.
-int64_t alpa::inFlightOverlap(int64_t stagesFromHere, int64_t numMicroBatches) {
+int64_t schedule::inFlightOverlap(int64_t stagesFromHere, int64_t numMicroBatches) {
   return std::min(2 * stagesFromHere - 1, numMicroBatches);
 }
 
-int64_t alpa::kept1F1B(const ScheduleProblem &problem, int64_t mesh) {
+int64_t schedule::kept1F1B(const ScheduleProblem &problem, int64_t mesh) {
   return inFlight1F1B(problem.numMeshes() - mesh, problem.numMicroBatches);
 }
 
-int64_t alpa::keptOverlap(const ScheduleProblem &problem, int64_t mesh) {
+int64_t schedule::keptOverlap(const ScheduleProblem &problem, int64_t mesh) {
   return inFlightOverlap(problem.numMeshes() - mesh, problem.numMicroBatches);
 }
 
@@ -124,7 +125,7 @@ int64_t alpa::keptOverlap(const ScheduleProblem &problem, int64_t mesh) {
 // have to wait for itself, so that the groups of p + 1 and more take the rest.
 //===----------------------------------------------------------------------===//
 
-bool alpa::isInRounds(const ScheduleProblem &problem) {
+bool schedule::isInRounds(const ScheduleProblem &problem) {
   int64_t numMeshes = problem.numMeshes();
   for (int64_t stage = 0; stage < problem.numStages(); ++stage)
     if (problem.meshOf[stage] != stage % numMeshes)
@@ -132,7 +133,7 @@ bool alpa::isInRounds(const ScheduleProblem &problem) {
   return problem.numStages() % numMeshes == 0;
 }
 
-std::vector<int64_t> alpa::groupMicroBatches(int64_t numMicroBatches, int64_t numMeshes) {
+std::vector<int64_t> schedule::groupMicroBatches(int64_t numMicroBatches, int64_t numMeshes) {
   int64_t numGroups = std::max<int64_t>(1, numMicroBatches / numMeshes);
   std::vector<int64_t> groups(numGroups, numMicroBatches / numGroups);
   for (int64_t group = 0; group < numMicroBatches % numGroups; ++group)
@@ -140,8 +141,8 @@ std::vector<int64_t> alpa::groupMicroBatches(int64_t numMicroBatches, int64_t nu
   return groups;
 }
 
-StepList alpa::stepsInRounds(const ScheduleProblem &problem, int64_t mesh, RunKind kind,
-                             bool descending) {
+StepList schedule::stepsInRounds(const ScheduleProblem &problem, int64_t mesh, RunKind kind,
+                                 bool descending) {
   int64_t numMeshes = problem.numMeshes(), rounds = problem.numStages() / numMeshes;
   StepList steps;
   steps.reserve(rounds * problem.numMicroBatches);
@@ -165,7 +166,8 @@ static int64_t warmUp(const ScheduleProblem &problem, int64_t mesh) {
                   rounds * problem.numMicroBatches);
 }
 
-llvm::Expected<std::vector<StepList>> alpa::generateInterleaved(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>>
+schedule::generateInterleaved(const ScheduleProblem &problem) {
   if (!isInRounds(problem))
     return makeError(
         ErrorCode::Method,
@@ -191,7 +193,7 @@ llvm::Expected<std::vector<StepList>> alpa::generateInterleaved(const SchedulePr
   return lists;
 }
 
-int64_t alpa::keptInterleaved(const ScheduleProblem &problem, int64_t mesh) {
+int64_t schedule::keptInterleaved(const ScheduleProblem &problem, int64_t mesh) {
   if (problem.numStages() == problem.numMeshes())
     return kept1F1B(problem, mesh);
   return std::min(warmUp(problem, mesh) + 1,

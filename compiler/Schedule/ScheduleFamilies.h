@@ -5,7 +5,7 @@
 
 #include "compiler/Schedule/Schedules.h"
 
-namespace alpa {
+namespace alpa::schedule {
 
 /// Takes the backward runs out that stages lack.
 void leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists);
@@ -49,6 +49,6 @@ llvm::Expected<std::vector<StepList>> generateInference(const ScheduleProblem &p
 int64_t inFlightInference(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t keptInference(const ScheduleProblem &problem, int64_t mesh);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H

@@ -8,8 +8,9 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::schedule;
 
-llvm::ArrayRef<ScheduleInfo> alpa::getSchedules() {
+llvm::ArrayRef<ScheduleInfo> schedule::getSchedules() {
   static const ScheduleInfo schedules[] = {
       {"1f1b", "one forward, one backward in turn after a warm-up", generate1F1B, inFlight1F1B,
        kept1F1B},
@@ -39,7 +40,7 @@ llvm::ArrayRef<ScheduleInfo> alpa::getSchedules() {
   return schedules;
 }
 
-std::string alpa::scheduleNames() {
+std::string schedule::scheduleNames() {
   std::string names;
   for (const ScheduleInfo &info : getSchedules()) {
     if (&info != getSchedules().begin())
@@ -49,7 +50,7 @@ std::string alpa::scheduleNames() {
   return names;
 }
 
-const ScheduleInfo *alpa::findSchedule(llvm::StringRef name) {
+const ScheduleInfo *schedule::findSchedule(llvm::StringRef name) {
   const ScheduleInfo *it =
       llvm::find_if(getSchedules(), [&](const ScheduleInfo &info) { return info.name == name; });
   return it == getSchedules().end() ? nullptr : it;
@@ -59,8 +60,8 @@ int64_t ScheduleProblem::numMeshes() const {
   return meshOf.empty() ? 0 : *llvm::max_element(meshOf) + 1;
 }
 
-ScheduleProblem alpa::stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
-                                     int64_t numMicroBatches) {
+ScheduleProblem schedule::stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
+                                         int64_t numMicroBatches) {
   ScheduleProblem problem;
   problem.numMicroBatches = numMicroBatches;
   for (int64_t stage = 0; stage < numMeshes * stagesPerMesh; ++stage)
@@ -68,7 +69,7 @@ ScheduleProblem alpa::stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
   return problem;
 }
 
-void alpa::leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists) {
+void schedule::leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList> &lists) {
   if (problem.hasBackward.empty())
     return;
   for (StepList &list : lists)
@@ -77,8 +78,8 @@ void alpa::leaveOutMissing(const ScheduleProblem &problem, std::vector<StepList>
     });
 }
 
-llvm::Expected<std::vector<StepList>> alpa::scheduleSteps(const ScheduleInfo &schedule,
-                                                          const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::scheduleSteps(const ScheduleInfo &schedule,
+                                                              const ScheduleProblem &problem) {
   if (!schedule.takesSeveralStages && problem.numMeshes() != problem.numStages())
     return makeError(ErrorCode::Method, "schedule '" + schedule.name.str() +
                                             "' takes one stage on each mesh, got " +

@@ -13,7 +13,7 @@
 #include "llvm/Support/Error.h"
 #include <vector>
 
-namespace alpa {
+namespace alpa::schedule {
 
 /// What a step runs. The backward run of a stage may be split: its input part
 /// makes the gradient that the stage before waits for, its weight part the rest.
@@ -109,6 +109,6 @@ const ScheduleInfo *findSchedule(llvm::StringRef name);
 llvm::Expected<std::vector<StepList>> scheduleSteps(const ScheduleInfo &schedule,
                                                     const ScheduleProblem &problem);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_SCHEDULES_H

@@ -5,6 +5,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::schedule;
 using namespace mlir;
 
 static constexpr int64_t kMaxMicroBatches = 1'000'000;
@@ -78,7 +79,7 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   return success();
 }
 
-SmallVector<ModuleOp> alpa::stageModules(ModuleOp module) {
+SmallVector<ModuleOp> schedule::stageModules(ModuleOp module) {
   SmallVector<ModuleOp> stages;
   SymbolTable symbols(module);
   while (auto stage = symbols.lookup<ModuleOp>(("stage_" + Twine(stages.size())).str()))
@@ -86,7 +87,7 @@ SmallVector<ModuleOp> alpa::stageModules(ModuleOp module) {
   return stages;
 }
 
-SmallVector<MeshAttr> alpa::meshesOf(ModuleOp module) {
+SmallVector<MeshAttr> schedule::meshesOf(ModuleOp module) {
   llvm::SetVector<MeshAttr> meshes;
   for (ModuleOp stage : stageModules(module))
     if (auto mesh = stage->getAttrOfType<MeshAttr>(attr::mesh))
@@ -111,7 +112,7 @@ static LogicalResult numberMeshes(SlicedModule &sliced) {
   return success();
 }
 
-int64_t alpa::levelOf(const StageFunction &update) {
+int64_t schedule::levelOf(const StageFunction &update) {
   StringRef name = update.op->getAttrOfType<StringAttr>("sym_name").getValue();
   int64_t level = 0;
   name.consume_front("update_");
@@ -138,8 +139,8 @@ static LogicalResult readStages(SlicedModule &sliced) {
   return numberMeshes(sliced);
 }
 
-void alpa::forEachFunction(Stage &stage,
-                           function_ref<void(StageFunction &, bool isOnce)> callback) {
+void schedule::forEachFunction(Stage &stage,
+                               function_ref<void(StageFunction &, bool isOnce)> callback) {
   for (auto *function : {&stage.forward, &stage.barrier, &stage.backward, &stage.backwardInput,
                          &stage.backwardWeight})
     if (*function)
@@ -148,8 +149,8 @@ void alpa::forEachFunction(Stage &stage,
     callback(update, true);
 }
 
-void alpa::forEachFunction(SlicedModule &sliced,
-                           function_ref<void(StageFunction &, bool isOnce)> callback) {
+void schedule::forEachFunction(SlicedModule &sliced,
+                               function_ref<void(StageFunction &, bool isOnce)> callback) {
   for (Stage &stage : sliced.stages)
     forEachFunction(stage, callback);
 }
@@ -183,7 +184,7 @@ static LogicalResult readFlows(SlicedModule &sliced) {
   return result;
 }
 
-FailureOr<SlicedModule> alpa::readSlicedModule(ModuleOp module) {
+FailureOr<SlicedModule> schedule::readSlicedModule(ModuleOp module) {
   SlicedModule sliced;
   sliced.module = module;
   sliced.main = module.lookupSymbol<func::FuncOp>("main");
@@ -261,7 +262,7 @@ static bool isUpdate(const StageFunction &function) {
   return function.callee.getLeafReference().getValue().starts_with("update_");
 }
 
-LogicalResult alpa::collectSums(SlicedModule &sliced) {
+LogicalResult schedule::collectSums(SlicedModule &sliced) {
   std::map<int64_t, StageSum> sums;
   LogicalResult result = success();
   forEachFunction(sliced, [&](StageFunction &function, bool) {
@@ -298,7 +299,7 @@ LogicalResult alpa::collectSums(SlicedModule &sliced) {
   return success();
 }
 
-LogicalResult alpa::finishSums(SlicedModule &sliced) {
+LogicalResult schedule::finishSums(SlicedModule &sliced) {
   llvm::DenseMap<int64_t, StageSum *> byId;
   for (StageSum &sum : sliced.sums) {
     byId[sum.id] = &sum;

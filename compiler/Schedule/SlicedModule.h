@@ -10,12 +10,12 @@
 #include "llvm/ADT/SetVector.h"
 #include <vector>
 
-namespace alpa {
-
-namespace attr {
+namespace alpa::attr {
 inline constexpr llvm::StringLiteral scheduleParameters = "alpa.schedule_parameters";
 inline constexpr llvm::StringLiteral channelCapacity = "alpa.channel_capacity";
-} // namespace attr
+} // namespace alpa::attr
+
+namespace alpa::schedule {
 
 /// An argument or a result of a stage function.
 struct Port {
@@ -109,6 +109,6 @@ mlir::LogicalResult finishSums(SlicedModule &sliced);
 /// Reports what a sliced module lacks and fails.
 mlir::FailureOr<SlicedModule> readSlicedModule(mlir::ModuleOp module);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_SLICEDMODULE_H

@@ -7,6 +7,7 @@
 #include <utility>
 
 using namespace alpa;
+using namespace alpa::schedule;
 
 static constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -135,9 +136,9 @@ private:
 
 } // namespace
 
-std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
-                                          llvm::ArrayRef<StepList> lists, SendFunction send,
-                                          std::vector<ScheduleStep> *stuck) {
+std::optional<Timeline> schedule::followSteps(const ScheduleProblem &problem,
+                                              llvm::ArrayRef<StepList> lists, SendFunction send,
+                                              std::vector<ScheduleStep> *stuck) {
   Follower follower(problem, lists, send);
   follower.run();
   std::vector<ScheduleStep> waiting = follower.stuck();
@@ -149,17 +150,17 @@ std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
   return std::move(follower.timeline);
 }
 
-std::optional<Timeline> alpa::followSteps(const ScheduleProblem &problem,
-                                          llvm::ArrayRef<StepList> lists,
-                                          std::vector<ScheduleStep> *stuck) {
+std::optional<Timeline> schedule::followSteps(const ScheduleProblem &problem,
+                                              llvm::ArrayRef<StepList> lists,
+                                              std::vector<ScheduleStep> *stuck) {
   auto send = [&](int64_t from, int64_t to, double now) {
     return now + (to > from ? problem.secondsOf(from).forth : problem.secondsOf(from - 1).back);
   };
   return followSteps(problem, lists, send, stuck);
 }
 
-std::vector<double> alpa::peakActivations(const ScheduleProblem &problem,
-                                          llvm::ArrayRef<StepList> lists) {
+std::vector<double> schedule::peakActivations(const ScheduleProblem &problem,
+                                              llvm::ArrayRef<StepList> lists) {
   std::vector<double> peaks;
   for (const StepList &list : lists) {
     double kept = 0, &peak = peaks.emplace_back(0);

@@ -8,7 +8,7 @@
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include <optional>
 
-namespace alpa {
+namespace alpa::schedule {
 
 struct Timeline {
   struct Span {
@@ -36,6 +36,6 @@ std::optional<Timeline> followSteps(const ScheduleProblem &problem, llvm::ArrayR
 /// The most activations that each mesh keeps, in micro-batches.
 std::vector<double> peakActivations(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists);
 
-} // namespace alpa
+} // namespace alpa::schedule
 
 #endif // ALPA_COMPILER_SCHEDULE_TIMELINE_H

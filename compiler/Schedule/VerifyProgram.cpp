@@ -6,12 +6,13 @@
 #include "compiler/Schedule/ProgramTable.h"
 #include "compiler/Schedule/SlicedModule.h"
 
-namespace alpa {
+namespace alpa::schedule {
 #define GEN_PASS_DEF_ALPAVERIFYPROGRAM
 #include "compiler/Schedule/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::schedule
 
 using namespace alpa;
+using namespace alpa::schedule;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -532,7 +533,7 @@ static LogicalResult traceValues(const ProgramTable &table, SlicedModule &sliced
 
 namespace {
 
-struct VerifyProgram : alpa::impl::AlpaVerifyProgramBase<VerifyProgram> {
+struct VerifyProgram : schedule::impl::AlpaVerifyProgramBase<VerifyProgram> {
   using Base::Base;
 
   void runOnOperation() override {

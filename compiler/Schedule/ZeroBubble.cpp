@@ -15,11 +15,12 @@
 #include <tuple>
 
 using namespace alpa;
+using namespace alpa::schedule;
 
 /// 1F1B of forward runs and input parts. Mesh i begins the weight parts i runs later
 /// than it could, so that all meshes keep as many activations as the first one, and
 /// the last ones do weight parts while they would wait at the end.
-llvm::Expected<std::vector<StepList>> alpa::generateZbH1(const ScheduleProblem &problem) {
+llvm::Expected<std::vector<StepList>> schedule::generateZbH1(const ScheduleProblem &problem) {
   std::vector<StepList> lists;
   int64_t numMeshes = problem.numMeshes(), total = problem.numMicroBatches;
   for (int64_t stage = 0; stage < numMeshes; ++stage) {
@@ -41,7 +42,7 @@ llvm::Expected<std::vector<StepList>> alpa::generateZbH1(const ScheduleProblem &
   return lists;
 }
 
-int64_t alpa::keptZbH1(const ScheduleProblem &problem, int64_t) {
+int64_t schedule::keptZbH1(const ScheduleProblem &problem, int64_t) {
   return std::min(problem.numMeshes(), problem.numMicroBatches);
 }
 
@@ -243,7 +244,7 @@ ScheduleProblem withoutMissing(ScheduleProblem problem) {
 
 } // namespace
 
-llvm::Expected<std::vector<StepList>> alpa::generateZbAuto(const ScheduleProblem &given) {
+llvm::Expected<std::vector<StepList>> schedule::generateZbAuto(const ScheduleProblem &given) {
   ScheduleProblem problem = withoutMissing(given);
   if (limitOf(problem) < 1)
     return makeError(
@@ -286,7 +287,7 @@ llvm::Expected<std::vector<StepList>> alpa::generateZbAuto(const ScheduleProblem
   return best;
 }
 
-int64_t alpa::keptZbAuto(const ScheduleProblem &problem, int64_t) {
+int64_t schedule::keptZbAuto(const ScheduleProblem &problem, int64_t) {
   // What is kept between the two parts takes `keptPart` of the room.
   double least = std::min(problem.keptPart, 1.0);
   double most = least > 0 ? limitOf(problem) / least : double(problem.numMicroBatches);

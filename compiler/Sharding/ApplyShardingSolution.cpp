@@ -8,17 +8,19 @@
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
 
-namespace alpa {
+namespace alpa::sharding {
 #define GEN_PASS_DEF_APPLYSHARDINGSOLUTION
 #include "compiler/Sharding/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::sharding
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 namespace {
 
-struct ApplyShardingSolution : public alpa::impl::ApplyShardingSolutionBase<ApplyShardingSolution> {
+struct ApplyShardingSolution
+    : public sharding::impl::ApplyShardingSolutionBase<ApplyShardingSolution> {
   using ApplyShardingSolutionBase::ApplyShardingSolutionBase;
 
   void runOnOperation() override {

@@ -6,17 +6,19 @@
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/ToolOutputFile.h"
 
-namespace alpa {
+namespace alpa::sharding {
 #define GEN_PASS_DEF_BUILDSHARDINGPROBLEM
 #include "compiler/Sharding/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::sharding
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 namespace {
 
-struct BuildShardingProblem : public alpa::impl::BuildShardingProblemBase<BuildShardingProblem> {
+struct BuildShardingProblem
+    : public sharding::impl::BuildShardingProblemBase<BuildShardingProblem> {
   using BuildShardingProblemBase::BuildShardingProblemBase;
 
   void runOnOperation() override {
@@ -40,7 +42,8 @@ llvm::Error BuildShardingProblem::run() {
       {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
   if (!stage)
     return stage.takeError();
-  llvm::Expected<Problem> problem = buildIntraOpProblem(stage->view, *stage->model, stage->options);
+  llvm::Expected<solver::Problem> problem =
+      buildIntraOpProblem(stage->view, *stage->model, stage->options);
   if (!problem)
     return problem.takeError();
   numNodes = problem->nodes.size();
@@ -49,7 +52,7 @@ llvm::Error BuildShardingProblem::run() {
   std::unique_ptr<llvm::ToolOutputFile> file = openOutputFile(output, &message);
   if (!file)
     return llvm::createStringError(message);
-  file->os() << printProblem(*problem) << "\n";
+  file->os() << solver::printProblem(*problem) << "\n";
   file->keep();
   return llvm::Error::success();
 }

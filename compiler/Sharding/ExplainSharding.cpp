@@ -5,17 +5,18 @@
 #include "compiler/Sharding/StageOfMain.h"
 #include "dialects/Common/Diagnostics.h"
 
-namespace alpa {
+namespace alpa::sharding {
 #define GEN_PASS_DEF_EXPLAINSHARDING
 #include "compiler/Sharding/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::sharding
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 namespace {
 
-struct ExplainSharding : public alpa::impl::ExplainShardingBase<ExplainSharding> {
+struct ExplainSharding : public sharding::impl::ExplainShardingBase<ExplainSharding> {
   using ExplainShardingBase::ExplainShardingBase;
 
   void runOnOperation() override {
@@ -36,7 +37,8 @@ private:
     llvm::Expected<IntraOpResult> result = solveIntraOp(stage->view, *stage->model, stage->options);
     if (!result)
       return result.takeError();
-    if (result->solution.choices.empty() && result->solution.status == SolveStatus::Infeasible)
+    if (result->solution.choices.empty() &&
+        result->solution.status == solver::SolveStatus::Infeasible)
       return makeError(ErrorCode::Infeasible,
                        "nothing to explain: no sharding of @main fits in memory: " +
                            result->solution.infeasibleReason);

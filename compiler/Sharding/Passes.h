@@ -7,13 +7,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 #define GEN_PASS_DECL
 #include "compiler/Sharding/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
 #include "compiler/Sharding/Passes.h.inc"
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PASSES_H

@@ -4,17 +4,18 @@
 #include "compiler/Sharding/StageOfMain.h"
 #include "dialects/Common/Diagnostics.h"
 
-namespace alpa {
+namespace alpa::sharding {
 #define GEN_PASS_DEF_SOLVESHARDING
 #include "compiler/Sharding/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::sharding
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 namespace {
 
-struct SolveSharding : public alpa::impl::SolveShardingBase<SolveSharding> {
+struct SolveSharding : public sharding::impl::SolveShardingBase<SolveSharding> {
   using SolveShardingBase::SolveShardingBase;
 
   void runOnOperation() override {
@@ -41,12 +42,12 @@ llvm::Error SolveSharding::run() {
   llvm::Expected<IntraOpResult> result = solveIntraOp(stage->view, *stage->model, stage->options);
   if (!result)
     return result.takeError();
-  const Solution &solution = result->solution;
-  if (solution.status == SolveStatus::Infeasible && stage->options.memoryLimitBytes)
+  const solver::Solution &solution = result->solution;
+  if (solution.status == solver::SolveStatus::Infeasible && stage->options.memoryLimitBytes)
     return makeError(ErrorCode::Infeasible, "no sharding of @main fits in " +
                                                 llvm::Twine(*stage->options.memoryLimitBytes) +
                                                 " bytes a device: " + solution.infeasibleReason);
-  if (solution.status == SolveStatus::Infeasible)
+  if (solution.status == solver::SolveStatus::Infeasible)
     return makeError(ErrorCode::Infeasible,
                      "no sharding of @main is allowed: " + solution.infeasibleReason);
   numNodes = solution.nodes;

@@ -9,18 +9,19 @@
 #include "llvm/ADT/StringExtras.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
-static llvm::Expected<LogicalMesh> makeMesh(const StageOfMainOptions &options,
-                                            std::string &clusterText) {
+static llvm::Expected<cost::LogicalMesh> makeMesh(const StageOfMainOptions &options,
+                                                  std::string &clusterText) {
   if (options.cluster.empty())
     return makeError(ErrorCode::Method, "option 'cluster' is missing; give a preset (" +
-                                            llvm::join(clusterPresets(), ", ") +
+                                            llvm::join(cost::clusterPresets(), ", ") +
                                             ") or a YAML file");
-  llvm::Expected<Cluster> described = loadCluster(options.cluster);
+  llvm::Expected<cost::Cluster> described = cost::loadCluster(options.cluster);
   if (!described)
     return described.takeError();
-  clusterText = printCluster(*described);
+  clusterText = cost::printCluster(*described);
   llvm::SmallVector<int64_t> shape = options.meshShape;
   if (shape.empty())
     shape = {1, described->numDevices()};
@@ -31,24 +32,24 @@ static llvm::Expected<LogicalMesh> makeMesh(const StageOfMainOptions &options,
                                               " devices; at least 1 is needed");
     devices *= size;
   }
-  for (const Submesh &submesh : submeshShapes(*described))
+  for (const cost::Submesh &submesh : cost::submeshShapes(*described))
     if (submesh.numDevices() == devices)
-      return makeLogicalMesh(*described, submesh, shape);
+      return cost::makeLogicalMesh(*described, submesh, shape);
   std::string sizes;
-  for (const Submesh &submesh : submeshShapes(*described))
+  for (const cost::Submesh &submesh : cost::submeshShapes(*described))
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(submesh.numDevices());
   return makeError(ErrorCode::Method, "cluster '" + described->name + "' has no submesh of " +
                                           llvm::Twine(devices) + " devices; it has submeshes of " +
                                           sizes);
 }
 
-llvm::Expected<StageOfMain> alpa::readStageOfMain(ModuleOp module,
-                                                  const StageOfMainOptions &options) {
+llvm::Expected<StageOfMain> sharding::readStageOfMain(ModuleOp module,
+                                                      const StageOfMainOptions &options) {
   StageOfMain stage;
   stage.main = module.lookupSymbol<func::FuncOp>("main");
   if (!stage.main || stage.main.isExternal())
     return llvm::createStringError("the module has no function @main with a body");
-  llvm::Expected<LogicalMesh> mesh = makeMesh(options, stage.clusterText);
+  llvm::Expected<cost::LogicalMesh> mesh = makeMesh(options, stage.clusterText);
   if (!mesh)
     return mesh.takeError();
   for (Operation &op : stage.main.getBody().front())
@@ -72,11 +73,11 @@ llvm::Expected<StageOfMain> alpa::readStageOfMain(ModuleOp module,
     if (auto pin =
             stage.main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))
       intraOp.filter.pinned[argument] = pin.getSpec();
-  stage.model = std::make_unique<CostModel>(std::move(*mesh));
+  stage.model = std::make_unique<cost::CostModel>(std::move(*mesh));
   return std::move(stage);
 }
 
-void alpa::annotateMain(const StageOfMain &stage, const IntraOpResult &result) {
+void sharding::annotateMain(const StageOfMain &stage, const IntraOpResult &result) {
   func::FuncOp main = stage.main;
   Operation *module = main->getParentOp();
   MLIRContext *context = main.getContext();
@@ -105,7 +106,7 @@ void alpa::annotateMain(const StageOfMain &stage, const IntraOpResult &result) {
     for (Value value : op.getResults()) {
       shardings.push_back(attrOf(value));
       // alpa-defer-sums asks how the factors that make terms are split.
-      isMoved |= !result.specs.lookup(value).partial.empty();
+      isMoved |= !result.specs.lookup(value).unreduced.empty();
       if (auto sum = result.sumSpecs.find(value); sum != result.sumSpecs.end())
         op.setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }
@@ -133,13 +134,15 @@ void alpa::annotateMain(const StageOfMain &stage, const IntraOpResult &result) {
                        builder.getNamedAttr("state_bytes", bytes(result.stateBytes)),
                        builder.getNamedAttr("activation_bytes", bytes(result.activationBytes)),
                        builder.getNamedAttr("temporary_bytes", bytes(result.temporaryBytes))}));
-  const Solution &solution = result.solution;
-  auto picoseconds = [&](CostSum cost) { return seconds(static_cast<double>(cost) * 1e-12); };
+  const solver::Solution &solution = result.solution;
+  auto picoseconds = [&](solver::CostSum cost) {
+    return seconds(static_cast<double>(cost) * 1e-12);
+  };
   module->setAttr(
       "alpa.solver",
       builder.getDictionaryAttr(
-          {builder.getNamedAttr("status",
-                                builder.getStringAttr(stringifySolveStatus(solution.status))),
+          {builder.getNamedAttr(
+               "status", builder.getStringAttr(solver::stringifySolveStatus(solution.status))),
            builder.getNamedAttr("objective_seconds", picoseconds(solution.objective)),
            builder.getNamedAttr("lower_bound_seconds", picoseconds(solution.lowerBound)),
            builder.getNamedAttr("gap", seconds(solution.gap)),

@@ -11,7 +11,7 @@
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// The options of those passes, as they are written.
 struct StageOfMainOptions {
@@ -25,7 +25,7 @@ struct StageOfMainOptions {
 struct StageOfMain {
   mlir::func::FuncOp main;
   StageView view;
-  std::unique_ptr<CostModel> model;
+  std::unique_ptr<cost::CostModel> model;
   std::unique_ptr<MethodRoles> roles; // That the filter looks at.
   IntraOpOptions options;
   std::string clusterText;
@@ -37,6 +37,6 @@ llvm::Expected<StageOfMain> readStageOfMain(mlir::ModuleOp module,
 /// Writes the answer down on ops, arguments and the module.
 void annotateMain(const StageOfMain &stage, const IntraOpResult &result);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_STAGEOFMAIN_H

@@ -13,8 +13,9 @@
 #include "compiler/Solver/Search/UnlimitedSearch.h"
 
 using namespace alpa;
+using namespace alpa::solver;
 
-llvm::StringRef alpa::stringifySolveStatus(SolveStatus status) {
+llvm::StringRef solver::stringifySolveStatus(SolveStatus status) {
   switch (status) {
   case SolveStatus::Optimal:
     return "optimal";
@@ -171,7 +172,7 @@ private:
 
 } // namespace
 
-llvm::Expected<Solution> alpa::solve(const Problem &problem, const SolveOptions &options) {
+llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOptions &options) {
   if (llvm::Error error = verifyProblem(problem))
     return error;
   return Solver(problem, options).run();

@@ -5,7 +5,7 @@
 
 #include "compiler/Solver/Model/Problem.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 enum class SolveStatus { Optimal, Feasible, Infeasible };
 llvm::StringRef stringifySolveStatus(SolveStatus status);
@@ -56,6 +56,6 @@ Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 /// Solves and re-evaluates; the reported objective is always the evaluator's.
 llvm::Expected<Solution> solve(const Problem &problem, const SolveOptions &options = {});
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SOLVE_H

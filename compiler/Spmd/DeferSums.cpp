@@ -9,12 +9,13 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Matchers.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_DEFERSUMS
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -174,7 +175,7 @@ Value TermsMaker::transposed(Operation *origin, Value value, const ShardingSpec 
 
 LogicalResult TermsMaker::addCut(Operation *op, int64_t dim, ArrayRef<unsigned> axes,
                                  const ShardingSpec &spec, SmallVectorImpl<Cut> &cuts) {
-  auto waits = [&](unsigned axis) { return llvm::is_contained(spec.partial, axis); };
+  auto waits = [&](unsigned axis) { return llvm::is_contained(spec.unreduced, axis); };
   if (llvm::none_of(axes, waits))
     return success();
   if (!llvm::all_of(axes, waits))
@@ -203,7 +204,7 @@ LogicalResult TermsMaker::checkCuts(Operation *op, ArrayRef<Cut> cuts, const Sha
   for (const Cut &cut : cuts)
     llvm::append_range(found, cut.axes);
   llvm::sort(found);
-  if (found == spec.partial)
+  if (found == spec.unreduced)
     return success();
   return op->emitError("alpa_defer_sums_c2: the result is ")
          << spec.str() << ", but its operands are not split so over a sum";
@@ -387,7 +388,7 @@ FailureOr<Terms> TermsMaker::convolution(hlo::ConvolutionOp op, const ShardingSp
   parted.insert(parted.begin() + features, cut.size);
   shape[features] *= cut.size;
   ShardingSpec made = spec, partedSpec;
-  made.partial.clear();
+  made.unreduced.clear();
   partedSpec = made;
   partedSpec.dims.insert(partedSpec.dims.begin() + features, cut.axes);
   made.dims[features] = cut.axes;
@@ -480,7 +481,7 @@ Value SumDeferrer::uniform(Operation *user, Value value, const Terms &like, Shar
 FailureOr<Terms> SumDeferrer::passOn(Operation *op, unsigned operand, const ShardingSpec &spec) {
   Terms made = terms[op->getOperand(operand)];
   ShardingSpec source = usedSpec(op, operand);
-  if (source.partial != spec.partial)
+  if (source.unreduced != spec.unreduced)
     return op->emitError("alpa_defer_sums_c3: takes terms of a sum as ")
            << source.str() << " and gives " << spec.str();
   ShardingSpec madeSpec = withLeading(made.axes, spec);
@@ -548,10 +549,10 @@ Value SumDeferrer::sum(Operation *op, const Terms &terms, ShardingAttr sharding)
 }
 
 LogicalResult SumDeferrer::visit(Operation *op, const ShardingSpec &spec) {
-  int link = linkOperand(op);
+  int link = sharding::linkOperand(op);
   bool isLink = link >= 0 && terms.contains(op->getOperand(link));
-  std::optional<ShardingRule> rule = getShardingRule(op);
-  if (!isLink && (!rule || deferrableFactors(op, *rule).empty()))
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+  if (!isLink && (!rule || sharding::deferrableFactors(op, *rule).empty()))
     return op->emitError("alpa_defer_sums_c1: the result is ")
            << spec.str() << ", but the op neither sums over devices nor passes terms on";
   if (!op->getAttrOfType<ArrayAttr>(attr::useShardings))
@@ -573,8 +574,8 @@ LogicalResult SumDeferrer::visit(Operation *op, const ShardingSpec &spec) {
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
     auto shardings = user->getAttrOfType<ArrayAttr>(attr::shardings);
-    if (linkOperand(user) != static_cast<int>(use.getOperandNumber()) || !shardings ||
-        cast<ShardingAttr>(shardings[0]).getSpec().partial != spec.partial)
+    if (sharding::linkOperand(user) != static_cast<int>(use.getOperandNumber()) || !shardings ||
+        cast<ShardingAttr>(shardings[0]).getSpec().unreduced != spec.unreduced)
       return user->emitError("alpa_defer_sums_c3: uses terms of a sum (")
              << spec.str() << ") as if they were the sum";
   }
@@ -587,10 +588,10 @@ LogicalResult SumDeferrer::run() {
     auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
     if (!shardings)
       continue;
-    bool isPartial = llvm::any_of(shardings, [](Attribute item) {
-      return !cast<ShardingAttr>(item).getSpec().partial.empty();
+    bool isUnreduced = llvm::any_of(shardings, [](Attribute item) {
+      return !cast<ShardingAttr>(item).getSpec().unreduced.empty();
     });
-    if (!isPartial)
+    if (!isUnreduced)
       continue;
     if (op.getNumResults() != 1)
       return op.emitError("alpa_defer_sums_c1: an op of several results keeps no terms of a sum");
@@ -606,7 +607,7 @@ LogicalResult SumDeferrer::run() {
 
 namespace {
 
-struct DeferSums : public alpa::impl::DeferSumsBase<DeferSums> {
+struct DeferSums : public spmd::impl::DeferSumsBase<DeferSums> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto whole = module->getAttrOfType<MeshAttr>(attr::mesh);

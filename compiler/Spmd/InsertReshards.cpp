@@ -11,13 +11,16 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "mlir/Transforms/RegionUtils.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_INSERTRESHARDS
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
+using analysis::ShardingRule;
+using sharding::ReshardPlanner;
 
 namespace {
 
@@ -101,10 +104,11 @@ void ReshardInserter::setResults(Operation *op, ArrayRef<ShardingSpec> specs) {
 static bool isFusible(Operation *op) {
   if (op->getNumRegions() || op->getNumResults() != 1 || !isMemoryEffectFree(op))
     return false;
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<ShardingRule> rule = analysis::getShardingRule(op);
   return rule && !rule->heavy && !rule->leads && !rule->forwards &&
-         llvm::none_of(rule->factors,
-                       [](const Factor &f) { return f.kind == FactorKind::Reduction; });
+         llvm::none_of(rule->factors, [](const analysis::Factor &f) {
+           return f.kind == analysis::FactorKind::Reduction;
+         });
 }
 
 /// Made of constants alone, as the search's Free values are.
@@ -133,12 +137,12 @@ FailureOr<Value> ReshardInserter::reshard(Value value, const ShardingSpec &from,
   if (from == to)
     return value;
   auto type = cast<RankedTensorType>(value.getType());
-  auto path = planner.of(type.getShape(), getTensorBytes(type)).path(from, to);
+  auto path = planner.of(type.getShape(), analysis::getTensorBytes(type)).path(from, to);
   if (!path)
     return user->emitError() << "cannot change " << type << " from " << attributeOf(from) << " to "
                              << attributeOf(to) << ": pieces are uneven";
   SmallVector<Attribute> through;
-  for (const ReshardStep &step : llvm::drop_end(*path))
+  for (const sharding::ReshardStep &step : llvm::drop_end(*path))
     through.push_back(attributeOf(step.spec));
   builder.setInsertionPoint(user);
   Value result = ReshardOp::create(builder, value.getLoc(), type, value, attributeOf(from),
@@ -150,7 +154,7 @@ FailureOr<Value> ReshardInserter::reshard(Value value, const ShardingSpec &from,
 
 /// The op again, with its result split as nearly to `spec` as its rule can.
 FailureOr<Value> ReshardInserter::remake(Operation *op, const ShardingSpec &spec, Operation *user) {
-  ShardingRule rule = *getShardingRule(op);
+  ShardingRule rule = *analysis::getShardingRule(op);
   auto operands = llvm::map_to_vector(op->getOperands(), [&](Value v) { return held[v]; });
   for (ShardingSpec &operand : operands) // They are made as the result wants them.
     operand = ShardingSpec::replicated(operand.dims.size());
@@ -245,7 +249,7 @@ LogicalResult ReshardInserter::visit(Operation *op) {
     held[reshard.getResult()] = withoutOnes(reshard.getTo().getSpec(), meshShape);
     return useAs(reshard->getOpOperand(0), withoutOnes(reshard.getFrom().getSpec(), meshShape));
   }
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule)
     return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
   isFree(op);
@@ -299,7 +303,7 @@ LogicalResult ReshardInserter::visitRegions(Operation *op, const ShardingRule &r
   if (failed(bringCaptures(op, rule, split)))
     return failure();
   op->removeAttr(attr::captureShardings);
-  BodyFactors factors = getBodyFactors(op);
+  analysis::BodyFactors factors = analysis::getBodyFactors(op);
   for (auto [index, region] : llvm::enumerate(op->getRegions())) {
     if (!region.hasOneBlock())
       return op->emitError("has a region of several blocks");
@@ -397,18 +401,18 @@ LogicalResult ReshardInserter::run() {
 
 namespace {
 
-struct InsertReshards : public alpa::impl::InsertReshardsBase<InsertReshards> {
+struct InsertReshards : public spmd::impl::InsertReshardsBase<InsertReshards> {
   void runOnOperation() override {
-    llvm::DenseMap<Attribute, std::unique_ptr<CostModel>> models;
+    llvm::DenseMap<Attribute, std::unique_ptr<cost::CostModel>> models;
     llvm::DenseMap<Attribute, std::unique_ptr<ReshardPlanner>> planners;
     auto visit = [&](func::FuncOp function, MeshAttr mesh) -> LogicalResult {
       std::unique_ptr<ReshardPlanner> &planner = planners[mesh];
       if (!planner) {
-        llvm::Expected<LogicalMesh> logical = logicalMeshOf(getOperation(), mesh);
+        llvm::Expected<cost::LogicalMesh> logical = logicalMeshOf(getOperation(), mesh);
         if (!logical)
           return withError(function.emitError(), logical.takeError());
-        std::unique_ptr<CostModel> &model = models[mesh];
-        model = std::make_unique<CostModel>(std::move(*logical));
+        std::unique_ptr<cost::CostModel> &model = models[mesh];
+        model = std::make_unique<cost::CostModel>(std::move(*logical));
         planner = std::make_unique<ReshardPlanner>(*model);
       }
       ReshardInserter inserter(function, mesh, *planner);

@@ -11,12 +11,13 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_LOWERTOCOLLECTIVES
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -45,7 +46,7 @@ public:
   /// This device's part of a whole tensor.
   Value partOf(Value whole, const ShardingSpec &spec, Location loc);
   /// `value` is a part under `from`; the result is one under the step's spec.
-  Value apply(const ReshardStep &step, const ShardingSpec &from, Value value);
+  Value apply(const sharding::ReshardStep &step, const ShardingSpec &from, Value value);
   /// `reducer` is an op of two scalars: `stablehlo.add`.
   Value allReduce(Value value, unsigned axis, llvm::StringRef reducer);
   Value reduceScatter(Value value, unsigned axis, int64_t dim, llvm::StringRef reducer);
@@ -70,6 +71,8 @@ private:
 } // namespace
 
 namespace hlo = mlir::stablehlo;
+using analysis::nameOf;
+using sharding::ReshardKind;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
@@ -81,7 +84,8 @@ static int64_t strideOf(unsigned axis, ArrayRef<int64_t> meshShape) {
 }
 
 Value DeviceBuilder::scalar(int64_t value, Type element, Location loc) {
-  return hlo::ConstantOp::create(builder, loc, splatOf(value, RankedTensorType::get({}, element)));
+  return hlo::ConstantOp::create(builder, loc,
+                                 analysis::splatOf(value, RankedTensorType::get({}, element)));
 }
 
 Value DeviceBuilder::binary(StringRef name, Value lhs, Value rhs) {
@@ -184,7 +188,8 @@ DenseIntElementsAttr DeviceBuilder::groupsAlong(unsigned axis) {
       RankedTensorType::get({devices / size, size}, builder.getI64Type()), members);
 }
 
-Value DeviceBuilder::apply(const ReshardStep &step, const ShardingSpec &from, Value value) {
+Value DeviceBuilder::apply(const sharding::ReshardStep &step, const ShardingSpec &from,
+                           Value value) {
   Location loc = value.getLoc();
   int64_t size = step.kind == ReshardKind::Permute ? 1 : meshShape[step.axis];
   auto dimSize = [&](int dim) { return typeOf(value).getDimSize(dim); };
@@ -196,7 +201,7 @@ Value DeviceBuilder::apply(const ReshardStep &step, const ShardingSpec &from, Va
   ++numCollectives;
   if (step.kind == ReshardKind::Permute) {
     SmallVector<int64_t> flat;
-    auto pairs = permutePairs(from, step.spec, meshShape);
+    auto pairs = sharding::permutePairs(from, step.spec, meshShape);
     for (auto [source, target] : pairs)
       flat.append({source, target});
     auto type =
@@ -261,10 +266,11 @@ Value DeviceBuilder::reduceScatter(Value value, unsigned axis, int64_t dim, Stri
 namespace {
 
 /// Writes what one device does for an op without control flow: the op on parts,
-/// then the collectives that complete partial sums.
+/// then the collectives that complete sums.
 class OpLowering {
 public:
-  OpLowering(Operation *op, const ShardingRule &rule, const OpSplit &split, DeviceBuilder &devices)
+  OpLowering(Operation *op, const analysis::ShardingRule &rule, const OpSplit &split,
+             DeviceBuilder &devices)
       : op(op), rule(rule), split(split), devices(devices), builder(devices.builder) {}
 
   /// `operands` are parts; fills in the parts of the results.
@@ -272,7 +278,7 @@ public:
 
 private:
   Operation *clone(ValueRange operands);
-  RankedTensorType partialType(unsigned result);
+  RankedTensorType unreducedType(unsigned result);
   Value iota();
   Value random(ValueRange operands);
   Value constant();
@@ -292,10 +298,10 @@ private:
   LocalIndices localIndices(Value indices, int64_t vectorDim, int64_t position, int64_t size,
                             llvm::ArrayRef<unsigned> axes, bool clamps);
   Value withSafeType(Value indices);
-  Value complete(Value partial, unsigned result);
+  Value complete(Value unreduced, unsigned result);
 
   Operation *op;
-  const ShardingRule &rule;
+  const analysis::ShardingRule &rule;
   const OpSplit &split;
   DeviceBuilder &devices;
   OpBuilder &builder;
@@ -304,8 +310,8 @@ private:
 
 } // namespace
 
-RankedTensorType OpLowering::partialType(unsigned result) {
-  return localType(typeOf(op->getResult(result)), split.partials[result], devices.getMeshShape());
+RankedTensorType OpLowering::unreducedType(unsigned result) {
+  return localType(typeOf(op->getResult(result)), split.unreduced[result], devices.getMeshShape());
 }
 
 Operation *OpLowering::clone(ValueRange operands) {
@@ -316,11 +322,11 @@ Operation *OpLowering::clone(ValueRange operands) {
   made->setOperands(operands);
   for (auto [i, result] : llvm::enumerate(made->getResults()))
     if (isa<RankedTensorType>(result.getType()))
-      result.setType(partialType(i));
+      result.setType(unreducedType(i));
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
-  fitSizes(made, op);
+  analysis::fitSizes(made, op);
   return made;
 }
 
@@ -344,7 +350,7 @@ Value OpLowering::constant() {
   auto dense = dyn_cast<DenseElementsAttr>(value);
   if (dense && dense.isSplat())
     return hlo::ConstantOp::create(builder, op->getLoc(),
-                                   cast<ElementsAttr>(dense.resizeSplat(partialType(0))));
+                                   cast<ElementsAttr>(dense.resizeSplat(unreducedType(0))));
   Value whole = hlo::ConstantOp::create(builder, op->getLoc(), value);
   return devices.partOf(whole, split.results[0], op->getLoc());
 }
@@ -480,18 +486,18 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   return success();
 }
 
-/// What goes into a result once is left out of the partial results, and put to the
+/// What goes into a result once is left out of the unreduced results, and put to the
 /// whole one. (XLA drops a reduction's initial value where the part of a dimension has
 /// one element, so it cannot be left to one of the devices.)
 void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   if (split.summedAxes.empty())
     return;
-  Reducer reducer = split.summedAxes[0].reducer;
+  analysis::Reducer reducer = split.summedAxes[0].reducer;
   for (unsigned index : rule.broughtOnce) {
     RankedTensorType type = typeOf(operands[index]);
-    if (isNeutral(op->getOperand(index), reducer))
+    if (analysis::isNeutral(op->getOperand(index), reducer))
       continue;
-    DenseElementsAttr neutral = neutralOf(reducer, type.getElementType());
+    DenseElementsAttr neutral = analysis::neutralOf(reducer, type.getElementType());
     takenOut.push_back({index, operands[index]});
     operands[index] =
         devices.splat(hlo::ConstantOp::create(builder, op->getLoc(), cast<ElementsAttr>(neutral)),
@@ -499,7 +505,7 @@ void OpLowering::takeOut(SmallVectorImpl<Value> &operands) {
   }
 }
 
-/// Result i is brought operand broughtOnce[i], held as the partial result is.
+/// Result i is brought operand broughtOnce[i], held as the unreduced result is.
 void OpLowering::putBack(SmallVectorImpl<Value> &results) {
   for (auto [index, value] : takenOut) {
     auto result = llvm::find(rule.broughtOnce, index) - rule.broughtOnce.begin();
@@ -509,23 +515,23 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
     } else if (type.getRank() > 0) {
       // What the sum was scattered over splits the operand now, too.
       ShardingSpec part = ShardingSpec::replicated(type.getRank());
-      for (auto [axes, whole, partial] :
-           llvm::zip_equal(part.dims, split.results[result].dims, split.partials[result].dims))
-        axes.append(whole.begin() + partial.size(), whole.end());
+      for (auto [axes, whole, unreduced] :
+           llvm::zip_equal(part.dims, split.results[result].dims, split.unreduced[result].dims))
+        axes.append(whole.begin() + unreduced.size(), whole.end());
       value = devices.partOf(value, part, op->getLoc());
     }
-    Reducer reducer = split.summedAxes[0].reducer;
+    analysis::Reducer reducer = split.summedAxes[0].reducer;
     results[result] =
         devices.binary(nameOf(reducer, type.getElementType()), results[result], value);
   }
 }
 
 /// As the search counts: scatters first, then the rest of the axes.
-Value OpLowering::complete(Value partial, unsigned result) {
-  Type element = typeOf(partial).getElementType();
+Value OpLowering::complete(Value unreduced, unsigned result) {
+  Type element = typeOf(unreduced).getElementType();
   SmallVector<std::pair<unsigned, int64_t>> scatters;
   for (auto [dim, axes] : llvm::enumerate(split.results[result].dims))
-    for (unsigned axis : llvm::drop_begin(axes, split.partials[result].dims[dim].size()))
+    for (unsigned axis : llvm::drop_begin(axes, split.unreduced[result].dims[dim].size()))
       scatters.push_back({axis, static_cast<int64_t>(dim)});
   // Of one dimension the major axis first; rising axes keep that order.
   bool rises = llvm::all_of(split.results[result].dims,
@@ -538,11 +544,11 @@ Value OpLowering::complete(Value partial, unsigned result) {
   for (auto [axis, dim] : scatters)
     for (OpSplit::SummedAxis summed : split.summedAxes)
       if (summed.axis == axis)
-        partial = devices.reduceScatter(partial, axis, dim, nameOf(summed.reducer, element));
+        unreduced = devices.reduceScatter(unreduced, axis, dim, nameOf(summed.reducer, element));
   for (OpSplit::SummedAxis summed : split.summedAxes)
     if (!isScattered(summed.axis))
-      partial = devices.allReduce(partial, summed.axis, nameOf(summed.reducer, element));
-  return partial;
+      unreduced = devices.allReduce(unreduced, summed.axis, nameOf(summed.reducer, element));
+  return unreduced;
 }
 
 /// Each device would draw numbers of its own; all take the first one's.
@@ -562,7 +568,7 @@ Value OpLowering::random(ValueRange operands) {
   Value zeros = devices.splat(devices.scalar(0, type.getElementType(), loc), type.getShape(), loc);
   drawn = devices.select(isFirst, drawn, zeros);
   for (unsigned axis : axes)
-    drawn = devices.allReduce(drawn, axis, nameOf(Reducer::Sum, type.getElementType()));
+    drawn = devices.allReduce(drawn, axis, nameOf(analysis::Reducer::Sum, type.getElementType()));
   return drawn;
 }
 
@@ -642,7 +648,7 @@ LogicalResult FunctionLowering::lower(ReshardOp op) {
   ShardingSpec before = withoutOnes(op.getFrom().getSpec(), meshShape);
   for (const ShardingSpec &spec : op.specsAfterFrom()) {
     ShardingSpec after = withoutOnes(spec, meshShape);
-    std::optional<ReshardStep> step = singleStep(before, after, meshShape);
+    std::optional<sharding::ReshardStep> step = sharding::singleStep(before, after, meshShape);
     if (!step)
       return op.emitError("from ") << before.str() << " to " << after.str() << " is not one step";
     value = devices.apply(*step, before, value);
@@ -677,7 +683,7 @@ LogicalResult FunctionLowering::lowerControlFlow(Operation *op) {
 LogicalResult FunctionLowering::lower(Operation *op) {
   if (auto reshard = dyn_cast<ReshardOp>(op))
     return lower(reshard);
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   auto shardings = op->getAttrOfType<ArrayAttr>(attr::shardings);
   if (!rule)
     return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
@@ -750,7 +756,7 @@ LogicalResult FunctionLowering::run() {
 
 namespace {
 
-struct LowerToCollectives : public alpa::impl::LowerToCollectivesBase<LowerToCollectives> {
+struct LowerToCollectives : public spmd::impl::LowerToCollectivesBase<LowerToCollectives> {
   void runOnOperation() override {
     auto visit = [&](func::FuncOp function, MeshAttr mesh) -> LogicalResult {
       auto module = function->getParentOfType<ModuleOp>();

@@ -7,28 +7,31 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
+using analysis::ShardingRule;
+using analysis::TensorFactors;
 
-bool alpa::isControlFlow(Operation *op) {
+bool spmd::isControlFlow(Operation *op) {
   return llvm::is_contained({"stablehlo.while", "stablehlo.case", "stablehlo.if"},
                             op->getName().getStringRef());
 }
 
-bool alpa::carriesOperands(Operation *op) { return isa<stablehlo::WhileOp>(op); }
+bool spmd::carriesOperands(Operation *op) { return isa<stablehlo::WhileOp>(op); }
 
-size_t alpa::specRank(Value value) {
+size_t spmd::specRank(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   return type ? type.getRank() : 0;
 }
 
-ShardingSpec alpa::withoutOnes(const ShardingSpec &spec, llvm::ArrayRef<int64_t> meshShape) {
+ShardingSpec spmd::withoutOnes(const ShardingSpec &spec, llvm::ArrayRef<int64_t> meshShape) {
   ShardingSpec kept = spec;
   for (auto &axes : kept.dims)
     llvm::erase_if(axes, [&](unsigned axis) { return meshShape[axis] == 1; });
   return kept;
 }
 
-ShardingSpec alpa::specInBody(const TensorFactors &tensor, const OpSplit &split) {
+ShardingSpec spmd::specInBody(const TensorFactors &tensor, const OpSplit &split) {
   ShardingSpec spec = ShardingSpec::replicated(tensor.size());
   for (auto [axes, dim] : llvm::zip_equal(spec.dims, tensor))
     if (!dim.empty())
@@ -52,7 +55,7 @@ public:
     for (auto [dim, axes] : llvm::zip_equal(tensor, spec.dims)) {
       if (dim.empty() || axes.empty() || isSet[dim[0]] || !projection.canSplit(dim[0]))
         continue;
-      if (onlyReductions && rule.factors[dim[0]].kind != FactorKind::Reduction)
+      if (onlyReductions && rule.factors[dim[0]].kind != analysis::FactorKind::Reduction)
         continue;
       int64_t pieces = 1;
       for (unsigned axis : axes) {
@@ -80,12 +83,12 @@ public:
     for (const TensorFactors &tensor : rule.operands)
       split.operands.push_back(specInBody(tensor, split));
     for (const TensorFactors &tensor : rule.results)
-      split.partials.push_back(specInBody(tensor, split));
+      split.unreduced.push_back(specInBody(tensor, split));
     for (const auto &capture : rule.captures)
       split.captures.push_back(specInBody(capture.second, split));
-    split.results = split.partials;
+    split.results = split.unreduced;
     for (auto [factor, axes] : llvm::zip_equal(rule.factors, split.factorAxes))
-      if (factor.kind == FactorKind::Reduction)
+      if (factor.kind == analysis::FactorKind::Reduction)
         for (unsigned axis : axes)
           split.summedAxes.push_back({axis, factor.reducer});
     llvm::sort(split.summedAxes);
@@ -95,7 +98,7 @@ public:
 private:
   const ShardingRule &rule;
   llvm::ArrayRef<int64_t> meshShape;
-  RuleProjection projection;
+  sharding::RuleProjection projection;
   OpSplit split;
   llvm::SmallVector<bool> isSet;
   unsigned used = 0; // Bit a: axis a splits some factor.
@@ -105,7 +108,7 @@ private:
 OpSplit forwarded(llvm::ArrayRef<ShardingSpec> specs) {
   OpSplit split;
   split.operands.assign(specs.begin(), specs.end());
-  split.results = split.partials = split.operands;
+  split.results = split.unreduced = split.operands;
   return split;
 }
 
@@ -115,10 +118,10 @@ llvm::Error mismatch(const char *what, size_t index, const ShardingSpec &got,
                                  expected.str().c_str());
 }
 
-/// Whether `spec` is `partial` with some of the summed axes behind it.
-bool isScattered(const ShardingSpec &spec, const ShardingSpec &partial,
+/// Whether `spec` is `unreduced` with some of the summed axes behind it.
+bool isScattered(const ShardingSpec &spec, const ShardingSpec &unreduced,
                  llvm::ArrayRef<OpSplit::SummedAxis> summedAxes) {
-  for (auto [axes, before] : llvm::zip_equal(spec.dims, partial.dims)) {
+  for (auto [axes, before] : llvm::zip_equal(spec.dims, unreduced.dims)) {
     if (axes.size() < before.size() || !std::equal(before.begin(), before.end(), axes.begin()))
       return false;
     for (unsigned axis : llvm::drop_begin(axes, before.size()))
@@ -130,7 +133,7 @@ bool isScattered(const ShardingSpec &spec, const ShardingSpec &partial,
 
 } // namespace
 
-llvm::Expected<OpSplit> alpa::readSplit(const ShardingRule &rule,
+llvm::Expected<OpSplit> spmd::readSplit(const ShardingRule &rule,
                                         llvm::ArrayRef<ShardingSpec> operands,
                                         llvm::ArrayRef<ShardingSpec> results,
                                         llvm::ArrayRef<ShardingSpec> captures,
@@ -149,7 +152,7 @@ llvm::Expected<OpSplit> alpa::readSplit(const ShardingRule &rule,
   for (auto [i, got, expected] : llvm::enumerate(operands, split.operands))
     if (got != expected)
       return mismatch("operand", i, got, expected);
-  for (auto [i, got, expected] : llvm::enumerate(results, split.partials)) {
+  for (auto [i, got, expected] : llvm::enumerate(results, split.unreduced)) {
     if (!isScattered(got, expected, split.summedAxes))
       return mismatch("result", i, got, expected);
     split.results[i] = got;
@@ -157,7 +160,7 @@ llvm::Expected<OpSplit> alpa::readSplit(const ShardingRule &rule,
   return split;
 }
 
-OpSplit alpa::nearestSplit(Operation *op, const ShardingRule &rule,
+OpSplit spmd::nearestSplit(Operation *op, const ShardingRule &rule,
                            llvm::ArrayRef<ShardingSpec> operands,
                            std::optional<llvm::ArrayRef<ShardingSpec>> results,
                            llvm::ArrayRef<ShardingSpec> captures,

@@ -8,19 +8,19 @@
 #include "llvm/Support/Error.h"
 #include <optional>
 
-namespace alpa {
+namespace alpa::spmd {
 
 /// Which mesh axes split each factor of an op's rule, major first, and the specs
-/// that follow: of every operand and result, and of partial results before their
+/// that follow: of every operand and result, and of unreduced results before their
 /// sums are completed.
 struct OpSplit {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> factorAxes;
-  llvm::SmallVector<ShardingSpec> operands, results, partials;
+  llvm::SmallVector<ShardingSpec> operands, results, unreduced;
   llvm::SmallVector<ShardingSpec> captures; // Of the rule's, in its order.
-  /// Axes of split reductions, rising: every result is partial over them.
+  /// Axes of split reductions, rising: every result is unreduced over them.
   struct SummedAxis {
     unsigned axis = 0;
-    Reducer reducer = Reducer::Sum;
+    analysis::Reducer reducer = analysis::Reducer::Sum;
     bool operator<(const SummedAxis &other) const { return axis < other.axis; }
   };
   llvm::SmallVector<SummedAxis, 2> summedAxes;
@@ -35,7 +35,8 @@ size_t specRank(mlir::Value value);
 /// end a dimension of a result: its sum is scattered there. The error names the
 /// first operand or result that differs, with both specs. `captures` only say how
 /// factors are split that nothing else has; the split has what follows for them.
-llvm::Expected<OpSplit> readSplit(const ShardingRule &rule, llvm::ArrayRef<ShardingSpec> operands,
+llvm::Expected<OpSplit> readSplit(const analysis::ShardingRule &rule,
+                                  llvm::ArrayRef<ShardingSpec> operands,
                                   llvm::ArrayRef<ShardingSpec> results,
                                   llvm::ArrayRef<ShardingSpec> captures,
                                   llvm::ArrayRef<int64_t> meshShape);
@@ -43,19 +44,19 @@ llvm::Expected<OpSplit> readSplit(const ShardingRule &rule, llvm::ArrayRef<Shard
 /// A strategy that makes the results (if given) as nearly as the rule can; the
 /// operands say how reductions are split, and everything where no results are
 /// given. Larger operands count first.
-OpSplit nearestSplit(mlir::Operation *op, const ShardingRule &rule,
+OpSplit nearestSplit(mlir::Operation *op, const analysis::ShardingRule &rule,
                      llvm::ArrayRef<ShardingSpec> operands,
                      std::optional<llvm::ArrayRef<ShardingSpec>> results,
                      llvm::ArrayRef<ShardingSpec> captures, llvm::ArrayRef<int64_t> meshShape);
 
 /// A value in a body whose op is split so.
-ShardingSpec specInBody(const TensorFactors &tensor, const OpSplit &split);
+ShardingSpec specInBody(const analysis::TensorFactors &tensor, const OpSplit &split);
 
 /// Holds whole computations in its regions: while, case, if.
 bool isControlFlow(mlir::Operation *op);
 /// The region's arguments are the op's operands (while).
 bool carriesOperands(mlir::Operation *op);
 
-} // namespace alpa
+} // namespace alpa::spmd
 
 #endif // ALPA_COMPILER_SPMD_OPSPLIT_H

@@ -13,12 +13,13 @@
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/SetVector.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_OPTIMIZECOLLECTIVES
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 namespace {
@@ -99,7 +100,7 @@ Value CollectiveOptimizer::reshard(Value value, const ShardingSpec &from, const 
 }
 
 std::optional<OpSplit> CollectiveOptimizer::splitOf(Operation *op) {
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule || rule->forwards || !op->hasAttr(attr::shardings))
     return std::nullopt;
   auto specs = [&](auto values) {
@@ -147,9 +148,9 @@ bool CollectiveOptimizer::cutResult(Operation *op) {
   ShardingSpec before = specOf(result), after = cutSpec(before, *cut);
   bool isSummed = llvm::any_of(split->summedAxes, [&](auto sum) { return sum.axis == cut->axis; });
   if (!isSummed) {
-    ShardingRule rule = *getShardingRule(op);
+    analysis::ShardingRule rule = *analysis::getShardingRule(op);
     SmallVector<ShardingSpec> operands = split->operands;
-    const DimFactors &factors = rule.results[0][cut->dim];
+    const analysis::DimFactors &factors = rule.results[0][cut->dim];
     if (factors.empty() || !split->summedAxes.empty())
       return false;
     for (auto [tensor, spec] : llvm::zip_equal(rule.operands, operands))
@@ -237,7 +238,7 @@ bool CollectiveOptimizer::shardUpdate(Operation *op) {
       }
       if (user->getBlock() != terminator->getBlock() || user->getNumRegions() ||
           user->getNumResults() != 1 || !hasShape(user->getResult(0)) ||
-          !isElementwiseName(user->getName().getStringRef()) ||
+          !analysis::isElementwiseName(user->getName().getStringRef()) ||
           specOf(user->getResult(0)) != before)
         return false;
       if (updates.insert(user))
@@ -258,10 +259,10 @@ bool CollectiveOptimizer::shardUpdate(Operation *op) {
     if (found)
       state.push_back(found);
     else if (gathered.insert(use->get()))
-      gatheredBytes += getTensorBytes(use->get().getType());
+      gatheredBytes += analysis::getTensorBytes(use->get().getType());
   }
   // The all-gathers must cost no more than the half of the all-reduce that is saved.
-  if (state.empty() || gatheredBytes > getTensorBytes(gradient.getType()))
+  if (state.empty() || gatheredBytes > analysis::getTensorBytes(gradient.getType()))
     return false;
 
   setSpec(gradient, after);
@@ -312,7 +313,7 @@ void CollectiveOptimizer::run() {
 
 namespace {
 
-struct OptimizeCollectives : public alpa::impl::OptimizeCollectivesBase<OptimizeCollectives> {
+struct OptimizeCollectives : public spmd::impl::OptimizeCollectivesBase<OptimizeCollectives> {
   void runOnOperation() override {
     auto visit = [&](func::FuncOp function, MeshAttr mesh) {
       CollectiveOptimizer optimizer(function, mesh);

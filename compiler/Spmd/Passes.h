@@ -7,13 +7,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
-namespace alpa {
+namespace alpa::spmd {
 
 #define GEN_PASS_DECL
 #include "compiler/Spmd/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
 #include "compiler/Spmd/Passes.h.inc"
 
-} // namespace alpa
+} // namespace alpa::spmd
 
 #endif // ALPA_COMPILER_SPMD_PASSES_H

@@ -9,7 +9,7 @@ def DeferSums : Pass<"alpa-defer-sums", "::mlir::ModuleOp"> {
   let summary = "Give terms of sums that wait for the update a place in their types";
   let description = [{
     Before alpa-slice-stages. With several micro-batches the search may leave a
-    gradient as the terms that devices have of it: its sharding is partial over
+    gradient as the terms that devices have of it: its sharding is unreduced over
     their mesh axes, and `alpa.summed_as` on the op whose result the update reads
     says how the sum is held at first. Here such a gradient gets leading dimensions,
     one for each sum, split to single elements over those axes: dots batch over
@@ -27,7 +27,7 @@ def DeferSums : Pass<"alpa-defer-sums", "::mlir::ModuleOp"> {
     Before, on a mesh of two devices:
     ```mlir
     %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
-        {alpa.shardings = [#alpa.sharding<[R, R], partial = [0]>],
+        {alpa.shardings = [#alpa.sharding<[R, R], unreduced = [0]>],
          alpa.summed_as = #alpa.sharding<[R, R]>, ..}
         : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     ```
@@ -122,7 +122,7 @@ def LowerToCollectives : Pass<"alpa-lower-to-collectives", "::mlir::ModuleOp"> {
   let summary = "Turn sharded functions into programs of one device";
   let description = [{
     After alpa-insert-reshards: every tensor gets the shape of the part that a
-    device holds, reshards and sums of partial results become `all_gather`,
+    device holds, reshards and sums of unreduced results become `all_gather`,
     `all_to_all`, `collective_permute`, `reduce_scatter` and `all_reduce`, and what
     depends on the place of a part is computed from `replica_id`. Run the functions
     with as many replicas as the mesh has devices, in its row-major order; no

@@ -3,10 +3,11 @@
 #include "compiler/Spmd/ShardedModule.h"
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 LogicalResult
-alpa::forEachShardedFunction(ModuleOp module,
+spmd::forEachShardedFunction(ModuleOp module,
                              function_ref<LogicalResult(func::FuncOp, MeshAttr)> visit) {
   SmallVector<ModuleOp> modules{module};
   llvm::append_range(modules, module.getOps<ModuleOp>());
@@ -26,26 +27,27 @@ alpa::forEachShardedFunction(ModuleOp module,
                             << "`; run alpa-solve-sharding, or alpa-slice-stages first";
 }
 
-llvm::Expected<LogicalMesh> alpa::logicalMeshOf(ModuleOp module, MeshAttr mesh) {
+llvm::Expected<cost::LogicalMesh> spmd::logicalMeshOf(ModuleOp module, MeshAttr mesh) {
   if (auto text = module->getAttrOfType<StringAttr>(attr::cluster)) {
-    llvm::Expected<Cluster> cluster = parseCluster(text.getValue(), attr::cluster);
+    llvm::Expected<cost::Cluster> cluster = cost::parseCluster(text.getValue(), attr::cluster);
     if (!cluster)
       return cluster.takeError();
-    if (std::optional<Submesh> submesh = submeshOf(*cluster, mesh.getDevices())) {
-      llvm::Expected<LogicalMesh> found = makeLogicalMesh(*cluster, *submesh, mesh.getShape());
+    if (std::optional<cost::Submesh> submesh = cost::submeshOf(*cluster, mesh.getDevices())) {
+      llvm::Expected<cost::LogicalMesh> found =
+          cost::makeLogicalMesh(*cluster, *submesh, mesh.getShape());
       if (found)
         return found;
       llvm::consumeError(found.takeError()); // A mesh that the search does not make.
     }
   }
-  LogicalMesh even;
+  cost::LogicalMesh even;
   even.shape.assign(mesh.getShape().begin(), mesh.getShape().end());
   even.devicesOnHost = even.shape;
   even.axes.assign(even.shape.size(), {/*bandwidth=*/1e10, /*latency=*/1e-6});
   return even;
 }
 
-RankedTensorType alpa::localType(RankedTensorType type, const ShardingSpec &spec,
+RankedTensorType spmd::localType(RankedTensorType type, const ShardingSpec &spec,
                                  llvm::ArrayRef<int64_t> meshShape) {
   SmallVector<int64_t> shape(type.getShape());
   for (auto [size, axes] : llvm::zip_equal(shape, spec.dims))

@@ -7,7 +7,7 @@
 #include "dialects/Alpa/AlpaDialect.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
-namespace alpa {
+namespace alpa::spmd {
 
 /// Calls `visit` for each function with a body whose module has an `alpa.mesh`,
 /// until one fails. It is an error if there is no such module.
@@ -17,12 +17,12 @@ forEachShardedFunction(mlir::ModuleOp module,
 
 /// The mesh with the links that it has in the cluster of `alpa.cluster`; with
 /// equal links if the module does not know its cluster.
-llvm::Expected<LogicalMesh> logicalMeshOf(mlir::ModuleOp module, MeshAttr mesh);
+llvm::Expected<cost::LogicalMesh> logicalMeshOf(mlir::ModuleOp module, MeshAttr mesh);
 
 /// Part of a tensor that one device holds.
 mlir::RankedTensorType localType(mlir::RankedTensorType type, const ShardingSpec &spec,
                                  llvm::ArrayRef<int64_t> meshShape);
 
-} // namespace alpa
+} // namespace alpa::spmd
 
 #endif // ALPA_COMPILER_SPMD_SHARDEDMODULE_H

@@ -6,12 +6,13 @@
 #include "compiler/Spmd/ShardedModule.h"
 #include "dialects/Common/Diagnostics.h"
 
-namespace alpa {
+namespace alpa::spmd {
 #define GEN_PASS_DEF_VERIFYSHARDING
 #include "compiler/Spmd/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::spmd
 
 using namespace alpa;
+using namespace alpa::spmd;
 using namespace mlir;
 
 namespace {
@@ -50,7 +51,7 @@ LogicalResult ShardingVerifier::verify(ReshardOp op) {
     ShardingSpec after = withoutOnes(spec, meshShape);
     if (failed(fits(op, after, op.getType())))
       return failure();
-    if (after == before || !singleStep(before, after, meshShape))
+    if (after == before || !sharding::singleStep(before, after, meshShape))
       return op.emitError("alpa_verify_sharding_c4: from ")
              << before.str() << " to " << after.str() << " is not one step";
     before = after;
@@ -62,7 +63,7 @@ LogicalResult ShardingVerifier::verify(ReshardOp op) {
 LogicalResult ShardingVerifier::verify(Operation *op) {
   if (auto reshard = dyn_cast<ReshardOp>(op))
     return verify(reshard);
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule)
     return withCode(op->emitError("has no sharding rule yet"), ErrorCode::UnsupportedOp);
   auto shardings = op->getAttrOfType<ArrayAttr>(attr::shardings);
@@ -157,7 +158,7 @@ LogicalResult ShardingVerifier::run() {
 
 namespace {
 
-struct VerifySharding : public alpa::impl::VerifyShardingBase<VerifySharding> {
+struct VerifySharding : public spmd::impl::VerifyShardingBase<VerifySharding> {
   void runOnOperation() override {
     auto visit = [&](func::FuncOp function, MeshAttr mesh) {
       return ShardingVerifier(function, mesh).run();

@@ -9,18 +9,19 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Verifier.h"
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPALOWERPRECISION
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 namespace hlo = mlir::stablehlo;
 
 namespace {
 
-class AlpaLowerPrecisionPass : public alpa::impl::AlpaLowerPrecisionBase<AlpaLowerPrecisionPass> {
+class AlpaLowerPrecisionPass : public stage::impl::AlpaLowerPrecisionBase<AlpaLowerPrecisionPass> {
 public:
   using AlpaLowerPrecisionBase::AlpaLowerPrecisionBase;
 

@@ -6,13 +6,13 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 #define GEN_PASS_DECL
 #include "compiler/Stage/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
 #include "compiler/Stage/Passes.h.inc"
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_PASSES_H

@@ -16,6 +16,8 @@
 
 using namespace alpa;
 namespace cl = llvm::cl;
+using solver::Problem;
+using solver::toText;
 
 static cl::OptionCategory category("alpa-solve");
 static cl::opt<std::string> input(cl::Positional, cl::desc("FILE.json[.gz]"), cl::Required,
@@ -36,7 +38,8 @@ static cl::opt<std::string> library("library", cl::value_desc("FILE"),
                                     cl::cat(category));
 static cl::opt<double> quickWork("quick-work",
                                  cl::desc("Combinations up to which tables are eliminated at once"),
-                                 cl::init(SolveOptions().quickWork), cl::Hidden, cl::cat(category));
+                                 cl::init(solver::SolveOptions().quickWork), cl::Hidden,
+                                 cl::cat(category));
 static cl::opt<bool> asJson("json", cl::desc("Print one JSON object"), cl::cat(category));
 static cl::opt<std::string> solutionFile("solution", cl::value_desc("FILE"),
                                          cl::desc("Write the choices to this file, as a JSON list"),
@@ -85,10 +88,10 @@ static int evaluateChoices(const Problem &problem, const std::string &path) {
   llvm::Expected<std::string> text = readText(path);
   if (!text)
     return fail(path, text.takeError());
-  llvm::Expected<std::vector<unsigned>> choices = parseChoices(problem, *text);
+  llvm::Expected<std::vector<unsigned>> choices = solver::parseChoices(problem, *text);
   if (!choices)
     return fail(path, choices.takeError());
-  Evaluation evaluation = evaluate(problem, *choices);
+  solver::Evaluation evaluation = solver::evaluate(problem, *choices);
   llvm::outs() << llvm::formatv(
       "{{\"feasible\": {0}, \"cost\": {1}, \"peak_usage\": {2}, \"peak_moment\": {3}}\n",
       evaluation.feasible ? "true" : "false", toText(evaluation.objective),
@@ -96,8 +99,9 @@ static int evaluateChoices(const Problem &problem, const std::string &path) {
   return 0;
 }
 
-static void printJson(const Solution &solution, llvm::StringRef status, const Problem &problem) {
-  bool none = solution.status == SolveStatus::Infeasible;
+static void printJson(const solver::Solution &solution, llvm::StringRef status,
+                      const Problem &problem) {
+  bool none = solution.status == solver::SolveStatus::Infeasible;
   auto unless = [&](std::string value) { return none ? "null" : value; };
   llvm::outs() << llvm::formatv(
       "{{\"cost\": {0}, \"lower_bound\": {1}, \"gap\": {2}, \"status\": \"{3}\", "
@@ -113,10 +117,11 @@ static void printJson(const Solution &solution, llvm::StringRef status, const Pr
   llvm::outs() << "}\n";
 }
 
-static void printText(const Solution &solution, llvm::StringRef status, const Problem &problem) {
+static void printText(const solver::Solution &solution, llvm::StringRef status,
+                      const Problem &problem) {
   llvm::raw_ostream &os = llvm::outs();
   os << "status:      " << status << "\n";
-  if (solution.status == SolveStatus::Infeasible)
+  if (solution.status == solver::SolveStatus::Infeasible)
     os << "reason:      " << solution.infeasibleReason << "\n";
   else
     os << llvm::formatv(
@@ -133,9 +138,9 @@ int main(int argc, char **argv) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   std::string methods = "How to solve:";
-  for (const Backend &backend : backends())
+  for (const solver::Backend &backend : solver::backends())
     methods += "\n" + backend.name.str() + ": " + backend.description.str();
-  cl::opt<std::string> method("method", cl::init(backends().front().name.str()),
+  cl::opt<std::string> method("method", cl::init(solver::backends().front().name.str()),
                               cl::value_desc("NAME"), cl::desc(methods), cl::cat(category));
   cl::HideUnrelatedOptions(category);
   printBuildInfoAsVersion();
@@ -150,14 +155,14 @@ int main(int argc, char **argv) {
   llvm::Expected<std::string> text = readText(input);
   if (!text)
     return fail(input, text.takeError());
-  llvm::Expected<Problem> problem = parseProblem(*text);
+  llvm::Expected<Problem> problem = solver::parseProblem(*text);
   if (!problem)
     return fail(input, problem.takeError());
   std::string().swap(*text);
   if (!check.empty())
     return evaluateChoices(*problem, check);
 
-  SolveOptions options;
+  solver::SolveOptions options;
   options.findsEnough = true;
   options.timeLimitSeconds = std::max(timeLimit - seconds(), 1e-3);
   options.seed = seed;
@@ -166,22 +171,22 @@ int main(int argc, char **argv) {
   options.acceptableGap = gap;
   options.quickWork = quickWork;
   options.library = library;
-  llvm::Expected<Solution> solution = solveWith(method, *problem, options);
+  llvm::Expected<solver::Solution> solution = solver::solveWith(method, *problem, options);
   if (!solution)
     return fail(input, solution.takeError());
   solution->seconds = seconds();
 
-  bool none = solution->status == SolveStatus::Infeasible;
+  bool none = solution->status == solver::SolveStatus::Infeasible;
   if (!solutionFile.empty() && !none) {
     std::error_code error;
     llvm::ToolOutputFile out(solutionFile, error, llvm::sys::fs::OF_Text);
     if (error)
       return fail(solutionFile + ": " + error.message());
-    out.os() << printChoices(solution->choices) << "\n";
+    out.os() << solver::printChoices(solution->choices) << "\n";
     out.keep();
   }
   llvm::StringRef status =
-      none && solution->isUnknown ? "unknown" : stringifySolveStatus(solution->status);
+      none && solution->isUnknown ? "unknown" : solver::stringifySolveStatus(solution->status);
   if (asJson)
     printJson(*solution, status, *problem);
   else

@@ -24,7 +24,7 @@ llvm::hash_code alpa::hash_value(const ShardingSpec &spec) {
   llvm::hash_code code = llvm::hash_value(spec.dims.size());
   for (ArrayRef<unsigned> axes : spec.dims)
     code = llvm::hash_combine(code, llvm::hash_combine_range(axes));
-  return llvm::hash_combine(code, llvm::hash_combine_range(spec.partial));
+  return llvm::hash_combine(code, llvm::hash_combine_range(spec.unreduced));
 }
 
 Attribute ShardingAttr::parse(AsmParser &parser, Type) {
@@ -51,8 +51,8 @@ Attribute ShardingAttr::parse(AsmParser &parser, Type) {
       parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseEntry))
     return {};
   if (succeeded(parser.parseOptionalComma())) {
-    auto parseAxis = [&] { return parser.parseInteger(spec.partial.emplace_back()); };
-    if (parser.parseKeyword("partial") || parser.parseEqual() ||
+    auto parseAxis = [&] { return parser.parseInteger(spec.unreduced.emplace_back()); };
+    if (parser.parseKeyword("unreduced") || parser.parseEqual() ||
         parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
       return {};
   }
@@ -69,9 +69,9 @@ void ShardingAttr::print(AsmPrinter &printer) const {
       printer << axis;
   });
   printer << "]";
-  if (!getSpec().partial.empty()) {
-    printer << ", partial = [";
-    llvm::interleaveComma(getSpec().partial, printer);
+  if (!getSpec().unreduced.empty()) {
+    printer << ", unreduced = [";
+    llvm::interleaveComma(getSpec().unreduced, printer);
     printer << "]";
   }
   printer << ">";
@@ -89,11 +89,11 @@ LogicalResult ShardingAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                            << " is used twice; an axis splits one dimension, once";
     }
   }
-  for (auto [i, axis] : llvm::enumerate(spec.partial)) {
+  for (auto [i, axis] : llvm::enumerate(spec.unreduced)) {
     if (axis > 9)
       return emitError() << "alpa_sharding_c1: mesh axis " << axis << " is not one digit";
-    if (!seen.insert(axis).second || (i > 0 && axis < spec.partial[i - 1]))
-      return emitError() << "alpa_sharding_c3: expected axes of partial sums that rise and split "
+    if (!seen.insert(axis).second || (i > 0 && axis < spec.unreduced[i - 1]))
+      return emitError() << "alpa_sharding_c3: expected unreduced axes that rise and split "
                             "no dimension, got mesh axis "
                          << axis;
   }
@@ -142,8 +142,8 @@ LogicalResult alpa::verifySpec(function_ref<InFlightDiagnostic()> emitError,
                        << " has " << tensor.getRank() << " dimensions";
   if (meshShape.empty())
     return success();
-  if (!spec.partial.empty())
-    return emitError() << "only terms of a sum are there along mesh axis " << spec.partial.front()
+  if (!spec.unreduced.empty())
+    return emitError() << "only terms of a sum are there along mesh axis " << spec.unreduced.front()
                        << "; run alpa-defer-sums first";
   for (auto [dim, axes] : llvm::enumerate(spec.dims)) {
     int64_t pieces = 1;

@@ -23,15 +23,15 @@ def Alpa_ShardingAttr : Alpa_Attr<"Sharding", "sharding"> {
 
     `#alpa.sharding<[S0, R, S12]>`
 
-    With `partial`, the devices along these axes, listed rising, hold terms of a sum
-    that is taken later: `#alpa.sharding<[R, S0], partial = [1]>`. Only results on
+    With `unreduced`, the devices along these axes, listed rising, hold terms of a sum
+    that is taken later: `#alpa.sharding<[R, S0], unreduced = [1]>`. Only results on
     the way from a gradient's op to the update are held so, and only until
     alpa-defer-sums, which gives each term a place in the tensor's type.
 
     Constraints:
     - alpa_sharding_c1: an entry is `R`, or `S` followed by axis digits.
     - alpa_sharding_c2: an axis splits at most one dimension, once.
-    - alpa_sharding_c3: axes of partial sums rise and split no dimension.
+    - alpa_sharding_c3: unreduced axes rise and split no dimension.
   }];
   let parameters = (ins Alpa_ShardingSpecParameter:$spec);
   let hasCustomAssemblyFormat = 1;

@@ -9,7 +9,7 @@ using namespace alpa;
 int64_t PackedSpec::numPieces(llvm::ArrayRef<int64_t> meshShape) const {
   int64_t pieces = 1;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
-    if (dimOf(axis) >= 0 && !isPartial(axis))
+    if (dimOf(axis) >= 0 && !isUnreduced(axis))
       pieces *= meshShape[axis];
   return pieces;
 }
@@ -32,8 +32,8 @@ bool PackedSpec::hasMinorAxis(unsigned axis, int dim, unsigned numAxes) const {
 ShardingSpec PackedSpec::unpack(size_t rank, unsigned numAxes) const {
   ShardingSpec spec = ShardingSpec::replicated(rank);
   for (unsigned axis = 0; axis < numAxes; ++axis)
-    if (isPartial(axis))
-      spec.partial.push_back(axis);
+    if (isUnreduced(axis))
+      spec.unreduced.push_back(axis);
     else if (int dim = dimOf(axis); dim >= 0)
       spec.dims[dim].push_back(axis);
   return spec;
@@ -47,10 +47,10 @@ std::optional<PackedSpec> PackedSpec::pack(const ShardingSpec &spec) {
     for (unsigned axis : axes)
       packed.set(axis, static_cast<int>(dim));
   }
-  for (unsigned axis : spec.partial) {
+  for (unsigned axis : spec.unreduced) {
     if (axis >= kMaxAxes)
       return std::nullopt;
-    packed.set(axis, kPartial);
+    packed.set(axis, kUnreduced);
   }
   return packed;
 }

@@ -19,11 +19,11 @@ struct PackedSpec {
   static constexpr unsigned kMaxAxes = 4;
   static constexpr int kMaxRank = 254;
   /// In place of a dimension: over the axis, devices hold terms of a sum.
-  static constexpr int kPartial = 254;
+  static constexpr int kUnreduced = 254;
 
   uint32_t code = 0; // Eight bits per axis: dimension + 1, 0 for none.
 
-  /// The dimension that `axis` splits, kPartial, or -1.
+  /// The dimension that `axis` splits, kUnreduced, or -1.
   int dimOf(unsigned axis) const { return static_cast<int>((code >> (8 * axis)) & 255u) - 1; }
   void set(unsigned axis, int dim) {
     code &= ~(255u << (8 * axis));
@@ -32,19 +32,19 @@ struct PackedSpec {
   bool operator==(PackedSpec other) const { return code == other.code; }
   bool operator!=(PackedSpec other) const { return code != other.code; }
 
-  bool isPartial(unsigned axis) const { return dimOf(axis) == kPartial; }
-  bool isPartial() const { return partialAxes() != 0; }
-  /// Bit a: partial over axis a.
-  unsigned partialAxes() const {
+  bool isUnreduced(unsigned axis) const { return dimOf(axis) == kUnreduced; }
+  bool isUnreduced() const { return unreducedAxes() != 0; }
+  /// Bit a: unreduced over axis a.
+  unsigned unreducedAxes() const {
     unsigned axes = 0;
     for (unsigned axis = 0; axis < kMaxAxes; ++axis)
-      axes |= unsigned(isPartial(axis)) << axis;
+      axes |= unsigned(isUnreduced(axis)) << axis;
     return axes;
   }
-  PackedSpec withoutPartial() const {
+  PackedSpec withoutUnreduced() const {
     PackedSpec spec = *this;
     for (unsigned axis = 0; axis < kMaxAxes; ++axis)
-      if (isPartial(axis))
+      if (isUnreduced(axis))
         spec.set(axis, -1);
     return spec;
   }

@@ -5,7 +5,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 bool alpa::ShardingSpec::isReplicated() const {
-  return partial.empty() && llvm::all_of(dims, [](const auto &axes) { return axes.empty(); });
+  return unreduced.empty() && llvm::all_of(dims, [](const auto &axes) { return axes.empty(); });
 }
 
 int64_t alpa::ShardingSpec::numPieces(llvm::ArrayRef<int64_t> meshShape) const {
@@ -30,7 +30,7 @@ std::string alpa::ShardingSpec::str() const {
       text += std::to_string(axis);
   }
   text += "]";
-  for (size_t i = 0; i < partial.size(); ++i)
-    text += (i ? "" : " partial ") + std::to_string(partial[i]);
+  for (size_t i = 0; i < unreduced.size(); ++i)
+    text += (i ? "" : " unreduced ") + std::to_string(unreduced[i]);
   return text;
 }

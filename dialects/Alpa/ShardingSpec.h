@@ -13,11 +13,11 @@ namespace alpa {
 /// For each tensor dimension the ordered mesh axes that split it, major first.
 /// Prints as [S0, R, S01]. An axis of size 1 never appears.
 ///
-/// Over the axes of `partial`, rising, the devices hold terms of a sum: what the
-/// tensor is only all of them together say. Prints as [R, S0] partial 1.
+/// Over the axes of `unreduced`, rising, the devices hold terms of a sum: what the
+/// tensor is only all of them together say. Prints as [R, S0] unreduced 1.
 struct ShardingSpec {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> dims;
-  llvm::SmallVector<unsigned, 2> partial;
+  llvm::SmallVector<unsigned, 2> unreduced;
 
   static ShardingSpec replicated(size_t rank) {
     ShardingSpec spec;
@@ -25,7 +25,7 @@ struct ShardingSpec {
     return spec;
   }
   bool operator==(const ShardingSpec &other) const {
-    return dims == other.dims && partial == other.partial;
+    return dims == other.dims && unreduced == other.unreduced;
   }
   bool operator!=(const ShardingSpec &other) const { return !(*this == other); }
   /// Whether every device holds all of it.

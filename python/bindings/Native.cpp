@@ -115,7 +115,7 @@ public:
   }
 
   void annotate(const std::string &signatureJson) {
-    if (llvm::Error error = alpa::annotateSignature(*module, signatureJson))
+    if (llvm::Error error = alpa::importer::annotateSignature(*module, signatureJson))
       throw CompilerError(std::move(error), ErrorCode::Pass);
   }
 
@@ -174,7 +174,7 @@ public:
   }
 
   std::pair<std::string, std::map<std::string, std::string>> exportPlan() {
-    alpa::ExportedPlan plan = take(alpa::exportPlan(*module), ErrorCode::Pass);
+    alpa::exporter::ExportedPlan plan = take(alpa::exporter::exportPlan(*module), ErrorCode::Pass);
     return {std::move(plan.json), std::move(plan.files)};
   }
 
@@ -184,29 +184,29 @@ private:
 };
 
 std::string checkCluster(const std::string &nameOrPath, const std::string &yaml) {
-  return alpa::printCluster(
-      take(yaml.empty() ? alpa::loadCluster(nameOrPath) : alpa::parseCluster(yaml, nameOrPath),
-           ErrorCode::ClusterFile));
+  return alpa::cost::printCluster(take(yaml.empty() ? alpa::cost::loadCluster(nameOrPath)
+                                                    : alpa::cost::parseCluster(yaml, nameOrPath),
+                                       ErrorCode::ClusterFile));
 }
 
 std::vector<std::string> clusterPresets() {
   std::vector<std::string> names;
-  for (llvm::StringRef name : alpa::clusterPresets())
+  for (llvm::StringRef name : alpa::cost::clusterPresets())
     names.push_back(name.str());
   return names;
 }
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-NamedTexts describeMethods(llvm::ArrayRef<alpa::MethodInfo> table) {
+NamedTexts describeMethods(llvm::ArrayRef<alpa::sharding::MethodInfo> table) {
   NamedTexts methods;
-  for (const alpa::MethodInfo &info : table)
+  for (const alpa::sharding::MethodInfo &info : table)
     methods.emplace_back(info.name.str(), info.description.str());
   return methods;
 }
 
-NamedTexts shardingMethods() { return describeMethods(alpa::methodTable()); }
-NamedTexts pipelineMethods() { return describeMethods(alpa::pipelineMethodTable()); }
+NamedTexts shardingMethods() { return describeMethods(alpa::sharding::methodTable()); }
+NamedTexts pipelineMethods() { return describeMethods(alpa::stage::pipelineMethodTable()); }
 
 void raiseInPython(const std::exception_ptr &thrown, void *type) {
   try {

@@ -16,8 +16,8 @@ using Numbers = std::vector<int64_t>;
 using Mesh = std::pair<Numbers, Numbers>; // Shape and devices.
 using Spec = std::vector<std::vector<unsigned>>;
 
-MeshTensor tensorOn(const Mesh &mesh, const Spec &spec) {
-  MeshTensor tensor;
+reshard::MeshTensor tensorOn(const Mesh &mesh, const Spec &spec) {
+  reshard::MeshTensor tensor;
   tensor.meshShape.assign(mesh.first.begin(), mesh.first.end());
   tensor.devices.assign(mesh.second.begin(), mesh.second.end());
   for (const auto &axes : spec)
@@ -33,14 +33,14 @@ public:
   nb::dict plan(int64_t elementBytes, const Numbers &shape, const Mesh &sourceMesh,
                 const Spec &source, const Mesh &targetMesh, const Spec &target,
                 const std::string &strategy) const {
-    TransferProblem problem;
+    reshard::TransferProblem problem;
     problem.elementBytes = elementBytes;
     problem.shape.assign(shape.begin(), shape.end());
     problem.source = tensorOn(sourceMesh, source);
     problem.target = tensorOn(targetMesh, target);
-    llvm::Expected<TransferPlan> plan = [&] {
+    llvm::Expected<reshard::TransferPlan> plan = [&] {
       nb::gil_scoped_release release;
-      return planTransfer(problem, network, strategy);
+      return reshard::planTransfer(problem, network, strategy);
     }();
     if (!plan)
       throw CompilerError(plan.takeError(), ErrorCode::Pass);
@@ -53,15 +53,15 @@ public:
   }
 
 private:
-  static Network describe(const std::string &cluster) {
+  static cost::Network describe(const std::string &cluster) {
     llvm::StringRef given(cluster);
-    return Network(take(given.contains('{') || given.contains('\n')
-                            ? parseCluster(cluster, "<cluster>")
-                            : loadCluster(cluster),
-                        ErrorCode::ClusterFile));
+    return cost::Network(take(given.contains('{') || given.contains('\n')
+                                  ? cost::parseCluster(cluster, "<cluster>")
+                                  : cost::loadCluster(cluster),
+                              ErrorCode::ClusterFile));
   }
 
-  Network network;
+  cost::Network network;
 };
 
 } // namespace
@@ -74,7 +74,7 @@ void bindReshard(nb::module_ &m) {
            nb::arg("target_spec"), nb::arg("strategy") = "auto");
   m.def("transfer_strategies", [] {
     std::vector<std::pair<std::string, std::string>> strategies;
-    for (const StrategyInfo &info : transferStrategies())
+    for (const reshard::StrategyInfo &info : reshard::transferStrategies())
       strategies.emplace_back(info.name.str(), info.summary.str());
     return strategies;
   });

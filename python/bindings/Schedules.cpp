@@ -16,6 +16,8 @@
 
 namespace nb = nanobind;
 using namespace alpa;
+using schedule::ScheduleInfo;
+using schedule::ScheduleProblem;
 
 namespace {
 
@@ -28,9 +30,9 @@ using Steps = std::vector<std::vector<Step>>;
 }
 
 const ScheduleInfo &scheduleNamed(const std::string &name) {
-  if (const ScheduleInfo *info = findSchedule(name))
+  if (const ScheduleInfo *info = schedule::findSchedule(name))
     return *info;
-  raise("there is no schedule `" + name + "`; choose one of " + scheduleNames());
+  raise("there is no schedule `" + name + "`; choose one of " + schedule::scheduleNames());
 }
 
 ScheduleProblem problemOf(const nb::dict &fields) {
@@ -45,19 +47,20 @@ ScheduleProblem problemOf(const nb::dict &fields) {
   problem.keptPart = nb::cast<double>(fields["kept_part"]);
   problem.stepsOverlap = nb::cast<bool>(fields["steps_overlap"]);
   problem.steps = nb::cast<std::string>(fields["steps"]);
-  if (llvm::Error error = checkProblem(problem))
+  if (llvm::Error error = schedule::checkProblem(problem))
     throw CompilerError(std::move(error), ErrorCode::Method);
   return problem;
 }
 
 Steps scheduleStepsOf(const std::string &name, const nb::dict &fields) {
   Steps result;
-  for (const StepList &list :
-       take(scheduleSteps(scheduleNamed(name), problemOf(fields)), ErrorCode::Method)) {
+  for (const schedule::StepList &list :
+       take(schedule::scheduleSteps(scheduleNamed(name), problemOf(fields)), ErrorCode::Method)) {
     std::vector<Step> &steps = result.emplace_back();
     steps.reserve(list.size());
-    for (const ScheduleStep &step : list)
-      steps.emplace_back(std::string(1, letterOf(step.kind)), step.stage, step.microBatch);
+    for (const schedule::ScheduleStep &step : list)
+      steps.emplace_back(std::string(1, schedule::letterOf(step.kind)), step.stage,
+                         step.microBatch);
   }
   return result;
 }
@@ -73,13 +76,13 @@ std::vector<int64_t> keptOf(const std::string &name, const nb::dict &fields) {
 
 std::vector<std::pair<double, double>> spansOf(const std::string &name, const nb::dict &fields) {
   ScheduleProblem problem = problemOf(fields);
-  std::vector<StepList> lists =
-      take(scheduleSteps(scheduleNamed(name), problem), ErrorCode::Method);
-  std::optional<Timeline> timeline = followSteps(problem, lists);
+  std::vector<schedule::StepList> lists =
+      take(schedule::scheduleSteps(scheduleNamed(name), problem), ErrorCode::Method);
+  std::optional<schedule::Timeline> timeline = schedule::followSteps(problem, lists);
   if (!timeline)
     raise("schedule `" + name + "` waits forever");
   std::vector<std::pair<double, double>> spans;
-  for (const Timeline::Span &span : timeline->spans)
+  for (const schedule::Timeline::Span &span : timeline->spans)
     spans.emplace_back(span.begin, span.end);
   return spans;
 }
@@ -88,7 +91,7 @@ using Description = std::tuple<std::string, std::string, bool, bool, bool>;
 
 std::vector<Description> schedules() {
   std::vector<Description> result;
-  for (const ScheduleInfo &info : getSchedules())
+  for (const ScheduleInfo &info : schedule::getSchedules())
     result.emplace_back(info.name.str(), info.summary.str(), info.splitsBackward,
                         info.takesSeveralStages, info.isForwardOnly);
   return result;

@@ -15,6 +15,7 @@
 
 namespace nb = nanobind;
 using namespace alpa;
+using solver::Problem;
 
 namespace {
 
@@ -22,14 +23,15 @@ template <typename T> nb::bytes toBytes(const std::vector<T> &values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
-nb::dict describe(const Solution &solution) {
+nb::dict describe(const solver::Solution &solution) {
   nb::dict result;
-  bool none = solution.status == SolveStatus::Infeasible;
-  result["status"] = none && solution.isUnknown ? std::string("unknown")
-                                                : stringifySolveStatus(solution.status).str();
+  bool none = solution.status == solver::SolveStatus::Infeasible;
+  result["status"] = none && solution.isUnknown
+                         ? std::string("unknown")
+                         : solver::stringifySolveStatus(solution.status).str();
   result["choices"] = solution.choices;
-  result["cost"] = toText(solution.objective);
-  result["lower_bound"] = toText(solution.lowerBound);
+  result["cost"] = solver::toText(solution.objective);
+  result["lower_bound"] = solver::toText(solution.lowerBound);
   result["gap"] = solution.gap;
   result["peak_usage_bytes"] = solution.peakUsageBytes;
   result["reason"] = solution.infeasibleReason;
@@ -40,7 +42,7 @@ nb::dict describe(const Solution &solution) {
 class Ilp {
 public:
   explicit Ilp(const Problem &problem)
-      : problem(problem), model(take(buildIlp(problem), ErrorCode::Solver)) {}
+      : problem(problem), model(take(solver::buildIlp(problem), ErrorCode::Solver)) {}
 
   std::vector<unsigned> choices(const std::vector<double> &values) const {
     return model.choices(values);
@@ -48,38 +50,38 @@ public:
   bool cutOff(const std::vector<unsigned> &choices) { return model.cutOff(problem, choices); }
   nb::dict finish(const std::string &solver, const std::vector<unsigned> &choices, double bound,
                   bool provesInfeasible) const {
-    return describe(
-        take(checkedSolution(problem, solver, choices, model.lowerBound(bound), provesInfeasible),
-             ErrorCode::Solver));
+    return describe(take(solver::checkedSolution(problem, solver, choices, model.lowerBound(bound),
+                                                 provesInfeasible),
+                         ErrorCode::Solver));
   }
 
   Problem problem;
-  IlpModel model;
+  solver::IlpModel model;
 };
 
 nb::dict solveProblem(const Problem &problem, const std::string &method, double timeLimitSeconds,
                       double gap, unsigned threads, uint64_t seed, const std::string &library) {
-  SolveOptions options;
+  solver::SolveOptions options;
   options.timeLimitSeconds = timeLimitSeconds;
   options.acceptableGap = gap;
   options.threads = threads;
   options.seed = seed;
   options.library = library;
-  llvm::Expected<Solution> solution = [&] {
+  llvm::Expected<solver::Solution> solution = [&] {
     nb::gil_scoped_release release;
-    return solveWith(method, problem, options);
+    return solver::solveWith(method, problem, options);
   }();
   return describe(take(std::move(solution), ErrorCode::Solver));
 }
 
 Problem parse(const std::string &text) {
   nb::gil_scoped_release release;
-  return take(parseProblem(text), ErrorCode::ProblemFormat);
+  return take(solver::parseProblem(text), ErrorCode::ProblemFormat);
 }
 
 std::vector<std::pair<std::string, std::string>> methods() {
   std::vector<std::pair<std::string, std::string>> result;
-  for (const Backend &backend : backends())
+  for (const solver::Backend &backend : solver::backends())
     result.emplace_back(backend.name.str(), backend.description.str());
   return result;
 }

@@ -11,13 +11,13 @@
 
 // -----
 
-// expected-error@+1 {{alpa_sharding_c3: expected axes of partial sums that rise and split no dimension, got mesh axis 1}}
-#bad = #alpa.sharding<[R, S1], partial = [0, 1]>
+// expected-error@+1 {{alpa_sharding_c3: expected unreduced axes that rise and split no dimension, got mesh axis 1}}
+#bad = #alpa.sharding<[R, S1], unreduced = [0, 1]>
 
 // -----
 
-// expected-error@+1 {{alpa_sharding_c3: expected axes of partial sums that rise and split no dimension, got mesh axis 0}}
-#bad = #alpa.sharding<[R, R], partial = [1, 0]>
+// expected-error@+1 {{alpa_sharding_c3: expected unreduced axes that rise and split no dimension, got mesh axis 0}}
+#bad = #alpa.sharding<[R, R], unreduced = [1, 0]>
 
 // -----
 

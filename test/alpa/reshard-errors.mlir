@@ -32,7 +32,7 @@ alpa.cross_mesh_reshard @t : tensor<8x7xf32> from #alpa.sharding<[S0, R]> on #al
 // -----
 
 // expected-error@+1 {{alpa_cross_mesh_reshard_c1: source: only terms of a sum are there along mesh axis 0}}
-alpa.cross_mesh_reshard @t : tensor<8xf32> from #alpa.sharding<[R], partial = [0]> on #alpa.mesh<shape = [2], devices = [0, 1]> to #alpa.sharding<[R]> on #alpa.mesh<shape = [2], devices = [2, 3]> {
+alpa.cross_mesh_reshard @t : tensor<8xf32> from #alpa.sharding<[R], unreduced = [0]> on #alpa.mesh<shape = [2], devices = [0, 1]> to #alpa.sharding<[R]> on #alpa.mesh<shape = [2], devices = [2, 3]> {
 }
 
 // -----

@@ -14,6 +14,7 @@
 #include <random>
 
 using namespace alpa;
+using namespace alpa::cost;
 
 static bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); }
 

@@ -82,7 +82,7 @@ struct Progress {
 
 static std::vector<Input> corpus;
 static std::vector<std::string> allPipelines;
-static std::optional<Problem> solved; // Whose solutions are damaged.
+static std::optional<solver::Problem> solved; // Whose solutions are damaged.
 
 /// The passes of a file's RUN lines as pipelines.
 static std::vector<std::string> pipelinesOf(llvm::StringRef text, llvm::StringRef path) {
@@ -148,14 +148,14 @@ static llvm::Error readCorpus() {
   }
   if (kind != Kind::Solution)
     return llvm::Error::success();
-  llvm::Expected<Problem> problem = parseProblem(corpus.front().text);
+  llvm::Expected<solver::Problem> problem = solver::parseProblem(corpus.front().text);
   if (!problem)
     return problem.takeError();
-  llvm::Expected<Solution> solution = solve(*problem);
+  llvm::Expected<solver::Solution> solution = solver::solve(*problem);
   if (!solution)
     return solution.takeError();
   solved = std::move(*problem);
-  corpus = {{printChoices(solution->choices) + "\n", false, {}}};
+  corpus = {{solver::printChoices(solution->choices) + "\n", false, {}}};
   return llvm::Error::success();
 }
 
@@ -168,13 +168,13 @@ static std::string checkError(llvm::Error error, llvm::StringRef start) {
 }
 
 static std::string runProblem(const std::string &text, Progress &progress) {
-  llvm::Expected<Problem> problem = parseProblem(text);
+  llvm::Expected<solver::Problem> problem = solver::parseProblem(text);
   if (!problem)
     return checkError(problem.takeError(), "line ");
   progress.accepted = true;
-  SolveOptions options;
+  solver::SolveOptions options;
   options.timeLimitSeconds = 0.5;
-  llvm::Expected<Solution> solution = solve(*problem, options);
+  llvm::Expected<solver::Solution> solution = solver::solve(*problem, options);
   if (!solution) // Only sums of costs can be too large for the solver.
     return checkError(solution.takeError(), "costs are too large");
   progress.used = true;
@@ -182,11 +182,12 @@ static std::string runProblem(const std::string &text, Progress &progress) {
 }
 
 static std::string runCluster(const std::string &text, Progress &progress) {
-  llvm::Expected<Cluster> cluster = parseCluster(text, "damaged.yaml");
+  llvm::Expected<cost::Cluster> cluster = cost::parseCluster(text, "damaged.yaml");
   if (!cluster)
     return checkError(cluster.takeError(), "damaged.yaml:");
   progress.accepted = true;
-  llvm::Expected<Cluster> again = parseCluster(printCluster(*cluster), "printed.yaml");
+  llvm::Expected<cost::Cluster> again =
+      cost::parseCluster(cost::printCluster(*cluster), "printed.yaml");
   if (!again)
     return "cannot be read back: " + llvm::toString(again.takeError());
   progress.used = true;
@@ -194,11 +195,12 @@ static std::string runCluster(const std::string &text, Progress &progress) {
 }
 
 static std::string runProfile(const std::string &text, Progress &progress) {
-  llvm::Expected<Profile> profile = parseProfile(text, "damaged.yaml");
+  llvm::Expected<cost::Profile> profile = cost::parseProfile(text, "damaged.yaml");
   if (!profile)
     return checkError(profile.takeError(), "damaged.yaml:");
   progress.accepted = true;
-  llvm::Expected<Profile> again = parseProfile(printProfile(*profile), "printed.yaml");
+  llvm::Expected<cost::Profile> again =
+      cost::parseProfile(cost::printProfile(*profile), "printed.yaml");
   if (!again)
     return "cannot be read back: " + llvm::toString(again.takeError());
   progress.used = true;
@@ -258,11 +260,11 @@ static std::string runOne(unsigned run, Progress &progress) {
   case Kind::Problem:
     return runProblem(input.text, progress);
   case Kind::Solution: {
-    llvm::Expected<std::vector<unsigned>> choices = parseChoices(*solved, input.text);
+    llvm::Expected<std::vector<unsigned>> choices = solver::parseChoices(*solved, input.text);
     if (!choices)
       return checkError(choices.takeError(), "line ");
     progress.accepted = true;
-    progress.used = evaluate(*solved, *choices).feasible;
+    progress.used = solver::evaluate(*solved, *choices).feasible;
     return "";
   }
   case Kind::Cluster:

@@ -12,6 +12,8 @@ namespace alpa {
 
 using namespace alpa;
 using namespace mlir;
+using analysis::ShardingRule;
+using sharding::Strategy;
 
 namespace {
 
@@ -32,11 +34,11 @@ std::vector<Strategy> TestApplyStrategies::strategiesOf(Operation *op,
                                                         const ShardingRule &rule) const {
   llvm::ArrayRef<int64_t> resultShape;
   if (op->getNumResults())
-    resultShape = shapeOf(op->getResult(0));
+    resultShape = analysis::shapeOf(op->getResult(0));
   ShardingRule light = rule;
   light.heavy = false;
-  std::vector<Strategy> strategies = enumerateStrategies(light, resultShape, meshShape);
-  for (const Strategy &strategy : enumerateStrategies(rule, resultShape, meshShape))
+  std::vector<Strategy> strategies = sharding::enumerateStrategies(light, resultShape, meshShape);
+  for (const Strategy &strategy : sharding::enumerateStrategies(rule, resultShape, meshShape))
     if (llvm::none_of(strategies, [&](const Strategy &known) {
           return known.axes == strategy.axes && known.scatter == strategy.scatter;
         }))
@@ -53,7 +55,7 @@ MeshAttr TestApplyStrategies::mesh() {
 
 void TestApplyStrategies::annotate(func::FuncOp main, const ShardingRule &rule,
                                    const Strategy &strategy) {
-  RuleProjection projection(rule, meshShape);
+  sharding::RuleProjection projection(rule, meshShape);
   Operation *end = main.getBody().front().getTerminator(), *op = end->getPrevNode();
   llvm::DenseMap<Value, Attribute> held;
   auto attrOf = [&](size_t rank, PackedSpec spec) -> Attribute {
@@ -61,7 +63,7 @@ void TestApplyStrategies::annotate(func::FuncOp main, const ShardingRule &rule,
   };
   auto specOf = [&](Value value) {
     auto it = held.find(value);
-    return it == held.end() ? attrOf(shapeOf(value).size(), {}) : it->second;
+    return it == held.end() ? attrOf(analysis::shapeOf(value).size(), {}) : it->second;
   };
   llvm::SmallVector<Attribute> uses, captures, results;
   for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands)) {
@@ -74,7 +76,8 @@ void TestApplyStrategies::annotate(func::FuncOp main, const ShardingRule &rule,
   }
   for (auto [i, value, tensor] : llvm::enumerate(op->getResults(), rule.results)) {
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
-    results.push_back(attrOf(tensor.size(), i == 0 ? scatteredSpec(spec, strategy) : spec));
+    results.push_back(
+        attrOf(tensor.size(), i == 0 ? sharding::scatteredSpec(spec, strategy) : spec));
     held[value] = results.back();
   }
 
@@ -99,7 +102,7 @@ void TestApplyStrategies::runOnOperation() {
     return signalPassFailure();
   }
   Operation *op = main.getBody().front().getTerminator()->getPrevNode();
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule) {
     op->emitOpError("has no sharding rule");
     return signalPassFailure();
@@ -112,7 +115,7 @@ void TestApplyStrategies::runOnOperation() {
     part.push_back(copy);
     // The copy's op has values of its own, which the rule's captures name.
     Operation *copied = copy.getBody().front().getTerminator()->getPrevNode();
-    annotate(copy, *getShardingRule(copied), strategy);
+    annotate(copy, *analysis::getShardingRule(copied), strategy);
   }
   main.erase();
 }

@@ -13,6 +13,7 @@ namespace alpa {
 
 using namespace alpa;
 using namespace mlir;
+using analysis::TensorFactors;
 
 static std::string letter(unsigned factor) {
   return factor < 26 ? std::string(1, static_cast<char>('a' + factor))
@@ -20,13 +21,13 @@ static std::string letter(unsigned factor) {
 }
 
 static std::string print(const TensorFactors &tensor) {
-  auto dims = llvm::map_range(tensor, [](const DimFactors &dim) {
+  auto dims = llvm::map_range(tensor, [](const analysis::DimFactors &dim) {
     return dim.empty() ? "-" : llvm::join(llvm::map_range(dim, letter), ".");
   });
   return "[" + llvm::join(dims, ", ") + "]";
 }
 
-static std::string print(const ShardingRule &rule) {
+static std::string print(const analysis::ShardingRule &rule) {
   auto tensors = [](llvm::ArrayRef<TensorFactors> list) {
     return llvm::join(
         llvm::map_range(list, [](const TensorFactors &tensor) { return print(tensor); }), ", ");
@@ -42,7 +43,7 @@ static std::string print(const ShardingRule &rule) {
   for (auto [i, factor] : llvm::enumerate(rule.factors)) {
     text += std::string(i ? ", " : "") + letter(i) + " = " + std::to_string(factor.size) +
             kKinds[static_cast<size_t>(factor.kind)];
-    if (factor.kind == FactorKind::Reduction)
+    if (factor.kind == analysis::FactorKind::Reduction)
       text += kReducers[static_cast<size_t>(factor.reducer)];
   }
   text += "}";
@@ -66,7 +67,7 @@ struct TestShardingRule : public alpa::impl::TestShardingRuleBase<TestShardingRu
       const char *kind = "none";
       if (name.hasTrait<OpTrait::IsTerminator>())
         kind = "terminator";
-      else if (auto *rules = name.getInterface<ShardingRuleInterface>())
+      else if (auto *rules = name.getInterface<analysis::ShardingRuleInterface>())
         kind = rules->runsWhole() ? "whole" : "split";
       llvm::outs() << kind << ' ' << name.getStringRef() << '\n';
     }
@@ -79,7 +80,7 @@ struct TestShardingRule : public alpa::impl::TestShardingRuleBase<TestShardingRu
       if (op->hasTrait<OpTrait::IsTerminator>() || op->getNumResults() == 0 ||
           op->getParentOp()->getName().getStringRef() != "func.func")
         return;
-      if (std::optional<ShardingRule> rule = getShardingRule(op))
+      if (std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op))
         op->emitRemark(print(*rule));
       else
         op->emitRemark("no rule");
@@ -93,14 +94,15 @@ struct TestStrategies : public alpa::impl::TestStrategiesBase<TestStrategies> {
   void runOnOperation() override {
     llvm::SmallVector<int64_t> shape(meshShape.begin(), meshShape.end());
     getOperation().walk([&](Operation *op) {
-      std::optional<ShardingRule> rule = getShardingRule(op);
+      std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
       if (!rule || (!rule->heavy && !rule->leads) || op->getNumResults() == 0)
         return;
       auto result = llvm::dyn_cast<RankedTensorType>(op->getResult(0).getType());
       if (!result) // A token.
         return;
-      RuleProjection projection(*rule, shape);
-      for (const Strategy &strategy : enumerateStrategies(*rule, result.getShape(), shape)) {
+      sharding::RuleProjection projection(*rule, shape);
+      for (const sharding::Strategy &strategy :
+           sharding::enumerateStrategies(*rule, result.getShape(), shape)) {
         llvm::SmallVector<std::string> operands;
         for (const TensorFactors &tensor : rule->operands)
           operands.push_back(
@@ -108,12 +110,13 @@ struct TestStrategies : public alpa::impl::TestStrategiesBase<TestStrategies> {
         PackedSpec spec = projection.toSpec(rule->results[0], strategy.axes);
         std::string text =
             "(" + llvm::join(operands, ", ") + ") -> " +
-            scatteredSpec(spec, strategy).unpack(result.getRank(), shape.size()).str();
-        double bytes = getTensorBytes(result) / static_cast<double>(spec.numPieces(shape));
+            sharding::scatteredSpec(spec, strategy).unpack(result.getRank(), shape.size()).str();
+        double bytes =
+            analysis::getTensorBytes(result) / static_cast<double>(spec.numPieces(shape));
         for (bool scatters : {true, false})
           for (unsigned axis = 0; axis < shape.size(); ++axis) {
             int16_t factor = strategy.axes.factor[axis];
-            if (factor < 0 || rule->factors[factor].kind != FactorKind::Reduction ||
+            if (factor < 0 || rule->factors[factor].kind != analysis::FactorKind::Reduction ||
                 scatters != (strategy.scatter[axis] >= 0))
               continue;
             text += std::string(scatters ? " reduce-scatter " : " all-reduce ") +

@@ -17,12 +17,15 @@
 #include <set>
 
 using namespace alpa;
+using namespace alpa::reshard;
+using cost::Cluster;
+using cost::Network;
 
 static bool isClose(double a, double b) {
   return std::abs(a - b) <= 1e-5 * std::max(std::abs(a), std::abs(b));
 }
 
-static Cluster makeCluster(llvm::ArrayRef<Host> hosts) {
+static Cluster makeCluster(llvm::ArrayRef<cost::Host> hosts) {
   Cluster cluster;
   cluster.name = "test";
   cluster.deviceTypes.emplace_back();
@@ -34,15 +37,15 @@ static Cluster makeCluster(llvm::ArrayRef<Host> hosts) {
 
 static void testLinks() {
   Cluster cluster =
-      makeCluster({{0, 3, 2}, {0, 1, 4}, {0, 4, 4, Link{2e10, 1e-6}, Link{3e9, 5e-5}}});
+      makeCluster({{0, 3, 2}, {0, 1, 4}, {0, 4, 4, cost::Link{2e10, 1e-6}, cost::Link{3e9, 5e-5}}});
   Network network(cluster);
   CHECK(network.numDevices() == 8);
   for (int64_t a = 0; a < 8; ++a)
     for (int64_t b = 0; b < 8; ++b) {
       if (a == b)
         continue;
-      Hop hop = network.hop(a, b);
-      TransferPath path = transferPath(network, {a}, {b});
+      cost::Hop hop = network.hop(a, b);
+      cost::TransferPath path = cost::transferPath(network, {a}, {b});
       double slower = std::max(network.secondsPerByteOf(hop.out), network.secondsPerByteOf(hop.in));
       CHECK(isClose(1 / slower, path.bytesPerSecond));
       CHECK(hop.latencySeconds == path.latencySeconds);
@@ -258,7 +261,7 @@ static void testPlans() {
   std::mt19937 random(2);
   std::map<std::string, int> chosen;
   for (int round = 0; round < 400; ++round) {
-    std::vector<Host> hosts;
+    std::vector<cost::Host> hosts;
     int64_t numDevices = 0;
     while (numDevices < 4 || hosts.size() < 2) {
       hosts.push_back({0, 1 + int64_t(random() % 5), 1 + int64_t(random() % 3)});
@@ -301,7 +304,7 @@ static void testPlans() {
 /// The same transfer between other hosts is taken from the cache, renamed.
 static void testCache() {
   std::mt19937 random(3);
-  std::vector<Host> hosts(6, {0, 4, 2});
+  std::vector<cost::Host> hosts(6, {0, 4, 2});
   hosts[2] = {0, 4, 1}; // Of another kind.
   Cluster cluster = makeCluster(hosts);
   Network network(cluster);
@@ -349,7 +352,7 @@ static void testErrors() {
         "source: mesh axis 0 splits twice");
   CHECK(message([](TransferProblem &p) { p.source.spec.dims.clear(); }) ==
         "source: the sharding has 0 entries, the tensor 1 dimensions");
-  CHECK(message([](TransferProblem &p) { p.source.spec.partial = {0}; }) ==
+  CHECK(message([](TransferProblem &p) { p.source.spec.unreduced = {0}; }) ==
         "source: sums along mesh axis 0 are not taken yet");
   CHECK(message([](TransferProblem &p) { p.source.meshShape = {}; }) ==
         "source: expected one to three mesh axes, got 0");

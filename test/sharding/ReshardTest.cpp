@@ -15,9 +15,11 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::sharding;
+using cost::CostModel;
 
 static CostModel makeModel(llvm::ArrayRef<int64_t> shape) {
-  LogicalMesh mesh;
+  cost::LogicalMesh mesh;
   mesh.shape.assign(shape.begin(), shape.end());
   mesh.devicesOnHost.assign(shape.begin(), shape.end());
   for (unsigned axis = 0; axis < shape.size(); ++axis)

@@ -5,20 +5,20 @@
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 micro-batches=8 method=data-parallel" -alpa-defer-sums -alpa-insert-reshards -alpa-verify-sharding -alpa-lower-to-collectives | FileCheck %s --check-prefix=LOWERED
 
 // Nothing waits where there is one micro-batch.
-// ONCE-NOT: partial
+// ONCE-NOT: unreduced
 
 // The kernel's gradient goes through a transpose and a wider type, the bias's nowhere.
-// CHECK: stablehlo.dot_general {{.*}}contracting_dims = [0] x [0] {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], partial = [1]>], alpa.use_shardings = [#alpa.sharding<[S1, R]>, #alpa.sharding<[S1, R]>]}
-// CHECK: stablehlo.transpose {{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], partial = [1]>], alpa.use_shardings
-// CHECK: stablehlo.convert {{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], partial = [1]>], alpa.summed_as = #alpa.sharding<[R, R]>, alpa.use_shardings
-// CHECK: stablehlo.reduce({{.*}}across dimensions = [0] {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R], partial = [1]>], alpa.summed_as = #alpa.sharding<[R]>, alpa.use_shardings
+// CHECK: stablehlo.dot_general {{.*}}contracting_dims = [0] x [0] {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], unreduced = [1]>], alpa.use_shardings = [#alpa.sharding<[S1, R]>, #alpa.sharding<[S1, R]>]}
+// CHECK: stablehlo.transpose {{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], unreduced = [1]>], alpa.use_shardings
+// CHECK: stablehlo.convert {{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], unreduced = [1]>], alpa.summed_as = #alpa.sharding<[R, R]>, alpa.use_shardings
+// CHECK: stablehlo.reduce({{.*}}across dimensions = [0] {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R], unreduced = [1]>], alpa.summed_as = #alpa.sharding<[R]>, alpa.use_shardings
 // A result of the step, a loss of digits, and a use in the backward pass do not wait.
 // CHECK: stablehlo.dot_general {{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R]>]}
 // CHECK: stablehlo.reduce({{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R]>]}
 // CHECK: stablehlo.reduce({{.*}} {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R]>]}
 
 // Gradients split: the sum is scattered when it is taken, and not before.
-// ZERO: stablehlo.convert {{.*}} alpa.shardings = [#alpa.sharding<[R, R], partial = [1]>], alpa.summed_as = #alpa.sharding<[{{S1, R|R, S1}}]>
+// ZERO: stablehlo.convert {{.*}} alpa.shardings = [#alpa.sharding<[R, R], unreduced = [1]>], alpa.summed_as = #alpa.sharding<[{{S1, R|R, S1}}]>
 
 // LOWERED: func.func @main
 // LOWERED: %[[TERMS:.+]] = stablehlo.dot_general {{.*}}, batching_dims = [0] x [0], contracting_dims = [1] x [1] {{.*}} -> tensor<1x64x32xbf16>

@@ -14,6 +14,7 @@
 #include "llvm/Support/raw_ostream.h"
 
 using namespace alpa;
+using namespace alpa::solver;
 namespace cl = llvm::cl;
 
 static cl::opt<unsigned> count("problems", cl::desc("How many random problems"), cl::init(600));

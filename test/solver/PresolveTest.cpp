@@ -9,6 +9,7 @@
 #include "llvm/Support/raw_ostream.h"
 
 using namespace alpa;
+using namespace alpa::solver;
 namespace cl = llvm::cl;
 
 static cl::opt<std::string> input(cl::Positional, cl::desc("FILE.json"), cl::Required);

@@ -16,6 +16,7 @@
 #include <random>
 
 using namespace alpa;
+using namespace alpa::solver;
 namespace cl = llvm::cl;
 
 static cl::opt<unsigned> count("problems", cl::desc("How many problems"), cl::init(10000));

@@ -15,18 +15,18 @@
 module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
   func.func @dot(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>, %w: tensor<6x4xf32>) -> tensor<6x4xf32> {
     %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S1], partial = [0]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S1], unreduced = [0]>],
          alpa.operand_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, R]>],
          alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, S1]>]}
         : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     %1 = stablehlo.transpose %0, dims = [1, 0]
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S1, R], partial = [0]>],
-         alpa.use_shardings = [#alpa.sharding<[R, S1], partial = [0]>]} : (tensor<4x6xf32>) -> tensor<6x4xf32>
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S1, R], unreduced = [0]>],
+         alpa.use_shardings = [#alpa.sharding<[R, S1], unreduced = [0]>]} : (tensor<4x6xf32>) -> tensor<6x4xf32>
     %c = stablehlo.constant dense<0.5> : tensor<6x4xf32>
     %2 = stablehlo.multiply %1, %c
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S1, R], partial = [0]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[S1, R], unreduced = [0]>],
          alpa.summed_as = #alpa.sharding<[S10, R]>,
-         alpa.use_shardings = [#alpa.sharding<[S1, R], partial = [0]>, #alpa.sharding<[S1, R]>]} : tensor<6x4xf32>
+         alpa.use_shardings = [#alpa.sharding<[S1, R], unreduced = [0]>, #alpa.sharding<[S1, R]>]} : tensor<6x4xf32>
     %3 = stablehlo.subtract %w, %2 {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[S10, R]>]} : tensor<6x4xf32>
     return %3 : tensor<6x4xf32>
   }
@@ -43,13 +43,13 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]
 module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
   func.func @stacked(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>, %w: tensor<1x4x6xf32>) -> tensor<1x4x6xf32> {
     %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S1], partial = [0]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, S1], unreduced = [0]>],
          alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, S1]>]}
         : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     %1 = stablehlo.broadcast_in_dim %0, dims = [1, 2]
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, S1], partial = [0]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, S1], unreduced = [0]>],
          alpa.summed_as = #alpa.sharding<[R, R, S1]>,
-         alpa.use_shardings = [#alpa.sharding<[R, S1], partial = [0]>]} : (tensor<4x6xf32>) -> tensor<1x4x6xf32>
+         alpa.use_shardings = [#alpa.sharding<[R, S1], unreduced = [0]>]} : (tensor<4x6xf32>) -> tensor<1x4x6xf32>
     %2 = stablehlo.subtract %w, %1 {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R, S1]>]} : tensor<1x4x6xf32>
     return %2 : tensor<1x4x6xf32>
   }
@@ -67,7 +67,7 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 3], devices = [0, 1, 2, 3,
   func.func @bias(%dy: tensor<4x8x6xf32>) -> tensor<4xf32> {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %0 = stablehlo.reduce(%dy init: %zero) applies stablehlo.add across dimensions = [1, 2]
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R], partial = [0, 1]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R], unreduced = [0, 1]>],
          alpa.summed_as = #alpa.sharding<[R]>,
          alpa.use_shardings = [#alpa.sharding<[R, S0, S1]>, #alpa.sharding<[]>]}
         : (tensor<4x8x6xf32>, tensor<f32>) -> tensor<4xf32>
@@ -90,7 +90,7 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], partial = [0]>],
+    }) {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R], unreduced = [0]>],
         alpa.summed_as = #alpa.sharding<[S0, R]>,
         alpa.use_shardings = [#alpa.sharding<[R, R]>, #alpa.sharding<[S0, R, R]>, #alpa.sharding<[S0, R, R]>]}
       : (tensor<10x4xf32>, tensor<8x3x1xi32>, tensor<8x3x4xf32>) -> tensor<10x4xf32>
@@ -111,7 +111,7 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
 module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
   func.func @kernel(%x: tensor<8x8x8x3xf32>, %dy: tensor<8x6x6x5xf32>) -> tensor<3x3x3x5xf32> {
     %0 = stablehlo.convolution(%x, %dy) dim_numbers = [f, 0, 1, b]x[i, 0, 1, o]->[b, 0, 1, f], window = {}
-        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, R, R], partial = [0]>],
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, R, R], unreduced = [0]>],
          alpa.summed_as = #alpa.sharding<[R, R, R, R]>,
          alpa.use_shardings = [#alpa.sharding<[S0, R, R, R]>, #alpa.sharding<[S0, R, R, R]>],
          batch_group_count = 1 : i64, feature_group_count = 1 : i64}
@@ -125,8 +125,8 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
 
 module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
   func.func @not_linear(%x: tensor<8xf32>) -> tensor<8xf32> {
-    // expected-error @+1 {{alpa_defer_sums_c1: the result is [R] partial 0, but the op neither sums over devices nor passes terms on}}
-    %0 = stablehlo.tanh %x {alpa.shardings = [#alpa.sharding<[R], partial = [0]>]} : tensor<8xf32>
+    // expected-error @+1 {{alpa_defer_sums_c1: the result is [R] unreduced 0, but the op neither sums over devices nor passes terms on}}
+    %0 = stablehlo.tanh %x {alpa.shardings = [#alpa.sharding<[R], unreduced = [0]>]} : tensor<8xf32>
     return %0 : tensor<8xf32>
   }
 }
@@ -135,9 +135,9 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
 
 module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
   func.func @not_split(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>) -> tensor<4x6xf32> {
-    // expected-error @+1 {{alpa_defer_sums_c2: the result is [R, R] partial 0, but its operands are not split so over a sum}}
+    // expected-error @+1 {{alpa_defer_sums_c2: the result is [R, R] unreduced 0, but its operands are not split so over a sum}}
     %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
-        {alpa.shardings = [#alpa.sharding<[R, R], partial = [0]>], alpa.summed_as = #alpa.sharding<[R, R]>,
+        {alpa.shardings = [#alpa.sharding<[R, R], unreduced = [0]>], alpa.summed_as = #alpa.sharding<[R, R]>,
          alpa.use_shardings = [#alpa.sharding<[R, R]>, #alpa.sharding<[R, R]>]}
         : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     return %0 : tensor<4x6xf32>
@@ -149,10 +149,10 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
 module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
   func.func @used_as_whole(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>) -> tensor<4x6xf32> {
     %0 = stablehlo.dot_general %x, %dy, contracting_dims = [0] x [0]
-        {alpa.shardings = [#alpa.sharding<[R, R], partial = [0]>],
+        {alpa.shardings = [#alpa.sharding<[R, R], unreduced = [0]>],
          alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, R]>]}
         : (tensor<8x4xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
-    // expected-error @+1 {{alpa_defer_sums_c3: uses terms of a sum ([R, R] partial 0) as if they were the sum}}
+    // expected-error @+1 {{alpa_defer_sums_c3: uses terms of a sum ([R, R] unreduced 0) as if they were the sum}}
     %1 = stablehlo.negate %0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x6xf32>
     return %1 : tensor<4x6xf32>
   }

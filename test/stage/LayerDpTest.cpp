@@ -13,6 +13,7 @@
 #include <set>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 

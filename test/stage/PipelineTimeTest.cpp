@@ -14,13 +14,17 @@
 #include <random>
 
 using namespace alpa;
+using namespace alpa::stage;
+using schedule::findSchedule;
+using schedule::RunKind;
+using schedule::ScheduleInfo;
 
 static bool isClose(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); }
 
 /// Those that take the runs as they are, one stage on each mesh.
 static std::vector<ScheduleInfo> wholeRuns() {
   std::vector<ScheduleInfo> schedules;
-  for (const ScheduleInfo &schedule : getSchedules())
+  for (const ScheduleInfo &schedule : schedule::getSchedules())
     if (!schedule.splitsBackward && !schedule.isForwardOnly)
       schedules.push_back(schedule);
   return schedules;
@@ -159,7 +163,7 @@ static void testObjective() {
   auto uniform = [&](double lo, double hi) {
     return std::uniform_real_distribution<double>(lo, hi)(rng);
   };
-  for (const ScheduleInfo &schedule : getSchedules()) {
+  for (const ScheduleInfo &schedule : schedule::getSchedules()) {
     if (!schedule.takesSeveralStages && schedule.splitsBackward && schedule.name != "zb-h1")
       continue; // Better than the formula.
     if (schedule.isForwardOnly || schedule.name == "custom")

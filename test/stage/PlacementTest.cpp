@@ -16,6 +16,8 @@
 #include <set>
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
 namespace {
 

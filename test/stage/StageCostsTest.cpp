@@ -1,6 +1,6 @@
 //===- StageCostsTest.cpp - bounds, classes and answers of stages ---------===//
 //
-// On random steps of a few layers: runs of one class are the same problem; no bound
+// On random steps of a few layers: layer ranges of one class are the same problem; no bound
 // is above the optimum under the memory limit, and no answer below it or too large;
 // and the plan of the search is as good as that of the DP over the optima of all
 // stages.
@@ -23,6 +23,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 
@@ -108,11 +109,11 @@ private:
 
 class StageCostsTest {
 public:
-  StageCostsTest(func::FuncOp main, const Cluster &cluster, std::mt19937 &random)
+  StageCostsTest(func::FuncOp main, const cost::Cluster &cluster, std::mt19937 &random)
       : layers(llvm::cantFail(readLayers(main))), space(wholeSearchSpace(cluster, 2)),
         classes(layers.opsOfLayer), cluster(cluster), random(random) {
     main.front().recomputeOpOrder();
-    for (const Host &host : cluster.hosts)
+    for (const cost::Host &host : cluster.hosts)
       hostDevices.push_back(host.devices);
   }
 
@@ -148,7 +149,7 @@ public:
     PlanTimer timer(cluster, problem, layers.crossings, costs);
     StageSearch search(costs, timer, problem, options.tolerance);
     StageSearchSpace tried;
-    tried.schedules = {findSchedule("1f1b")};
+    tried.schedules = {schedule::findSchedule("1f1b")};
     llvm::Expected<FoundPlan> found = search.run(tried);
     CHECK(bool(found));
     if (!found)
@@ -175,7 +176,7 @@ public:
 
 private:
   SmallVector<Operation *> ops(unsigned lo, unsigned hi) const {
-    return orderRun(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo));
+    return orderLayerRange(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo));
   }
 
   std::vector<StageChoice> optimaOf(unsigned lo, unsigned hi, unsigned submesh,
@@ -183,15 +184,16 @@ private:
     std::vector<StageChoice> choices;
     for (unsigned view : space.views[submesh])
       for (int64_t inFlight = 1; inFlight <= mostInFlight; ++inFlight) {
-        IntraOpOptions intraOp;
+        sharding::IntraOpOptions intraOp;
         intraOp.numMicroBatches = numMicroBatches;
         intraOp.memoryLimitBytes = memory;
         intraOp.microBatchesInFlight = inFlight;
         intraOp.acceptableGap = 0;
-        StageView stage{ops(lo, hi)};
-        CostModel model(space.meshes[view]);
-        IntraOpResult result = llvm::cantFail(solveIntraOp(stage, model, intraOp));
-        bool fits = result.solution.status != SolveStatus::Infeasible;
+        sharding::StageView stage{ops(lo, hi)};
+        cost::CostModel model(space.meshes[view]);
+        sharding::IntraOpResult result =
+            llvm::cantFail(sharding::solveIntraOp(stage, model, intraOp));
+        bool fits = result.solution.status != solver::SolveStatus::Infeasible;
         double seconds = result.forwardSeconds + result.backwardSeconds +
                          result.updateSeconds / double(numMicroBatches);
         checkAnswer(stage, model, intraOp, fits, seconds);
@@ -202,12 +204,12 @@ private:
     return choices;
   }
 
-  void checkAnswer(const StageView &stage, const CostModel &model, const IntraOpOptions &intraOp,
-                   bool fits, double seconds) {
-    auto problem = llvm::cantFail(StageProblem::build(stage, model, intraOp));
-    StageProblem::Priced free = llvm::cantFail(problem->solve(nullptr, 0, {}));
+  void checkAnswer(const sharding::StageView &stage, const cost::CostModel &model,
+                   const sharding::IntraOpOptions &intraOp, bool fits, double seconds) {
+    auto problem = llvm::cantFail(sharding::StageProblem::build(stage, model, intraOp));
+    sharding::StageProblem::Priced free = llvm::cantFail(problem->solve(nullptr, 0, {}));
     CHECK(free.point);
-    std::vector<std::shared_ptr<StagePoint>> points{free.point};
+    std::vector<std::shared_ptr<sharding::StagePoint>> points{free.point};
     // Wherever it begins.
     double likelyPrice = std::uniform_real_distribution<>(-1, 1)(random) * free.point->seconds /
                          double(std::max<int64_t>(memory, 1));
@@ -223,14 +225,14 @@ private:
       return;
     CHECK(answer.point->seconds >= seconds * (1 - 1e-9));
     CHECK(answer.point->peakBytes(intraOp.microBatchesInFlight) <= memory);
-    std::shared_ptr<StagePoint> again = problem->evaluate(answer.point->choices);
+    std::shared_ptr<sharding::StagePoint> again = problem->evaluate(answer.point->choices);
     CHECK(again && again->seconds == answer.point->seconds);
   }
 
   StepLayers layers;
   SearchSpace space;
-  RunClasses classes;
-  const Cluster &cluster;
+  LayerRangeEquivalence classes;
+  const cost::Cluster &cluster;
   std::mt19937 &random;
   std::vector<int64_t> hostDevices;
   int64_t memory = 0, numMicroBatches = 1;
@@ -244,7 +246,7 @@ int main() {
   MLIRContext context(registry);
   context.loadAllAvailableDialects();
   std::mt19937 random(7);
-  Cluster cluster = llvm::cantFail(loadCluster("cpu-test:1"));
+  cost::Cluster cluster = llvm::cantFail(cost::loadCluster("cpu-test:1"));
   unsigned shared = 0, plans = 0, limited = 0;
   for (unsigned round = 0; round < 8; ++round) {
     std::string text = StepWriter(2 + round % 3, random).write();

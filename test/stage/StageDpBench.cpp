@@ -17,6 +17,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 
@@ -30,7 +31,7 @@ struct Model {
   }
   double parameters(unsigned layer) const { return 4e8 * (layer == 0 ? 1.5 : 1.0); }
 
-  std::vector<StageChoice> choices(unsigned lo, unsigned hi, const Submesh &submesh) const {
+  std::vector<StageChoice> choices(unsigned lo, unsigned hi, const cost::Submesh &submesh) const {
     double work = 0, weights = 0;
     for (unsigned layer = lo; layer < hi; ++layer) {
       work += flops(layer);
@@ -60,18 +61,18 @@ int main(int argc, char **argv) {
     return 2;
   }
   Model model{unsigned(std::atoi(argv[1]))};
-  Cluster cluster;
-  cluster.hosts.assign(std::atoi(argv[2]), Host{0, std::atoi(argv[3])});
+  cost::Cluster cluster;
+  cluster.hosts.assign(std::atoi(argv[2]), cost::Host{0, std::atoi(argv[3])});
   StageDpProblem problem;
   problem.numLayers = model.layers;
   problem.numMicroBatches = std::atoi(argv[4]);
-  problem.schedule = findSchedule(argv[5]);
+  problem.schedule = schedule::findSchedule(argv[5]);
   if (!problem.schedule) {
-    llvm::errs() << "unknown schedule, expected " << scheduleNames() << "\n";
+    llvm::errs() << "unknown schedule, expected " << schedule::scheduleNames() << "\n";
     return 2;
   }
-  problem.submeshes = submeshShapes(cluster);
-  for (const Host &host : cluster.hosts)
+  problem.submeshes = cost::submeshShapes(cluster);
+  for (const cost::Host &host : cluster.hosts)
     problem.hostDevices.push_back(host.devices);
   double memory = argc > 6 ? std::atof(argv[6]) : 40;
   problem.memoryBytes.assign(problem.submeshes.size(), int64_t(memory * 0x1p30));
@@ -86,7 +87,7 @@ int main(int argc, char **argv) {
     return table.find({lo, hi, m})->second;
   };
   problem.transferSeconds = [&](unsigned, unsigned from, unsigned to) {
-    const Submesh &a = problem.submeshes[from], &b = problem.submeshes[to];
+    const cost::Submesh &a = problem.submeshes[from], &b = problem.submeshes[to];
     bool oneHost = a.hosts == 1 && b.hosts == 1 &&
                    a.devicesPerHost + b.devicesPerHost <= problem.hostDevices.front();
     double bandwidth = oneHost ? 2e11 * double(std::min(a.devicesPerHost, b.devicesPerHost))

@@ -19,6 +19,8 @@
 #include <set>
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
 namespace {
 
@@ -66,7 +68,7 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   p.submeshes = shapesFor(hosts);
   p.numLayers = uniform(1, 5);
   p.numMicroBatches = uniform(1, 6);
-  p.schedule = &getSchedules()[uniform(0, 2)];
+  p.schedule = &schedule::getSchedules()[uniform(0, 2)];
   if (uniform(0, 3))
     for (size_t m = 0; m < p.submeshes.size(); ++m)
       p.memoryBytes.push_back(uniform(20, 120));
@@ -203,7 +205,7 @@ void makeTight(RandomProblem &r, std::mt19937 &rng) {
   p.submeshes = {{1, 1}, {1, 2}};
   p.numLayers = 6;
   p.numMicroBatches = uniform(3, 30);
-  p.schedule = findSchedule(uniform(0, 2) ? "1f1b" : "1f1b-overlap");
+  p.schedule = schedule::findSchedule(uniform(0, 2) ? "1f1b" : "1f1b-overlap");
   p.memoryBytes.assign(2, 60);
   for (unsigned lo = 0; lo < p.numLayers; ++lo)
     for (unsigned hi = lo + 1; hi <= p.numLayers; ++hi)
@@ -266,7 +268,7 @@ void makeModel(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts, unsigned
   p.submeshes = shapesFor(hosts);
   p.numLayers = layers;
   p.numMicroBatches = int64_t(uniform(2, 64));
-  p.schedule = &getSchedules()[size_t(uniform(0, 2.99))];
+  p.schedule = &schedule::getSchedules()[size_t(uniform(0, 2.99))];
   p.memoryBytes.assign(p.submeshes.size(), int64_t(uniform(2000, 20000)));
   std::vector<double> work(layers + 1, 0);
   for (unsigned layer = 0; layer < layers; ++layer)

@@ -13,6 +13,7 @@
 #include <random>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 

@@ -148,7 +148,7 @@ module {
             tensor<4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R]>, alpa.value = 15 : i64}) {
       %zero = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0.0> : tensor<f32>
       // expected-error @below {{alpa_split_backward_c1: devices hold terms of the sum that the rest of the backward pass reads; run alpa-defer-sums before alpa-slice-stages}}
-      %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] {alpa.shardings = [#alpa.sharding<[R], partial = [0]>]} : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+      %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] {alpa.shardings = [#alpa.sharding<[R], unreduced = [0]>]} : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
       %1 = stablehlo.sine %0 {alpa.shardings = [#alpa.sharding<[R]>]} : tensor<4xf32>
       return %0, %1 : tensor<4xf32>, tensor<4xf32>
     }

@@ -18,7 +18,11 @@
 #include <string>
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using cost::Collective;
+using solver::CostSum;
+using solver::ProblemEdge;
 
 //===----------------------------------------------------------------------===//
 // What explanations call ops and values
@@ -109,7 +113,8 @@ namespace {
 
 class Explainer {
 public:
-  Explainer(const ProblemBuilder &builder, const CostModel &model, llvm::ArrayRef<unsigned> choices)
+  Explainer(const ProblemBuilder &builder, const cost::CostModel &model,
+            llvm::ArrayRef<unsigned> choices)
       : builder(builder), model(model), choices(choices), problem(builder.getProblem()) {
     for (const OpPart &part : builder.getParts())
       if (part.leads && part.node >= 0)
@@ -141,13 +146,13 @@ private:
   CostSum objectiveOf(llvm::ArrayRef<unsigned> assignment) const;
   std::string specsOf(const OpInfo &info, const Strategy &strategy) const;
   std::string textOf(Value value, PackedSpec spec) const {
-    return spec.unpack(shapeOf(value).size(), builder.getMeshShape().size()).str();
+    return spec.unpack(analysis::shapeOf(value).size(), builder.getMeshShape().size()).str();
   }
 
   const ProblemBuilder &builder;
-  const CostModel &model;
+  const cost::CostModel &model;
   llvm::ArrayRef<unsigned> choices;
-  const Problem &problem;
+  const solver::Problem &problem;
   llvm::DenseMap<int, const OpPart *> leaders; // By the node that decides about them.
   Explanation explanation;
   llvm::DenseMap<Operation *, size_t> rowOf;
@@ -229,7 +234,7 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
   if (from == to)
     return;
   llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
-  size_t rank = shapeOf(value.value).size();
+  size_t rank = analysis::shapeOf(value.value).size();
   ShardingSpec held = from.unpack(rank, meshShape.size());
   auto steps = builder.reshardsOf(value).path(held, to.unpack(rank, meshShape.size()));
   if (!steps)
@@ -400,7 +405,7 @@ void Explainer::addRunnersUp() {
     CostSum best = 0;
     int bestChoice = -1;
     for (unsigned choice = 0; choice < row.choices; ++choice) {
-      if (choice == choices[node] || problem.nodes[node].costs[choice] >= kForbiddenCost)
+      if (choice == choices[node] || problem.nodes[node].costs[choice] >= solver::kForbiddenCost)
         continue;
       CostSum cost = problem.nodes[node].costs[choice];
       for (unsigned index : edgesOf[node]) {
@@ -435,7 +440,7 @@ void Explainer::addRunnersUp() {
       plan[other] = least - costs.begin();
       moved.push_back(other);
     }
-    if (objective + change < kForbiddenCost) {
+    if (objective + change < solver::kForbiddenCost) {
       row.runnerUpObjective = objective + change;
       const NodeInfo &info = builder.getNodes()[node];
       Operation *op = info.value.getDefiningOp();
@@ -464,7 +469,7 @@ Strategy ProblemBuilder::strategyOf(const OpPart &part, const RuleProjection &pr
 }
 
 TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
-  return reshards.of(shapeOf(value.value), value.bytes);
+  return reshards.of(analysis::shapeOf(value.value), value.bytes);
 }
 
 int64_t ProblemBuilder::fixedPicoseconds() const {
@@ -474,9 +479,10 @@ int64_t ProblemBuilder::fixedPicoseconds() const {
   return sum;
 }
 
-llvm::Expected<Explanation> alpa::explainIntraOp(const StageView &stage, const CostModel &model,
-                                                 const IntraOpOptions &options,
-                                                 llvm::ArrayRef<unsigned> choices) {
+llvm::Expected<Explanation> sharding::explainIntraOp(const StageView &stage,
+                                                     const cost::CostModel &model,
+                                                     const IntraOpOptions &options,
+                                                     llvm::ArrayRef<unsigned> choices) {
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
     return error;
@@ -527,7 +533,7 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
   });
   for (const ExplainedTraffic &row : sorted)
     os << llvm::formatv("  {0,-20} {1,-8} {2,6} times {3,12:F3} MB {4,12}\n",
-                        collectiveNames()[static_cast<size_t>(row.collective)],
+                        cost::collectiveNames()[static_cast<size_t>(row.collective)],
                         row.axis < 0 ? "any axis" : llvm::formatv("axis {0}", row.axis).str(),
                         row.count, row.bytes * 1e-6, formatTime(row.picoseconds));
 
@@ -576,7 +582,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
   SmallVector<Attribute> trafficRows, opRows, decisionRows;
   for (const ExplainedTraffic &row : traffic) {
     SmallVector<NamedAttribute> fields = {
-        named("collective", text(collectiveNames()[static_cast<size_t>(row.collective)])),
+        named("collective", text(cost::collectiveNames()[static_cast<size_t>(row.collective)])),
         named("count", number(row.count)), named("bytes", builder.getF64FloatAttr(row.bytes)),
         named("seconds", seconds(row.picoseconds))};
     if (row.axis >= 0)

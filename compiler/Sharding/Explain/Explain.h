@@ -9,7 +9,7 @@
 #include "llvm/Support/raw_ostream.h"
 #include <optional>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// What one op, or the move of one value, costs in a step, micro-batches included.
 struct ExplainedOp {
@@ -37,12 +37,12 @@ struct ExplainedDecision {
   /// The best plan found with another choice here, the decisions beside it
   /// re-optimized in turn and all others as they are; memory is left out of it.
   std::string runnerUp; // Empty if there is no other choice.
-  CostSum runnerUpObjective = 0;
+  solver::CostSum runnerUpObjective = 0;
 };
 
 /// All runs of one collective along one mesh axis.
 struct ExplainedTraffic {
-  Collective collective = Collective::AllReduce;
+  cost::Collective collective = cost::Collective::AllReduce;
   int axis = -1; // A permute may cross several.
   int64_t count = 0;
   double bytes = 0; // Full buffers on one device, as the cost model counts them.
@@ -55,19 +55,19 @@ struct Explanation {
   std::vector<ExplainedTraffic> traffic;
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0;
-  int64_t heldPicoseconds = 0;  // The nominal price on held bytes.
-  CostSum objective = 0;        // The problem's, for these choices.
-  int64_t fixedPicoseconds = 0; // What no choice changes: part of the step, not of the objective.
+  int64_t heldPicoseconds = 0;   // The nominal price on held bytes.
+  solver::CostSum objective = 0; // The problem's, for these choices.
+  int64_t fixedPicoseconds = 0;  // What no choice changes: part of the step, not of the objective.
 
   void print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t most) const;
   mlir::DictionaryAttr toAttribute(mlir::MLIRContext *context) const;
 };
 
 /// Takes a solution apart. `choices` are those of buildIntraOpProblem's nodes.
-llvm::Expected<Explanation> explainIntraOp(const StageView &stage, const CostModel &model,
+llvm::Expected<Explanation> explainIntraOp(const StageView &stage, const cost::CostModel &model,
                                            const IntraOpOptions &options,
                                            llvm::ArrayRef<unsigned> choices);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H

@@ -17,7 +17,11 @@
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using analysis::shapeOf;
+using analysis::ShardingRule;
+using analysis::TensorFactors;
 
 //===----------------------------------------------------------------------===//
 // What a step's values are to a method
@@ -25,7 +29,7 @@ using namespace mlir;
 
 MethodRoles::MethodRoles(func::FuncOp main) : main(main) {
   for (Operation &op : main.getBody().front().without_terminator())
-    if (std::optional<ShardingRule> rule = getShardingRule(&op))
+    if (std::optional<ShardingRule> rule = analysis::getShardingRule(&op))
       rules.try_emplace(&op, std::move(*rule));
   findRoles();
   findBatch();
@@ -167,8 +171,8 @@ static llvm::SmallBitVector batchFactors(const ShardingRule &rule) {
   llvm::SmallBitVector all(rule.factors.size(), true);
   auto keep = [&](const TensorFactors &tensor) {
     llvm::SmallBitVector here(rule.factors.size());
-    for (const DimFactors &dim : tensor)
-      if (!dim.empty() && rule.factors[dim[0]].kind == FactorKind::Parallel &&
+    for (const analysis::DimFactors &dim : tensor)
+      if (!dim.empty() && rule.factors[dim[0]].kind == analysis::FactorKind::Parallel &&
           rule.factors[dim[0]].size > 1)
         here.set(dim[0]);
     all &= here;
@@ -230,7 +234,8 @@ void MethodRoles::findExperts() {
       if (!rule)
         continue;
       isNew |= pushForward(&op, *rule, experts);
-      if (opPhaseOf(&op) == OpPhase::Update && isElementwiseName(op.getName().getStringRef()))
+      if (opPhaseOf(&op) == OpPhase::Update &&
+          analysis::isElementwiseName(op.getName().getStringRef()))
         isNew |= pushBackward(&op, *rule, experts, [&](Value) { return true; });
     }
   }
@@ -331,7 +336,7 @@ Assignment Propagation::assign(const Visit &visit, bool resultsFirst) const {
     takeResults();
   llvm::SmallVector<std::pair<double, unsigned>> order; // Largest first, then the first.
   for (auto [i, operand] : llvm::enumerate(visit.op->getOperands()))
-    order.push_back({-getTensorBytes(operand.getType()), static_cast<unsigned>(i)});
+    order.push_back({-analysis::getTensorBytes(operand.getType()), static_cast<unsigned>(i)});
   llvm::sort(order);
   for (auto [bytes, operand] : order)
     take(visit.rule->operands[operand], visit.op->getOperand(operand));
@@ -375,9 +380,9 @@ PlanFilter Propagation::run() {
   for (Operation &op : body.without_terminator())
     if (const ShardingRule *rule = roles.ruleOf(&op))
       visits.push_back({&op, rule,
-                        isElementwiseName(op.getName().getStringRef()) ? 0u
-                        : rule->heavy                                  ? 2u
-                                                                       : 1u});
+                        analysis::isElementwiseName(op.getName().getStringRef()) ? 0u
+                        : rule->heavy                                            ? 2u
+                                                                                 : 1u});
   // Specs only gain axes, so this ends.
   for (unsigned priority = 0; priority <= 2;) {
     bool isNew = false;
@@ -417,7 +422,7 @@ PlanFilter Propagation::run() {
   return filter;
 }
 
-PlanFilter alpa::propagatedFilter(const MethodRoles &roles, llvm::ArrayRef<int64_t> meshShape) {
+PlanFilter sharding::propagatedFilter(const MethodRoles &roles, llvm::ArrayRef<int64_t> meshShape) {
   return Propagation(roles, meshShape).run();
 }
 
@@ -447,10 +452,10 @@ static constexpr MethodInfo kMethods[] = {
                   "through the step as GSPMD does"},
     {"manual", "What the user has pinned is kept, and the rest is the solver's choice"},
 };
-llvm::ArrayRef<MethodInfo> alpa::methodTable() { return kMethods; }
+llvm::ArrayRef<MethodInfo> sharding::methodTable() { return kMethods; }
 
-llvm::Error alpa::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> table,
-                            llvm::StringRef name) {
+llvm::Error sharding::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> table,
+                                llvm::StringRef name) {
   std::string names;
   for (const MethodInfo &info : table) {
     if (info.name == name)
@@ -461,11 +466,13 @@ llvm::Error alpa::checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> tab
                    "unknown " + kind + " '" + name + "', expected one of " + names);
 }
 
-llvm::StringRef alpa::useOfLastAxis(llvm::StringRef name) {
+llvm::StringRef sharding::useOfLastAxis(llvm::StringRef name) {
   return name.starts_with("megatron") ? "tensors" : name.starts_with("hybrid") ? "state" : "";
 }
 
-llvm::Error alpa::checkMethod(llvm::StringRef name) { return checkName("method", kMethods, name); }
+llvm::Error sharding::checkMethod(llvm::StringRef name) {
+  return checkName("method", kMethods, name);
+}
 
 namespace {
 
@@ -595,7 +602,8 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
         return false;
       for (size_t dim = 0; rule && dim < spec.dims.size(); ++dim)
         if (llvm::is_contained(spec.dims[dim], axis) && !rule->operands[i][dim].empty())
-          isSummed |= rule->factors[rule->operands[i][dim][0]].kind == FactorKind::Reduction;
+          isSummed |=
+              rule->factors[rule->operands[i][dim][0]].kind == analysis::FactorKind::Reduction;
     }
     for (auto [value, spec] : llvm::zip_equal(op->getResults(), results)) {
       if (!uses(spec, axis))
@@ -614,8 +622,8 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
   return true;
 }
 
-llvm::Expected<PlanFilter> alpa::makeFilter(llvm::StringRef method, const MethodRoles &roles,
-                                            const LogicalMesh &mesh) {
+llvm::Expected<PlanFilter> sharding::makeFilter(llvm::StringRef method, const MethodRoles &roles,
+                                                const cost::LogicalMesh &mesh) {
   if (llvm::Error error = checkMethod(method))
     return error;
   llvm::SmallVector<int64_t> meshShape(mesh.shape.begin(), mesh.shape.end());
@@ -664,8 +672,8 @@ static ShardingSpec dropUnusedAxes(ShardingSpec spec, llvm::ArrayRef<int64_t> me
   return spec;
 }
 
-llvm::Expected<PlanFilter> alpa::pinnedFilter(const MethodRoles &roles,
-                                              llvm::ArrayRef<int64_t> meshShape) {
+llvm::Expected<PlanFilter> sharding::pinnedFilter(const MethodRoles &roles,
+                                                  llvm::ArrayRef<int64_t> meshShape) {
   func::FuncOp main = roles.getFunction();
   if (auto shape = main->getParentOp()->getAttrOfType<DenseI64ArrayAttr>(attr::pinMesh);
       shape && shape.asArrayRef() != meshShape)

@@ -14,7 +14,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 enum class ValueRole : uint8_t {
   Other,
@@ -42,7 +42,7 @@ public:
   /// Whether a dot goes through experts side by side.
   bool isExpertOp(mlir::Operation *op) const { return expertOps.count(op); }
   /// The rule of a top-level op that leads or is heavy, or null.
-  const ShardingRule *ruleOf(mlir::Operation *op) const;
+  const analysis::ShardingRule *ruleOf(mlir::Operation *op) const;
   mlir::func::FuncOp getFunction() const { return main; }
 
 private:
@@ -53,17 +53,18 @@ private:
   void findWeights();
   void findExperts();
   /// Labels of an op's results from those of its operands.
-  bool pushForward(mlir::Operation *op, const ShardingRule &rule, Labels &labels);
+  bool pushForward(mlir::Operation *op, const analysis::ShardingRule &rule, Labels &labels);
   /// Labels of the operands that `wanted` accepts, from those of the results.
   template <typename Wanted>
-  bool pushBackward(mlir::Operation *op, const ShardingRule &rule, Labels &labels, Wanted wanted);
+  bool pushBackward(mlir::Operation *op, const analysis::ShardingRule &rule, Labels &labels,
+                    Wanted wanted);
 
   mlir::func::FuncOp main;
   llvm::DenseMap<mlir::Value, ValueRole> roles;
   Labels batch, experts;
   llvm::DenseSet<mlir::Value> weights;
   llvm::DenseSet<mlir::Operation *> expertOps;
-  llvm::DenseMap<mlir::Operation *, ShardingRule> rules;
+  llvm::DenseMap<mlir::Operation *, analysis::ShardingRule> rules;
 };
 
 //===----------------------------------------------------------------------===//
@@ -91,7 +92,7 @@ llvm::Error checkName(llvm::StringRef kind, llvm::ArrayRef<MethodInfo> table, ll
 /// filter. Errors: unknown method, or a mesh that the method or the user's
 /// shardings cannot use.
 llvm::Expected<PlanFilter> makeFilter(llvm::StringRef method, const MethodRoles &roles,
-                                      const LogicalMesh &mesh);
+                                      const cost::LogicalMesh &mesh);
 
 /// The GSPMD-propagation heuristic; for makeFilter.
 PlanFilter propagatedFilter(const MethodRoles &roles, llvm::ArrayRef<int64_t> meshShape);
@@ -99,6 +100,6 @@ PlanFilter propagatedFilter(const MethodRoles &roles, llvm::ArrayRef<int64_t> me
 llvm::Expected<PlanFilter> pinnedFilter(const MethodRoles &roles,
                                         llvm::ArrayRef<int64_t> meshShape);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_METHODS_METHODS_H

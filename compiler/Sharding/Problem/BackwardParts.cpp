@@ -8,6 +8,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 static int64_t layerOf(Operation *op) {
@@ -15,7 +16,7 @@ static int64_t layerOf(Operation *op) {
   return layer ? layer.getInt() : std::numeric_limits<int64_t>::max();
 }
 
-llvm::DenseSet<Operation *> alpa::findInputPart(llvm::ArrayRef<OpInfo> ops) {
+llvm::DenseSet<Operation *> sharding::findInputPart(llvm::ArrayRef<OpInfo> ops) {
   int64_t first = std::numeric_limits<int64_t>::max();
   for (const OpInfo &info : ops)
     first = std::min(first, layerOf(info.op));
@@ -35,8 +36,8 @@ llvm::DenseSet<Operation *> alpa::findInputPart(llvm::ArrayRef<OpInfo> ops) {
   return inputPart;
 }
 
-BackwardParts alpa::measureBackwardParts(const ProblemBuilder &builder,
-                                         llvm::ArrayRef<unsigned> choices) {
+BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
+                                             llvm::ArrayRef<unsigned> choices) {
   llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
   const std::vector<ValueInfo> &values = builder.getValues();
   BackwardParts parts;

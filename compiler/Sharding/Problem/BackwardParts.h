@@ -12,7 +12,7 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// Of a stage's ops, those of the input part; none where no value leaves the stage
 /// for an earlier one, so that its backward phase stays one. Ops have `alpa.layer`.
@@ -28,6 +28,6 @@ struct BackwardParts {
 };
 BackwardParts measureBackwardParts(const ProblemBuilder &builder, llvm::ArrayRef<unsigned> choices);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_BACKWARDPARTS_H

@@ -9,6 +9,7 @@
 #include "mlir/IR/OpDefinition.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 namespace hlo = mlir::stablehlo;
 
@@ -21,7 +22,7 @@ static bool isReal(Value value) {
   return isa<RankedTensorType>(value.getType()) && isa<FloatType, ComplexType>(elementOf(value));
 }
 
-bool alpa::isUniform(Value value) {
+bool sharding::isUniform(Value value) {
   DenseElementsAttr constant;
   if (matchPattern(value, m_Constant(&constant)))
     return constant.isSplat();
@@ -54,10 +55,10 @@ static bool isWiderOrEqual(Type to, Type from) {
 }
 
 static bool addsUp(Region &body, Value like) {
-  return reducerOf(body) == Reducer::Sum && isReal(like);
+  return analysis::reducerOf(body) == analysis::Reducer::Sum && isReal(like);
 }
 
-int alpa::linkOperand(Operation *op) {
+int sharding::linkOperand(Operation *op) {
   if (op->getNumResults() != 1 || !isReal(op->getResult(0)))
     return -1;
   if (isa<hlo::TransposeOp, hlo::ReshapeOp, hlo::NegOp>(op))
@@ -77,7 +78,7 @@ int alpa::linkOperand(Operation *op) {
   if (isa<hlo::MulOp>(op))
     return isUniform(op->getOperand(1)) ? 0 : isUniform(op->getOperand(0)) ? 1 : -1;
   if (auto reduce = dyn_cast<hlo::ReduceOp>(op)) {
-    auto isOne = [&](int64_t dim) { return shapeOf(op->getOperand(0))[dim] == 1; };
+    auto isOne = [&](int64_t dim) { return analysis::shapeOf(op->getOperand(0))[dim] == 1; };
     bool isReshape = addsUp(op->getRegion(0), op->getResult(0)) && isZero(op->getOperand(1)) &&
                      llvm::all_of(reduce.getDimensions(), isOne);
     return isReshape ? 0 : -1;
@@ -99,24 +100,26 @@ static bool canLeaveTerms(Operation *op) {
   return false;
 }
 
-llvm::SmallVector<unsigned> alpa::deferrableFactors(Operation *op, const ShardingRule &rule) {
+llvm::SmallVector<unsigned> sharding::deferrableFactors(Operation *op,
+                                                        const analysis::ShardingRule &rule) {
   llvm::SmallVector<unsigned> factors;
   if (!canLeaveTerms(op))
     return factors;
   for (auto [index, factor] : llvm::enumerate(rule.factors))
-    if (factor.kind == FactorKind::Reduction && factor.reducer == Reducer::Sum && factor.size > 1)
+    if (factor.kind == analysis::FactorKind::Reduction &&
+        factor.reducer == analysis::Reducer::Sum && factor.size > 1)
       factors.push_back(index);
   return factors;
 }
 
-uint8_t alpa::deferrableAxes(Operation *op, const ShardingRule &rule,
-                             llvm::ArrayRef<unsigned> factors, const Strategy &strategy) {
+uint8_t sharding::deferrableAxes(Operation *op, const analysis::ShardingRule &rule,
+                                 llvm::ArrayRef<unsigned> factors, const Strategy &strategy) {
   auto isSplit = [&](unsigned factor) {
     return llvm::is_contained(strategy.axes.factor, static_cast<int16_t>(factor));
   };
   // A convolution's terms are groups of output features, so those must be whole.
   if (auto conv = dyn_cast<hlo::ConvolutionOp>(op)) {
-    const DimFactors &features =
+    const analysis::DimFactors &features =
         rule.results[0][conv.getDimensionNumbers().getOutputFeatureDimension()];
     if (llvm::any_of(features, isSplit))
       return 0;
@@ -166,14 +169,15 @@ WaitingValues::WaitingValues(llvm::ArrayRef<Operation *> stageOps) {
   }
 }
 
-SumCompletion alpa::completeSum(llvm::ArrayRef<int64_t> shape, double bytes, PackedSpec from,
-                                PackedSpec to, TensorReshards &reshards, const CostModel &model) {
+SumCompletion sharding::completeSum(llvm::ArrayRef<int64_t> shape, double bytes, PackedSpec from,
+                                    PackedSpec to, TensorReshards &reshards,
+                                    const cost::CostModel &model) {
   llvm::ArrayRef<int64_t> meshShape = model.getMesh().shape;
   llvm::SmallVector<unsigned> axes;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
-    if (from.isPartial(axis))
+    if (from.isUnreduced(axis))
       axes.push_back(axis);
-  PackedSpec whole = from.withoutPartial();
+  PackedSpec whole = from.withoutUnreduced();
   SumCompletion best;
   bool isFirst = true;
   // Scatters come first, in the order of axes, as ops complete their sums.
@@ -182,20 +186,20 @@ SumCompletion alpa::completeSum(llvm::ArrayRef<int64_t> shape, double bytes, Pac
     SumCompletion next;
     next.summed = whole;
     double localBytes = bytes / whole.numPieces(meshShape);
-    auto run = [&](Collective collective, unsigned axis, double seconds) {
+    auto run = [&](cost::Collective collective, unsigned axis, double seconds) {
       next.uses.push_back({collective, axis, localBytes, 1, seconds});
       next.picoseconds += toPicoseconds(seconds);
     };
     for (auto [axis, dim] : llvm::zip_equal(axes, dims)) {
       if (dim < 0)
         continue;
-      run(Collective::ReduceScatter, axis, model.reduceScatterSeconds(localBytes, axis));
+      run(cost::Collective::ReduceScatter, axis, model.reduceScatterSeconds(localBytes, axis));
       localBytes /= meshShape[axis];
       next.summed.set(axis, dim);
     }
     for (auto [axis, dim] : llvm::zip_equal(axes, dims))
       if (dim < 0)
-        run(Collective::AllReduce, axis, model.allReduceSeconds(localBytes, axis));
+        run(cost::Collective::AllReduce, axis, model.allReduceSeconds(localBytes, axis));
     next.picoseconds += reshards.picoseconds(next.summed, to);
     auto rank = [&](const SumCompletion &way) {
       return std::make_pair(way.picoseconds, way.summed != to);

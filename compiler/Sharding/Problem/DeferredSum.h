@@ -15,7 +15,7 @@
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "llvm/ADT/DenseSet.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// A tensor whose elements are all equal: a splat constant, or one element that is
 /// broadcast.
@@ -28,10 +28,11 @@ int linkOperand(mlir::Operation *op);
 /// Factors of an op's rule whose sums it can leave as terms: contracted dimensions
 /// of dots and convolutions, dimensions that are added up, updates that are
 /// scattered into zeros.
-llvm::SmallVector<unsigned> deferrableFactors(mlir::Operation *op, const ShardingRule &rule);
+llvm::SmallVector<unsigned> deferrableFactors(mlir::Operation *op,
+                                              const analysis::ShardingRule &rule);
 /// Of a strategy, the axes whose sums can wait: those of a deferrable factor none of
 /// whose axes is scattered. One bit for each.
-uint8_t deferrableAxes(mlir::Operation *op, const ShardingRule &rule,
+uint8_t deferrableAxes(mlir::Operation *op, const analysis::ShardingRule &rule,
                        llvm::ArrayRef<unsigned> factors, const Strategy &strategy);
 
 /// The values of a stage that only wait for the update.
@@ -56,11 +57,11 @@ struct SumCompletion {
   int64_t picoseconds = 0;               // With the reshard from `summed`.
 };
 
-/// The cheapest way from terms held as `from` (which may be partial over no axis) to
+/// The cheapest way from terms held as `from` (which may be unreduced over no axis) to
 /// the sum held as `to`.
 SumCompletion completeSum(llvm::ArrayRef<int64_t> shape, double bytes, PackedSpec from,
-                          PackedSpec to, TensorReshards &reshards, const CostModel &model);
+                          PackedSpec to, TensorReshards &reshards, const cost::CostModel &model);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_DEFERREDSUM_H

@@ -15,7 +15,12 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using cost::CostModel;
+using solver::kForbiddenCost;
+using solver::Problem;
+using solver::Solution;
 
 //===----------------------------------------------------------------------===//
 // What a stage cannot do without
@@ -42,12 +47,12 @@ static LeastMemory findLeastMemory(const ProblemBuilder &builder, const Liveness
   least.upperBytes = std::numeric_limits<int64_t>::max();
   // What may be combined counts, what it costs does not.
   Problem sums = builder.getProblem();
-  llvm::erase_if(sums.edges, [](ProblemEdge &edge) {
+  llvm::erase_if(sums.edges, [](solver::ProblemEdge &edge) {
     for (int64_t &cost : edge.costs)
       cost = cost < kForbiddenCost ? 0 : kForbiddenCost;
     return llvm::all_of(edge.costs, [](int64_t cost) { return cost == 0; });
   });
-  for (ProblemNode &node : sums.nodes)
+  for (solver::ProblemNode &node : sums.nodes)
     for (int64_t &cost : node.costs)
       cost = cost < kForbiddenCost ? 0 : kForbiddenCost;
   int64_t fixedBytes = 0; // What no choice changes, as often as it was counted.
@@ -66,9 +71,9 @@ static LeastMemory findLeastMemory(const ProblemBuilder &builder, const Liveness
         if (cost < kForbiddenCost)
           cost += bytes;
     }
-    SolveOptions options;
+    solver::SolveOptions options;
     options.timeLimitSeconds = kSecondsPerRound;
-    llvm::Expected<Solution> solution = solve(sums, options);
+    llvm::Expected<Solution> solution = solver::solve(sums, options);
     if (!solution) {
       llvm::consumeError(solution.takeError());
       break;
@@ -177,8 +182,9 @@ const ShardingSpec *IntraOpResult::heldFor(Operation *user, Value value) const {
   return held == specs.end() ? nullptr : &held->second;
 }
 
-llvm::Expected<Problem> alpa::buildIntraOpProblem(const StageView &stage, const CostModel &model,
-                                                  const IntraOpOptions &options) {
+llvm::Expected<Problem> sharding::buildIntraOpProblem(const StageView &stage,
+                                                      const CostModel &model,
+                                                      const IntraOpOptions &options) {
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
     return error;
@@ -199,7 +205,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs)) {
     if (info.sumOf < 0)
       result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
-    else if (specs[info.sumOf].isPartial())
+    else if (specs[info.sumOf].isUnreduced())
       result.sumSpecs[info.value] = spec.unpack(rankOf(info.value), numAxes);
   }
   for (const OperandDemand &demand : builder.getDemands()) {
@@ -210,7 +216,8 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   }
 }
 
-void alpa::reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result) {
+void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
+                          IntraOpResult &result) {
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices);
   result.forwardSeconds = phases[unsigned(OpPhase::Forward)];
   result.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
@@ -235,7 +242,7 @@ static llvm::Error checkAgreement(const MemoryUse &use, int64_t peakUsageBytes) 
 
 static unsigned countChoices(const Problem &problem) {
   unsigned choices = 0;
-  for (const ProblemNode &node : problem.nodes)
+  for (const solver::ProblemNode &node : problem.nodes)
     choices += node.costs.size();
   return choices;
 }
@@ -257,9 +264,9 @@ public:
 
     // Memory is left out while the fastest plan fits: the problem is then much
     // smaller.
-    SolveOptions solveOptions;
+    solver::SolveOptions solveOptions;
     solveOptions.timeLimitSeconds = options.timeLimitSeconds;
-    llvm::Expected<Solution> solution = solve(problem, solveOptions);
+    llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
     if (!solution)
       return solution.takeError();
     result.solution = std::move(*solution);
@@ -270,7 +277,7 @@ public:
     if (options.memoryLimitBytes && use.peakBytes > *options.memoryLimitBytes)
       if (llvm::Error error = solveWithin(*options.memoryLimitBytes))
         return error;
-    if (result.solution.status == SolveStatus::Infeasible)
+    if (result.solution.status == solver::SolveStatus::Infeasible)
       return std::move(result);
     reportPlan(builder, use, result);
     return std::move(result);
@@ -282,12 +289,12 @@ private:
     Problem problem = builder.getProblem();
     addMemory(problem, builder, liveness, limitBytes);
     result.buildSeconds += secondsSince(start);
-    CostSum lowerBound = result.solution.lowerBound;
+    solver::CostSum lowerBound = result.solution.lowerBound;
     double seconds = result.solution.seconds;
-    SolveOptions solveOptions;
+    solver::SolveOptions solveOptions;
     solveOptions.timeLimitSeconds = std::max(0.1, options.timeLimitSeconds - seconds);
     solveOptions.acceptableGap = options.acceptableGap;
-    llvm::Expected<Solution> solution = solve(problem, solveOptions);
+    llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
     if (!solution)
       return solution.takeError();
     result.solution = std::move(*solution);
@@ -313,11 +320,11 @@ private:
             explainInfeasible(builder, liveness, least, limitBytes, !solution.isUnknown);
       return llvm::Error::success();
     }
-    solution.status = SolveStatus::Feasible;
+    solution.status = solver::SolveStatus::Feasible;
     solution.isUnknown = false;
     solution.infeasibleReason.clear();
     solution.choices = std::move(least.choices);
-    solution.objective = evaluate(builder.getProblem(), solution.choices).objective;
+    solution.objective = solver::evaluate(builder.getProblem(), solution.choices).objective;
     solution.peakUsageBytes = least.upperBytes;
     solution.gap = double(solution.objective - solution.lowerBound) / double(solution.objective);
     use = measureMemory(builder, liveness, solution.choices);
@@ -333,14 +340,14 @@ private:
 
 } // namespace
 
-llvm::Expected<IntraOpResult> alpa::solveIntraOp(const StageView &stage, const CostModel &model,
-                                                 const IntraOpOptions &options) {
+llvm::Expected<IntraOpResult> sharding::solveIntraOp(const StageView &stage, const CostModel &model,
+                                                     const IntraOpOptions &options) {
   return IntraOpSolver(stage, model, options).run();
 }
 
-llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const CostModel &model,
-                                                 const IntraOpOptions &options,
-                                                 llvm::ArrayRef<unsigned> choices) {
+llvm::Expected<IntraOpResult> sharding::applyChoices(const StageView &stage, const CostModel &model,
+                                                     const IntraOpOptions &options,
+                                                     llvm::ArrayRef<unsigned> choices) {
   auto start = std::chrono::steady_clock::now();
   ProblemBuilder builder(stage, model, options);
   if (llvm::Error error = builder.build())
@@ -359,7 +366,7 @@ llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const C
     if (choice >= node.costs.size())
       return llvm::createStringError("the solution takes choice %u of '%s', which has %zu", choice,
                                      node.name.c_str(), node.costs.size());
-  Evaluation evaluation = evaluate(problem, choices);
+  solver::Evaluation evaluation = solver::evaluate(problem, choices);
   if (problem.usageLimitBytes && evaluation.peakUsageBytes > *problem.usageLimitBytes)
     return llvm::createStringError("the solution needs %lld bytes a device; %lld are allowed",
                                    static_cast<long long>(evaluation.peakUsageBytes),
@@ -367,7 +374,7 @@ llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const C
   if (!evaluation.feasible)
     return llvm::createStringError("the solution takes a pair of choices that is forbidden");
   Solution &solution = result.solution;
-  solution.status = SolveStatus::Feasible;
+  solution.status = solver::SolveStatus::Feasible;
   solution.choices.assign(choices.begin(), choices.begin() + builder.getNodes().size());
   solution.objective = evaluation.objective;
   solution.gap = evaluation.objective > 0 ? 1 : 0;
@@ -381,13 +388,13 @@ llvm::Expected<IntraOpResult> alpa::applyChoices(const StageView &stage, const C
   return result;
 }
 
-mlir::Attribute alpa::captureShardings(
+mlir::Attribute sharding::captureShardings(
     mlir::Operation *op,
     const llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> &useSpecs,
     llvm::function_ref<mlir::Attribute(mlir::Value)> heldAs) {
   if (op->getNumRegions() == 0)
     return {};
-  std::optional<ShardingRule> rule = getShardingRule(op);
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
   if (!rule || rule->captures.empty())
     return {};
   llvm::SmallVector<mlir::Attribute> wanted;

@@ -13,7 +13,7 @@
 #include <array>
 #include <functional>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// Top-level ops of one function, in program order, that run on one mesh.
 /// Values defined outside (arguments, other stages' ops) are its inputs.
@@ -81,22 +81,23 @@ struct IntraOpResult {
   int64_t temporaryBytes = 0;
   /// Of each phase: what its function holds besides arguments and results.
   std::array<int64_t, 4> scratchBytes = {}; // In the order of OpPhase.
-  Solution solution;
+  solver::Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.
 };
 
 /// The optimization problem of a stage on a mesh, for tools and tests.
-llvm::Expected<Problem> buildIntraOpProblem(const StageView &stage, const CostModel &model,
-                                            const IntraOpOptions &options);
+llvm::Expected<solver::Problem> buildIntraOpProblem(const StageView &stage,
+                                                    const cost::CostModel &model,
+                                                    const IntraOpOptions &options);
 /// Builds, solves, and reads the answer back. An op without a rule is an error
 /// that names the op and its location.
-llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const CostModel &model,
+llvm::Expected<IntraOpResult> solveIntraOp(const StageView &stage, const cost::CostModel &model,
                                            const IntraOpOptions &options);
 
 /// Reads choices of the problem of buildIntraOpProblem back. An error if they are
 /// none of its solutions.
-llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const CostModel &model,
+llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const cost::CostModel &model,
                                            const IntraOpOptions &options,
                                            llvm::ArrayRef<unsigned> choices);
 
@@ -107,6 +108,6 @@ mlir::Attribute captureShardings(
     const llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> &useSpecs,
     llvm::function_ref<mlir::Attribute(mlir::Value)> heldAs);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_INTRAOP_H

@@ -8,6 +8,7 @@
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 namespace {
@@ -289,6 +290,6 @@ private:
 
 } // namespace
 
-Liveness alpa::computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options) {
+Liveness sharding::computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options) {
   return LivenessBuilder(builder, options).run();
 }

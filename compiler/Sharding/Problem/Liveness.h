@@ -33,7 +33,7 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 enum class Lifetime : uint8_t { Temporary, Activation, State };
 
@@ -42,7 +42,7 @@ struct LiveItem {
   unsigned value = 0;
   Lifetime lifetime = Lifetime::Temporary;
   int64_t copies = 1;
-  Interval life;
+  solver::Interval life;
   /// A state argument whose space is used if both follow one node and are split
   /// alike; or -1.
   int replaces = -1;
@@ -61,6 +61,6 @@ struct Liveness {
 
 Liveness computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_LIVENESS_H

@@ -18,12 +18,15 @@
 #include "llvm/Support/MathExtras.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using analysis::shapeOf;
+using solver::kForbiddenCost;
 
 static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"forward", "barrier", "backward",
                                                                 "update"};
 
-OpPhase alpa::opPhaseOf(Operation *op) {
+OpPhase sharding::opPhaseOf(Operation *op) {
   if (auto attr = op->getAttrOfType<StringAttr>(alpa::attr::phase))
     for (unsigned phase = 0; phase < kNumPhases; ++phase)
       if (attr.getValue() == kPhaseNames[phase])
@@ -31,7 +34,9 @@ OpPhase alpa::opPhaseOf(Operation *op) {
   return OpPhase::Forward;
 }
 
-llvm::StringRef alpa::phaseName(OpPhase phase) { return kPhaseNames[static_cast<unsigned>(phase)]; }
+llvm::StringRef sharding::phaseName(OpPhase phase) {
+  return kPhaseNames[static_cast<unsigned>(phase)];
+}
 
 static llvm::Error errorAt(Operation *op, const llvm::Twine &what,
                            ErrorCode code = ErrorCode::Pass) {
@@ -56,16 +61,17 @@ llvm::Error ProblemBuilder::collectOps() {
     for (Type type : llvm::concat<const Type>(op->getOperandTypes(), op->getResultTypes()))
       if (llvm::Error error = checkType(op, type))
         return error;
-    std::optional<ShardingRule> rule = getShardingRule(op);
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
     if (!rule)
       return errorAt(op, "has no sharding rule yet", ErrorCode::UnsupportedOp);
     opIndex[op] = ops.size();
     OpInfo info;
     info.op = op;
     info.phase = opPhaseOf(op);
-    info.flops = getFlops(op);
-    bool hasReduction = llvm::any_of(
-        rule->factors, [](const Factor &f) { return f.kind == FactorKind::Reduction; });
+    info.flops = analysis::getFlops(op);
+    bool hasReduction = llvm::any_of(rule->factors, [](const analysis::Factor &f) {
+      return f.kind == analysis::FactorKind::Reduction;
+    });
     info.fusible = !rule->heavy && !rule->leads && !hasReduction && op->getNumRegions() == 0;
     if (op->getNumResults() == 1 && waiting.waits(op->getResult(0))) {
       info.deferrable = deferrableFactors(op, *rule);
@@ -246,7 +252,7 @@ void ProblemBuilder::carryState() {
 
 void ProblemBuilder::addNodesToProblem() {
   for (const NodeInfo &info : nodes) {
-    ProblemNode node;
+    solver::ProblemNode node;
     node.name = info.name;
     for (size_t choice = 0; choice < info.numChoices(); ++choice) {
       int64_t cost = 0;
@@ -313,7 +319,7 @@ unsigned ProblemBuilder::addValue(Value value) {
   if (isNew) {
     ValueInfo info;
     info.value = value;
-    info.bytes = getTensorBytes(value.getType());
+    info.bytes = analysis::getTensorBytes(value.getType());
     info.reads.assign(1, values.size());
     values.push_back(info);
   }
@@ -327,7 +333,7 @@ unsigned ProblemBuilder::valueOf(Value value) {
   values[index].isInput = true;
   // What other stages make of constants alone is made anew here.
   if (Operation *op = value.getDefiningOp();
-      op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && getShardingRule(op))
+      op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && analysis::getShardingRule(op))
     values[index].kind = ValueKind::Free;
   else
     setAnySpec(index);
@@ -353,7 +359,7 @@ SumCompletion ProblemBuilder::completionOf(const ValueInfo &sum,
 void ProblemBuilder::addSum(unsigned value) {
   int node = values[value].node;
   unsigned table = values[value].table;
-  auto isTerms = [](PackedSpec spec) { return spec.isPartial(); };
+  auto isTerms = [](PackedSpec spec) { return spec.isUnreduced(); };
   if (!waiting.crosses(values[value].value) || node < 0 || values[value].isMoved ||
       llvm::none_of(tables[table].specs, isTerms))
     return;
@@ -368,7 +374,7 @@ void ProblemBuilder::addSum(unsigned value) {
 
   llvm::SmallVector<PackedSpec> wholes;
   for (PackedSpec spec : tables[table].specs)
-    wholes.push_back(spec.withoutPartial());
+    wholes.push_back(spec.withoutUnreduced());
   if (values[value].isLed || (isFiltered && !llvm::all_of(wholes, [&](PackedSpec spec) {
                                 return isAllowed(values[sum].value, spec);
                               }))) {
@@ -488,7 +494,7 @@ static bool splitsRandomKey(Value value, PackedSpec spec) {
 static size_t rankOf(Value value) { return shapeOf(value).size(); }
 
 bool ProblemBuilder::isAllowed(Value value, PackedSpec spec) const {
-  spec = spec.withoutPartial();
+  spec = spec.withoutUnreduced();
   if (auto it = pinned.find(value); it != pinned.end())
     return it->second == spec;
   const auto &allows = options.filter.allowsSpec;
@@ -507,7 +513,7 @@ bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &project
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     results.push_back(
         (i == 0 ? scatteredSpec(spec, strategy) : spec).unpack(rankOf(value), meshShape.size()));
-    results.back().partial.clear(); // Whether the sum waits is nothing to a filter.
+    results.back().unreduced.clear(); // Whether the sum waits is nothing to a filter.
   }
   return options.filter.allowsStrategy(info.op, operands, results);
 }
@@ -543,9 +549,9 @@ void ProblemBuilder::setAnySpec(unsigned value) {
 /// Between an op and the links behind it terms stay terms.
 int64_t ProblemBuilder::reshardPicoseconds(const ValueInfo &value, PackedSpec from,
                                            PackedSpec to) const {
-  if (from.partialAxes() != to.partialAxes())
+  if (from.unreducedAxes() != to.unreducedAxes())
     return kForbiddenCost;
-  return reshardsOf(value).picoseconds(from.withoutPartial(), to.withoutPartial());
+  return reshardsOf(value).picoseconds(from.withoutUnreduced(), to.withoutUnreduced());
 }
 
 /// Layers are alike, so most matrices are asked for again.
@@ -671,15 +677,15 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
-    return toPicoseconds(
-        bodySeconds(info.rule, strategy.axes, getComputeType(info.op), projection, model));
+    return toPicoseconds(bodySeconds(info.rule, strategy.axes, analysis::getComputeType(info.op),
+                                     projection, model));
   LocalWork work = workOf(info, projection, strategy);
   if (work.bytes == 0 && info.fusible && info.flops == 0)
     return 0;
-  std::optional<Product> product;
+  std::optional<cost::Product> product;
   if (info.rule.heavy)
     product = productOf(info.rule, strategy.axes, work.flops, projection);
-  llvm::StringRef dtype = getComputeType(info.op);
+  llvm::StringRef dtype = analysis::getComputeType(info.op);
   double seconds = work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
                                  : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
@@ -694,7 +700,7 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   table = isFixed ? 0 : table;
   Value whole = values[value].value;
   bool hasTerms =
-      llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isPartial(); });
+      llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isUnreduced(); });
   if (isFiltered && !hasTerms && // Else the filter says how the sum is held.
       !llvm::all_of(tables[table].specs, [&](PackedSpec spec) { return isAllowed(whole, spec); })) {
     // Held as the filter wants it, which is a choice of its own.
@@ -784,16 +790,16 @@ void ProblemBuilder::deferSums(const OpInfo &info, Strategy &strategy) const {
 }
 
 Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &projection,
-                                     const TensorFactors &tensor, PackedSpec spec) const {
+                                     const analysis::TensorFactors &tensor, PackedSpec spec) const {
   Strategy strategy;
   strategy.axes = projection.fromSpec(tensor, spec);
   deferSums(info, strategy);
   if (info.link >= 0)
-    strategy.deferred = static_cast<uint8_t>(spec.partialAxes());
+    strategy.deferred = static_cast<uint8_t>(spec.unreducedAxes());
   return strategy;
 }
 
-void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int node,
+void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &tensor, int node,
                             unsigned table, bool isFirst, OpPhase phase) {
   RuleProjection projection(info.rule, meshShape);
   llvm::SmallVector<Strategy> strategies;
@@ -803,7 +809,7 @@ void ProblemBuilder::settle(const OpInfo &info, const TensorFactors &tensor, int
     if (isFirst)
       costs.push_back(picoseconds(info, projection, strategies.back()));
   }
-  auto derive = [&](const TensorFactors &other, bool hasTerms) {
+  auto derive = [&](const analysis::TensorFactors &other, bool hasTerms) {
     llvm::SmallVector<PackedSpec> specs;
     for (const Strategy &strategy : strategies) {
       PackedSpec spec = projection.toSpec(other, strategy.axes);

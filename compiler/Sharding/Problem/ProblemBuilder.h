@@ -22,7 +22,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include <map>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// In the order in which a step runs them. The barrier runs once, between the forward
 /// runs of all micro-batches and their backward runs.
@@ -73,7 +73,7 @@ struct ValueInfo {
 struct OpInfo {
   mlir::Operation *op = nullptr;
   OpPhase phase = OpPhase::Forward;
-  ShardingRule rule;
+  analysis::ShardingRule rule;
   double flops = 0;
   bool fusible = false;
   llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
@@ -115,7 +115,7 @@ struct OpPart {
   int node = -1;
   unsigned table = 0;
   bool leads = false;
-  TensorFactors tensor;
+  analysis::TensorFactors tensor;
 };
 
 /// A state argument and the value of the stage that replaces it.
@@ -126,13 +126,14 @@ struct CarriedValue {
 
 class ProblemBuilder {
 public:
-  ProblemBuilder(const StageView &stage, const CostModel &model, const IntraOpOptions &options)
+  ProblemBuilder(const StageView &stage, const cost::CostModel &model,
+                 const IntraOpOptions &options)
       : stage(stage), model(model), options(options), meshShape(model.getMesh().shape) {}
 
   llvm::Error build();
   /// The problem without memory, once built. Its matrices are large; copy it only
   /// to change it.
-  const Problem &getProblem() const { return problem; }
+  const solver::Problem &getProblem() const { return problem; }
 
   /// Index of a value of the stage, or -1.
   int find(mlir::Value value) const;
@@ -201,11 +202,11 @@ private:
   void lead(const OpInfo &info);
   /// Makes the op follow `node`: `tensor`, an operand or result of its rule, has
   /// the specs of `table`. A second request for a View only passes on demands.
-  void settle(const OpInfo &info, const TensorFactors &tensor, int node, unsigned table,
+  void settle(const OpInfo &info, const analysis::TensorFactors &tensor, int node, unsigned table,
               bool isFirst, OpPhase phase);
   /// What an op does that has `tensor` as `spec`.
   Strategy strategyFor(const OpInfo &info, const RuleProjection &projection,
-                       const TensorFactors &tensor, PackedSpec spec) const;
+                       const analysis::TensorFactors &tensor, PackedSpec spec) const;
   /// Puts off the sums that can wait, if the op's result does.
   void deferSums(const OpInfo &info, Strategy &strategy) const;
   /// Adds the sum of a value that the update reads, if it is held as terms.
@@ -235,7 +236,7 @@ private:
   }
 
   const StageView &stage;
-  const CostModel &model;
+  const cost::CostModel &model;
   const IntraOpOptions &options;
   llvm::ArrayRef<int64_t> meshShape;
 
@@ -247,7 +248,7 @@ private:
   std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
   std::vector<NodeInfo> nodes;
   std::array<int64_t, kNumPhases> fixedCosts{};
-  Problem problem;
+  solver::Problem problem;
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<OperandDemand> demands;
   std::vector<OpPart> parts;
@@ -263,6 +264,6 @@ private:
   std::string failure; // The first thing that the filter leaves no way for.
 };
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H

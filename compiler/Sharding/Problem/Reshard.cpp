@@ -11,8 +11,9 @@
 #include <set>
 
 using namespace alpa;
+using namespace alpa::sharding;
 
-int64_t alpa::toPicoseconds(double seconds) {
+int64_t sharding::toPicoseconds(double seconds) {
   return static_cast<int64_t>(std::llround(std::min(seconds, 1e5) * 1e12));
 }
 
@@ -64,7 +65,7 @@ std::pair<int, int64_t> roleOf(unsigned axis, const ShardingSpec &spec,
 
 } // namespace
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// Specs of one rank on one mesh and the steps between them.
 struct ReshardGraph {
@@ -90,7 +91,7 @@ private:
   void addEdge(const ShardingSpec &to, ReshardKind kind, unsigned axis, int fromDim, int toDim);
 };
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 ReshardGraph::ReshardGraph(llvm::ArrayRef<uint16_t> fits, llvm::ArrayRef<int64_t> meshShape) {
   addSpecs(fits, meshShape);
@@ -188,7 +189,7 @@ void ReshardGraph::addSteps(unsigned source, llvm::ArrayRef<int64_t> meshShape) 
 }
 
 TensorReshards::TensorReshards(std::shared_ptr<const ReshardGraph> graph, double fullBytes,
-                               const CostModel &model)
+                               const cost::CostModel &model)
     : graph(std::move(graph)) {
   trees.resize(this->graph->specs.size());
   edgeCosts.reserve(this->graph->edges.size());
@@ -304,8 +305,8 @@ TensorReshards &ReshardPlanner::of(llvm::ArrayRef<int64_t> shape, double fullByt
   return tensors.try_emplace({fits, fullBytes}, graph, fullBytes, model).first->second;
 }
 
-std::optional<ReshardStep> alpa::singleStep(const ShardingSpec &from, const ShardingSpec &to,
-                                            llvm::ArrayRef<int64_t> meshShape) {
+std::optional<ReshardStep> sharding::singleStep(const ShardingSpec &from, const ShardingSpec &to,
+                                                llvm::ArrayRef<int64_t> meshShape) {
   llvm::SmallVector<unsigned> grown, shrunk;
   bool evenSplit = true;
   for (auto [dim, axes] : llvm::enumerate(llvm::zip(from.dims, to.dims))) {
@@ -336,8 +337,8 @@ std::optional<ReshardStep> alpa::singleStep(const ShardingSpec &from, const Shar
 }
 
 llvm::SmallVector<std::pair<int64_t, int64_t>>
-alpa::permutePairs(const ShardingSpec &from, const ShardingSpec &to,
-                   llvm::ArrayRef<int64_t> meshShape) {
+sharding::permutePairs(const ShardingSpec &from, const ShardingSpec &to,
+                       llvm::ArrayRef<int64_t> meshShape) {
   int64_t devices = 1;
   for (int64_t size : meshShape)
     devices *= size;

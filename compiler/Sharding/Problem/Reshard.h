@@ -25,7 +25,7 @@
 #include <memory>
 #include <optional>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// Costs are compared exactly, so they are whole picoseconds.
 int64_t toPicoseconds(double seconds);
@@ -57,7 +57,7 @@ struct ReshardGraph;
 class TensorReshards {
 public:
   TensorReshards(std::shared_ptr<const ReshardGraph> graph, double fullBytes,
-                 const CostModel &model);
+                 const cost::CostModel &model);
 
   /// Cost of the cheapest path; the largest of all costs if a spec's pieces are
   /// uneven.
@@ -80,16 +80,16 @@ private:
 /// Reshards of all tensors on one mesh; what is known of one is kept.
 class ReshardPlanner {
 public:
-  explicit ReshardPlanner(const CostModel &model) : model(model) {}
+  explicit ReshardPlanner(const cost::CostModel &model) : model(model) {}
 
   TensorReshards &of(llvm::ArrayRef<int64_t> shape, double fullBytes);
 
 private:
-  const CostModel &model;
+  const cost::CostModel &model;
   std::map<std::vector<uint16_t>, std::shared_ptr<const ReshardGraph>> graphs;
   std::map<std::pair<std::vector<uint16_t>, double>, TensorReshards> tensors;
 };
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_RESHARD_H

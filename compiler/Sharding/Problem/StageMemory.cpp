@@ -8,14 +8,15 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
 
 static int64_t localBytes(double bytes, PackedSpec spec, llvm::ArrayRef<int64_t> meshShape) {
   return static_cast<int64_t>(std::ceil(bytes / spec.numPieces(meshShape)));
 }
 
-int64_t alpa::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
-                        llvm::ArrayRef<unsigned> choices) {
+int64_t sharding::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
+                            llvm::ArrayRef<unsigned> choices) {
   const ValueInfo &info = builder.getValues()[item.value];
   PackedSpec spec = builder.specOf(info, choices);
   if (item.replaces >= 0) {
@@ -26,8 +27,8 @@ int64_t alpa::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
   return item.copies * localBytes(info.bytes, spec, builder.getMeshShape());
 }
 
-MemoryUse alpa::measureMemory(const ProblemBuilder &builder, const Liveness &liveness,
-                              llvm::ArrayRef<unsigned> choices) {
+MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness &liveness,
+                                  llvm::ArrayRef<unsigned> choices) {
   MemoryUse use;
   use.microBatchesInFlight = liveness.microBatchesInFlight;
   std::vector<int64_t> change(liveness.end() + 1, 0), inner(liveness.end() + 1, 0);
@@ -69,7 +70,7 @@ using Usage = std::vector<int64_t>;
 
 class MemoryAdder {
 public:
-  MemoryAdder(Problem &problem, const ProblemBuilder &builder, const Liveness &liveness)
+  MemoryAdder(solver::Problem &problem, const ProblemBuilder &builder, const Liveness &liveness)
       : problem(problem), builder(builder), liveness(liveness), items(liveness.items) {}
 
   std::vector<int64_t> run(llvm::ArrayRef<int64_t> wanted) {
@@ -253,7 +254,8 @@ private:
     }
     for (auto &[key, usage] : sums) {
       auto [node, life] = key;
-      Interval interval{static_cast<int64_t>(life.first), static_cast<int64_t>(life.second)};
+      solver::Interval interval{static_cast<int64_t>(life.first),
+                                static_cast<int64_t>(life.second)};
       if (node < 0)
         problem.nodes.push_back({"whole values", {interval}, {0}, std::move(usage)});
       else if (own[node] == life) {
@@ -265,15 +267,16 @@ private:
     }
   }
 
-  void addFollower(int node, Interval interval, const Usage &usage) {
+  void addFollower(int node, solver::Interval interval, const Usage &usage) {
     Usage distinct = usage;
     llvm::sort(distinct);
     distinct.erase(llvm::unique(distinct), distinct.end());
-    ProblemEdge edge{static_cast<unsigned>(node), static_cast<unsigned>(problem.nodes.size()), {}};
+    solver::ProblemEdge edge{
+        static_cast<unsigned>(node), static_cast<unsigned>(problem.nodes.size()), {}};
     edge.costs.reserve(usage.size() * distinct.size());
     for (int64_t bytes : usage)
       for (int64_t other : distinct)
-        edge.costs.push_back(bytes == other ? 0 : kForbiddenCost);
+        edge.costs.push_back(bytes == other ? 0 : solver::kForbiddenCost);
     problem.nodes.push_back({problem.nodes[node].name + ", values that follow",
                              {interval},
                              std::vector<int64_t>(distinct.size(), 0),
@@ -282,7 +285,7 @@ private:
       problem.edges.push_back(std::move(edge));
   }
 
-  Problem &problem;
+  solver::Problem &problem;
   const ProblemBuilder &builder;
   const Liveness &liveness;
   const std::vector<LiveItem> &items;
@@ -299,9 +302,9 @@ private:
 
 } // namespace
 
-std::vector<int64_t> alpa::addMemory(Problem &problem, const ProblemBuilder &builder,
-                                     const Liveness &liveness, int64_t limitBytes,
-                                     llvm::ArrayRef<int64_t> times) {
+std::vector<int64_t> sharding::addMemory(solver::Problem &problem, const ProblemBuilder &builder,
+                                         const Liveness &liveness, int64_t limitBytes,
+                                         llvm::ArrayRef<int64_t> times) {
   problem.usageLimitBytes = limitBytes;
   return MemoryAdder(problem, builder, liveness).run(times);
 }

@@ -5,7 +5,7 @@
 
 #include "compiler/Sharding/Problem/Liveness.h"
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// What one device of the stage's mesh holds.
 struct MemoryUse {
@@ -37,13 +37,13 @@ int64_t itemBytes(const ProblemBuilder &builder, const LiveItem &item,
 /// bytes of its values with the longest common life; for each other life a node is
 /// added that must follow it (one choice for each number of bytes, and an edge that
 /// allows one of them for each of the node's choices).
-std::vector<int64_t> addMemory(Problem &problem, const ProblemBuilder &builder,
+std::vector<int64_t> addMemory(solver::Problem &problem, const ProblemBuilder &builder,
                                const Liveness &liveness, int64_t limitBytes,
                                llvm::ArrayRef<int64_t> times = {});
 
 /// Sets specs, seconds and bytes of a result that has its choices.
 void reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_STAGEMEMORY_H

@@ -11,7 +11,9 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::sharding;
 using namespace mlir;
+using solver::CostSum;
 
 static constexpr double kPicosecond = 1e-12;
 
@@ -41,7 +43,7 @@ void StageUsage::add(const StageUsage &other, int64_t times) {
 }
 
 llvm::Expected<std::unique_ptr<StageProblem>>
-StageProblem::build(StageView view, const CostModel &model, const IntraOpOptions &options) {
+StageProblem::build(StageView view, const cost::CostModel &model, const IntraOpOptions &options) {
   std::unique_ptr<StageProblem> stage(new StageProblem(std::move(view), model, options));
   stage->options.memoryLimitBytes.reset();
   stage->options.microBatchesInFlight = 1;
@@ -63,21 +65,21 @@ double StageProblem::seconds(CostSum picoseconds) const {
 llvm::Expected<StageProblem::Priced>
 StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
   double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
-  const Problem &problem = builder.getProblem();
+  const solver::Problem &problem = builder.getProblem();
   // Costs stay within what a problem may hold. Less than the price keeps bounds true.
-  constexpr double kDearest = double(kForbiddenCost) / 10;
+  constexpr double kDearest = double(solver::kForbiddenCost) / 10;
   for (auto [index, node] : llvm::enumerate(problem.nodes)) {
     std::vector<int64_t> &costs = priced.nodes[index].costs;
     costs = node.costs;
     if (usage && !usage->ofNode[index].empty())
       for (auto [cost, bytes] : llvm::zip_equal(costs, usage->ofNode[index]))
-        if (cost < kForbiddenCost)
+        if (cost < solver::kForbiddenCost)
           cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
   }
-  SolveOptions solveOptions;
+  solver::SolveOptions solveOptions;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
-  llvm::Expected<Solution> solution = alpa::solve(priced, solveOptions);
+  llvm::Expected<solver::Solution> solution = solver::solve(priced, solveOptions);
   if (!solution)
     return solution.takeError();
   Priced answer;
@@ -162,13 +164,13 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
 }
 
 std::shared_ptr<StagePoint> StageProblem::evaluate(std::vector<unsigned> choices) const {
-  const Problem &problem = builder.getProblem();
+  const solver::Problem &problem = builder.getProblem();
   if (choices.size() != problem.nodes.size())
     return nullptr;
   for (auto [node, choice] : llvm::zip_equal(problem.nodes, choices))
     if (choice >= node.costs.size())
       return nullptr;
-  Evaluation evaluation = alpa::evaluate(problem, choices);
+  solver::Evaluation evaluation = solver::evaluate(problem, choices);
   return evaluation.feasible ? measure(std::move(choices), evaluation.objective) : nullptr;
 }
 
@@ -223,21 +225,21 @@ IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
   IntraOpOptions flying = options;
   flying.microBatchesInFlight = inFlight;
   IntraOpResult result;
-  Solution &solution = result.solution;
+  solver::Solution &solution = result.solution;
   solution.choices = point.choices;
-  solution.objective = alpa::evaluate(builder.getProblem(), point.choices).objective;
+  solution.objective = solver::evaluate(builder.getProblem(), point.choices).objective;
   double bound = boundSeconds * double(options.numMicroBatches) / kPicosecond -
                  double(builder.fixedPicoseconds());
   solution.lowerBound = std::min(solution.objective, CostSum(std::max(0.0, std::min(bound, 1e30))));
   // What is lost by counting in doubles is no gap.
   if (double(solution.objective - solution.lowerBound) <= 1e-9 * double(solution.objective))
     solution.lowerBound = solution.objective;
-  solution.status =
-      solution.lowerBound == solution.objective ? SolveStatus::Optimal : SolveStatus::Feasible;
+  solution.status = solution.lowerBound == solution.objective ? solver::SolveStatus::Optimal
+                                                              : solver::SolveStatus::Feasible;
   if (solution.objective > 0)
     solution.gap = double(solution.objective - solution.lowerBound) / double(solution.objective);
   solution.nodes = builder.getNodes().size();
-  for (const ProblemNode &node : builder.getProblem().nodes)
+  for (const solver::ProblemNode &node : builder.getProblem().nodes)
     result.choices += node.costs.size();
   MemoryUse use = measureMemory(builder, computeLiveness(builder, flying), point.choices);
   solution.peakUsageBytes = use.peakBytes;
@@ -247,7 +249,7 @@ IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
 
 size_t StageProblem::numBytes() const {
   size_t numbers = 0;
-  for (const ProblemEdge &edge : priced.edges)
+  for (const solver::ProblemEdge &edge : priced.edges)
     numbers += edge.costs.size();
   // The matrices are held twice, and what they were made of about once more.
   return 3 * sizeof(int64_t) * numbers;

@@ -15,7 +15,7 @@
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// One way to run a stage, with what it takes for any number of micro-batches in
 /// flight.
@@ -55,8 +55,8 @@ struct StageUsage {
 class StageProblem {
 public:
   /// The error is an op that cannot be planned.
-  static llvm::Expected<std::unique_ptr<StageProblem>> build(StageView view, const CostModel &model,
-                                                             const IntraOpOptions &options);
+  static llvm::Expected<std::unique_ptr<StageProblem>>
+  build(StageView view, const cost::CostModel &model, const IntraOpOptions &options);
 
   struct Priced {
     std::shared_ptr<StagePoint> point; // Null if nothing is allowed, or none was found.
@@ -94,23 +94,24 @@ public:
   size_t numBytes() const;
 
 private:
-  StageProblem(StageView view, const CostModel &model, const IntraOpOptions &options)
+  StageProblem(StageView view, const cost::CostModel &model, const IntraOpOptions &options)
       : view(std::move(view)), model(model), options(options),
         builder(this->view, this->model, this->options) {}
   StageUsage usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const;
-  std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices, CostSum objective) const;
+  std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices,
+                                      solver::CostSum objective) const;
   std::vector<int64_t> findEquations() const;
-  double seconds(CostSum picoseconds) const;
+  double seconds(solver::CostSum picoseconds) const;
 
   StageView view;
-  CostModel model;
+  cost::CostModel model;
   IntraOpOptions options;
   ProblemBuilder builder;
   Liveness liveness; // With one micro-batch in flight.
   int64_t steadyEnd = 0;
-  mutable Problem priced; // Node costs differ from call to call.
+  mutable solver::Problem priced; // Node costs differ from call to call.
 };
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_STAGEPROBLEM_H

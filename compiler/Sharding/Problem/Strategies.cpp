@@ -5,14 +5,19 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::sharding;
+using analysis::FactorKind;
+using analysis::ShardingRule;
+using analysis::TensorFactors;
+using cost::CostModel;
 
 RuleProjection::RuleProjection(const ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape)
     : rule(rule), meshShape(meshShape) {
-  for (const Factor &factor : rule.factors)
+  for (const analysis::Factor &factor : rule.factors)
     splittable.push_back(factor.size > 1 && (factor.kind == FactorKind::Parallel ||
                                              factor.kind == FactorKind::Reduction));
   auto dropMinor = [&](const TensorFactors &tensor) {
-    for (const DimFactors &dim : tensor)
+    for (const analysis::DimFactors &dim : tensor)
       for (unsigned factor : llvm::drop_begin(dim, dim.empty() ? 0 : 1))
         splittable[factor] = false;
   };
@@ -24,7 +29,7 @@ Assignment RuleProjection::fromSpec(const TensorFactors &tensor, PackedSpec spec
   Assignment axes;
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     int dim = spec.dimOf(axis);
-    if (dim < 0 || spec.isPartial(axis) || tensor[dim].empty() || !splittable[tensor[dim][0]])
+    if (dim < 0 || spec.isUnreduced(axis) || tensor[dim].empty() || !splittable[tensor[dim][0]])
       continue;
     unsigned factor = tensor[dim][0];
     int64_t pieces = meshShape[axis];
@@ -91,9 +96,10 @@ static llvm::SmallVector<int> scatterDims(const ShardingRule &rule,
   return dims;
 }
 
-std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
-                                                llvm::ArrayRef<int64_t> resultShape,
-                                                llvm::ArrayRef<int64_t> meshShape, bool mayIdle) {
+std::vector<Strategy> sharding::enumerateStrategies(const ShardingRule &rule,
+                                                    llvm::ArrayRef<int64_t> resultShape,
+                                                    llvm::ArrayRef<int64_t> meshShape,
+                                                    bool mayIdle) {
   RuleProjection projection(rule, meshShape);
   std::vector<Strategy> strategies{Strategy{}};
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
@@ -148,39 +154,39 @@ std::vector<Strategy> alpa::enumerateStrategies(const ShardingRule &rule,
   return all.size() <= kFewStrategies ? all : scatter(kMaxStrategies, /*everyDim=*/false);
 }
 
-PackedSpec alpa::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
+PackedSpec sharding::scatteredSpec(PackedSpec spec, const Strategy &strategy) {
   for (unsigned axis = 0; axis < PackedSpec::kMaxAxes; ++axis)
     if (strategy.scatter[axis] >= 0)
       spec.set(axis, strategy.scatter[axis]);
     else if (strategy.isDeferred(axis))
-      spec.set(axis, PackedSpec::kPartial);
+      spec.set(axis, PackedSpec::kUnreduced);
   return spec;
 }
 
-llvm::SmallVector<CollectiveUse> alpa::reductionUses(const ShardingRule &rule, unsigned result,
-                                                     const Strategy &strategy, double fullBytes,
-                                                     const RuleProjection &projection,
-                                                     const CostModel &model) {
+llvm::SmallVector<CollectiveUse> sharding::reductionUses(const ShardingRule &rule, unsigned result,
+                                                         const Strategy &strategy, double fullBytes,
+                                                         const RuleProjection &projection,
+                                                         const CostModel &model) {
   llvm::ArrayRef<int64_t> meshShape = model.getMesh().shape;
   PackedSpec spec = projection.toSpec(rule.results[result], strategy.axes);
   double localBytes = fullBytes / spec.numPieces(meshShape);
   llvm::SmallVector<CollectiveUse> uses;
-  auto isPartial = [&](unsigned axis) {
+  auto isUnreduced = [&](unsigned axis) {
     int16_t factor = strategy.axes.factor[axis];
     return factor >= 0 && rule.factors[factor].kind == FactorKind::Reduction &&
            spec.dimOf(axis) < 0 && !strategy.isDeferred(axis);
   };
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
-    if (!isPartial(axis) || result != 0 || strategy.scatter[axis] < 0)
+    if (!isUnreduced(axis) || result != 0 || strategy.scatter[axis] < 0)
       continue;
-    uses.push_back({Collective::ReduceScatter, axis, localBytes, 1,
+    uses.push_back({cost::Collective::ReduceScatter, axis, localBytes, 1,
                     model.reduceScatterSeconds(localBytes, axis)});
     localBytes /= meshShape[axis];
   }
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
-    if (isPartial(axis) && (result != 0 || strategy.scatter[axis] < 0))
-      uses.push_back(
-          {Collective::AllReduce, axis, localBytes, 1, model.allReduceSeconds(localBytes, axis)});
+    if (isUnreduced(axis) && (result != 0 || strategy.scatter[axis] < 0))
+      uses.push_back({cost::Collective::AllReduce, axis, localBytes, 1,
+                      model.allReduceSeconds(localBytes, axis)});
   return uses;
 }
 
@@ -191,35 +197,36 @@ static double secondsOf(llvm::ArrayRef<CollectiveUse> uses) {
   return seconds;
 }
 
-double alpa::reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
-                              double fullBytes, const RuleProjection &projection,
-                              const CostModel &model) {
+double sharding::reductionSeconds(const ShardingRule &rule, unsigned result,
+                                  const Strategy &strategy, double fullBytes,
+                                  const RuleProjection &projection, const CostModel &model) {
   return secondsOf(reductionUses(rule, result, strategy, fullBytes, projection, model));
 }
 
-llvm::SmallVector<CollectiveUse> alpa::bodyUses(const ShardingRule &rule, const Assignment &axes,
-                                                const RuleProjection &projection,
-                                                const CostModel &model) {
+llvm::SmallVector<CollectiveUse> sharding::bodyUses(const ShardingRule &rule,
+                                                    const Assignment &axes,
+                                                    const RuleProjection &projection,
+                                                    const CostModel &model) {
   llvm::SmallVector<CollectiveUse> uses;
   for (const ShardingRule::PartialSum &sum : rule.sums) {
     double bytes = sum.bytes / static_cast<double>(projection.numShares(axes, sum.factors));
     for (unsigned axis = 0; axis < model.getMesh().shape.size(); ++axis)
       if (axes.factor[axis] >= 0 &&
           llvm::is_contained(sum.summed, static_cast<unsigned>(axes.factor[axis])))
-        uses.push_back({Collective::AllReduce, axis, bytes, sum.times,
+        uses.push_back({cost::Collective::AllReduce, axis, bytes, sum.times,
                         sum.times * model.allReduceSeconds(bytes, axis)});
   }
   return uses;
 }
 
-Product alpa::productOf(const ShardingRule &rule, const Assignment &axes, double flops,
-                        const RuleProjection &projection) {
-  Product product;
+cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &axes, double flops,
+                                  const RuleProjection &projection) {
+  cost::Product product;
   if (rule.operands.size() < 2 || rule.results.empty())
     return product;
   auto has = [](const TensorFactors &tensor, unsigned factor) {
-    return llvm::any_of(tensor,
-                        [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });
+    return llvm::any_of(
+        tensor, [&](const analysis::DimFactors &dim) { return llvm::is_contained(dim, factor); });
   };
   double results = 1;
   for (auto [index, factor] : llvm::enumerate(rule.factors)) {
@@ -238,8 +245,9 @@ Product alpa::productOf(const ShardingRule &rule, const Assignment &axes, double
   return product;
 }
 
-double alpa::bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
-                         const RuleProjection &projection, const CostModel &model) {
+double sharding::bodySeconds(const ShardingRule &rule, const Assignment &axes,
+                             llvm::StringRef dtype, const RuleProjection &projection,
+                             const CostModel &model) {
   double seconds = 0;
   for (const ShardingRule::Work &work : rule.work) {
     double shares = static_cast<double>(projection.numShares(axes, work.factors));

@@ -8,7 +8,7 @@
 #include "dialects/Alpa/PackedSpec.h"
 #include <array>
 
-namespace alpa {
+namespace alpa::sharding {
 
 /// The factor that each mesh axis splits, or -1.
 struct Assignment {
@@ -31,11 +31,11 @@ struct Strategy {
 /// dimension that contains it; pieces are always even.
 class RuleProjection {
 public:
-  RuleProjection(const ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape);
+  RuleProjection(const analysis::ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape);
 
   /// What is left of a tensor's spec once axes are dropped that the op cannot use.
-  Assignment fromSpec(const TensorFactors &tensor, PackedSpec spec) const;
-  PackedSpec toSpec(const TensorFactors &tensor, const Assignment &axes) const;
+  Assignment fromSpec(const analysis::TensorFactors &tensor, PackedSpec spec) const;
+  PackedSpec toSpec(const analysis::TensorFactors &tensor, const Assignment &axes) const;
   /// Devices among which the op's work is divided.
   int64_t numShares(const Assignment &axes) const;
   /// The same, if only `factors` are divided.
@@ -43,7 +43,7 @@ public:
   bool canSplit(unsigned factor) const { return splittable[factor]; }
 
 private:
-  const ShardingRule &rule;
+  const analysis::ShardingRule &rule;
   llvm::ArrayRef<int64_t> meshShape;
   llvm::SmallVector<bool> splittable;
 };
@@ -53,41 +53,44 @@ private:
 /// also one that other axes split, or, where those would be many strategies and so
 /// much more work for the solver, over the one that is split least. `resultShape` is
 /// result 0's. With `mayIdle` also those of a heavy op that use fewer axes.
-std::vector<Strategy> enumerateStrategies(const ShardingRule &rule,
+std::vector<Strategy> enumerateStrategies(const analysis::ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> resultShape,
                                           llvm::ArrayRef<int64_t> meshShape, bool mayIdle = false);
 
-/// Result 0's spec after the scatters of a strategy, and partial over what it defers.
+/// Result 0's spec after the scatters of a strategy, and unreduced over what it defers.
 PackedSpec scatteredSpec(PackedSpec spec, const Strategy &strategy);
 
 /// Runs of one collective on one mesh axis; `bytes` as CostModel counts them.
 struct CollectiveUse {
-  Collective collective = Collective::AllReduce;
+  cost::Collective collective = cost::Collective::AllReduce;
   unsigned axis = 0;
   double bytes = 0;
   double times = 1;
   double seconds = 0; // All runs.
 };
 
-/// What completes the partial sums of one result of `fullBytes`, and its seconds.
-llvm::SmallVector<CollectiveUse> reductionUses(const ShardingRule &rule, unsigned result,
+/// What completes the sums of one result of `fullBytes`, and its seconds.
+llvm::SmallVector<CollectiveUse> reductionUses(const analysis::ShardingRule &rule, unsigned result,
                                                const Strategy &strategy, double fullBytes,
                                                const RuleProjection &projection,
-                                               const CostModel &model);
-double reductionSeconds(const ShardingRule &rule, unsigned result, const Strategy &strategy,
-                        double fullBytes, const RuleProjection &projection, const CostModel &model);
+                                               const cost::CostModel &model);
+double reductionSeconds(const analysis::ShardingRule &rule, unsigned result,
+                        const Strategy &strategy, double fullBytes,
+                        const RuleProjection &projection, const cost::CostModel &model);
 
 /// What one device multiplies in a dot or a convolution of so many FLOPs of its own.
-Product productOf(const ShardingRule &rule, const Assignment &axes, double flops,
-                  const RuleProjection &projection);
+cost::Product productOf(const analysis::ShardingRule &rule, const Assignment &axes, double flops,
+                        const RuleProjection &projection);
 
 /// The sums that a loop's iterations complete.
-llvm::SmallVector<CollectiveUse> bodyUses(const ShardingRule &rule, const Assignment &axes,
-                                          const RuleProjection &projection, const CostModel &model);
+llvm::SmallVector<CollectiveUse> bodyUses(const analysis::ShardingRule &rule,
+                                          const Assignment &axes, const RuleProjection &projection,
+                                          const cost::CostModel &model);
 /// Seconds of the body of a loop, all iterations, with their sums.
-double bodySeconds(const ShardingRule &rule, const Assignment &axes, llvm::StringRef dtype,
-                   const RuleProjection &projection, const CostModel &model);
+double bodySeconds(const analysis::ShardingRule &rule, const Assignment &axes,
+                   llvm::StringRef dtype, const RuleProjection &projection,
+                   const cost::CostModel &model);
 
-} // namespace alpa
+} // namespace alpa::sharding
 
 #endif // ALPA_COMPILER_SHARDING_PROBLEM_STRATEGIES_H

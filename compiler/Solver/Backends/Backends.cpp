@@ -6,6 +6,7 @@
 #include "llvm/ADT/Twine.h"
 
 using namespace alpa;
+using namespace alpa::solver;
 using llvm::Twine;
 
 static llvm::Expected<Solution> solveByGurobi(const Problem &, const SolveOptions &) {
@@ -14,7 +15,7 @@ static llvm::Expected<Solution> solveByGurobi(const Problem &, const SolveOption
                                  "alpa_mlir.solve_problem(.., method=\"gurobi\")");
 }
 
-llvm::ArrayRef<Backend> alpa::backends() {
+llvm::ArrayRef<Backend> solver::backends() {
   static const Backend table[] = {
       {"built-in", "reductions, exact and local search, proven bounds", solve},
       {"highs", "mixed-integer programming by HiGHS", solveByHighs},
@@ -23,8 +24,8 @@ llvm::ArrayRef<Backend> alpa::backends() {
   return table;
 }
 
-llvm::Expected<Solution> alpa::solveWith(llvm::StringRef method, const Problem &problem,
-                                         const SolveOptions &options) {
+llvm::Expected<Solution> solver::solveWith(llvm::StringRef method, const Problem &problem,
+                                           const SolveOptions &options) {
   std::string names;
   for (const Backend &backend : backends()) {
     if (backend.name == method)
@@ -34,9 +35,9 @@ llvm::Expected<Solution> alpa::solveWith(llvm::StringRef method, const Problem &
   return llvm::createStringError("found method '" + method + "', expected one of " + names);
 }
 
-llvm::Expected<Solution> alpa::checkedSolution(const Problem &problem, llvm::StringRef solver,
-                                               std::vector<unsigned> choices, CostSum lowerBound,
-                                               bool provesInfeasible) {
+llvm::Expected<Solution> solver::checkedSolution(const Problem &problem, llvm::StringRef solver,
+                                                 std::vector<unsigned> choices, CostSum lowerBound,
+                                                 bool provesInfeasible) {
   Solution solution;
   solution.nodes = problem.nodes.size();
   if (choices.empty() && !problem.nodes.empty()) {

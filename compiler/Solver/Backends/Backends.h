@@ -10,7 +10,7 @@
 
 #include "compiler/Solver/Solve.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 struct Backend {
   llvm::StringRef name;
@@ -35,6 +35,6 @@ llvm::Expected<Solution> checkedSolution(const Problem &problem, llvm::StringRef
 /// By mixed-integer programming in HiGHS (Highs.cpp).
 llvm::Expected<Solution> solveByHighs(const Problem &problem, const SolveOptions &options);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_BACKENDS_BACKENDS_H

@@ -29,6 +29,7 @@ llvm::Expected<alpa::Solution> alpa::solveByHighs(const Problem &, const SolveOp
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::solver;
 using llvm::Twine;
 
 static_assert(sizeof(HighsInt) == sizeof(int32_t));
@@ -137,7 +138,7 @@ static llvm::Expected<Answer> run(const Library &highs, const IlpModel &model,
   return answer;
 }
 
-llvm::Expected<Solution> alpa::solveByHighs(const Problem &problem, const SolveOptions &options) {
+llvm::Expected<Solution> solver::solveByHighs(const Problem &problem, const SolveOptions &options) {
   auto start = std::chrono::steady_clock::now();
   auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

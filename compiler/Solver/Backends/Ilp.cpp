@@ -13,6 +13,7 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 namespace {
 
@@ -275,7 +276,7 @@ llvm::Expected<IlpModel> IlpBuilder::build() {
   return std::move(model);
 }
 
-llvm::Expected<IlpModel> alpa::buildIlp(const Problem &problem) {
+llvm::Expected<IlpModel> solver::buildIlp(const Problem &problem) {
   if (llvm::Error error = verifyProblem(problem))
     return error;
   return IlpBuilder(problem).build();

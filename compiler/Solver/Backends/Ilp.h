@@ -20,7 +20,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// Costs are divided by `unit`, a power of two that brings the largest one to
 /// 2^30: solvers' tolerances are absolute, and their sums are doubles. Where all
@@ -56,6 +56,6 @@ struct IlpModel {
 
 llvm::Expected<IlpModel> buildIlp(const Problem &problem);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_BACKENDS_ILP_H

@@ -10,8 +10,9 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::solver;
 
-std::string alpa::nameOfNode(const Problem &problem, unsigned node) {
+std::string solver::nameOfNode(const Problem &problem, unsigned node) {
   const std::string &name = problem.nodes[node].name;
   return name.empty() ? "node " + std::to_string(node) : name;
 }
@@ -50,8 +51,8 @@ static std::string nameLargest(const Problem &problem, const TimePoints &timePoi
   return text;
 }
 
-std::optional<Tightest> alpa::findTightest(const Problem &problem, const TimePoints &timePoints,
-                                           const Graph &graph) {
+std::optional<Tightest> solver::findTightest(const Problem &problem, const TimePoints &timePoints,
+                                             const Graph &graph) {
   Usage least(graph, problem.usageLimitBytes.value_or(std::numeric_limits<int64_t>::max()));
   std::optional<unsigned> fullest = least.fullest();
   if (!fullest)
@@ -59,7 +60,7 @@ std::optional<Tightest> alpa::findTightest(const Problem &problem, const TimePoi
   return Tightest{least.at()[*fullest], nameLargest(problem, timePoints, graph, *fullest)};
 }
 
-std::optional<int64_t> alpa::findEnough(const Graph &graph, int64_t atLeast, const Clock &clock) {
+std::optional<int64_t> solver::findEnough(const Graph &graph, int64_t atLeast, const Clock &clock) {
   constexpr double kWork = 5e6; // Of one search: some hundredths of a second.
   constexpr double kPrecision = 1e-3;
   if (graph.variables.empty())

@@ -6,7 +6,7 @@
 #include "compiler/Solver/Model/Clock.h"
 #include "compiler/Solver/Model/Graph.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// For people: the node's name, or its number.
 std::string nameOfNode(const Problem &problem, unsigned node);
@@ -27,6 +27,6 @@ std::optional<Tightest> findTightest(const Problem &problem, const TimePoints &t
 /// finds; `atLeast` bytes are needed. Nothing if no allowed choices were found.
 std::optional<int64_t> findEnough(const Graph &graph, int64_t atLeast, const Clock &clock);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_INFEASIBILITY_H

@@ -9,6 +9,7 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 //===----------------------------------------------------------------------===//
 // Which variables to free together

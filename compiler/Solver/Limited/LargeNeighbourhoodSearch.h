@@ -18,7 +18,7 @@
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// A set of variables that grows along edges or by what is live together.
 class Selection {
@@ -138,6 +138,6 @@ private:
   std::vector<Arm> arms;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_LARGENEIGHBOURHOODSEARCH_H

@@ -11,6 +11,7 @@
 #include <thread>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 /// Table entries that bounds go through before they look at the search's news;
 /// it begins with little, so that what is easy is over soon.

@@ -18,7 +18,7 @@
 #include "compiler/Solver/Search/PricedBound.h"
 #include "compiler/Solver/Solve.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 class LimitedSearch {
 public:
@@ -76,6 +76,6 @@ private:
   unsigned restarts = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_LIMITEDSEARCH_H

@@ -8,6 +8,7 @@
 #include <queue>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators" (2014).

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace alpa {
+namespace alpa::solver {
 
 /// A forbidden pair in sums of doubles: many can be added, and finite costs
 /// beside one still count a little.
@@ -102,6 +102,6 @@ private:
   size_t numPairs = 0; // Factors that are not results of eliminations.
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_LOCALTABLES_H

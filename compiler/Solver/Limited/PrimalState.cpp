@@ -6,6 +6,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 static double toDouble(int64_t cost) { return cost >= kInfinity ? kBlocked : double(cost); }
 

@@ -11,7 +11,7 @@
 #include "compiler/Solver/Limited/LocalTables.h"
 #include "compiler/Solver/Limited/Usage.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// Costs of a graph as doubles; forbidden ones are `kBlocked`.
 class FlatCosts {
@@ -66,6 +66,6 @@ private:
   double total = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_PRIMALSTATE_H

@@ -10,6 +10,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 //===----------------------------------------------------------------------===//
 // What some variables see of a state

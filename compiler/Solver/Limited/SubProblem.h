@@ -13,7 +13,7 @@
 
 #include "compiler/Solver/Limited/PrimalState.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 class SubProblem {
 public:
@@ -103,6 +103,6 @@ private:
   double totalWork = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_SUBPROBLEM_H

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 Usage::Usage(const Graph &graph, int64_t limit) : leastAt(graph.baseBytes), limitBytes(limit) {
   for (const Variable &variable : graph.variables) {

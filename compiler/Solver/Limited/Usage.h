@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace alpa {
+namespace alpa::solver {
 
 /// Bytes in use at each time point. A variable that is not placed counts with the
 /// least that any of its choices uses, time point by time point. The uses of a variable
@@ -90,6 +90,6 @@ private:
   std::vector<std::vector<Link>> links;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_LIMITED_USAGE_H

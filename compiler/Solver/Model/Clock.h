@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-namespace alpa {
+namespace alpa::solver {
 
 class Clock {
 public:
@@ -25,6 +25,6 @@ private:
   std::chrono::steady_clock::time_point start;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_MODEL_CLOCK_H

@@ -9,6 +9,7 @@
 #include <limits>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 /// Sorted, without empty and overlapping ones.
 static std::vector<Interval> normalized(const ProblemNode &node) {
@@ -31,7 +32,7 @@ static bool usesMemory(const ProblemNode &node) {
   return llvm::any_of(node.usagesBytes, [](int64_t usage) { return usage > 0; });
 }
 
-TimePoints alpa::collectTimePoints(const Problem &problem) {
+TimePoints solver::collectTimePoints(const Problem &problem) {
   TimePoints timePoints;
   timePoints.ofNode.resize(problem.nodes.size());
   // At one time, ends come before begins.
@@ -68,7 +69,7 @@ TimePoints alpa::collectTimePoints(const Problem &problem) {
   return timePoints;
 }
 
-Evaluation alpa::evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
+Evaluation solver::evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
   Evaluation result;
   if (choices.size() != problem.nodes.size())
     return result;

@@ -10,6 +10,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 void Variable::keep(llvm::ArrayRef<unsigned> choices) {
   auto select = [&](auto &values) {
@@ -24,8 +25,8 @@ void Variable::keep(llvm::ArrayRef<unsigned> choices) {
     select(use.bytes);
 }
 
-std::vector<unsigned> alpa::readOut(const Graph &graph, llvm::ArrayRef<unsigned> values,
-                                    size_t numNodes) {
+std::vector<unsigned> solver::readOut(const Graph &graph, llvm::ArrayRef<unsigned> values,
+                                      size_t numNodes) {
   std::vector<unsigned> choices(numNodes, 0);
   for (auto [node, choice] : graph.fixed)
     choices[node] = choice;
@@ -42,7 +43,7 @@ std::vector<unsigned> alpa::readOut(const Graph &graph, llvm::ArrayRef<unsigned>
   return choices;
 }
 
-Graph alpa::translate(const Problem &problem, const TimePoints *timePoints) {
+Graph solver::translate(const Problem &problem, const TimePoints *timePoints) {
   Graph graph;
   if (timePoints)
     graph.baseBytes.assign(timePoints->times.size(), 0);
@@ -96,7 +97,7 @@ Graph alpa::translate(const Problem &problem, const TimePoints *timePoints) {
   return graph;
 }
 
-Graph alpa::buildGraph(const Problem &problem, const TimePoints *timePoints) {
+Graph solver::buildGraph(const Problem &problem, const TimePoints *timePoints) {
   Graph graph = translate(problem, timePoints);
   if (timePoints)
     presolveGraph(graph);

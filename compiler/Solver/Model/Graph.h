@@ -15,7 +15,7 @@
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// Stands for a forbidden choice in sums; 31 of them can be added. Finite costs
 /// at or above it are treated alike, which `Graph::clipped` tells.
@@ -112,6 +112,6 @@ private:
   std::vector<Step> all;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_MODEL_GRAPH_H

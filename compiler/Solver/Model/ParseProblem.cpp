@@ -19,6 +19,7 @@
 using llvm::StringRef;
 using llvm::Twine;
 using namespace alpa;
+using namespace alpa::solver;
 
 //===----------------------------------------------------------------------===//
 // JSON read from left to right
@@ -549,9 +550,9 @@ llvm::Expected<Problem> ProblemReader::read() {
   return std::move(problem);
 }
 
-llvm::Expected<Problem> alpa::parseProblem(StringRef json) { return ProblemReader(json).read(); }
+llvm::Expected<Problem> solver::parseProblem(StringRef json) { return ProblemReader(json).read(); }
 
-llvm::Expected<std::vector<unsigned>> alpa::parseChoices(const Problem &problem, StringRef json) {
+llvm::Expected<std::vector<unsigned>> solver::parseChoices(const Problem &problem, StringRef json) {
   JsonReader reader(json);
   std::vector<unsigned> choices;
   bool ok = reader.array([&] {

@@ -8,6 +8,7 @@
 #include "llvm/Support/raw_ostream.h"
 
 using namespace alpa;
+using namespace alpa::solver;
 using llvm::StringRef;
 using llvm::Twine;
 
@@ -88,7 +89,7 @@ static std::optional<ProblemFault> findEdgeFault(const Problem &problem) {
   return std::nullopt;
 }
 
-std::optional<ProblemFault> alpa::findFault(const Problem &problem) {
+std::optional<ProblemFault> solver::findFault(const Problem &problem) {
   std::optional<ProblemFault> fault = findNodeFault(problem);
   if (!fault)
     fault = findEdgeFault(problem);
@@ -100,13 +101,13 @@ std::optional<ProblemFault> alpa::findFault(const Problem &problem) {
   return fault;
 }
 
-llvm::Error alpa::verifyProblem(const Problem &problem) {
+llvm::Error solver::verifyProblem(const Problem &problem) {
   if (std::optional<ProblemFault> fault = findFault(problem))
     return llvm::createStringError(fault->message);
   return llvm::Error::success();
 }
 
-std::string alpa::toText(CostSum sum) {
+std::string solver::toText(CostSum sum) {
   bool negative = sum < 0;
   std::string digits;
   do {
@@ -116,7 +117,7 @@ std::string alpa::toText(CostSum sum) {
   return negative ? "-" + digits : digits;
 }
 
-std::string alpa::printChoices(const std::vector<unsigned> &choices) {
+std::string solver::printChoices(const std::vector<unsigned> &choices) {
   std::string text = "[";
   for (size_t i = 0; i < choices.size(); ++i)
     text += (i ? "," : "") + std::to_string(choices[i]);
@@ -142,7 +143,7 @@ static void printField(llvm::raw_ostream &os, StringRef name, const Items &items
   os << "]";
 }
 
-std::string alpa::printProblem(const Problem &problem) {
+std::string solver::printProblem(const Problem &problem) {
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "{\"problem\":{\"name\":" << llvm::json::Value(llvm::json::fixUTF8(problem.name))

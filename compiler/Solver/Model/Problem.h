@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace alpa {
+namespace alpa::solver {
 
 /// Cost of a choice, or of a pair of choices, that must not be taken.
 inline constexpr int64_t kForbiddenCost = 1'000'000'000'000'000'000;
@@ -81,6 +81,6 @@ std::string printChoices(const std::vector<unsigned> &choices);
 /// In decimal digits.
 std::string toText(CostSum sum);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_MODEL_PROBLEM_H

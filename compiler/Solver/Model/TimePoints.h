@@ -5,7 +5,7 @@
 
 #include "compiler/Solver/Model/Problem.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// A node's life is a set of ranges of time point numbers.
 struct TimeRange {
@@ -23,6 +23,6 @@ struct TimePoints {
 /// Nodes without usage take no part.
 TimePoints collectTimePoints(const Problem &problem);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_MODEL_TIMEPOINTS_H

@@ -8,6 +8,7 @@
 #include <deque>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 /// By how much the better choice of a variable can be dearer than the worse one at
 /// an edge, negated: the least of worse - better where the worse one is allowed.
@@ -263,4 +264,4 @@ private:
 
 } // namespace
 
-void alpa::reduceGraph(Graph &graph) { Reducer(graph).run(); }
+void solver::reduceGraph(Graph &graph) { Reducer(graph).run(); }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 static bool lessLife(const Use &x, const Use &y) {
   return std::lexicographical_compare(
@@ -16,7 +17,7 @@ static bool lessLife(const Use &x, const Use &y) {
       [](TimeRange p, TimeRange q) { return std::tie(p.begin, p.end) < std::tie(q.begin, q.end); });
 }
 
-void alpa::tidyUses(Graph &graph, Variable &variable) {
+void solver::tidyUses(Graph &graph, Variable &variable) {
   std::vector<Use> &uses = variable.uses;
   llvm::sort(uses, lessLife);
   size_t kept = 0;
@@ -208,7 +209,7 @@ static unsigned someNode(const Graph &graph) {
                                  : graph.variables.front().members.front().node;
 }
 
-std::vector<int> alpa::dropTimePoints(Graph &graph, int64_t limitBytes) {
+std::vector<int> solver::dropTimePoints(Graph &graph, int64_t limitBytes) {
   size_t count = graph.baseBytes.size();
   // The most and the least that choices can use.
   std::vector<int64_t> most(count + 1, 0), least(count + 1, 0);
@@ -259,8 +260,8 @@ std::vector<int> alpa::dropTimePoints(Graph &graph, int64_t limitBytes) {
   return result;
 }
 
-std::vector<int> alpa::presolveWithin(Graph &graph, int64_t limitBytes,
-                                      std::vector<unsigned> *followed) {
+std::vector<int> solver::presolveWithin(Graph &graph, int64_t limitBytes,
+                                        std::vector<unsigned> *followed) {
   constexpr unsigned kMaxRounds = 8;
   std::vector<int> standIn(graph.baseBytes.size());
   std::iota(standIn.begin(), standIn.end(), 0);

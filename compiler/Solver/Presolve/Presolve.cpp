@@ -11,6 +11,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 //===----------------------------------------------------------------------===//
 // One collapse, from begin to end
@@ -380,7 +381,7 @@ void Presolver::tidyLater(unsigned v) {
     tidyUses(graph, variables[v]);
 }
 
-void alpa::presolveGraph(Graph &graph, std::vector<unsigned> *followed) {
+void solver::presolveGraph(Graph &graph, std::vector<unsigned> *followed) {
   Presolver(graph, followed).run();
 }
 

@@ -11,7 +11,7 @@
 
 #include "compiler/Solver/Model/Graph.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 /// To a fixpoint: drops choices that have no allowed partner at some edge;
 /// merges v into u where each choice of u allows, or makes preferable, exactly
@@ -34,6 +34,6 @@ std::vector<int> presolveWithin(Graph &graph, int64_t limitBytes,
 /// the graph's base.
 void tidyUses(Graph &graph, Variable &variable);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_PRESOLVE_PRESOLVE_H

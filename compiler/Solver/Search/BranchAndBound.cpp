@@ -11,8 +11,9 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::solver;
 
-Graph alpa::lighten(const Graph &graph) {
+Graph solver::lighten(const Graph &graph) {
   Graph light;
   light.constant = graph.constant;
   light.baseBytes = graph.baseBytes;

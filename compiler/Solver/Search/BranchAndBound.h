@@ -14,7 +14,7 @@
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::solver {
 
 class PricedBound;
 
@@ -58,6 +58,6 @@ private:
 /// behind. Its choices are read out by `readOut`.
 Graph lighten(const Graph &graph);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SEARCH_BRANCHANDBOUND_H

@@ -8,6 +8,7 @@
 #include <queue>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 BucketElimination::BucketElimination(const Graph &graph) : graph(graph) { order(); }
 

@@ -20,7 +20,7 @@
 
 #include <deque>
 
-namespace alpa {
+namespace alpa::solver {
 
 /// A table over some variables. Variables that are eliminated later come first,
 /// so the next one to go varies fastest.
@@ -98,6 +98,6 @@ private:
   unsigned simple = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SEARCH_BUCKETELIMINATION_H

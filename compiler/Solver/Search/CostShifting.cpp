@@ -7,6 +7,7 @@
 #include <algorithm>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 /// Keeps sums of shifts far from overflow; a smaller shift is valid too.
 static constexpr int64_t kMostShift = int64_t(1) << 52;

@@ -15,7 +15,7 @@
 
 #include "compiler/Solver/Model/Graph.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 class CostShifting {
 public:
@@ -76,6 +76,6 @@ private:
   size_t removedChoices = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SEARCH_COSTSHIFTING_H

@@ -6,6 +6,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 static constexpr double kMostPrice = 0x1p60;
 static constexpr double kMemory = 0.1;  // Weight of the latest answer in averages.

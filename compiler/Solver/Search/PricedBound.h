@@ -17,7 +17,7 @@
 #include "compiler/Solver/Search/BucketElimination.h"
 #include "compiler/Solver/Search/CostShifting.h"
 
-namespace alpa {
+namespace alpa::solver {
 
 class PricedBound {
 public:
@@ -81,6 +81,6 @@ private:
   unsigned steps = 0, failures = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SEARCH_PRICEDBOUND_H

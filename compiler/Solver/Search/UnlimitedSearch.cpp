@@ -14,6 +14,7 @@
 #include <optional>
 
 using namespace alpa;
+using namespace alpa::solver;
 
 //===----------------------------------------------------------------------===//
 // Branch and bound over bucket tables
@@ -116,7 +117,8 @@ static size_t countEntries(const Graph &graph) {
   return entries;
 }
 
-std::optional<CostSum> alpa::allowedCost(const Problem &problem, llvm::ArrayRef<unsigned> choices) {
+std::optional<CostSum> solver::allowedCost(const Problem &problem,
+                                           llvm::ArrayRef<unsigned> choices) {
   CostSum sum = 0;
   bool allowed = true;
   auto add = [&](int64_t cost) {

@@ -15,7 +15,7 @@
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::solver {
 
 class UnlimitedSearch {
 public:
@@ -55,6 +55,6 @@ private:
 /// taken.
 std::optional<CostSum> allowedCost(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 
-} // namespace alpa
+} // namespace alpa::solver
 
 #endif // ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H

@@ -5,6 +5,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::stage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

@@ -3,12 +3,12 @@
 #ifndef ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H
 #define ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H
 
-#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 #include "compiler/Stage/Costs/RunSolver.h"
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::stage {
 
 using LayerOps = std::vector<llvm::SmallVector<mlir::Operation *>>;
 
@@ -83,6 +83,6 @@ private:
   std::vector<Way> ways;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_LAYERBOUNDS_H

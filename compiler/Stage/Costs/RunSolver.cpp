@@ -6,6 +6,10 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::stage;
+using sharding::StagePoint;
+using sharding::StageProblem;
+using sharding::StageUsage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -237,20 +241,19 @@ private:
 
 } // namespace
 
-llvm::Expected<PriceCurve> alpa::tracePriceCurve(const StageProblem &problem,
-                                                 const StageUsage &usage,
-                                                 const StageProblem::Priced &free, double tolerance,
-                                                 unsigned mostSolves,
-                                                 const StageProblem::Effort &effort,
-                                                 std::vector<std::shared_ptr<StagePoint>> &points) {
+llvm::Expected<PriceCurve>
+stage::tracePriceCurve(const StageProblem &problem, const StageUsage &usage,
+                       const StageProblem::Priced &free, double tolerance, unsigned mostSolves,
+                       const StageProblem::Effort &effort,
+                       std::vector<std::shared_ptr<StagePoint>> &points) {
   return CurveTracer(problem, usage, tolerance, mostSolves, effort, points).run(free);
 }
 
-llvm::Expected<RunAnswer> alpa::solveWithin(const StageProblem &problem,
-                                            const StageProblem::Priced &free, int64_t inFlight,
-                                            int64_t limitBytes, double likelyPrice,
-                                            double tolerance, const StageProblem::Effort &effort,
-                                            std::vector<std::shared_ptr<StagePoint>> &points) {
+llvm::Expected<RunAnswer> stage::solveWithin(const StageProblem &problem,
+                                             const StageProblem::Priced &free, int64_t inFlight,
+                                             int64_t limitBytes, double likelyPrice,
+                                             double tolerance, const StageProblem::Effort &effort,
+                                             std::vector<std::shared_ptr<StagePoint>> &points) {
   return LimitFinder(problem, inFlight, limitBytes, likelyPrice, tolerance, effort, points)
       .run(free);
 }

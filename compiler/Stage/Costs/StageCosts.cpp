@@ -10,7 +10,12 @@
 #include "llvm/Support/Format.h"
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
+using sharding::IntraOpResult;
+using sharding::StagePoint;
+using sharding::StageProblem;
+using sharding::StageUsage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -27,12 +32,12 @@ public:
 
 private:
   double &sum;
-  Clock clock;
+  solver::Clock clock;
 };
 } // namespace
 
 StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
-                       std::vector<LogicalMesh> meshes,
+                       std::vector<cost::LogicalMesh> meshes,
                        std::vector<llvm::SmallVector<unsigned>> views, StageCostOptions options)
     : context(context), variants(std::move(variants)), meshes(std::move(meshes)),
       views(std::move(views)), options(std::move(options)) {
@@ -44,7 +49,7 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
   for (unsigned lo = 0; lo < n; ++lo)
     for (unsigned hi = lo + 1; hi <= n; ++hi) {
       std::vector<unsigned> key;
-      for (const RunClasses &variant : classesOf)
+      for (const LayerRangeEquivalence &variant : classesOf)
         key.push_back(variant.classOf(lo, hi));
       auto [it, isNew] = known.try_emplace(key, examples.size());
       if (isNew) {
@@ -57,8 +62,8 @@ StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
        level += std::max<int64_t>(1, level / 8))
     levels.push_back(level);
   if (this->options.store)
-    for (const LogicalMesh &mesh : this->meshes)
-      meshKeys.push_back(printMesh(mesh));
+    for (const cost::LogicalMesh &mesh : this->meshes)
+      meshKeys.push_back(cost::printMesh(mesh));
   for (Table &table : tables) {
     table.choices.resize(examples.size() * this->views.size());
     table.isCurrent.assign(examples.size() * this->views.size(), false);
@@ -69,8 +74,8 @@ size_t StageCosts::numPossible() const {
   return size_t(numLayers()) * (numLayers() + 1) / 2 * numWays();
 }
 
-IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
-  IntraOpOptions intraOp;
+sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
+  sharding::IntraOpOptions intraOp;
   intraOp.numMicroBatches = options.numMicroBatches;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
@@ -78,8 +83,8 @@ IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   return intraOp;
 }
 
-StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
-  return {orderRun(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo))};
+sharding::StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
+  return {orderLayerRange(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo))};
 }
 
 llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const {
@@ -100,8 +105,8 @@ llvm::Expected<std::unique_ptr<StageProblem>> StageCosts::build(unsigned lo, uns
 }
 
 /// States the problem, and solves it without a memory limit.
-llvm::Error StageCosts::state(Run &run, unsigned runClass, unsigned way) const {
-  auto [lo, hi] = examples[runClass];
+llvm::Error StageCosts::state(Run &run, unsigned rangeClass, unsigned way) const {
+  auto [lo, hi] = examples[rangeClass];
   if (!run.problem) {
     llvm::Expected<std::unique_ptr<StageProblem>> problem = build(lo, hi, way);
     if (!problem)
@@ -143,12 +148,13 @@ int StageCosts::slotOf(Run &run, std::shared_ptr<StagePoint> point) const {
   return run.chosen.size() - 1;
 }
 
-llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const {
+llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
+                               int64_t inFlight) const {
   Answer &mine = run.answers[inFlight];
   mine = {-1, kInfinity, false};
   if (!run.free.point)
     return llvm::Error::success();
-  auto [lo, hi] = examples[runClass];
+  auto [lo, hi] = examples[rangeClass];
   llvm::Expected<RunAnswer> found = solveWithin(
       *run.problem, run.free, inFlight, memoryOf(way),
       bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
@@ -160,7 +166,7 @@ llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_
     mine.slot = slotOf(run, found->point);
   // Prices found nothing that fits, but there may be something.
   if (!found->point && found->boundSeconds < kInfinity)
-    if (llvm::Expected<bool> better = improve(run, runClass, way, inFlight); !better)
+    if (llvm::Expected<bool> better = improve(run, rangeClass, way, inFlight); !better)
       return better.takeError();
   if (!found->least || found->boundSeconds < kInfinity)
     return llvm::Error::success();
@@ -169,7 +175,7 @@ llvm::Error StageCosts::answer(Run &run, unsigned runClass, unsigned way, int64_
   int64_t fewer = inFlight;
   while (fewer > 1 && found->least->peakBytes(fewer - 1) > memoryOf(way))
     --fewer;
-  return run.answers.count(fewer) ? llvm::Error::success() : answer(run, runClass, way, fewer);
+  return run.answers.count(fewer) ? llvm::Error::success() : answer(run, rangeClass, way, fewer);
 }
 
 llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
@@ -209,16 +215,16 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     return std::make_pair(size(b), a.key) < std::make_pair(size(a), b.key);
   });
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
-    auto [runClass, way] = jobs[i].key;
+    auto [rangeClass, way] = jobs[i].key;
     Run &run = *jobs[i].run;
-    restore(run, runClass, way);
+    restore(run, rangeClass, way);
     for (int64_t inFlight : llvm::reverse(*jobs[i].inFlight)) {
       if (run.answers.count(inFlight))
         continue;
       Timer timer(run.solveSeconds);
-      if (llvm::Error error = state(run, runClass, way))
+      if (llvm::Error error = state(run, rangeClass, way))
         return error;
-      if (llvm::Error error = answer(run, runClass, way, inFlight))
+      if (llvm::Error error = answer(run, rangeClass, way, inFlight))
         return error;
       run.isNew = jobs[i].isSolved = true;
     }
@@ -246,23 +252,24 @@ bool StageCosts::canImprove(const Run &run, unsigned way, int64_t inFlight) cons
 }
 
 /// Solves with the limit in the problem itself.
-llvm::Expected<bool> StageCosts::improve(Run &run, unsigned runClass, unsigned way,
+llvm::Expected<bool> StageCosts::improve(Run &run, unsigned rangeClass, unsigned way,
                                          int64_t inFlight) const {
   Timer timer(run.solveSeconds);
   Answer &answer = run.answers[inFlight];
   answer.isImproved = true;
   run.isNew = true;
-  auto [lo, hi] = examples[runClass];
-  IntraOpOptions intraOp = intraOpOptions(way);
+  auto [lo, hi] = examples[rangeClass];
+  sharding::IntraOpOptions intraOp = intraOpOptions(way);
   intraOp.memoryLimitBytes = memoryOf(way);
   intraOp.microBatchesInFlight = inFlight;
   intraOp.acceptableGap = options.tolerance / 2;
-  llvm::Expected<IntraOpResult> result = solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
+  llvm::Expected<IntraOpResult> result =
+      sharding::solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
   if (!result)
     return result.takeError();
-  if (result->solution.status == SolveStatus::Infeasible)
+  if (result->solution.status == solver::SolveStatus::Infeasible)
     return false;
-  if (llvm::Error error = state(run, runClass, way))
+  if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
   std::shared_ptr<StagePoint> point = run.problem->evaluate(result->solution.choices);
   if (!point || point->peakBytes(inFlight) > memoryOf(way))
@@ -286,10 +293,10 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
                                                                                 wanted.end());
   std::vector<char> isBetter(jobs.size(), 0);
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
-    auto [runClass, way] = jobs[i].first;
+    auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
     for (int64_t inFlight : jobs[i].second) {
-      llvm::Expected<bool> better = improve(run, runClass, way, inFlight);
+      llvm::Expected<bool> better = improve(run, rangeClass, way, inFlight);
       if (!better)
         return better.takeError();
       isBetter[i] |= *better;
@@ -326,8 +333,8 @@ void StageCosts::addLevel(int64_t inFlight) {
       levels.insert(it, level);
 }
 
-const StageCosts::Run *StageCosts::findRun(unsigned runClass, unsigned way) const {
-  auto it = runs.find({runClass, way});
+const StageCosts::Run *StageCosts::findRun(unsigned rangeClass, unsigned way) const {
+  auto it = runs.find({rangeClass, way});
   return it == runs.end() ? nullptr : &it->second;
 }
 
@@ -349,18 +356,18 @@ const StagePoint &StageCosts::pointOf(unsigned id) const {
   return *findRun(classOf(id), wayOf(id))->chosen[id % kSlots];
 }
 
-llvm::Expected<BackwardParts> StageCosts::partsOf(unsigned id) {
-  unsigned runClass = classOf(id), way = wayOf(id), slot = id % kSlots;
-  Run &run = runs.find({runClass, way})->second;
+llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
+  unsigned rangeClass = classOf(id), way = wayOf(id), slot = id % kSlots;
+  Run &run = runs.find({rangeClass, way})->second;
   if (auto known = run.parts.find(slot); known != run.parts.end())
     return known->second;
-  if (llvm::Error error = state(run, runClass, way))
+  if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
   run.usedAt = ++clock;
   return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
 }
 
-void StageCosts::settle(LayerOps layers, std::vector<PlanFilter> filters) {
+void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {
   for (auto &[key, run] : runs)
     run.problem.reset(); // Of ops that may be gone.
   llvm::fill(variants, layers);
@@ -385,18 +392,18 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
-  BackwardParts parts = (*problem)->backwardParts(*mine);
+  sharding::BackwardParts parts = (*problem)->backwardParts(*mine);
   result->backwardWeightSeconds = parts.weightSeconds;
   result->waitingBytes = parts.waitingBytes;
   result->solution.seconds = run->solveSeconds;
   return result;
 }
 
-llvm::Expected<Explanation> StageCosts::explain(const PlannedStage &stage,
-                                                const IntraOpResult &result) const {
+llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &stage,
+                                                          const IntraOpResult &result) const {
   unsigned way = wayOf(stage.choice.id);
-  return explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way), intraOpOptions(way),
-                        result.solution.choices);
+  return sharding::explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way),
+                                  intraOpOptions(way), result.solution.choices);
 }
 
 //===----------------------------------------------------------------------===//
@@ -428,7 +435,7 @@ llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
   StageUsage state = run.problem->stateUsage(uncounted);
   StageUsage activations = run.problem->activationUsage(uncounted);
   known.freeSeconds = run.free.boundSeconds;
-  BackwardParts parts = run.problem->backwardParts(*run.free.point);
+  sharding::BackwardParts parts = run.problem->backwardParts(*run.free.point);
   known.backwardSeconds = parts.inputSeconds + parts.weightSeconds;
   known.weightSeconds = parts.weightSeconds;
   known.waitingBytes = parts.waitingBytes;
@@ -549,9 +556,9 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
     runs[key].usedAt = ++clock;
   StageProblem::Effort effort{std::min(options.timeLimitSeconds, kLayerSeconds), kLayerGap};
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
-    auto [runClass, way] = jobs[i].first;
+    auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
-    if (llvm::Error error = state(run, runClass, way))
+    if (llvm::Error error = state(run, rangeClass, way))
       return error;
     for (Wanted &one : jobs[i].second) {
       const auto &uncounted = classesOf[variantOf(way)].countedBelow(one.layer);
@@ -592,18 +599,18 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
 
 /// For each number in flight the fastest of some views, and its bound where it is not
 /// known.
-void StageCosts::listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
+void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                              std::vector<StageChoice> &list) const {
   constexpr double kHopeless = 30; // Times as slow as without a limit.
-  auto [lo, hi] = examples[runClass];
+  auto [lo, hi] = examples[rangeClass];
   list.clear();
   std::vector<StageChoice> fastest(levels.size(), {kInfinity, 0, 0, 0, 0});
   for (unsigned variant = 0; variant < variants.size(); ++variant)
     for (unsigned mesh : views) {
       unsigned way = variant * meshes.size() + mesh;
-      unsigned id = (runClass * numWays() + way) * kSlots;
+      unsigned id = (rangeClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
-      const Run *run = findRun(runClass, way);
+      const Run *run = findRun(rangeClass, way);
       double free =
           run && run->free.point ? run->free.boundSeconds : bounds->freeSeconds(way, lo, hi);
       if (free == kInfinity)
@@ -643,28 +650,28 @@ void StageCosts::listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, 
     }
 }
 
-/// What is listed of a class of runs, or of all, on the submeshes of a way is out of
+/// What is listed of a class of layer ranges, or of all, on the submeshes of a way is out of
 /// date.
-void StageCosts::touch(unsigned runClass, unsigned way) {
+void StageCosts::touch(unsigned rangeClass, unsigned way) {
   for (Table &table : tables)
     for (unsigned submesh = 0; submesh < views.size(); ++submesh)
       if (llvm::is_contained(views[submesh], meshIndex(way)))
-        table.isCurrent[runClass * views.size() + submesh] = false;
+        table.isCurrent[rangeClass * views.size() + submesh] = false;
 }
 
 void StageCosts::touchAll(unsigned way) {
-  for (unsigned runClass = 0; runClass < examples.size(); ++runClass)
-    touch(runClass, way);
+  for (unsigned rangeClass = 0; rangeClass < examples.size(); ++rangeClass)
+    touch(rangeClass, way);
 }
 
 void StageCosts::refresh(bool onlySolved) {
   shown = onlySolved;
   Table &table = tables[shown];
-  parallelFor(context, 0, examples.size(), [&](size_t runClass) {
+  parallelFor(context, 0, examples.size(), [&](size_t rangeClass) {
     for (unsigned submesh = 0; submesh < views.size(); ++submesh) {
-      size_t at = runClass * views.size() + submesh;
+      size_t at = rangeClass * views.size() + submesh;
       if (!table.isCurrent[at])
-        listChoices(runClass, views[submesh], onlySolved, table.choices[at]);
+        listChoices(rangeClass, views[submesh], onlySolved, table.choices[at]);
       table.isCurrent[at] = true;
     }
   });
@@ -699,9 +706,9 @@ double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const 
 //===----------------------------------------------------------------------===//
 
 /// The name of the store's entry.
-std::string StageCosts::nameOf(unsigned runClass, unsigned way) const {
+std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
   unsigned variant = variantOf(way);
-  const RunKey &key = classesOf[variant].keyOf(parts[runClass][variant]);
+  const LayerRangeKey &key = classesOf[variant].keyOf(parts[rangeClass][variant]);
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
@@ -712,11 +719,11 @@ std::string StageCosts::nameOf(unsigned runClass, unsigned way) const {
 }
 
 /// Takes over what the store knows of a run that is looked at for the first time.
-void StageCosts::restore(Run &run, unsigned runClass, unsigned way) {
+void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
   if (!options.store || run.isRestored)
     return;
   run.isRestored = true;
-  std::optional<StoredRun> stored = options.store->load(nameOf(runClass, way));
+  std::optional<StoredRun> stored = options.store->load(nameOf(rangeClass, way));
   if (!stored)
     return;
   ++loadedCount;

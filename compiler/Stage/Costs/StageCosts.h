@@ -13,7 +13,7 @@
 
 #include "compiler/Sharding/Explain/Explain.h"
 #include "compiler/Stage/Costs/LayerBounds.h"
-#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 #include "compiler/Stage/Costs/StageStore.h"
 #include "compiler/Stage/Search/StageDp.h"
 
@@ -23,7 +23,7 @@
 #include <mutex>
 #include <set>
 
-namespace alpa {
+namespace alpa::stage {
 
 struct StageCostOptions {
   int64_t numMicroBatches = 1;
@@ -34,7 +34,7 @@ struct StageCostOptions {
   double tolerance = 0.01;
   /// What a method leaves of the plans, for each variant and mesh (those of the first
   /// variant come first); empty for everything.
-  std::vector<PlanFilter> filters;
+  std::vector<sharding::PlanFilter> filters;
   /// What a filter may look at beside the ops of a stage, so that stages that it
   /// treats differently do not share a solution; or no two stages are alike.
   DescribeValue describe;
@@ -51,7 +51,7 @@ public:
   /// for each the ops of every layer. `views[i]` are the views of submesh i, as indices
   /// into `meshes`.
   StageCosts(mlir::MLIRContext *context, std::vector<LayerOps> variants,
-             std::vector<LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
+             std::vector<cost::LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
              StageCostOptions options);
 
   unsigned numThreads() const { return context->getNumThreads(); }
@@ -95,12 +95,12 @@ public:
   unsigned variantOfChoice(unsigned id) const { return variantOf(wayOf(id)); }
   /// The plan's layers as they are written now, of whatever variants, and a filter for
   /// each mesh. From then on only `result` and `explain` may be asked.
-  void settle(LayerOps layers, std::vector<PlanFilter> filters);
-  const LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
+  void settle(LayerOps layers, std::vector<sharding::PlanFilter> filters);
+  const cost::LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
   /// The solution behind a known choice.
-  const StagePoint &pointOf(unsigned id) const;
+  const sharding::StagePoint &pointOf(unsigned id) const;
   /// What splitting its backward phase makes of it.
-  llvm::Expected<BackwardParts> partsOf(unsigned id);
+  llvm::Expected<sharding::BackwardParts> partsOf(unsigned id);
   /// The part of a run's seconds that is the weight part of its backward phase; from
   /// the single layers, on the view on which they are fastest.
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
@@ -108,9 +108,10 @@ public:
   std::vector<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh) const;
   /// The solution behind the choice of a planned stage, computed anew for its own ops,
   /// and where its time goes.
-  llvm::Expected<std::shared_ptr<IntraOpResult>> result(const PlannedStage &stage,
-                                                        int64_t inFlight) const;
-  llvm::Expected<Explanation> explain(const PlannedStage &stage, const IntraOpResult &result) const;
+  llvm::Expected<std::shared_ptr<sharding::IntraOpResult>> result(const PlannedStage &stage,
+                                                                  int64_t inFlight) const;
+  llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
+                                                const sharding::IntraOpResult &result) const;
 
 private:
   static constexpr unsigned kSlots = 64;
@@ -121,19 +122,20 @@ private:
     double boundSeconds = 0;
     bool isImproved = false;
   };
-  /// What is known of a class of runs on one way.
+  /// What is known of a class of layer ranges on one way.
   struct Run {
-    std::unique_ptr<StageProblem> problem; // While it is remembered.
-    StageProblem::Priced free;             // Without memory limit; no point before it is solved.
-    std::vector<std::shared_ptr<StagePoint>> points;
-    std::vector<std::shared_ptr<StagePoint>> chosen;
+    std::unique_ptr<sharding::StageProblem> problem; // While it is remembered.
+    sharding::StageProblem::Priced free; // Without memory limit; no point before it is solved.
+    std::vector<std::shared_ptr<sharding::StagePoint>> points;
+    std::vector<std::shared_ptr<sharding::StagePoint>> chosen;
     std::map<int64_t, Answer> answers;     // By micro-batches in flight.
     std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
     unsigned usedAt = 0;
-    double solveSeconds = 0;                 // Spent by this process; none where the store knew it.
-    std::map<unsigned, BackwardParts> parts; // Of chosen points, where they were asked for.
-    bool isRestored = false;                 // What the store knows is here.
-    bool isNew = false;                      // There is more than the store knows.
+    double solveSeconds = 0; // Spent by this process; none where the store knew it.
+    std::map<unsigned, sharding::BackwardParts>
+        parts;               // Of chosen points, where they were asked for.
+    bool isRestored = false; // What the store knows is here.
+    bool isNew = false;      // There is more than the store knows.
   };
 
   unsigned classOfLayer(unsigned layer) const {
@@ -145,36 +147,37 @@ private:
   /// A way is a variant on a mesh.
   unsigned variantOf(unsigned way) const { return way / meshes.size(); }
   unsigned meshIndex(unsigned way) const { return way % meshes.size(); }
-  CostModel modelOf(unsigned way) const { return CostModel(meshes[meshIndex(way)]); }
+  cost::CostModel modelOf(unsigned way) const { return cost::CostModel(meshes[meshIndex(way)]); }
   int64_t memoryOf(unsigned way) const { return options.memoryBytes[meshIndex(way)]; }
-  IntraOpOptions intraOpOptions(unsigned way) const;
-  StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
-  llvm::Expected<std::unique_ptr<StageProblem>> build(unsigned lo, unsigned hi, unsigned way) const;
-  std::string nameOf(unsigned runClass, unsigned way) const;
-  void restore(Run &run, unsigned runClass, unsigned way);
+  sharding::IntraOpOptions intraOpOptions(unsigned way) const;
+  sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
+  llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
+                                                                unsigned way) const;
+  std::string nameOf(unsigned rangeClass, unsigned way) const;
+  void restore(Run &run, unsigned rangeClass, unsigned way);
   llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;
   llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
-  llvm::Error state(Run &run, unsigned runClass, unsigned way) const;
-  llvm::Error answer(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
+  llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
+  llvm::Error answer(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
-  llvm::Expected<bool> improve(Run &run, unsigned runClass, unsigned way, int64_t inFlight) const;
-  int slotOf(Run &run, std::shared_ptr<StagePoint> point) const;
+  llvm::Expected<bool> improve(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
+  int slotOf(Run &run, std::shared_ptr<sharding::StagePoint> point) const;
   llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
   void forgetProblems();
   void addLevel(int64_t inFlight);
-  void touch(unsigned runClass, unsigned way);
+  void touch(unsigned rangeClass, unsigned way);
   void touchAll(unsigned way);
-  void listChoices(unsigned runClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
+  void listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                    std::vector<StageChoice> &list) const;
-  const Run *findRun(unsigned runClass, unsigned way) const;
+  const Run *findRun(unsigned rangeClass, unsigned way) const;
 
   mlir::MLIRContext *context;
   std::vector<LayerOps> variants;
-  std::vector<LogicalMesh> meshes;
+  std::vector<cost::LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views;
   StageCostOptions options;
-  std::vector<RunClasses> classesOf;                   // By variant.
+  std::vector<LayerRangeEquivalence> classesOf;        // By variant.
   std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
   std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
   std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.
@@ -198,6 +201,6 @@ private:
   unsigned clock = 0;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_STAGECOSTS_H

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 
 using namespace alpa;
+using namespace alpa::stage;
 namespace json = llvm::json;
 
 static constexpr llvm::StringRef kSuffix = ".stage";
@@ -81,7 +82,7 @@ static bool toSeconds(const json::Value *value, double &seconds) {
   return number.has_value();
 }
 
-static json::Value fromPoint(const StagePoint &point) {
+static json::Value fromPoint(const sharding::StagePoint &point) {
   json::Array choices;
   for (unsigned choice : point.choices)
     choices.push_back(int64_t(choice));
@@ -93,7 +94,7 @@ static json::Value fromPoint(const StagePoint &point) {
                      point.updateBytes,          point.updateTime};
 }
 
-static bool toPoint(const json::Value &value, StagePoint &point) {
+static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   const json::Array *fields = value.getAsArray();
   if (!fields || fields->size() != 12 || !(*fields)[0].getAsArray())
     return false;
@@ -176,7 +177,7 @@ static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &la
 
 static std::string printRun(const StoredRun &run) {
   json::Array points, answers, layers;
-  for (const StagePoint &point : run.points)
+  for (const sharding::StagePoint &point : run.points)
     points.push_back(fromPoint(point));
   for (const StoredRun::Answer &answer : run.answers)
     answers.push_back(json::Array{answer.inFlight, int64_t(answer.point),

@@ -1,6 +1,6 @@
 //===- StageStore.h - solved stages on disk ----------------------*- C++ -*-===//
 //
-// A file for each class of runs of layers on one view of a submesh. Its name is a
+// A file for each class of layer ranges on one view of a submesh. Its name is a
 // hash of all that decides the answer - the ops of the run, the mesh with its links
 // and measured costs, the options, the compiler itself - so that an entry is never
 // out of date: whatever changes has another name.
@@ -12,7 +12,7 @@
 
 #include "compiler/Stage/Costs/LayerBounds.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// What is known of a single layer as a part of runs.
 struct LayerFacts {
@@ -20,7 +20,7 @@ struct LayerFacts {
   std::map<int64_t, std::shared_ptr<const PriceCurve>> curves; // By micro-batches in flight.
 };
 
-/// What is known of a class of runs on one way.
+/// What is known of a class of layer ranges on one way.
 struct StoredRun {
   struct Answer {
     int64_t inFlight = 1;
@@ -30,7 +30,7 @@ struct StoredRun {
   };
   double freeBoundSeconds = 0;
   int freePoint = -1; // -1 if there is no plan at all.
-  std::vector<StagePoint> points;
+  std::vector<sharding::StagePoint> points;
   std::vector<Answer> answers;
   std::map<uint64_t, LayerFacts> layers; // By how their bytes count.
 };
@@ -59,6 +59,6 @@ private:
   std::string version; // Of the compiler.
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_COSTS_STAGESTORE_H

@@ -20,13 +20,15 @@
 #include <optional>
 #include <set>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPACLUSTERLAYERS
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
+using importer::getUsedValues;
 
 //===----------------------------------------------------------------------===//
 // The equations of the forward computation
@@ -93,7 +95,7 @@ public:
 private:
   /// Equations whose ops only prepare state go to their first reader.
   void orderEqns() {
-    BatchAnalysis batch(main);
+    importer::BatchAnalysis batch(main);
     // A step without a batch has nothing but state.
     bool anyBatch = false;
     for (auto &[eqn, ops] : opsOfEqn)
@@ -106,7 +108,7 @@ private:
       for (Operation *op : ops)
         for (Value result : op->getResults()) {
           movable &= !batch.dependsOnBatch(result);
-          for (Operation *user : getUsers(result)) {
+          for (Operation *user : importer::getUsers(result)) {
             auto phase = user->getAttrOfType<StringAttr>(attr::phase);
             if (!phase || phase.getValue() != "forward" || eqnOf(user) == eqn)
               continue;
@@ -133,8 +135,9 @@ private:
     llvm::hash_code kind(0);
     for (Operation *op : opsOfEqn[eqn]) {
       unitOfOp[op] = number;
-      unit.flops += getFlops(op);
-      if (std::optional<ShardingRule> rule = getShardingRule(op); rule && rule->heavy)
+      unit.flops += analysis::getFlops(op);
+      if (std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+          rule && rule->heavy)
         ++unit.heavy;
       kind = llvm::hash_combine(kind, hashOp(op));
       for (Value value : getUsedValues(op)) {
@@ -142,7 +145,7 @@ private:
         if (source == unitOfOp.end() || source->second >= number)
           continue;
         unsigned id = valueNumbers.try_emplace(value, valueNumbers.size()).first->second;
-        unit.inputs.push_back({source->second, id, getTensorBytes(value.getType())});
+        unit.inputs.push_back({source->second, id, analysis::getTensorBytes(value.getType())});
       }
     }
     unit.kind = size_t(kind);
@@ -217,7 +220,7 @@ private:
 
   std::optional<unsigned> layerOf(Value value) const {
     Operation *source = value.getDefiningOp();
-    if (source && isSplatLike(source))
+    if (source && importer::isSplatLike(source))
       return std::nullopt; // Lives wherever its reader does.
     if (source) {
       auto it = layers.find(source);
@@ -258,7 +261,7 @@ private:
 
   std::optional<unsigned> firstReader(Value value) const {
     std::optional<unsigned> layer;
-    for (Operation *user : getUsers(value)) {
+    for (Operation *user : importer::getUsers(value)) {
       auto it = layers.find(user);
       if (it != layers.end())
         layer = std::min(layer.value_or(it->second), it->second);
@@ -296,7 +299,7 @@ static void assignUpdateLayers(func::FuncOp main, llvm::DenseMap<Operation *, un
 
 namespace {
 
-class AlpaClusterLayersPass : public alpa::impl::AlpaClusterLayersBase<AlpaClusterLayersPass> {
+class AlpaClusterLayersPass : public stage::impl::AlpaClusterLayersBase<AlpaClusterLayersPass> {
 public:
   using AlpaClusterLayersBase::AlpaClusterLayersBase;
 
@@ -319,7 +322,7 @@ public:
     Builder builder(&getContext());
     for (auto &[op, layer] : layerOfOp)
       op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
-    repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, isSplatLike);
+    importer::repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, importer::isSplatLike);
     countKinds(main);
   }
 
@@ -370,7 +373,7 @@ private:
       ++opsOfEqn[eqnOf(op)];
     std::set<int64_t> marks;
     llvm::erase_if(phases[Forward], [&](Operation *op) {
-      if (!op->hasAttr(kBoundaryAttr))
+      if (!op->hasAttr(importer::kBoundaryAttr))
         return false;
       if (opsOfEqn[eqnOf(op)] == 1)
         marks.insert(eqnOf(op));
@@ -459,7 +462,7 @@ private:
     LayerProblem problem;
     problem.units.resize(units.ops.size());
     for (auto [unit, ops] : llvm::zip(problem.units, units.ops))
-      unit.flops = llvm::count_if(ops, [](Operation *op) { return !isConstantLike(op); });
+      unit.flops = llvm::count_if(ops, [](Operation *op) { return !importer::isConstantLike(op); });
     return clusterLayers(problem, count, /*delta=*/0);
   }
 
@@ -515,7 +518,7 @@ private:
       for (Value value : op->getOperands())
         if (auto it = tagged.find(value.getDefiningOp()); it != tagged.end())
           sources.insert(it->second);
-      bool onlyUpdate = llvm::all_of(getUsers(op->getResult(0)), [](Operation *user) {
+      bool onlyUpdate = llvm::all_of(importer::getUsers(op->getResult(0)), [](Operation *user) {
         auto phase = user->getAttrOfType<StringAttr>(attr::phase);
         return phase && phase.getValue() == "update";
       });

@@ -12,6 +12,7 @@
 #include <optional>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 /// What costs little may go with an equation that is too large for any balance.
 static constexpr double kBottleneckSlack = 0.1;
@@ -146,7 +147,7 @@ private:
 
 } // namespace
 
-Layering alpa::clusterLayers(const LayerProblem &problem, unsigned numLayers, double delta) {
+Layering stage::clusterLayers(const LayerProblem &problem, unsigned numLayers, double delta) {
   numLayers = std::max(1u, std::min<unsigned>(numLayers, problem.units.size()));
   if (problem.units.empty())
     return Layering{{}, 1, 0, 0};
@@ -453,12 +454,12 @@ private:
 
 } // namespace
 
-std::vector<Repeat> alpa::findRepeats(const LayerProblem &problem) {
+std::vector<Repeat> stage::findRepeats(const LayerProblem &problem) {
   return RepeatFinder(problem).run();
 }
 
-Layering alpa::clusterBlocks(const LayerProblem &problem, unsigned numLayers, unsigned mostLayers,
-                             double delta) {
+Layering stage::clusterBlocks(const LayerProblem &problem, unsigned numLayers, unsigned mostLayers,
+                              double delta) {
   if (problem.units.empty())
     return clusterLayers(problem, numLayers, delta);
   return BlockLayers(problem, delta).run(numLayers, std::max(1u, mostLayers));

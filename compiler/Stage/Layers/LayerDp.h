@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// A sequence of units (equations of the forward computation).
 struct LayerProblem {
@@ -68,6 +68,6 @@ std::vector<Repeat> findRepeats(const LayerProblem &problem);
 Layering clusterBlocks(const LayerProblem &problem, unsigned numLayers, unsigned mostLayers,
                        double delta);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_LAYERS_LAYERDP_H

@@ -8,6 +8,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 
@@ -118,6 +119,6 @@ private:
 
 } // namespace
 
-StageShape alpa::describeStage(llvm::ArrayRef<Operation *> ops) {
+StageShape stage::describeStage(llvm::ArrayRef<Operation *> ops) {
   return ShapeBuilder(ops).build();
 }

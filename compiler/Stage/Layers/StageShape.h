@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// A stage up to the names of its values. Stages with equal `words` pose the same
 /// intra-operator problem: equal ops with equal attributes, types and phases,
@@ -24,6 +24,6 @@ struct StageShape {
 /// `ops` are top-level ops of one function, in program order.
 StageShape describeStage(llvm::ArrayRef<mlir::Operation *> ops);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_LAYERS_STAGESHAPE_H

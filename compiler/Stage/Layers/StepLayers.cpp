@@ -8,6 +8,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 static bool isUpdate(Operation *op) {
   return op->getAttrOfType<StringAttr>(attr::phase).getValue() == "update";
@@ -28,14 +29,14 @@ static Crossings findCrossings(const StepLayers &layers,
       continue;
     for (Value value : source->getResults()) {
       unsigned low = layer, high = layer;
-      for (Operation *user : getUsers(value)) {
+      for (Operation *user : importer::getUsers(value)) {
         auto it = layerOfOp.find(user);
         if (it == layerOfOp.end() || runsOnce(user))
           continue;
         low = std::min(low, it->second);
         high = std::max(high, it->second);
       }
-      double bytes = getTensorBytes(value.getType());
+      double bytes = analysis::getTensorBytes(value.getType());
       for (unsigned cut = layer + 1; cut <= high; ++cut)
         crossings.forwardBytes[cut] += bytes;
       for (unsigned cut = low + 1; cut <= layer; ++cut)
@@ -53,7 +54,7 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
   for (Operation &op : main.front().without_terminator()) {
     if (!isUpdate(&op))
       continue;
-    for (Value value : getUsedValues(&op)) {
+    for (Value value : importer::getUsedValues(&op)) {
       Operation *source = value.getDefiningOp();
       if (!source || !layerOfOp.contains(source))
         continue;
@@ -73,7 +74,7 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
   return meet;
 }
 
-llvm::Expected<StepLayers> alpa::readLayers(func::FuncOp main) {
+llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
   StepLayers layers;
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
   for (Operation &op : main.front().without_terminator()) {

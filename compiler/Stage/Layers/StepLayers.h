@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Bytes that cross the cut before each layer, for one micro-batch.
 struct Crossings {
@@ -27,6 +27,6 @@ struct StepLayers {
 /// The error names an op without layer or phase.
 llvm::Expected<StepLayers> readLayers(mlir::func::FuncOp main);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_LAYERS_STEPLAYERS_H

@@ -14,13 +14,15 @@
 
 #include <set>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPAREMATERIALIZE
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
+using importer::getUsedValues;
 
 static bool isPhase(Operation *op, StringRef phase) {
   auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
@@ -125,8 +127,9 @@ private:
       return canWait.contains(user) || (!isForeign && !user->isBeforeInBlock(start));
     };
     for (Operation *op : llvm::reverse(llvm::make_range(backward.begin(), first)))
-      if (llvm::all_of(op->getResults(),
-                       [&](Value result) { return llvm::all_of(getUsers(result), waits); }))
+      if (llvm::all_of(op->getResults(), [&](Value result) {
+            return llvm::all_of(importer::getUsers(result), waits);
+          }))
         canWait.insert(op);
     for (Operation *op : llvm::make_range(backward.begin(), first))
       if (canWait.contains(op) && reads(op, [&](Value value) {
@@ -161,7 +164,8 @@ private:
     for (Operation *op : slice)
       for (Value value : getUsedValues(op)) {
         Operation *source = value.getDefiningOp();
-        bool keeps = source ? isConstantLike(source) : isState(cast<BlockArgument>(value));
+        bool keeps =
+            source ? importer::isConstantLike(source) : isState(cast<BlockArgument>(value));
         if (!isForward(value) && !keeps)
           values.insert(value);
       }
@@ -202,7 +206,7 @@ private:
   IRMapping mapping;
 };
 
-class AlpaRematerializePass : public alpa::impl::AlpaRematerializeBase<AlpaRematerializePass> {
+class AlpaRematerializePass : public stage::impl::AlpaRematerializeBase<AlpaRematerializePass> {
 public:
   using AlpaRematerializeBase::AlpaRematerializeBase;
 
@@ -242,7 +246,7 @@ private:
 
 } // namespace
 
-unsigned alpa::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
+unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
   unsigned clones = 0;
   std::set<int64_t> changed;
   if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
@@ -259,7 +263,7 @@ unsigned alpa::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
   return clones;
 }
 
-std::vector<int64_t> alpa::keptBytes(func::FuncOp main, unsigned numLayers) {
+std::vector<int64_t> stage::keptBytes(func::FuncOp main, unsigned numLayers) {
   std::vector<int64_t> bytes(numLayers, 0);
   std::vector<llvm::DenseSet<Value>> kept(numLayers);
   for (Operation &op : main.front().without_terminator()) {
@@ -268,9 +272,9 @@ std::vector<int64_t> alpa::keptBytes(func::FuncOp main, unsigned numLayers) {
     int64_t layer = *layerOf(&op);
     for (Value value : getUsedValues(&op)) {
       Operation *source = value.getDefiningOp();
-      if (source && isPhase(source, "forward") && !isConstantLike(source) &&
+      if (source && isPhase(source, "forward") && !importer::isConstantLike(source) &&
           kept[layer].insert(value).second)
-        bytes[layer] += getTensorBytes(value.getType());
+        bytes[layer] += analysis::getTensorBytes(value.getType());
     }
   }
   return bytes;

@@ -5,7 +5,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// The backward ops of every layer for which `chosen` holds stop reading what the
 /// layer's forward ops made: they read clones of those ops, computed again in the
@@ -19,6 +19,6 @@ unsigned rematerializeLayers(mlir::func::FuncOp main, llvm::ArrayRef<bool> chose
 /// phase of one micro-batch.
 std::vector<int64_t> keptBytes(mlir::func::FuncOp main, unsigned numLayers);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_REMAT_REMATERIALIZE_H

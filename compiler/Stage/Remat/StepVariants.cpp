@@ -11,10 +11,11 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
-llvm::Expected<std::unique_ptr<StepVariant>> StepVariant::read(func::FuncOp function,
-                                                               llvm::StringRef method,
-                                                               llvm::ArrayRef<LogicalMesh> meshes) {
+llvm::Expected<std::unique_ptr<StepVariant>>
+StepVariant::read(func::FuncOp function, llvm::StringRef method,
+                  llvm::ArrayRef<cost::LogicalMesh> meshes) {
   llvm::Expected<StepLayers> layers = readLayers(function);
   if (!layers)
     return layers.takeError();
@@ -25,8 +26,9 @@ llvm::Expected<std::unique_ptr<StepVariant>> StepVariant::read(func::FuncOp func
   if (method == "auto")
     return std::move(variant);
   variant->roles.emplace(function);
-  for (const LogicalMesh &mesh : meshes) {
-    llvm::Expected<PlanFilter> filter = makeFilter(method, *variant->roles, mesh);
+  for (const cost::LogicalMesh &mesh : meshes) {
+    llvm::Expected<sharding::PlanFilter> filter =
+        sharding::makeFilter(method, *variant->roles, mesh);
     if (!filter)
       return filter.takeError();
     variant->filters.push_back(std::move(*filter));
@@ -34,7 +36,7 @@ llvm::Expected<std::unique_ptr<StepVariant>> StepVariant::read(func::FuncOp func
   return std::move(variant);
 }
 
-func::FuncOp alpa::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers) {
+func::FuncOp stage::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers) {
   func::FuncOp clone = main.clone();
   clone.setPrivate();
   SymbolTable(main->getParentOp()).insert(clone, std::next(main->getIterator()));
@@ -42,7 +44,7 @@ func::FuncOp alpa::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> l
   return clone;
 }
 
-RematerializationSavings alpa::findSavings(func::FuncOp main, unsigned numLayers) {
+RematerializationSavings stage::findSavings(func::FuncOp main, unsigned numLayers) {
   func::FuncOp all = cloneRematerialized(main, llvm::SmallVector<bool>(numLayers, true));
   std::vector<int64_t> before = keptBytes(main, numLayers), after = keptBytes(all, numLayers);
   all.erase();

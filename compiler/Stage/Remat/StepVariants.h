@@ -14,18 +14,19 @@
 
 #include <memory>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// A function with the layers of the step, and what a method leaves of their plans.
 struct StepVariant {
   mlir::func::FuncOp function;
   StepLayers layers;
-  std::optional<MethodRoles> roles; // None for the method "auto".
-  std::vector<PlanFilter> filters;  // For each mesh; empty for everything.
+  std::optional<sharding::MethodRoles> roles; // None for the method "auto".
+  std::vector<sharding::PlanFilter> filters;  // For each mesh; empty for everything.
 
   /// Errors: an op without layer or phase, or a method that does not suit a mesh.
   static llvm::Expected<std::unique_ptr<StepVariant>>
-  read(mlir::func::FuncOp function, llvm::StringRef method, llvm::ArrayRef<LogicalMesh> meshes);
+  read(mlir::func::FuncOp function, llvm::StringRef method,
+       llvm::ArrayRef<cost::LogicalMesh> meshes);
 };
 
 /// What computing layers again saves of what they hold between their phases.
@@ -39,6 +40,6 @@ RematerializationSavings findSavings(mlir::func::FuncOp main, unsigned numLayers
 /// A copy of @main with these layers computed again, beside it in its module.
 mlir::func::FuncOp cloneRematerialized(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H

@@ -14,13 +14,14 @@
 #include <limits>
 #include <map>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPATRIMACTIVATIONS
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 namespace {
 
@@ -56,7 +57,7 @@ private:
   ValueCut cut;
 };
 
-struct TrimActivations : alpa::impl::AlpaTrimActivationsBase<TrimActivations> {
+struct TrimActivations : stage::impl::AlpaTrimActivationsBase<TrimActivations> {
   using Base::Base;
 
   void runOnOperation() override {
@@ -88,19 +89,19 @@ struct TrimActivations : alpa::impl::AlpaTrimActivationsBase<TrimActivations> {
 void LayerActivations::findCrossing() {
   for (Operation *op : forward)
     for (Value value : op->getResults())
-      for (Operation *user : getUsers(value))
+      for (Operation *user : importer::getUsers(value))
         if (phaseOf(user) == Phase::Backward && user->getAttr(attr::layer) == layer)
           crossing[value].push_back(user);
 }
 
 /// Bytes of an activation; weights, and what gradients read anyway, are free.
 int64_t LayerActivations::keepCost(Value value) const {
-  auto bytes = static_cast<int64_t>(getTensorBytes(value.getType()));
+  auto bytes = static_cast<int64_t>(analysis::getTensorBytes(value.getType()));
   auto argument = dyn_cast<BlockArgument>(value);
   if (argument && isStateArgument(argument))
     return 0;
   // Of a value of this layer that gradients of its own read, the cut decides.
-  bool isKeptAnyway = llvm::any_of(getUsers(value), [&](Operation *user) {
+  bool isKeptAnyway = llvm::any_of(importer::getUsers(value), [&](Operation *user) {
     return phaseOf(user) == Phase::Backward &&
            (!isOwn(value.getDefiningOp()) || user->getAttr(attr::layer) != layer);
   });
@@ -136,12 +137,12 @@ int64_t LayerActivations::repeatCost(Value value) const {
                                            "chlo.square"};
   Operation *op = value.getDefiningOp();
   StringRef name = op->getName().getStringRef();
-  auto bytes = static_cast<int64_t>(getTensorBytes(value.getType()));
+  auto bytes = static_cast<int64_t>(analysis::getTensorBytes(value.getType()));
   int64_t elements = cast<RankedTensorType>(value.getType()).getNumElements();
   int64_t cost = 0;
   if (copies.contains(name))
     cost = bytes;
-  else if (getFlops(op) > 0)
+  else if (analysis::getFlops(op) > 0)
     cost = simple.contains(name) ? elements / 4 : 2 * elements;
   // Products and the like read memory: the value is written and read as if it were kept.
   bool isRead = llvm::any_of(crossing.lookup(value), [](Operation *user) {
@@ -155,7 +156,7 @@ void LayerActivations::chooseKept() {
     Operation *op = value.getDefiningOp();
     if (!isOwn(op))
       return std::nullopt;
-    if (isConstantLike(op))
+    if (importer::isConstantLike(op))
       return Remaking();
     return Remaking{repeatCost(value), op->getOperands()};
   };
@@ -207,7 +208,7 @@ void LayerActivations::trim() {
     return;
   chooseKept();
   for (auto &[value, readers] : crossing)
-    bytesBefore += static_cast<int64_t>(getTensorBytes(value.getType()));
+    bytesBefore += static_cast<int64_t>(analysis::getTensorBytes(value.getType()));
   for (Value value : cut.kept)
     bytesAfter += keepCost(value);
   repeat();

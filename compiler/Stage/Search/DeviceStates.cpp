@@ -5,12 +5,14 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
 /// Beyond this many states of a kind's hosts, a host is chosen without trying all.
 static constexpr double kMostStates = 5000;
 
-std::vector<HostGroup> alpa::groupHosts(llvm::ArrayRef<int64_t> hostDevices,
-                                        llvm::ArrayRef<unsigned> kinds) {
+std::vector<HostGroup> stage::groupHosts(llvm::ArrayRef<int64_t> hostDevices,
+                                         llvm::ArrayRef<unsigned> kinds) {
   // Hosts that were given the same kind may still differ in size.
   std::map<std::pair<int, int64_t>, HostGroup> groups;
   for (auto [index, devices] : llvm::enumerate(hostDevices)) {

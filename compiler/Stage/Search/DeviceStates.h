@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Hosts of one kind as the search for stages sees them.
 struct HostGroup {
@@ -31,7 +31,8 @@ std::vector<HostGroup> groupHosts(llvm::ArrayRef<int64_t> hostDevices,
 class DeviceStates {
 public:
   /// With `useAll` no device is free in the end.
-  DeviceStates(llvm::ArrayRef<HostGroup> groups, llvm::ArrayRef<Submesh> submeshes, bool useAll);
+  DeviceStates(llvm::ArrayRef<HostGroup> groups, llvm::ArrayRef<cost::Submesh> submeshes,
+               bool useAll);
   /// Stages given by hand: the submeshes are taken in their order, the last first,
   /// and all of them are.
   static DeviceStates manual(size_t numStages);
@@ -62,12 +63,12 @@ private:
   void addAfter(const State &state, unsigned submesh, std::vector<unsigned> &next);
   void takePart(const State &state, const Group &group, int64_t devices,
                 std::vector<unsigned> &next);
-  void takeHosts(State state, llvm::ArrayRef<Group> left, const Submesh &submesh, int64_t hosts,
-                 std::vector<unsigned> &next);
+  void takeHosts(State state, llvm::ArrayRef<Group> left, const cost::Submesh &submesh,
+                 int64_t hosts, std::vector<unsigned> &next);
 
   bool byHand = false, useAll = false;
   std::vector<Group> groups;
-  std::vector<Submesh> submeshes;
+  std::vector<cost::Submesh> submeshes;
   std::map<State, unsigned> numbers;
   std::vector<State> states;
   std::vector<int64_t> free;
@@ -75,6 +76,6 @@ private:
   std::vector<bool> known;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_DEVICESTATES_H

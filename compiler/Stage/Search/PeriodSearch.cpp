@@ -8,6 +8,7 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 //===----------------------------------------------------------------------===//
 // What a stage problem offers, as arrays

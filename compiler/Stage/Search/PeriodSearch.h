@@ -14,7 +14,7 @@
 #include "compiler/Stage/Search/DeviceStates.h"
 #include "compiler/Stage/Search/StageDp.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// A stage problem's choices and sends, asked for once. Of the choices of a stage
 /// those are kept that no other one beats in both seconds and micro-batches in
@@ -193,6 +193,6 @@ private:
   std::vector<double> moreThan, mostTo, leastTo;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_PERIODSEARCH_H

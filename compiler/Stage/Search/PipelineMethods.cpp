@@ -6,8 +6,10 @@
 #include <map>
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
-static constexpr MethodInfo kPipelines[] = {
+static constexpr sharding::MethodInfo kPipelines[] = {
     {"auto", "Everything is the search's choice"},
     {"intra-only", "One stage on the whole cluster"},
     {"inter-only", "Every stage on one device"},
@@ -15,10 +17,10 @@ static constexpr MethodInfo kPipelines[] = {
     {"equal-mesh", "Stages on submeshes of one shape"},
     {"uniform", "Stages of as many layers each, on submeshes of one shape"},
 };
-llvm::ArrayRef<MethodInfo> alpa::pipelineMethodTable() { return kPipelines; }
+llvm::ArrayRef<sharding::MethodInfo> stage::pipelineMethodTable() { return kPipelines; }
 
-llvm::Error alpa::checkPipelineMethod(llvm::StringRef name) {
-  return checkName("pipeline", kPipelines, name);
+llvm::Error stage::checkPipelineMethod(llvm::StringRef name) {
+  return sharding::checkName("pipeline", kPipelines, name);
 }
 
 /// Takes out the submeshes that are not kept, and views that only they have.
@@ -63,8 +65,8 @@ static bool canTile(const Submesh &submesh, int64_t devices, unsigned numLayers)
   return devices % submesh.numDevices() == 0 && devices / submesh.numDevices() <= numLayers;
 }
 
-std::vector<StageRule> alpa::evenRules(const Cluster &cluster, unsigned numLayers,
-                                       const SearchSpace &space) {
+std::vector<StageRule> stage::evenRules(const cost::Cluster &cluster, unsigned numLayers,
+                                        const SearchSpace &space) {
   std::vector<StageRule> rules;
   for (size_t index = 0; index < space.submeshes.size(); ++index)
     if (canTile(space.submeshes[index], cluster.numDevices(), numLayers))
@@ -76,10 +78,10 @@ std::vector<StageRule> alpa::evenRules(const Cluster &cluster, unsigned numLayer
   return rules;
 }
 
-llvm::Expected<std::vector<StageRule>> alpa::applyPipelineMethod(llvm::StringRef method,
-                                                                 const Cluster &cluster,
-                                                                 unsigned numLayers,
-                                                                 SearchSpace &space) {
+llvm::Expected<std::vector<StageRule>> stage::applyPipelineMethod(llvm::StringRef method,
+                                                                  const cost::Cluster &cluster,
+                                                                  unsigned numLayers,
+                                                                  SearchSpace &space) {
   if (llvm::Error error = checkPipelineMethod(method))
     return std::move(error);
   auto fail = [&](const llvm::Twine &message) {

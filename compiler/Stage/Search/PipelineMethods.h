@@ -14,10 +14,10 @@
 
 #include <functional>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// The registry; "auto", which restricts nothing, comes first.
-llvm::ArrayRef<MethodInfo> pipelineMethodTable();
+llvm::ArrayRef<sharding::MethodInfo> pipelineMethodTable();
 /// An error that lists the choices for a name that is none of them.
 llvm::Error checkPipelineMethod(llvm::StringRef name);
 
@@ -29,14 +29,14 @@ using StageRule = std::function<bool(unsigned lo, unsigned hi, unsigned submesh)
 /// for all stages. Submeshes that no rule allows are taken out of `space`. The error
 /// says why the model or the cluster has no such plan.
 llvm::Expected<std::vector<StageRule>> applyPipelineMethod(llvm::StringRef method,
-                                                           const Cluster &cluster,
+                                                           const cost::Cluster &cluster,
                                                            unsigned numLayers, SearchSpace &space);
 
 /// Families of even plans: all stages on submeshes of one shape, or of as many
 /// layers each.
-std::vector<StageRule> evenRules(const Cluster &cluster, unsigned numLayers,
+std::vector<StageRule> evenRules(const cost::Cluster &cluster, unsigned numLayers,
                                  const SearchSpace &space);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_PIPELINEMETHODS_H

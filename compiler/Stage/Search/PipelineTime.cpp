@@ -9,12 +9,16 @@
 #include <vector>
 
 using namespace alpa;
+using namespace alpa::stage;
+using schedule::RunKind;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-static ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
-                                 llvm::ArrayRef<int64_t> meshOf) {
-  ScheduleProblem problem = oneStagePerMesh(int64_t(stages.size()), numMicroBatches);
+static schedule::ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages,
+                                           int64_t numMicroBatches,
+                                           llvm::ArrayRef<int64_t> meshOf) {
+  schedule::ScheduleProblem problem =
+      schedule::oneStagePerMesh(int64_t(stages.size()), numMicroBatches);
   if (!meshOf.empty())
     problem.meshOf.assign(meshOf.begin(), meshOf.end());
   for (const StageTimes &time : stages) {
@@ -26,17 +30,18 @@ static ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages, int64_t numM
   return problem;
 }
 
-PipelineOrder alpa::orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                                  int64_t numMicroBatches, llvm::ArrayRef<int64_t> meshOf,
-                                  double limit, double keptPart) {
-  ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
+PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
+                                   llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
+                                   llvm::ArrayRef<int64_t> meshOf, double limit, double keptPart) {
+  schedule::ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
   // A schedule of forwards asks whether that is all there is.
   if (schedule.isForwardOnly)
     for (const StageTimes &time : stages)
       problem.hasBackward.push_back(time.backwardSeconds > 0);
   problem.limit = limit;
   problem.keptPart = keptPart;
-  llvm::Expected<std::vector<StepList>> lists = scheduleSteps(schedule, problem);
+  llvm::Expected<std::vector<schedule::StepList>> lists =
+      schedule::scheduleSteps(schedule, problem);
   if (!lists) {
     llvm::consumeError(lists.takeError());
     return {problem.meshOf, {}};
@@ -44,11 +49,11 @@ PipelineOrder alpa::orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<S
   return {problem.meshOf, std::move(*lists)};
 }
 
-std::vector<StageFlights> alpa::countFlights(const PipelineOrder &order,
-                                             llvm::ArrayRef<FlightBytes> bytes) {
+std::vector<StageFlights> stage::countFlights(const PipelineOrder &order,
+                                              llvm::ArrayRef<FlightBytes> bytes) {
   std::vector<StageFlights> most(order.meshOf.size()), now(order.meshOf.size());
-  for (const StepList &steps : order.meshes)
-    for (const ScheduleStep &step : steps) {
+  for (const schedule::StepList &steps : order.meshes)
+    for (const schedule::ScheduleStep &step : steps) {
       StageFlights &mine = now[step.stage], &limit = most[step.stage];
       mine.inFlight += step.kind == RunKind::Forward;
       mine.waiting += step.kind == RunKind::BackwardInput;
@@ -65,8 +70,8 @@ std::vector<StageFlights> alpa::countFlights(const PipelineOrder &order,
   return most;
 }
 
-double alpa::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
-                             int64_t numMicroBatches, std::optional<double> meetSeconds) {
+double stage::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
+                              int64_t numMicroBatches, std::optional<double> meetSeconds) {
   if (order.meshes.empty())
     return kInfinity;
   llvm::ArrayRef<int64_t> meshOf = order.meshOf;
@@ -81,13 +86,13 @@ double alpa::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTim
     double &free = linkFree[meshOf[from] * order.meshes.size() + meshOf[to]];
     return free = std::max(free, now + latency) + seconds - latency;
   };
-  std::optional<Timeline> timeline =
-      followSteps(problemOf(stages, numMicroBatches, meshOf), order.meshes, send);
+  std::optional<schedule::Timeline> timeline =
+      schedule::followSteps(problemOf(stages, numMicroBatches, meshOf), order.meshes, send);
   if (!timeline)
     return kInfinity;
   double meeting = meetSeconds ? timeline->seconds() + *meetSeconds : 0, end = 0;
   std::vector<double> done; // Of each mesh.
-  for (const Timeline::Span &span : timeline->spans)
+  for (const schedule::Timeline::Span &span : timeline->spans)
     done.push_back(std::max(span.end, meeting));
   for (auto [mesh, time] : llvm::zip_equal(meshOf, stages))
     end = std::max(end, done[mesh] += time.updateSeconds);

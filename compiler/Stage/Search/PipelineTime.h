@@ -7,7 +7,7 @@
 
 #include <optional>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Seconds of one stage: for a micro-batch, and once for the barrier and the update.
 /// `forthSeconds` are those of sending to the next stage, `backSeconds` of that
@@ -22,15 +22,17 @@ struct StageTimes {
 
 /// A schedule's order for some stages.
 struct PipelineOrder {
-  std::vector<int64_t> meshOf;  // Of each stage.
-  std::vector<StepList> meshes; // Steps of each mesh; none if it does not take the stages.
+  std::vector<int64_t> meshOf; // Of each stage.
+  std::vector<schedule::StepList>
+      meshes; // Steps of each mesh; none if it does not take the stages.
 };
 
 /// `meshOf` gives the mesh of each stage, a mesh each if it is empty. For schedules that
 /// look for an order by themselves `limit` and `keptPart` are those of ScheduleProblem.
-PipelineOrder orderPipeline(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                            int64_t numMicroBatches, llvm::ArrayRef<int64_t> meshOf = {},
-                            double limit = 0, double keptPart = 1);
+PipelineOrder orderPipeline(const schedule::ScheduleInfo &schedule,
+                            llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
+                            llvm::ArrayRef<int64_t> meshOf = {}, double limit = 0,
+                            double keptPart = 1);
 
 /// The most micro-batches of a stage at a time, from the beginning of the forward run
 /// to the end of the backward run, or of its input part; and from the beginning of
@@ -56,13 +58,14 @@ double pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> st
                        int64_t numMicroBatches, std::optional<double> meetSeconds = {});
 
 /// The same for a schedule.
-inline double pipelineSeconds(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes> stages,
-                              int64_t numMicroBatches, std::optional<double> meetSeconds = {},
+inline double pipelineSeconds(const schedule::ScheduleInfo &schedule,
+                              llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
+                              std::optional<double> meetSeconds = {},
                               llvm::ArrayRef<int64_t> meshOf = {}) {
   return pipelineSeconds(orderPipeline(schedule, stages, numMicroBatches, meshOf), stages,
                          numMicroBatches, meetSeconds);
 }
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H

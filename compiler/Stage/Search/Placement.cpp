@@ -8,6 +8,8 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
 /// Steps after which the best placement so far is taken.
 static constexpr unsigned kMostSteps = 4000;
@@ -260,14 +262,14 @@ private:
 } // namespace
 
 std::optional<std::vector<std::vector<int64_t>>>
-alpa::placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
-                     llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings) {
+stage::placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
+                      llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings) {
   return Placer(hostDevices, submeshes, hostKinds, savings).run();
 }
 
 std::optional<std::vector<std::vector<int64_t>>>
-alpa::placeStages(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages,
-                  llvm::ArrayRef<double> savings) {
+stage::placeStages(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages,
+                   llvm::ArrayRef<double> savings) {
   std::vector<Submesh> submeshes;
   for (const PlannedStage &stage : stages)
     submeshes.push_back(problem.submeshes[stage.submesh]);

@@ -5,7 +5,7 @@
 
 #include "compiler/Stage/Search/StageDp.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Devices of each submesh, numbered host by host. Whole hosts are taken first;
 /// parts of hosts are put together such that the seconds saved by neighbours in
@@ -14,7 +14,7 @@ namespace alpa {
 /// if it is empty each pair counts the same. Nothing if they do not fit side by
 /// side.
 std::optional<std::vector<std::vector<int64_t>>>
-placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
+placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<cost::Submesh> submeshes,
                llvm::ArrayRef<unsigned> hostKinds = {}, llvm::ArrayRef<double> savings = {});
 
 /// The same for the stages of a plan.
@@ -22,6 +22,6 @@ std::optional<std::vector<std::vector<int64_t>>> placeStages(const StageDpProble
                                                              llvm::ArrayRef<PlannedStage> stages,
                                                              llvm::ArrayRef<double> savings = {});
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H

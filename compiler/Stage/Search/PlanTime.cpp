@@ -9,18 +9,20 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Submesh;
 
-PlanTimer::PlanTimer(const Cluster &cluster, const StageDpProblem &problem,
+PlanTimer::PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem,
                      const Crossings &crossings, StageCosts &costs)
     : cluster(cluster), network(cluster), hostDevices(problem.hostDevices),
       hostKinds(problem.hostKinds), submeshes(problem.submeshes),
       numMicroBatches(problem.numMicroBatches), crossings(crossings), costs(costs) {
   for (const Submesh &from : submeshes)
     for (const Submesh &to : submeshes)
-      links.push_back(transferLink(cluster, from, to));
+      links.push_back(cost::transferLink(cluster, from, to));
 }
 
-SendSeconds PlanTimer::send(unsigned cut, const Link &forth, const Link &back) const {
+SendSeconds PlanTimer::send(unsigned cut, const cost::Link &forth, const cost::Link &back) const {
   return {forth.secondsFor(crossings.forwardBytes[cut]),
           back.secondsFor(crossings.backwardBytes[cut])};
 }
@@ -29,8 +31,8 @@ SendSeconds PlanTimer::sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t ind
                                  bool sharesHost) const {
   const Submesh &from = submeshes[stages[index].submesh],
                 &to = submeshes[stages[index + 1].submesh];
-  return send(stages[index].hi, transferLink(cluster, from, to, sharesHost),
-              transferLink(cluster, to, from, sharesHost));
+  return send(stages[index].hi, cost::transferLink(cluster, from, to, sharesHost),
+              cost::transferLink(cluster, to, from, sharesHost));
 }
 
 std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from,
@@ -38,7 +40,7 @@ std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from
                                                     double bytes) const {
   if (from == to)
     return {0, 0}; // Stages of one mesh.
-  TransferPath path = transferPath(network, from, to);
+  cost::TransferPath path = cost::transferPath(network, from, to);
   return {path.seconds(bytes), bytes > 0 ? path.latencySeconds : 0};
 }
 
@@ -91,7 +93,7 @@ std::optional<std::vector<std::vector<int64_t>>> PlanTimer::place(const StagePla
 
 llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
                                           const StageDpProblem &problem) const {
-  const ScheduleInfo &schedule = *problem.schedule;
+  const schedule::ScheduleInfo &schedule = *problem.schedule;
   TimedPlan timed;
   auto devices = place(plan);
   if (!devices)
@@ -104,7 +106,7 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
   timed.keptPart = 0;
   for (auto [index, stage] : llvm::enumerate(plan.stages)) {
     meshOf.push_back(plan.meshOf(index));
-    const StagePoint &point = costs.pointOf(stage.choice.id);
+    const sharding::StagePoint &point = costs.pointOf(stage.choice.id);
     StageTimes &stageTimes = times.emplace_back();
     stageTimes.forwardSeconds = point.times.forwardSeconds;
     stageTimes.backwardSeconds = point.times.backwardSeconds;
@@ -112,7 +114,7 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
     stageTimes.updateSeconds = point.times.updateSeconds;
     bytes.push_back({point.activationBytes, 0});
     if (schedule.splitsBackward) {
-      llvm::Expected<BackwardParts> parts = costs.partsOf(stage.choice.id);
+      llvm::Expected<sharding::BackwardParts> parts = costs.partsOf(stage.choice.id);
       if (!parts)
         return parts.takeError();
       stageTimes.backwardWeightSeconds = parts->weightSeconds;
@@ -143,7 +145,7 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
       pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices));
   timed.flights = countFlights(order, bytes);
   for (auto [stage, flights] : llvm::zip_equal(plan.stages, timed.flights)) {
-    const StagePoint &point = costs.pointOf(stage.choice.id);
+    const sharding::StagePoint &point = costs.pointOf(stage.choice.id);
     timed.peakBytes.push_back(
         std::max(point.steadyPeakBytes(0) + flights.bytes, point.updateBytes));
   }

@@ -8,7 +8,7 @@
 #include "compiler/Stage/Layers/StepLayers.h"
 #include "compiler/Stage/Search/PipelineTime.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// A plan on the hosts of the cluster.
 struct TimedPlan {
@@ -28,7 +28,7 @@ struct TimedPlan {
 /// Sends between submeshes, and the steps of plans that are made of solved stages.
 class PlanTimer {
 public:
-  PlanTimer(const Cluster &cluster, const StageDpProblem &problem, const Crossings &crossings,
+  PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem, const Crossings &crossings,
             StageCosts &costs);
 
   /// What crosses a cut, between submeshes of which it is not known where they lie.
@@ -40,7 +40,7 @@ public:
   llvm::Expected<TimedPlan> time(const StagePlan &plan, const StageDpProblem &problem) const;
 
 private:
-  SendSeconds send(unsigned cut, const Link &forth, const Link &back) const;
+  SendSeconds send(unsigned cut, const cost::Link &forth, const cost::Link &back) const;
   /// And how many of them are latency.
   std::pair<double, double> secondsBetween(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to,
                                            double bytes) const;
@@ -51,17 +51,17 @@ private:
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, bool sharesHost) const;
   std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
 
-  const Cluster &cluster;
-  Network network;
+  const cost::Cluster &cluster;
+  cost::Network network;
   std::vector<int64_t> hostDevices;
   std::vector<unsigned> hostKinds;
-  std::vector<Submesh> submeshes;
+  std::vector<cost::Submesh> submeshes;
   int64_t numMicroBatches;
   const Crossings &crossings;
   StageCosts &costs;
-  std::vector<Link> links; // From each submesh to each.
+  std::vector<cost::Link> links; // From each submesh to each.
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_PLANTIME_H

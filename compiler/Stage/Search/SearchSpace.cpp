@@ -8,6 +8,10 @@
 #include <algorithm>
 
 using namespace alpa;
+using namespace alpa::stage;
+using cost::Cluster;
+using cost::LogicalMesh;
+using cost::Submesh;
 
 static llvm::Error fail(const llvm::Twine &message) {
   return makeError(ErrorCode::Method, "alpa-search-stages: " + message);
@@ -41,18 +45,18 @@ static unsigned addMesh(SearchSpace &space, LogicalMesh mesh) {
   return index;
 }
 
-SearchSpace alpa::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
+SearchSpace stage::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
   SearchSpace space;
-  space.submeshes = submeshShapes(cluster);
+  space.submeshes = cost::submeshShapes(cluster);
   for (const Submesh &submesh : space.submeshes) {
     auto &views = space.views.emplace_back();
-    for (LogicalMesh &mesh : logicalMeshes(cluster, submesh, meshAxes))
+    for (LogicalMesh &mesh : cost::logicalMeshes(cluster, submesh, meshAxes))
       views.push_back(addMesh(space, std::move(mesh)));
   }
   return space;
 }
 
-void alpa::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
+void stage::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
   for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
     std::vector<llvm::SmallVector<int64_t, 3>> shapes;
     for (unsigned view : views)
@@ -62,7 +66,7 @@ void alpa::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
       std::rotate(turned.begin(), turned.begin() + 1, turned.end());
       if (llvm::is_contained(shapes, turned))
         continue;
-      llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, submesh, turned);
+      llvm::Expected<LogicalMesh> mesh = cost::makeLogicalMesh(cluster, submesh, turned);
       if (!mesh) { // Has as many devices as the view that it is a rotation of.
         llvm::consumeError(mesh.takeError());
         continue;
@@ -83,7 +87,7 @@ static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringR
                 "device type");
   std::string names;
   bool known = type.empty();
-  for (const DeviceType &device : cluster.deviceTypes) {
+  for (const cost::DeviceType &device : cluster.deviceTypes) {
     names += (names.empty() ? "" : ", ") + device.name;
     known |= device.name == type;
   }
@@ -108,12 +112,12 @@ static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringR
   return Submesh{sizes[0], sizes[1], kinds.size() == 1 ? kinds.front() : Submesh::anyKind};
 }
 
-llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
-                                                    unsigned meshAxes,
-                                                    llvm::ArrayRef<std::string> submeshes,
-                                                    llvm::ArrayRef<std::string> meshShapes,
-                                                    llvm::ArrayRef<std::string> layerRanges,
-                                                    unsigned stagesPerMesh) {
+llvm::Expected<SearchSpace> stage::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
+                                                     unsigned meshAxes,
+                                                     llvm::ArrayRef<std::string> submeshes,
+                                                     llvm::ArrayRef<std::string> meshShapes,
+                                                     llvm::ArrayRef<std::string> layerRanges,
+                                                     unsigned stagesPerMesh) {
   if (!meshShapes.empty() && meshShapes.size() != submeshes.size())
     return fail("expected one of mesh-shapes for each of submeshes, got " +
                 llvm::Twine(meshShapes.size()) + " for " + llvm::Twine(submeshes.size()));
@@ -142,7 +146,7 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
     if (same == known.end()) {
       auto &views = knownViews.emplace_back();
       if (meshShapes.empty()) {
-        for (LogicalMesh &mesh : logicalMeshes(cluster, *submesh, meshAxes)) {
+        for (LogicalMesh &mesh : cost::logicalMeshes(cluster, *submesh, meshAxes)) {
           views.push_back(space.meshes.size());
           space.meshes.push_back(std::move(mesh));
         }
@@ -150,7 +154,7 @@ llvm::Expected<SearchSpace> alpa::manualSearchSpace(const Cluster &cluster, unsi
         llvm::SmallVector<int64_t> shape;
         if (!readNumbers(shapeText, 'x', 1, shape) || shape.size() > 3)
           return fail("mesh shape '" + shapeText + "' must be one to three sizes, such as 2x4");
-        llvm::Expected<LogicalMesh> mesh = makeLogicalMesh(cluster, *submesh, shape);
+        llvm::Expected<LogicalMesh> mesh = cost::makeLogicalMesh(cluster, *submesh, shape);
         if (!mesh)
           return mesh.takeError();
         views.push_back(space.meshes.size());

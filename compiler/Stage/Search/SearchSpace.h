@@ -7,12 +7,12 @@
 
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// What may be chosen from: submeshes, and the views of each.
 struct SearchSpace {
-  std::vector<Submesh> submeshes;
-  std::vector<LogicalMesh> meshes;
+  std::vector<cost::Submesh> submeshes;
+  std::vector<cost::LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views; // Of each submesh, into `meshes`.
   /// Stages by hand: one submesh for each stage, in order.
   bool manual = false;
@@ -20,20 +20,20 @@ struct SearchSpace {
 };
 
 /// All submeshes of the cluster and their views of up to so many axes.
-SearchSpace wholeSearchSpace(const Cluster &cluster, unsigned meshAxes);
+SearchSpace wholeSearchSpace(const cost::Cluster &cluster, unsigned meshAxes);
 
 /// Adds the views that have the axes of others in another order, for methods that
 /// do not treat all axes alike.
-void addTurnedViews(const Cluster &cluster, SearchSpace &space);
+void addTurnedViews(const cost::Cluster &cluster, SearchSpace &space);
 
 /// Reads `submeshes` ("1x2"), `meshShapes` ("2x1") and `layerRanges` ("0-2"); the
 /// latter two are empty or have one entry for each submesh, and for each of its
 /// `stagesPerMesh` stages. Errors name the entry.
 llvm::Expected<SearchSpace>
-manualSearchSpace(const Cluster &cluster, unsigned numLayers, unsigned meshAxes,
+manualSearchSpace(const cost::Cluster &cluster, unsigned numLayers, unsigned meshAxes,
                   llvm::ArrayRef<std::string> submeshes, llvm::ArrayRef<std::string> meshShapes,
                   llvm::ArrayRef<std::string> layerRanges, unsigned stagesPerMesh = 1);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_SEARCHSPACE_H

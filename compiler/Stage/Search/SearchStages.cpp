@@ -25,13 +25,18 @@
 
 #include <chrono>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPASEARCHSTAGES
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
+using cost::Cluster;
+using schedule::ScheduleInfo;
+using sharding::IntraOpResult;
+using sharding::OpPhase;
 
 //===----------------------------------------------------------------------===//
 // One search for stages
@@ -220,7 +225,7 @@ private:
     unsigned stage = stageOf(op);
     op->setAttr(attr::stage, integer(stage));
     if (auto phase = op->getAttrOfType<StringAttr>(attr::phase))
-      flops[stage][phase.getValue()] += getFlops(op);
+      flops[stage][phase.getValue()] += analysis::getFlops(op);
     SmallVector<Attribute> results, operands, uses;
     const auto &useSpecs = plan.stages[stage].result->useSpecs;
     const auto &sumSpecs = plan.stages[stage].result->sumSpecs;
@@ -229,7 +234,7 @@ private:
       auto sharding = cast<ShardingAttr>(specOf(value, stage));
       results.push_back(sharding);
       // alpa-defer-sums asks how the factors that make terms are split.
-      moved |= !sharding.getSpec().partial.empty();
+      moved |= !sharding.getSpec().unreduced.empty();
       if (auto sum = sumSpecs.find(value); sum != sumSpecs.end())
         op->setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }
@@ -249,7 +254,7 @@ private:
     if (moved)
       op->setAttr(attr::useShardings, builder.getArrayAttr(uses));
     auto heldAs = [&](Value value) { return specOf(value, stage); };
-    if (Attribute captured = captureShardings(op, useSpecs, heldAs))
+    if (Attribute captured = sharding::captureShardings(op, useSpecs, heldAs))
       op->setAttr(attr::captureShardings, captured);
   }
 
@@ -266,7 +271,7 @@ private:
     }
     bool read = false;
     std::optional<unsigned> first;
-    for (Operation *user : getUsers(arg))
+    for (Operation *user : importer::getUsers(arg))
       if (!user->hasTrait<OpTrait::IsTerminator>()) {
         unsigned stage = stageOf(user);
         first = std::min(first.value_or(stage), stage);
@@ -291,7 +296,7 @@ private:
 
   Attribute stageAttr(const StageOutcome &stage, llvm::StringMap<double> &flopsOf) {
     const IntraOpResult &result = *stage.result;
-    const Solution &solution = result.solution;
+    const solver::Solution &solution = result.solution;
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
     auto scratchBytes = [&](OpPhase phase) {
       return integer(result.scratchBytes[unsigned(phase)]);
@@ -335,7 +340,7 @@ private:
     }
     constexpr double kPicosecond = 1e-12;
     DictionaryAttr solver = builder.getDictionaryAttr({
-        named("status", builder.getStringAttr(stringifySolveStatus(solution.status))),
+        named("status", builder.getStringAttr(solver::stringifySolveStatus(solution.status))),
         named("objective_seconds", seconds(double(solution.objective) * kPicosecond)),
         named("lower_bound_seconds", seconds(double(solution.lowerBound) * kPicosecond)),
         named("gap", seconds(solution.gap)),
@@ -357,7 +362,7 @@ private:
     module->setAttr(attr::stages, builder.getArrayAttr(stages));
     module->setAttr(attr::numMicroBatches, integer(plan.numMicroBatches));
     module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule->name));
-    module->setAttr(attr::cluster, builder.getStringAttr(printCluster(cluster)));
+    module->setAttr(attr::cluster, builder.getStringAttr(cost::printCluster(cluster)));
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
     if (plan.schedule->name == "zb-auto")
       module->setAttr(attr::scheduleParameters,
@@ -398,7 +403,7 @@ static void annotatePlan(func::FuncOp main, const Cluster &cluster, const PlanOu
 
 namespace {
 
-class AlpaSearchStagesPass : public alpa::impl::AlpaSearchStagesBase<AlpaSearchStagesPass> {
+class AlpaSearchStagesPass : public stage::impl::AlpaSearchStagesBase<AlpaSearchStagesPass> {
 public:
   using AlpaSearchStagesBase::AlpaSearchStagesBase;
 
@@ -428,7 +433,7 @@ private:
                                                         bool ignoresMemory = false);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
-  llvm::Error settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes);
+  llvm::Error settle(StageAttempt &attempt, ArrayRef<cost::LogicalMesh> meshes);
   llvm::Error run();
 
   func::FuncOp main;
@@ -448,10 +453,10 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("the module has no function @main");
   if (cluster.empty())
     return fail("option cluster is missing; give a cluster file or a preset (" +
-                llvm::join(clusterPresets(), ", ") + ")");
+                llvm::join(cost::clusterPresets(), ", ") + ")");
   if (numMicroBatches < 1)
     return fail("num-micro-batches must be 1 or more, got " + llvm::Twine(numMicroBatches));
-  if (llvm::Error error = checkMethod(method))
+  if (llvm::Error error = sharding::checkMethod(method))
     return fail(std::move(error));
   if (llvm::Error error = checkPipelineMethod(pipeline))
     return fail(std::move(error));
@@ -487,12 +492,12 @@ llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
   bool meets = hasBarrier(main);
   (schedule == "auto" ? StringRef(kAuto) : StringRef(schedule)).split(names, ',');
   for (StringRef name : names) {
-    const ScheduleInfo *info = findSchedule(name.trim());
+    const ScheduleInfo *info = schedule::findSchedule(name.trim());
     if (!info)
-      return fail("unknown schedule '" + name + "'; expected " + scheduleNames() +
+      return fail("unknown schedule '" + name + "'; expected " + schedule::scheduleNames() +
                   ", several of them with commas between, or auto");
     if (meets && !info->takesBarrier && info->name != "custom")
-      info = findSchedule("gpipe");
+      info = schedule::findSchedule("gpipe");
     if (info->name == "custom")
       return fail("schedule 'custom' is one of alpa-build-schedule; search with the schedule that "
                   "its steps are like");
@@ -591,7 +596,8 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
 }
 
 /// Writes the layers of the plan's stages in @main as their choices have them.
-llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt, ArrayRef<LogicalMesh> meshes) {
+llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
+                                         ArrayRef<cost::LogicalMesh> meshes) {
   if (!again)
     return llvm::Error::success();
   auto known = again->function->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
@@ -625,7 +631,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!layers)
     return fail(layers.takeError());
   unsigned numLayers = layers->opsOfLayer.size();
-  llvm::Expected<Cluster> described = loadCluster(cluster);
+  llvm::Expected<Cluster> described = cost::loadCluster(cluster);
   if (!described)
     return described.takeError();
   llvm::Expected<SearchSpace> space =
@@ -642,7 +648,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
     even = evenRules(*described, numLayers, *space);
-  if (!useOfLastAxis(method).empty() && !space->manual)
+  if (!sharding::useOfLastAxis(method).empty() && !space->manual)
     addTurnedViews(*described, *space);
 
   tried.rules = std::move(*rules);
@@ -650,7 +656,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   SearchSetup setup{&getContext(), *described, std::move(*space), std::move(tried), {}, {}, gap};
   StageDpProblem &problem = setup.problem;
   problem.numLayers = numLayers;
-  for (const Host &host : described->hosts)
+  for (const cost::Host &host : described->hosts)
     problem.hostDevices.push_back(host.devices);
   problem.hostKinds = described->kindOfHosts();
   problem.submeshes = setup.space.submeshes;
@@ -669,7 +675,7 @@ llvm::Error AlpaSearchStagesPass::run() {
 
   StageCostOptions &options = setup.options;
   options.numMicroBatches = numMicroBatches;
-  for (const LogicalMesh &mesh : setup.space.meshes)
+  for (const cost::LogicalMesh &mesh : setup.space.meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
   options.tolerance = gap;
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
@@ -736,7 +742,7 @@ llvm::Error AlpaSearchStagesPass::run() {
     outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds,
                                            (*result)->forwardSeconds + (*result)->backwardSeconds);
     outcome.updateSeconds = std::max(outcome.updateSeconds, (*result)->updateSeconds);
-    llvm::Expected<Explanation> explanation = costs.explain(stage, **result);
+    llvm::Expected<sharding::Explanation> explanation = costs.explain(stage, **result);
     if (!explanation)
       return explanation.takeError();
     outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,

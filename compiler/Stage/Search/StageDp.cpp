@@ -8,6 +8,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 using namespace alpa;
+using namespace alpa::stage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Periods this close count as one; far more than rounding, far less than matters.
@@ -130,7 +131,7 @@ static void useIdleDevices(const StageDpProblem &problem, StagePlan &plan) {
   plan.seconds = stagePlanSeconds(problem, plan.stages);
 }
 
-StagePlan alpa::solveStageDp(const StageDpProblem &problem, std::vector<StagePlan> *others) {
+StagePlan stage::solveStageDp(const StageDpProblem &problem, std::vector<StagePlan> *others) {
   if (problem.numLayers == 0 || problem.submeshes.empty() || problem.hostDevices.empty())
     return {};
   StagePlan plan = PeriodSweep(problem, others).run();
@@ -146,7 +147,7 @@ static SendSeconds sendAfter(const StageDpProblem &problem, llvm::ArrayRef<Plann
   return problem.transferSeconds(stages[i].hi, stages[i].submesh, stages[i + 1].submesh);
 }
 
-double alpa::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
+double stage::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   double period = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
     int64_t inFlight = problem.inFlight(stages.size() - i);
@@ -167,7 +168,7 @@ double alpa::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<Plann
   return period;
 }
 
-double alpa::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
+double stage::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   double sum = 0;
   for (size_t i = 0; i < stages.size(); ++i)
     sum += stages[i].choice.seconds *
@@ -176,7 +177,7 @@ double alpa::stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<Plan
   return sum + (problem.numMicroBatches - 1) * stagePlanPeriod(problem, stages);
 }
 
-bool alpa::stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
+bool stage::stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages) {
   for (size_t i = 0; i < stages.size(); ++i)
     if (stages[i].choice.peakBytes(problem.held(stages.size() - i)) >
         problem.memoryOf(stages[i].submesh))

@@ -34,7 +34,7 @@
 #include <optional>
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// One way to run a run of layers on a submesh.
 struct StageChoice {
@@ -60,10 +60,10 @@ struct StageDpProblem {
   unsigned numLayers = 0;
   std::vector<int64_t> hostDevices; // Devices of each host.
   std::vector<unsigned> hostKinds;  // Of each host; empty for all of kind 0.
-  std::vector<Submesh> submeshes;
+  std::vector<cost::Submesh> submeshes;
   int64_t numMicroBatches = 1;
   /// Says how many micro-batches a stage keeps in flight.
-  const ScheduleInfo *schedule = findSchedule("1f1b");
+  const schedule::ScheduleInfo *schedule = schedule::findSchedule("1f1b");
   /// Of one device of each submesh; empty for no limit.
   std::vector<int64_t> memoryBytes;
   /// Bounds on the slowest stage closer than this many seconds, or than this part
@@ -137,6 +137,6 @@ double stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<PlannedStag
 double stagePlanSeconds(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 bool stagePlanFits(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> stages);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_STAGEDP_H

@@ -8,6 +8,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr double kPrecise = 1.001;
@@ -52,7 +53,7 @@ static void findLayer(const StageDpProblem &problem, StageInfeasibility &infeasi
   }
 }
 
-StageInfeasibility alpa::findStageInfeasibility(const StageDpProblem &problem) {
+StageInfeasibility stage::findStageInfeasibility(const StageDpProblem &problem) {
   StageInfeasibility infeasibility;
   if (problem.numLayers == 0 || problem.submeshes.empty() || problem.hostDevices.empty() ||
       problem.memoryBytes.empty())

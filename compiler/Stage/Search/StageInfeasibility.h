@@ -5,7 +5,7 @@
 
 #include "compiler/Stage/Search/StageDp.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Why a problem has no plan, as far as memory is the reason.
 struct StageInfeasibility {
@@ -23,6 +23,6 @@ struct StageInfeasibility {
 /// The factor is found to one part in a thousand.
 StageInfeasibility findStageInfeasibility(const StageDpProblem &problem);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_STAGEINFEASIBILITY_H

@@ -13,6 +13,7 @@
 #include <chrono>
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
 
 /// How much slower than the best plan by the DP's formula one may be that is timed.
@@ -148,8 +149,8 @@ void StageSearch::ignoreMemory() {
   costs.ignoreMemory();
 }
 
-llvm::Error StageSearch::beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
-                              double mostSeconds) {
+llvm::Error StageSearch::beat(FoundPlan &best, const schedule::ScheduleInfo *schedule,
+                              const StageRule &rule, double mostSeconds) {
   // Where there is a plan already, another one is worth less.
   const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
   problem.schedule = schedule;
@@ -187,14 +188,14 @@ llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
       return std::move(error);
   isPrepared = true;
   // By the DP's formula, which is about as far off for all schedules.
-  for (const ScheduleInfo *schedule : space.schedules)
+  for (const schedule::ScheduleInfo *schedule : space.schedules)
     for (const StageRule &rule : space.rules)
       if (llvm::Error error = beat(best, schedule, rule, best.plan.seconds * (1 - gap)))
         return std::move(error);
   // It takes updates for a part of every micro-batch, so that it overlooks long ones
   // beside the slowest stage. Even stages have no such.
   if (!best.plan.stages.empty())
-    for (const ScheduleInfo *schedule : space.schedules)
+    for (const schedule::ScheduleInfo *schedule : space.schedules)
       for (const StageRule &rule : space.evenRules)
         if (llvm::Error error = beat(best, schedule, rule, best.timed.stepSeconds * (1 - gap / 2)))
           return std::move(error);
@@ -216,9 +217,9 @@ static std::string formatBytes(double bytes) {
   return llvm::formatv(unit == 0 ? "{0:F0} {1}" : "{0:F2} {1}", bytes, units[unit]).str();
 }
 
-llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
-                                    const StageSearchSpace &space, func::FuncOp main,
-                                    bool isRematerialized, const llvm::Twine &whyNone) {
+llvm::Error stage::explainInfeasible(StageSearch &search, StageCosts &costs,
+                                     const StageSearchSpace &space, func::FuncOp main,
+                                     bool isRematerialized, const llvm::Twine &whyNone) {
   std::vector<int64_t> available = search.getProblem().memoryBytes;
   search.ignoreMemory();
   llvm::Expected<FoundPlan> found = search.run(space);
@@ -260,7 +261,7 @@ llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
                       infeasibility.plan.stages.size(), infeasibility.factor, infeasibility.stage);
   const StageChoice &choice = worst->choice;
   std::vector<std::pair<int64_t, std::string>> largest;
-  llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(*worst, inFlight);
+  llvm::Expected<std::shared_ptr<sharding::IntraOpResult>> result = costs.result(*worst, inFlight);
   if (!result)
     return result.takeError();
   for (auto &[value, spec] : (*result)->specs) {
@@ -268,9 +269,9 @@ llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
     if (!arg)
       continue;
     auto name = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::name);
-    largest.push_back(
-        {int64_t(getTensorBytes(arg.getType())) / spec.numPieces(costs.meshOf(choice.id).shape),
-         name ? name.str() : "argument " + std::to_string(arg.getArgNumber())});
+    largest.push_back({int64_t(analysis::getTensorBytes(arg.getType())) /
+                           spec.numPieces(costs.meshOf(choice.id).shape),
+                       name ? name.str() : "argument " + std::to_string(arg.getArgNumber())});
   }
   llvm::sort(largest, std::greater<>());
   std::string names;
@@ -292,8 +293,8 @@ llvm::Error alpa::explainInfeasible(StageSearch &search, StageCosts &costs,
                                       "rematerialization (jax.checkpoint)");
 }
 
-llvm::Error alpa::explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
-                                           const StageSearchSpace &space) {
+llvm::Error stage::explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
+                                            const StageSearchSpace &space) {
   std::string name = space.schedules.front()->name.str();
   if (found.plan.stages.empty())
     return makeError(ErrorCode::Infeasible,

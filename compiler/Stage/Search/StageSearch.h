@@ -14,7 +14,7 @@
 #include "compiler/Stage/Search/PlanTime.h"
 #include "compiler/Stage/Search/StageDp.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// What may be tried in turn; the best plan of all counts.
 struct StageSearchSpace {
@@ -22,14 +22,14 @@ struct StageSearchSpace {
   /// Families of plans that are looked at as well where their best one by the DP's
   /// formula takes less than the best plan does by its events.
   std::vector<StageRule> evenRules;
-  std::vector<const ScheduleInfo *> schedules;
+  std::vector<const schedule::ScheduleInfo *> schedules;
   /// For a schedule that takes several stages on a mesh, the only one then: how many.
   unsigned stagesPerMesh = 0;
 };
 
 struct FoundPlan {
-  StagePlan plan;                         // Without stages if there is none.
-  const ScheduleInfo *schedule = nullptr; // Null if there is none.
+  StagePlan plan;                                   // Without stages if there is none.
+  const schedule::ScheduleInfo *schedule = nullptr; // Null if there is none.
   TimedPlan timed;
 };
 
@@ -55,7 +55,7 @@ private:
   StagePlan solved(StagePlan plan) const;
   llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
   /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
-  llvm::Error beat(FoundPlan &best, const ScheduleInfo *schedule, const StageRule &rule,
+  llvm::Error beat(FoundPlan &best, const schedule::ScheduleInfo *schedule, const StageRule &rule,
                    double mostSeconds);
 
   StageCosts &costs;
@@ -77,6 +77,6 @@ llvm::Error explainInfeasible(StageSearch &search, StageCosts &costs, const Stag
 llvm::Error explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
                                      const StageSearchSpace &space);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H

@@ -6,9 +6,10 @@
 #include <numeric>
 
 using namespace alpa;
+using namespace alpa::stage;
 
-llvm::Error alpa::checkVirtualStages(const StageSearchSpace &tried, const SearchSpace &space,
-                                     const StageDpProblem &problem) {
+llvm::Error stage::checkVirtualStages(const StageSearchSpace &tried, const SearchSpace &space,
+                                      const StageDpProblem &problem) {
   unsigned perMesh = tried.stagesPerMesh, numLayers = problem.numLayers;
   const char *name = tried.schedules.front()->name.data();
   if (!space.manual) {
@@ -24,7 +25,7 @@ llvm::Error alpa::checkVirtualStages(const StageSearchSpace &tried, const Search
                                      perMesh, numLayers);
     return llvm::Error::success();
   }
-  for (const Submesh &submesh : space.submeshes)
+  for (const cost::Submesh &submesh : space.submeshes)
     if (!(submesh == space.submeshes.front()))
       return llvm::createStringError("schedule '%s' needs equal submeshes, got %ldx%ld and %ldx%ld",
                                      name, long(space.submeshes.front().hosts),

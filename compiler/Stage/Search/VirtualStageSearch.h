@@ -13,7 +13,7 @@
 #include "compiler/Stage/Search/StageSearch.h"
 #include "compiler/Stage/Search/VirtualStages.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// Why no plan has so many stages on each mesh; null if some may.
 llvm::Error checkVirtualStages(const StageSearchSpace &tried, const SearchSpace &space,
@@ -49,6 +49,6 @@ private:
   std::map<std::tuple<unsigned, unsigned, unsigned>, std::vector<StageChoice>> choices;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H

@@ -7,6 +7,7 @@
 #include <cmath>
 
 using namespace alpa;
+using namespace alpa::stage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -224,22 +225,22 @@ private:
 
 } // namespace
 
-VirtualStagePlan alpa::solveVirtualStages(const VirtualStageProblem &problem) {
+VirtualStagePlan stage::solveVirtualStages(const VirtualStageProblem &problem) {
   if (problem.numStages() == 0 || problem.numStages() > problem.numLayers)
     return {};
   return CutSearch(problem).run();
 }
 
-double alpa::virtualStageSeconds(const VirtualStageProblem &problem,
-                                 llvm::ArrayRef<VirtualStage> stages) {
+double stage::virtualStageSeconds(const VirtualStageProblem &problem,
+                                  llvm::ArrayRef<VirtualStage> stages) {
   std::vector<double> sums(problem.numMeshes, 0);
   for (auto [index, stage] : llvm::enumerate(stages))
     sums[problem.meshOf(unsigned(index))] += stage.choice.seconds;
   return *llvm::max_element(sums);
 }
 
-bool alpa::virtualStagesFit(const VirtualStageProblem &problem,
-                            llvm::ArrayRef<VirtualStage> stages) {
+bool stage::virtualStagesFit(const VirtualStageProblem &problem,
+                             llvm::ArrayRef<VirtualStage> stages) {
   std::vector<int64_t> bytes(problem.numMeshes, 0);
   for (auto [index, stage] : llvm::enumerate(stages))
     bytes[problem.meshOf(unsigned(index))] += stage.choice.peakBytes(problem.inFlight[index]);

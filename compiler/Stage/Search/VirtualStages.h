@@ -12,7 +12,7 @@
 
 #include "compiler/Stage/Search/StageDp.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 struct VirtualStageProblem {
   unsigned numLayers = 0;
@@ -58,6 +58,6 @@ VirtualStagePlan solveVirtualStages(const VirtualStageProblem &problem);
 double virtualStageSeconds(const VirtualStageProblem &problem, llvm::ArrayRef<VirtualStage> stages);
 bool virtualStagesFit(const VirtualStageProblem &problem, llvm::ArrayRef<VirtualStage> stages);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGES_H

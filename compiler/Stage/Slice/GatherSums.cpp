@@ -14,13 +14,14 @@
 #include "llvm/ADT/SetVector.h"
 #include <map>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPAGATHERSUMS
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 namespace hlo = mlir::stablehlo;
 
 namespace {
@@ -100,8 +101,9 @@ bool SumGatherer::isUsedOnMeshes(hlo::AddOp root) const {
   DenseSet<Value> made{root.getResult()};
   llvm::SmallDenseSet<Attribute> meshes;
   for (Operation *op = root; op; op = op->getNextNode()) {
-    if (op == root.getOperation() ||
-        llvm::none_of(getUsedValues(op), [&](Value value) { return made.contains(value); }))
+    if (op == root.getOperation() || llvm::none_of(importer::getUsedValues(op), [&](Value value) {
+          return made.contains(value);
+        }))
       continue;
     if (op->hasTrait<OpTrait::IsTerminator>()) {
       for (Value value : op->getOperands())
@@ -182,7 +184,7 @@ void SumGatherer::run() {
 
 namespace {
 
-struct GatherSums : alpa::impl::AlpaGatherSumsBase<GatherSums> {
+struct GatherSums : stage::impl::AlpaGatherSumsBase<GatherSums> {
   using Base::Base;
 
   void runOnOperation() override {

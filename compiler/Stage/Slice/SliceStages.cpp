@@ -15,12 +15,13 @@
 
 #include <map>
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPASLICESTAGES
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -208,7 +209,7 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
                            << stages.size();
   int64_t rank = int64_t(*phase);
   LogicalResult result = success();
-  llvm::for_each(getUsedValues(op), [&](Value input) {
+  llvm::for_each(importer::getUsedValues(op), [&](Value input) {
     std::optional<Key> from = homeOf(input);
     if (int64_t known = knownFrom.lookup(input))
       from = Key{*stage, known};
@@ -277,7 +278,7 @@ LogicalResult SlicePlan::collect() {
     FunctionPiece &piece = pieceAt(home->second.first, home->second.second);
     piece.ops.insert(&op);
     LogicalResult result = success();
-    llvm::for_each(getUsedValues(&op), [&](Value input) {
+    llvm::for_each(importer::getUsedValues(&op), [&](Value input) {
       if (isa<BlockArgument>(input) && !isStateArgument(input) && piece.runsOnce() &&
           numMicroBatches > 1 && succeeded(result))
         result = op.emitError() << "runs once a step and uses batch argument "
@@ -743,7 +744,7 @@ void PieceBuilder::markDonated(ArrayRef<const FunctionResult *> results) {
 
 namespace {
 
-struct SliceStages : alpa::impl::AlpaSliceStagesBase<SliceStages> {
+struct SliceStages : stage::impl::AlpaSliceStagesBase<SliceStages> {
   using Base::Base;
 
   void runOnOperation() override {

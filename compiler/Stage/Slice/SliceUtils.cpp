@@ -9,9 +9,10 @@
 #include "llvm/ADT/StringSwitch.h"
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
 
-std::optional<Phase> alpa::phaseOf(Operation *op) {
+std::optional<Phase> stage::phaseOf(Operation *op) {
   auto phase = op->getAttrOfType<StringAttr>(attr::phase);
   if (!phase)
     return std::nullopt;
@@ -23,7 +24,7 @@ std::optional<Phase> alpa::phaseOf(Operation *op) {
       .Default(std::nullopt);
 }
 
-StringRef alpa::stringifyPhase(Phase phase) {
+StringRef stage::stringifyPhase(Phase phase) {
   switch (phase) {
   case Phase::Forward:
     return "forward";
@@ -37,13 +38,13 @@ StringRef alpa::stringifyPhase(Phase phase) {
   return "update";
 }
 
-std::optional<int64_t> alpa::stageOf(Operation *op) {
+std::optional<int64_t> stage::stageOf(Operation *op) {
   if (auto stage = op->getAttrOfType<IntegerAttr>(attr::stage))
     return stage.getInt();
   return std::nullopt;
 }
 
-bool alpa::isRepeatable(Operation *op) {
+bool stage::isRepeatable(Operation *op) {
   // Of the ops that are not elementwise, those that only move elements.
   static const llvm::StringSet<> others = {"stablehlo.bitcast_convert",
                                            "stablehlo.broadcast_in_dim",
@@ -57,15 +58,15 @@ bool alpa::isRepeatable(Operation *op) {
                                            "chlo.square"};
   StringRef name = op->getName().getStringRef();
   return op->getNumResults() == 1 && op->getNumRegions() == 0 &&
-         (isElementwiseName(name) || others.contains(name)) &&
+         (analysis::isElementwiseName(name) || others.contains(name)) &&
          isa<RankedTensorType>(op->getResult(0).getType());
 }
 
-bool alpa::isBroadcast(Operation *op) {
+bool stage::isBroadcast(Operation *op) {
   return op->getName().getStringRef() == "stablehlo.broadcast_in_dim";
 }
 
-bool alpa::isElementwise(Operation *op) {
+bool stage::isElementwise(Operation *op) {
   if (!isRepeatable(op) || op->getNumOperands() == 0)
     return false;
   StringRef name = op->getName().getStringRef();
@@ -81,7 +82,7 @@ bool alpa::isElementwise(Operation *op) {
   });
 }
 
-bool alpa::isSingleElement(Type type) {
+bool stage::isSingleElement(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   return tensor && tensor.hasStaticShape() && tensor.getNumElements() == 1;
 }
@@ -91,7 +92,7 @@ template <typename Attr> static Attr argumentAttr(BlockArgument arg, StringRef n
   return main.getArgAttrOfType<Attr>(arg.getArgNumber(), name);
 }
 
-std::optional<int64_t> alpa::carriedBy(BlockArgument arg) {
+std::optional<int64_t> stage::carriedBy(BlockArgument arg) {
   if (auto result = argumentAttr<IntegerAttr>(arg, attr::carriedBy))
     return result.getInt();
   return std::nullopt;

@@ -8,7 +8,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseSet.h"
 
-namespace alpa {
+namespace alpa::stage {
 
 /// The barrier is what runs once, between the forward runs of all micro-batches and
 /// their backward runs.
@@ -53,6 +53,6 @@ private:
   llvm::DenseSet<mlir::Operation *> ops;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SLICE_SLICEUTILS_H

@@ -11,13 +11,15 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
 
-namespace alpa {
+namespace alpa::stage {
 #define GEN_PASS_DEF_ALPASPLITBACKWARD
 #include "compiler/Stage/Passes.h.inc"
-} // namespace alpa
+} // namespace alpa::stage
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
+using schedule::SlicedModule;
 
 namespace {
 
@@ -30,7 +32,7 @@ struct Carried {
 /// The cut of one stage's @backward.
 class BackwardSplit {
 public:
-  BackwardSplit(const SlicedModule &sliced, const StageFunction &backward,
+  BackwardSplit(const SlicedModule &sliced, const schedule::StageFunction &backward,
                 const llvm::DenseSet<int64_t> &awaited, int64_t &nextId)
       : sliced(sliced), backward(backward), awaited(awaited), nextId(nextId), function(backward.op),
         builder(function.getContext()) {}
@@ -43,7 +45,7 @@ public:
 
 private:
   /// Whether another stage waits for it.
-  bool isAwaited(const Port &port) const { return awaited.contains(port.id); }
+  bool isAwaited(const schedule::Port &port) const { return awaited.contains(port.id); }
   void markNeeded(Value value, llvm::DenseSet<Operation *> &marked);
   bool inInput(Value value) const {
     Operation *op = value.getDefiningOp();
@@ -60,7 +62,7 @@ private:
                                    ArrayRef<Carried> results);
 
   const SlicedModule &sliced;
-  const StageFunction &backward;
+  const schedule::StageFunction &backward;
   const llvm::DenseSet<int64_t> &awaited;
   int64_t &nextId;
   func::FuncOp function; // @backward.
@@ -80,7 +82,7 @@ void BackwardSplit::markNeeded(Value value, llvm::DenseSet<Operation *> &marked)
   while (!worklist.empty()) {
     Operation *op = worklist.pop_back_val().getDefiningOp();
     if (op && !inputOps.contains(op) && marked.insert(op).second)
-      llvm::append_range(worklist, getUsedValues(op));
+      llvm::append_range(worklist, importer::getUsedValues(op));
   }
 }
 
@@ -113,7 +115,7 @@ int64_t BackwardSplit::bytesOf(Value value) const {
   auto type = cast<RankedTensorType>(value.getType());
   ShardingSpec spec;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    const Port &port = backward.inputs[argument.getArgNumber()];
+    const schedule::Port &port = backward.inputs[argument.getArgNumber()];
     if (sliced.isArgument(port.id) && !sliced.isBatch(port.id))
       return 0;
     spec = port.sharding.getSpec();
@@ -121,7 +123,7 @@ int64_t BackwardSplit::bytesOf(Value value) const {
     spec = specOf(value);
   }
   MeshAttr mesh = sliced.stages[backward.stage].mesh;
-  return int64_t(getTensorBytes(type)) / spec.numPieces(mesh.getShape());
+  return int64_t(analysis::getTensorBytes(type)) / spec.numPieces(mesh.getShape());
 }
 
 /// The weight part needs values of the input part, or what they are made of: an op that
@@ -134,7 +136,7 @@ void BackwardSplit::chooseHanded() {
     Operation *op = value.getDefiningOp();
     if (op && isRepeatable(op))
       return Remaking{0, op->getOperands()};
-    return op && isConstantLike(op) ? std::optional(Remaking()) : std::nullopt;
+    return op && importer::isConstantLike(op) ? std::optional(Remaking()) : std::nullopt;
   };
   ValueCut cut = cutValues(used.getArrayRef(), keepCost, remaking);
   for (Value value : cut.kept)
@@ -157,7 +159,7 @@ LogicalResult BackwardSplit::handOver() {
   for (Value value : ordered) {
     ShardingSpec spec = specOf(value);
     auto emit = [&] { return value.getDefiningOp()->emitError() << "alpa_split_backward_c1: "; };
-    if (!spec.partial.empty())
+    if (!spec.unreduced.empty())
       return emit() << "devices hold terms of the sum that the rest of the backward pass reads; "
                        "run alpa-defer-sums before alpa-slice-stages";
     if (failed(verifySpec(emit, spec, value.getType(), mesh.getShape())))
@@ -183,7 +185,7 @@ SmallVector<Carried> BackwardSplit::argumentsOf(const llvm::DenseSet<Operation *
                                                 ArrayRef<Carried> results) {
   llvm::DenseSet<Value> read;
   for (Operation *op : ops)
-    for (Value value : getUsedValues(op))
+    for (Value value : importer::getUsedValues(op))
       read.insert(value);
   for (const Carried &result : results)
     read.insert(result.value);
@@ -223,7 +225,7 @@ void BackwardSplit::write(StringRef name, const llvm::DenseSet<Operation *> &ops
 
 LogicalResult BackwardSplit::split() {
   for (Operation *op : weightOps)
-    for (Value value : getUsedValues(op)) {
+    for (Value value : importer::getUsedValues(op)) {
       if (inInput(value))
         used.insert(value);
       if (isArgument(value))
@@ -245,23 +247,24 @@ LogicalResult BackwardSplit::split() {
 
 namespace {
 
-struct SplitBackward : alpa::impl::AlpaSplitBackwardBase<SplitBackward> {
+struct SplitBackward : stage::impl::AlpaSplitBackwardBase<SplitBackward> {
   using Base::Base;
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto name = module->getAttrOfType<StringAttr>(attr::schedule);
-    const ScheduleInfo *schedule = findSchedule(name ? name.getValue() : StringRef());
+    const schedule::ScheduleInfo *schedule =
+        schedule::findSchedule(name ? name.getValue() : StringRef());
     if (!always && !(schedule && schedule->splitsBackward))
       return;
-    FailureOr<SlicedModule> sliced = readSlicedModule(module);
+    FailureOr<SlicedModule> sliced = schedule::readSlicedModule(module);
     if (failed(sliced))
       return signalPassFailure();
     int64_t nextId = 0;
     for (const auto &[id, flow] : sliced->flows)
       nextId = std::max(nextId, id + 1);
     llvm::DenseSet<int64_t> awaited = awaitedValues(*sliced);
-    for (const Stage &stage : sliced->stages) {
+    for (const schedule::Stage &stage : sliced->stages) {
       if (!stage.backward || func::FuncOp(stage.backward->op).isDeclaration())
         continue;
       BackwardSplit split(*sliced, *stage.backward, awaited, nextId);
@@ -285,10 +288,10 @@ private:
 /// Values that a micro-batch's functions take from another stage.
 llvm::DenseSet<int64_t> SplitBackward::awaitedValues(const SlicedModule &sliced) const {
   llvm::DenseSet<int64_t> awaited;
-  for (const Stage &stage : sliced.stages)
+  for (const schedule::Stage &stage : sliced.stages)
     for (const auto *function : {&stage.forward, &stage.backward})
       if (*function)
-        for (const Port &port : (*function)->inputs)
+        for (const schedule::Port &port : (*function)->inputs)
           if (sliced.flows.find(port.id)->second.stage != (*function)->stage)
             awaited.insert(port.id);
   return awaited;

@@ -11,6 +11,7 @@
 #include <vector>
 
 using namespace alpa;
+using namespace alpa::stage;
 using namespace mlir;
 
 //===----------------------------------------------------------------------===//
@@ -156,8 +157,8 @@ llvm::SmallVector<unsigned> MinCut::solve() {
 // Which values to keep, which to make again
 //===----------------------------------------------------------------------===//
 
-ValueCut alpa::cutValues(ArrayRef<Value> wanted, function_ref<int64_t(Value)> keepCost,
-                         function_ref<std::optional<Remaking>(Value)> remaking) {
+ValueCut stage::cutValues(ArrayRef<Value> wanted, function_ref<int64_t(Value)> keepCost,
+                          function_ref<std::optional<Remaking>(Value)> remaking) {
   MinCut graph;
   llvm::DenseMap<Value, unsigned> nodes;
   SmallVector<Value> values; // By node.

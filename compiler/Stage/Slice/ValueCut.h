@@ -9,7 +9,7 @@
 #include "llvm/ADT/SetVector.h"
 #include <optional>
 
-namespace alpa {
+namespace alpa::stage {
 
 /// How an op that a value comes from may run once more.
 struct Remaking {
@@ -29,6 +29,6 @@ ValueCut cutValues(llvm::ArrayRef<mlir::Value> wanted,
                    llvm::function_ref<int64_t(mlir::Value)> keepCost,
                    llvm::function_ref<std::optional<Remaking>(mlir::Value)> remaking);
 
-} // namespace alpa
+} // namespace alpa::stage
 
 #endif // ALPA_COMPILER_STAGE_SLICE_VALUECUT_H

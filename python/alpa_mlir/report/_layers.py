@@ -23,7 +23,8 @@ from alpa_mlir.report._model import (
 )
 
 _TYPE = re.compile(r"((?:\d+x)*)([A-Za-z]\S*)")
-_TENSOR = re.compile(r"\[([^\]]*)\](?: partial ([\d ]+))?")
+# Plans of earlier compilers say `partial`.
+_TENSOR = re.compile(r"\[([^\]]*)\](?: (?:unreduced|partial) ([\d ]+))?")
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -68,21 +69,21 @@ def read_operands(
         axes: names of the mesh's axes.
 
     Example:
-        >>> read_operands("([S0, R]) -> [R, R] partial 0", "(8x4xf32) -> 8x4xf32", ["w"], "xy")[0]
-        (Operand(name='w', shape=(8, 4), dtype='float32', spec=(('x',), ()), partial=()),)
+        >>> read_operands("([S0, R]) -> [R, R] unreduced 0", "(8x4xf32) -> 8x4xf32", ["w"], "xy")[0]
+        (Operand(name='w', shape=(8, 4), dtype='float32', spec=(('x',), ()), unreduced=()),)
     """
     sides: list[tuple[Operand, ...]] = []
     for side, text in enumerate(_parts(chosen)):
         specs = _specs(text, axes)
         known = _types(_parts(types)[side]) if types else []
         tensors: list[Operand] = []
-        for number, (spec, partial) in enumerate(specs):
+        for number, (spec, unreduced) in enumerate(specs):
             form = known[number] if len(known) == len(specs) else None
             if form is not None and len(form[0]) != len(spec):
                 form = None
             name = reads[number] if side == 0 and number < len(reads) else ""
             shape, dtype = form if form is not None else (None, None)
-            tensors.append(Operand(name, shape, dtype, spec, partial))
+            tensors.append(Operand(name, shape, dtype, spec, unreduced))
         sides.append(tuple(tensors))
     return sides[0], sides[1]
 
@@ -172,7 +173,7 @@ def _op(row: Row, axes: Sequence[str]) -> LayerOp:
 
 def _form(op: LayerOp) -> Any:
     """What ops that are alike have in common: all but numbers in names, and seconds."""
-    operands = tuple((alike(t.name), t.shape, t.dtype, t.spec, t.partial) for t in op.operands)
+    operands = tuple((alike(t.name), t.shape, t.dtype, t.spec, t.unreduced) for t in op.operands)
     return op.op, alike(op.where), operands, op.results
 
 

@@ -135,7 +135,7 @@ class Operand:
     shape: tuple[int, ...] | None
     dtype: str | None
     spec: Spec
-    partial: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

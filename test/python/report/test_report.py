@@ -270,7 +270,7 @@ def test_candidates_and_comparisons(planned):
 
 def test_specs_and_types_are_read():
     operands, results = read_operands(
-        "([S0, R], [R, S01]) -> [S0, S1] partial 0",
+        "([S0, R], [R, S01]) -> [S0, S1] unreduced 0",
         "(8x64xf32, 64x64xbf16) -> 8x64xui32",
         ["", "w"],
         ("x", "y"),
@@ -278,8 +278,10 @@ def test_specs_and_types_are_read():
     assert operands[1].name == "w"
     assert operands[1].spec == ((), ("x", "y"))
     assert operands[1].dtype == "bfloat16"
-    assert (results[0].shape, results[0].dtype, results[0].partial) == ((8, 64), "uint32", ("x",))
+    assert (results[0].shape, results[0].dtype, results[0].unreduced) == ((8, 64), "uint32", ("x",))
     assert read_operands("[]", "f32", (), ("x",))[1][0].shape == ()
+    earlier = read_operands("[R] partial 1", None, (), ("x", "y"))[1][0]
+    assert earlier.unreduced == ("y",)
 
 
 @pytest.mark.parametrize(

@@ -166,9 +166,9 @@ const AXES = ["x", "y", "z"];
 
 /** `[S0, R]` of explanations, with the names of mesh axes in their colours. */
 function specNode(text) {
-  return el("code", { class: "specs" }, text.split(/(S\d+|partial [\d ]+)/).map((part) => {
+  return el("code", { class: "specs" }, text.split(/(S\d+|(?:unreduced|partial) [\d ]+)/).map((part) => {
     if (/^S\d+$/.test(part)) return axisMarks([...part.slice(1)]);
-    if (part.startsWith("partial")) return ["sum over ", axisMarks([...part.slice(8)].filter((c) => c.trim()))];
+    if (/^(unreduced|partial) /.test(part)) return ["sum over ", axisMarks([...part.slice(part.indexOf(" "))].filter((c) => c.trim()))];
     return part.replaceAll("->", "→");
   }));
 }

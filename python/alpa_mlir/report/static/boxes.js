@@ -69,7 +69,7 @@ function tensorBox(tensor, mesh) {
     tensor.name || "value",
     tensor.shape ? `${tensor.dtype}[${tensor.shape.join(", ")}]` : "the plan does not say its shape",
     `split as [${specText(tensor)}]: ${plural(total, "part")}, ${copies > 1 ? `each on ${plural(copies, "device")}` : "one on each device"}`,
-    ...(tensor.partial.length ? [`terms of a sum over ${tensor.partial.join(", ")}`] : []),
+    ...(tensor.unreduced.length ? [`terms of a sum over ${tensor.unreduced.join(", ")}`] : []),
   ]);
 }
 

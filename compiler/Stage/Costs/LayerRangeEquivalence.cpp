@@ -1,6 +1,6 @@
-//===- RunClasses.cpp - which runs of layers are the same problem ---------===//
+//===- LayerRangeEquivalence.cpp - equal layer ranges ---------------------===//
 
-#include "compiler/Stage/Costs/RunClasses.h"
+#include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
@@ -12,6 +12,7 @@
 
 using namespace mlir;
 using namespace alpa;
+using namespace alpa::stage;
 
 static uint64_t hashText(StringRef text) { return llvm::xxh3_64bits(text); }
 
@@ -23,19 +24,19 @@ static uint64_t hashWords(llvm::ArrayRef<uint64_t> words) {
   return llvm::xxh3_64bits(bytesOf(words));
 }
 
-static RunKey keyOfWords(llvm::ArrayRef<uint64_t> words) {
+static LayerRangeKey keyOfWords(llvm::ArrayRef<uint64_t> words) {
   llvm::XXH128_hash_t hash = llvm::xxh3_128bits(bytesOf(words));
   return {hash.low64, hash.high64};
 }
 
-static uint8_t phaseBit(Operation *op) { return uint8_t(1u << unsigned(opPhaseOf(op))); }
+static uint8_t phaseBit(Operation *op) { return uint8_t(1u << unsigned(sharding::opPhaseOf(op))); }
 
 llvm::SmallVector<Operation *>
-alpa::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
+stage::orderLayerRange(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
   llvm::SmallVector<Operation *> ops, updates;
   for (const llvm::SmallVector<Operation *> &layer : opsOfLayer)
     for (Operation *op : layer)
-      (opPhaseOf(op) == OpPhase::Update ? updates : ops).push_back(op);
+      (sharding::opPhaseOf(op) == sharding::OpPhase::Update ? updates : ops).push_back(op);
   llvm::sort(ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   llvm::DenseSet<Operation *> left(updates.begin(), updates.end());
   for (Operation *last : updates) {
@@ -51,7 +52,7 @@ alpa::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
         continue;
       }
       open.push_back({op, true});
-      llvm::SmallVector<mlir::Value> read = getUsedValues(op);
+      llvm::SmallVector<mlir::Value> read = importer::getUsedValues(op);
       for (mlir::Value value : llvm::reverse(read))
         if (Operation *source = value.getDefiningOp(); source && left.contains(source))
           open.push_back({source, false});
@@ -61,9 +62,9 @@ alpa::orderRun(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer) {
 }
 
 /// Reads the layers of a step one after another.
-class RunClasses::LayerReader {
+class LayerRangeEquivalence::LayerReader {
 public:
-  LayerReader(RunClasses &classes, const DescribeValue &describe, Block *block)
+  LayerReader(LayerRangeEquivalence &classes, const DescribeValue &describe, Block *block)
       : classes(classes), describe(describe), block(block),
         main(dyn_cast<func::FuncOp>(block->getParentOp())) {
     Operation *end = block->getTerminator();
@@ -182,7 +183,7 @@ private:
       all.push_back(value);
       classes.values.back().isArgument = isa<BlockArgument>(value);
     }
-    RunClasses::Value &entry = classes.values[place->second];
+    LayerRangeEquivalence::Value &entry = classes.values[place->second];
     entry.touches.push_back(layer);
     entry.numbers.push_back(it->second);
     entry.readers.push_back(0);
@@ -210,7 +211,7 @@ private:
     if (auto arg = dyn_cast<BlockArgument>(value); arg && main) {
       Attribute kind = main.getArgAttr(arg.getArgNumber(), attr::kind);
       word(kind ? contentOf(kind) : 0);
-      // Links tell whether it is part of a run.
+      // Links tell whether it is part of a range.
       std::optional<unsigned> carried = carriedBy(arg);
       word(carried.has_value());
       if (carried) {
@@ -230,11 +231,11 @@ private:
   }
 
   /// Which layers may hold the value as state or activation by themselves.
-  void count(RunClasses::Value &value, mlir::Value ir) {
+  void count(LayerRangeEquivalence::Value &value, mlir::Value ir) {
     uint8_t all = 0;
     for (uint8_t readers : value.readers)
       all |= readers;
-    constexpr auto kUpdate = uint8_t(1u << unsigned(OpPhase::Update));
+    constexpr auto kUpdate = uint8_t(1u << unsigned(sharding::OpPhase::Update));
     bool below = false;
     for (auto [i, touch] : llvm::enumerate(value.touches)) {
       uint8_t phases = value.readers[i];
@@ -255,7 +256,7 @@ private:
     }
   }
 
-  RunClasses &classes;
+  LayerRangeEquivalence &classes;
   const DescribeValue &describe;
   Block *block;
   func::FuncOp main;
@@ -273,8 +274,9 @@ private:
   llvm::DenseMap<unsigned, llvm::SmallVector<BlockArgument, 1>> carriers;
 };
 
-RunClasses::RunClasses(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer,
-                       const DescribeValue &describe, bool allDiffer)
+LayerRangeEquivalence::LayerRangeEquivalence(
+    llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer, const DescribeValue &describe,
+    bool allDiffer)
     : layers(opsOfLayer.size()) {
   for (const llvm::SmallVector<Operation *> &ops : opsOfLayer)
     if (!ops.empty()) {
@@ -285,14 +287,15 @@ RunClasses::RunClasses(llvm::ArrayRef<llvm::SmallVector<Operation *>> opsOfLayer
       break;
     }
   for (Layer &layer : layers) {
-    RunKey key = keyOfWords(layer.words);
+    LayerRangeKey key = keyOfWords(layer.words);
     layer.words.assign(key.begin(), key.end());
   }
   findClasses(allDiffer);
 }
 
-RunKey RunClasses::hashRun(unsigned lo, unsigned hi, std::vector<uint64_t> &words,
-                           std::vector<uint64_t> &below) const {
+LayerRangeKey LayerRangeEquivalence::hashRange(unsigned lo, unsigned hi,
+                                               std::vector<uint64_t> &words,
+                                               std::vector<uint64_t> &below) const {
   words.clear();
   for (unsigned layer = lo; layer < hi; ++layer) {
     words.insert(words.end(), layers[layer].words.begin(), layers[layer].words.end());
@@ -331,14 +334,14 @@ RunKey RunClasses::hashRun(unsigned lo, unsigned hi, std::vector<uint64_t> &word
   return keyOfWords(words);
 }
 
-void RunClasses::findClasses(bool allDiffer) {
+void LayerRangeEquivalence::findClasses(bool allDiffer) {
   unsigned n = numLayers();
   classes.assign(size_t(n) * (n + 1), 0);
-  std::map<RunKey, unsigned> known;
+  std::map<LayerRangeKey, unsigned> known;
   std::vector<uint64_t> words, below(values.size(), 0);
   for (unsigned lo = 0; lo < n; ++lo)
     for (unsigned hi = lo + 1; hi <= n; ++hi) {
-      RunKey key = hashRun(lo, hi, words, below);
+      LayerRangeKey key = hashRange(lo, hi, words, below);
       if (allDiffer)
         key[0] = hashWords({key[0], lo, hi});
       auto [it, isNew] = known.try_emplace(key, keys.size());

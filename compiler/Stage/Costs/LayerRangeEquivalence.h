@@ -1,17 +1,17 @@
-//===- RunClasses.h - which runs of layers are the same problem --*- C++ -*-===//
+//===- LayerRangeEquivalence.h - equal layer ranges --------------*- C++ -*-===//
 //
-// Runs of layers with equal keys pose the same intra-operator problem: equal ops
+// Layer ranges with equal keys pose the same intra-operator problem: equal ops
 // with equal attributes, types and phases, connected alike, that read the same
 // kinds of values from outside and whose results are used outside in the same
 // phases. Each layer is hashed once, with what it reads numbered within the layer;
-// values that several layers touch link the layers of a run by their distance.
+// values that several layers touch link the layers of a range by their distance.
 // Keys are made of names and printed attributes only, so that they mean the same
 // in another process.
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H
-#define ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H
+#ifndef ALPA_COMPILER_STAGE_COSTS_LAYERRANGEEQUIVALENCE_H
+#define ALPA_COMPILER_STAGE_COSTS_LAYERRANGEEQUIVALENCE_H
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
@@ -22,32 +22,35 @@
 #include <map>
 #include <vector>
 
-namespace alpa {
+namespace alpa::stage {
 
-using RunKey = std::array<uint64_t, 2>;
+using LayerRangeKey = std::array<uint64_t, 2>;
 
 /// What else tells values apart, such as what a method may look at; null for nothing.
 using DescribeValue = std::function<void(mlir::Value, std::vector<uint64_t> &)>;
 
-/// The ops of a run of layers in an order that runs of one class have in common, every
+/// The ops of a layer range in an order that ranges of one class have in common, every
 /// op after those whose results it reads: forward and backward in program order, the
 /// update layer by layer. (Programs update weights in the order of their names.)
 llvm::SmallVector<mlir::Operation *>
-orderRun(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer);
+orderLayerRange(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer);
 
-class RunClasses {
+/// Parts the layer ranges of a step into classes of equal keys.
+class LayerRangeEquivalence {
 public:
-  /// With `allDiffer` no two runs are alike.
-  RunClasses(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer,
-             const DescribeValue &describe = nullptr, bool allDiffer = false);
+  /// With `allDiffer` no two ranges are alike.
+  LayerRangeEquivalence(llvm::ArrayRef<llvm::SmallVector<mlir::Operation *>> opsOfLayer,
+                        const DescribeValue &describe = nullptr, bool allDiffer = false);
 
   unsigned numLayers() const { return layers.size(); }
   unsigned numClasses() const { return keys.size(); }
   /// Layers [lo, hi).
   unsigned classOf(unsigned lo, unsigned hi) const { return classes[lo * (numLayers() + 1) + hi]; }
-  const RunKey &keyOf(unsigned runClass) const { return keys[runClass]; }
-  /// Some run of the class.
-  std::pair<unsigned, unsigned> exampleOf(unsigned runClass) const { return examples[runClass]; }
+  const LayerRangeKey &keyOf(unsigned rangeClass) const { return keys[rangeClass]; }
+  /// Some range of the class.
+  std::pair<unsigned, unsigned> exampleOf(unsigned rangeClass) const {
+    return examples[rangeClass];
+  }
   /// Values whose state or activations a lower layer may hold as well: to be counted
   /// there alone when bytes of layers are added up.
   const llvm::DenseSet<mlir::Value> &countedBelow(unsigned layer) const {
@@ -79,16 +82,16 @@ private:
 
   class LayerReader;
   void findClasses(bool allDiffer);
-  RunKey hashRun(unsigned lo, unsigned hi, std::vector<uint64_t> &words,
-                 std::vector<uint64_t> &below) const;
+  LayerRangeKey hashRange(unsigned lo, unsigned hi, std::vector<uint64_t> &words,
+                          std::vector<uint64_t> &below) const;
 
   std::vector<Value> values;
   std::vector<Layer> layers;
   std::vector<unsigned> classes;
-  std::vector<RunKey> keys;
+  std::vector<LayerRangeKey> keys;
   std::vector<std::pair<unsigned, unsigned>> examples;
 };
 
-} // namespace alpa
+} // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_COSTS_RUNCLASSES_H
+#endif // ALPA_COMPILER_STAGE_COSTS_LAYERRANGEEQUIVALENCE_H
