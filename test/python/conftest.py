@@ -24,8 +24,8 @@ pytest.register_assert_rewrite("alpa_rows")
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / folder) for folder in ("python", "runtime", "test", "benchmark")]
 # Helpers are modules of test/python/support; some tests take cases from others.
-_folders = (path for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())
-sys.path += [str(path) for path in _folders if not (path / "__init__.py").exists()]
+_folders = {path.parent for path in Path(__file__).parent.rglob("*.py")}
+sys.path += sorted(str(path) for path in _folders if not (path / "__init__.py").exists())
 
 
 @pytest.fixture
