@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 FILES = (
     "test_exports.py",
     "test_equality.py",
-    "test_schedule_equality.py",
-    "test_deferred_sums.py",
+    "schedule/test_schedule_equality.py",
+    "spmd/test_deferred_sums.py",
 )
 
 
