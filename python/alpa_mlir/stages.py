@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import FLAG, FUNCTION, check_type
 from alpa_runtime.arrays import WholeArray
-from alpa_runtime.cache import CacheLike, chosen_folder
+from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress_bar
 from alpa_runtime.plan import Plan
@@ -22,7 +22,7 @@ from alpa_runtime.plan.tried import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
-from alpa_mlir.cluster.description import ClusterLike, as_cluster
+from alpa_mlir.cluster.description import CLUSTER, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from alpa_mlir.methods.automatic import AutoParallel
@@ -108,7 +108,6 @@ class TracedStep:
         """The StableHLO module."""
         return self.traced.as_text()
 
-    @checks_types
     def plan(
         self,
         cluster: ClusterLike = None,
@@ -133,6 +132,10 @@ class TracedStep:
             InfeasiblePlanError: by the cause.
             DevicesError: the method's finalists cannot be measured in this process.
         """
+        check_type("TracedStep.plan", "cluster", cluster, CLUSTER)
+        check_type("TracedStep.plan", "method", method, Method, None)
+        check_type("TracedStep.plan", "cache", cache, CACHE, None)
+        check_type("TracedStep.plan", "progress", progress, FLAG, FUNCTION)
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
         if self.options.micro_batch_semantics is not None:
@@ -240,7 +243,6 @@ class PlannedStep:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
         return self.plan.save(folder)
 
-    @checks_types
     def load(
         self,
         *,
