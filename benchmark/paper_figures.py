@@ -5,7 +5,7 @@ Nothing is run: each cell is the predicted step of the best plan that a system m
 its numbers of micro-batches tried), or OOM where none fits in 90% of 16 GiB. Figures 7 and 9 keep
 their cells in a folder and go on where they were; a rebuilt compiler or other models start anew.
 
-`mixed` is a cluster of unequal hosts (paper_mixed.py).
+`mixed` is a cluster of unequal hosts (paper/mixed.py).
 
 Run: python benchmark/paper_figures.py fig7|fig8|fig9|mixed [--models ..] [--gpus ..] [--json]
 """
@@ -21,11 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import paper_figure8
-import paper_layers
-import paper_mixed
-import paper_models
-from paper_results import Published, Value, cell_text, compare, published, table
+from paper import figure8, layers, mixed, models
+from paper.results import Published, Value, cell_text, compare, published, table
 from planning_job import Job, run_fresh
 
 GPT = {1: "350m", 4: "1.3b", 8: "2.6b", 16: "6.7b", 32: "15b", 64: "39b"}
@@ -59,7 +56,7 @@ def job_of(model: str, gpus: int, system: str) -> Job:
 def _fingerprint() -> str:
     """Changes with whatever a cell depends on: the compiler and the models."""
     native = sorted(Path(_package()).glob("_native*.so"))
-    files = [*native, Path(paper_models.__file__), Path(paper_layers.__file__)]
+    files = [*native, Path(models.__file__), Path(layers.__file__)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -177,21 +174,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--folder", type=Path, default=Path(".benchmarks/paper_figures"), help="for cells"
     )
     parser.add_argument("--json", action="store_true", help="one object, for machines")
-    parser.add_argument("--case", default="gpt-2.6b", choices=paper_models.CASES, help="of mixed")
+    parser.add_argument("--case", default="gpt-2.6b", choices=models.CASES, help="of mixed")
     wanted = parser.parse_args(arguments)
     if wanted.figure == "mixed":
-        rows = paper_mixed.measure(wanted.case, micro_batches=64, layers=16)
+        rows = mixed.measure(wanted.case, micro_batches=64, layers=16)
         if wanted.json:
             print(json.dumps({"figure": "mixed", "case": wanted.case, "rows": rows}))
         else:
-            paper_mixed.print_rows(rows)
+            mixed.print_rows(rows)
         return
     paper = published(wanted.figure)
     if wanted.figure == "fig8":
-        cells = paper_figure8.run(paper, wanted.models, wanted.gpus, wanted.systems)
+        cells = figure8.run(paper, wanted.models, wanted.gpus, wanted.systems)
     else:
         cells = run_figure(paper, wanted, wanted.folder.resolve())
-    result = compare(cells, paper, paper_figure8.OURS if wanted.figure == "fig8" else OURS)
+    result = compare(cells, paper, figure8.OURS if wanted.figure == "fig8" else OURS)
     if wanted.json:
         print(json.dumps({"figure": wanted.figure, "cells": cells, **result}))
     else:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_models import CASES
+from paper.models import CASES
 from planning_job import Job, run_fresh
 
 LAYERS = (12, 24, 48, 96)

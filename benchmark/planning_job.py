@@ -32,7 +32,7 @@ class Job:
     `AutoParallel` gets it, and so are gradients, which are averaged.
 
     Attributes:
-        case: a name of `paper_models.CASES`, such as `gpt-39b`.
+        case: a name of `paper.models.CASES`, such as `gpt-39b`.
         gpus: devices; 0 for as many as the paper's.
         micro_batches: counts to try; empty for the model's.
         scan: stack the weights of layers and scan over them.
@@ -150,7 +150,7 @@ def measure(job: Job) -> dict[str, Any]:
     """Plan, and say what was found and how long it took; `oom` is why nothing fits."""
     from alpa_mlir import AutoParallel
     from alpa_mlir.errors import InfeasiblePlanError
-    from paper_models import make_case
+    from paper.models import make_case
 
     model = make_case(job.case, scan=job.scan, layers=job.depth)
     gpus = job.gpus or model.gpus

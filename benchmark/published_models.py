@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from paper_layers import F32, shape
-from paper_models import adam, adam_slots, mixed_state, mixed_step
+from paper.layers import F32, shape
+from paper.models import adam, adam_slots, mixed_state, mixed_step
 
 _jax: Any = jax
 _jnp: Any = jnp

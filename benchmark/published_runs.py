@@ -323,7 +323,7 @@ def predict(run: Run, constants: Constants) -> dict[str, Any]:
 def _fingerprint() -> str:
     """Changes with whatever a prediction depends on but the row."""
     import alpa_mlir
-    import paper_models
+    from paper import models as paper_models
 
     native = sorted(Path(alpa_mlir.__file__).parent.glob("_native*.so"))
     files = [*native, Path(published_models.__file__), Path(paper_models.__file__), Path(__file__)]

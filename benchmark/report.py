@@ -38,7 +38,7 @@ return (performance.now() - start) / 10 / 1000;
 def opt_175b() -> Any:
     """The plan of the paper's largest model, as its conditions are (docs/figures.md)."""
     from alpa_mlir import AutoParallel, parallelize
-    from paper_models import opt_175b as make_model
+    from paper.models import opt_175b as make_model
 
     model = make_model()
     method = AutoParallel(num_micro_batches=model.micro_batches, layers=model.layers, remat="none")

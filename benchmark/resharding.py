@@ -24,13 +24,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import reshard_tables
 from alpa_mlir.errors import PlanMismatchError
 from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
 from alpa_mlir.simulator.transfer_network import Network
 from alpa_runtime.execution.reference_reshard import prove
 from alpa_runtime.plan.reshard import read_step
-from reshard_cases import Case, Seeded, random_case
+from transfers import tables
+from transfers.cases import Case, Seeded, random_case
 
 Json = dict[str, Any]
 STRATEGIES = ("naive", "local-allgather", "broadcast", "auto")
@@ -242,7 +242,7 @@ def print_totals(found: Sequence[Json], steps: Mapping[str, Json]) -> None:
             )
 
 
-def measure_rows(named: Sequence[reshard_tables.Transfer]) -> list[Json]:
+def measure_rows(named: Sequence[tables.Transfer]) -> list[Json]:
     """Every strategy on published transfers."""
     rows: list[Json] = []
     for transfer in named:
@@ -269,7 +269,7 @@ def totals(rows: Sequence[Json]) -> list[Json]:
     found: list[Json] = []
     for table in dict.fromkeys(row["table"] for row in rows):
         own = [row for row in rows if row["table"] == table]
-        if table == reshard_tables.MICRO_TABLE:  # No transfers of one step.
+        if table == tables.MICRO_TABLE:  # No transfers of one step.
             continue
         seconds = {
             name: sum(row["times"] * row[name]["seconds"] for row in own) for name in STRATEGIES
@@ -316,13 +316,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result["random"]["worst"] = worst
         for row in wrong[:10]:
             print(f"wrong: seed {row['seed']}: {row['case']}: {row['plans']}", file=sys.stderr)
-    published = list(reshard_tables.micro()) if "micro" in given.tables else []
+    published = list(tables.micro()) if "micro" in given.tables else []
     steps: dict[str, Json] = {}
     if "wresnet" in given.tables:
-        for name, plan in reshard_tables.wide_resnets():
-            published += reshard_tables.of_plan(name, plan)
+        for name, plan in tables.wide_resnets():
+            published += tables.of_plan(name, plan)
             ways = (*STRATEGIES, "none")
-            steps[name] = {way: reshard_tables.step_seconds(plan, way) for way in ways}
+            steps[name] = {way: tables.step_seconds(plan, way) for way in ways}
     if published:
         rows = measure_rows(published)
         together = totals(rows)

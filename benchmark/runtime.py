@@ -12,12 +12,12 @@
   its programs would take without any overhead: transfers take their bytes at the rate of one copy
   in memory, and the simulator runs the plan's instruction lists, waits of the pipeline included.
   The programs are timed in this process on one core: `in turn`, as a worker runs them, and `alone`,
-  each again and again (runtime_bare.py). `more` is by how much steps that the driver waits for, one
-  by one, take longer: the best step than with the least seconds of each function, the median one
-  than with the median of rounds, and `side by side` the median of rounds of which each has its
-  programs timed right before and behind its steps. Target: at most 10 %. `of_sum` is the step
-  beside the sum of all functions and transfers, as one worker would do them: two workers without
-  any overhead come to somewhat more than half.
+  each again and again (baselines/bare_programs.py). `more` is by how much steps that the driver
+  waits for, one by one, take longer: the best step than with the least seconds of each function,
+  the median one than with the median of rounds, and `side by side` the median of rounds of which
+  each has its programs timed right before and behind its steps. Target: at most 10 %. `of_sum` is
+  the step beside the sum of all functions and transfers, as one worker would do them: two workers
+  without any overhead come to somewhat more than half.
 - `torch`: the same GPT on torch.distributed.pipelining (gloo, 1F1B), its steps and ours in turn.
   `--torch-python` names an interpreter with a CPU build of torch; without one the part is left out.
 
@@ -46,6 +46,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+TORCH = HERE / "baselines" / "torch_pipelining.py"
 PARTS = ("step", "run", "gpt", "torch")
 CORES = sorted(os.sched_getaffinity(0))
 ONE_THREAD = {"NPROC": "1"}
@@ -289,14 +290,14 @@ def gpt(options: argparse.Namespace, micro_batches: int) -> tuple[Any, Any, Any]
 
 def measure_gpt(options: argparse.Namespace) -> dict[str, Any]:
     """Part `gpt`."""
-    import runtime_bare
+    from baselines import bare_programs
 
     planned, state, batch = gpt(options, 4)
     plan = planned.plan
     real: list[float] = []
     more: list[float] = []
     functions: dict[str, dict[tuple[int, str], list[float]]] = {"in turn": {}, "alone": {}}
-    turns = runtime_bare.Turns(plan)
+    turns = bare_programs.Turns(plan)
 
     def bare(how: str, measure: Callable[[], dict[tuple[int, str], float]]) -> float:
         """Seconds of a step of programs measured now, on one core."""
@@ -307,14 +308,14 @@ def measure_gpt(options: argparse.Namespace) -> dict[str, Any]:
             bind(os.getpid(), CORES, options.realtime)
         for key, seconds in found.items():
             functions[how].setdefault(key, []).append(seconds)
-        return runtime_bare.pipeline_seconds(plan, found)[0]
+        return bare_programs.pipeline_seconds(plan, found)[0]
 
     turns.seconds(5)
     with on_workers(planned, options) as step:
         _, state = timed(step, state, batch, 5)
         for i in range(options.rounds):
             progress(f"gpt: round {i + 1} of {options.rounds}")
-            bare("alone", lambda: runtime_bare.alone_seconds(plan))
+            bare("alone", lambda: bare_programs.alone_seconds(plan))
             before = bare("in turn", lambda: turns.seconds(5))
             steps: list[float] = []
             for _ in range(WARM_UP + 20):
@@ -329,7 +330,7 @@ def measure_gpt(options: argparse.Namespace) -> dict[str, Any]:
     for how, each in functions.items():
         took = {key: summary(seconds) for key, seconds in each.items()}
         by_kind = {
-            kind: runtime_bare.pipeline_seconds(plan, {key: t[kind] for key, t in took.items()})
+            kind: bare_programs.pipeline_seconds(plan, {key: t[kind] for key, t in took.items()})
             for kind in ("median", "best")
         }
         result[how] = {
@@ -356,7 +357,11 @@ def torch_steps(options: argparse.Namespace, characters: int) -> Generator[Any]:
         processes = [
             subprocess.Popen(
                 [
-                    *(options.torch_python, str(HERE / "runtime_torch.py"), str(rank)),
+                    *(
+                        options.torch_python,
+                        str(HERE / "baselines" / "torch_pipelining.py"),
+                        str(rank),
+                    ),
                     *(f"{folder}/rendezvous", str(CORES[rank % len(CORES)]), json.dumps(setting)),
                 ],
                 stdin=subprocess.PIPE,
@@ -387,7 +392,7 @@ def torch_steps(options: argparse.Namespace, characters: int) -> Generator[Any]:
 
 
 def has_torch(python: str) -> bool:
-    """Whether an interpreter can do what benchmark/runtime_torch.py needs."""
+    """Whether an interpreter can do what benchmark/baselines/torch_pipelining.py needs."""
     try:
         told = subprocess.run([python, "-c", "import torch.distributed.pipelining"], check=False)
     except OSError:

@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import alpa_mlir
@@ -31,8 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from common import HERE, add_plan_options, relative_difference, run_or_exit
 from tqdm import tqdm
-from train_gpt import GPT, HERE, Batch, batches, relative_difference
+from train_gpt import GPT, Batch, batches
 
 CHARACTERS = 128  # ASCII
 KERNELS = ("query", "key", "value", "out", "up", "down")
@@ -173,20 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--steps", type=int, default=60, help="steps of the adapters (%(default)s)")
     add("--learning-rate", type=float, default=1e-2, help="of the adapters (%(default)s)")
     add("--micro-batches", type=int, default=4, help="parts of a batch (%(default)s)")
-    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
-    add(
-        "--devices",
-        choices=("virtual", "own", "ray"),
-        default="virtual",
-        help="CPU devices made up, those of this machine, or the hosts of a Ray cluster",
-    )
-    add("--save-plan", type=Path, help="write the plan to this folder")
-    add("--plan-only", action="store_true", help="print the plan and stop")
+    add_plan_options(parser)
     options = parser.parse_args(arguments)
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -28,6 +28,7 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import optax
+from common import run_or_exit
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--output", type=Path, help="write the plan to this folder")
     add("--report", type=Path, help="write an HTML report to this file")
     options = parser.parse_args(arguments)
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -24,8 +24,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # before jax: XLA's remarks on reshard
 import alpa_mlir
 import numpy as np
 from alpa_mlir.stablehlo_file import read_stablehlo
+from common import HERE, run_or_exit
 
-HERE = Path(__file__).resolve().parent
 ROWS, LENGTH, HIDDEN, HEADS, BLOCKS = 8, 32, 64, 4, 4  # as in the file
 
 
@@ -86,10 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
     add("--save-plan", type=Path, help="write the plan to this folder")
     options = parser.parse_args(arguments)
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

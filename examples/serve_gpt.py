@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # before jax: XLA's remarks on resharding
@@ -35,8 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-HERE = Path(__file__).resolve().parent
+from common import HERE, add_plan_options, run_or_exit
 
 
 def write_rows(cache: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
@@ -219,22 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--groups", type=int, default=4, help="groups that go through together (%(default)s)")
     add("--train-steps", type=int, default=150, help="steps before serving (%(default)s)")
     add("--stages", type=int, default=4, help="pipeline stages of equal size (%(default)s)")
-    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
-    add(
-        "--devices",
-        choices=("virtual", "own"),
-        default="virtual",
-        help="CPU devices made up, or those of this machine",
-    )
-    add("--save-plan", type=Path, help="write the plan of decode to this folder")
-    add("--plan-only", action="store_true", help="print the plans and stop")
+    add_plan_options(parser, devices=("virtual", "own"))
     options = parser.parse_args(arguments)
     if options.prompt + options.new > options.length:
         parser.error(f"--prompt and --new are more than --length, {options.length}")
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from common import HERE, add_plan_options, relative_difference, run_or_exit
 from flax.training.train_state import TrainState
 from tqdm import tqdm
 
-HERE = Path(__file__).resolve().parent
 Batch = dict[str, np.ndarray]
 Step = Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
 
@@ -134,16 +134,6 @@ def entry(
     return train_step, (make(jax.random.key(0)), next(data)), data
 
 
-def relative_difference(found: Any, expected: Any) -> float:
-    """The largest difference of any leaf, relative to the leaf's largest magnitude."""
-
-    def of_leaf(a: Any, b: Any) -> float:
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30))
-
-    return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
-
-
 def train(
     step: Step, state: TrainState, data: Iterator[Batch], steps: int, bar: bool
 ) -> tuple[TrainState, list[float]]:
@@ -167,7 +157,7 @@ def train(
     return state, losses
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--steps", type=int, default=60, help="training steps (%(default)s)")
@@ -178,23 +168,15 @@ def main() -> None:
     add("--hidden", type=int, default=128, help="width (%(default)s)")
     add("--length", type=int, default=64, help="characters of a row (%(default)s)")
     add("--learning-rate", type=float, default=3e-3)
-    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
     add("--text", type=Path, default=HERE / "data" / "harbour.txt", help="what to learn")
-    add("--save-plan", type=Path, help="write the plan to this folder")
-    add("--plan-only", action="store_true", help="print the plan and stop")
-    options = parser.parse_args()
+    add_plan_options(parser)
+    run_or_exit(run, parser.parse_args(arguments))
 
-    try:
-        cluster = alpa_mlir.Cluster.load(options.cluster)
+
+def run(options: argparse.Namespace) -> None:
+    cluster = alpa_mlir.Cluster.load(options.cluster)
+    if options.devices == "virtual" and not options.plan_only:
         alpa_mlir.use_virtual_devices(cluster.num_devices)
-        run(options, cluster)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
     text, characters = read_text(options.text)
     data = batches(text, options.batch, options.length, seed=0)
     first = next(data)
@@ -224,7 +206,8 @@ def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
         return
 
     begin = time.perf_counter()
-    parallel = planned.load(progress=sys.stderr.isatty())
+    workers = alpa_mlir.RayWorkers() if options.devices == "ray" else None
+    parallel = planned.load(workers=workers, progress=sys.stderr.isatty())
     print(f"compiled in {time.perf_counter() - begin:.1f} s")
     state, losses = train(parallel, state, data, options.steps, bar=True)
 
@@ -238,10 +221,11 @@ def run(options: argparse.Namespace, cluster: alpa_mlir.Cluster) -> None:
         worst = max(
             worst,
             relative_difference(our_loss, their_loss),
-            relative_difference(ours.params, theirs.params),
+            relative_difference(jax.device_get(ours.params), theirs.params),
         )
     print(f"check: max relative difference {worst:.2e}")
     print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
+    parallel.close()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # before jax: XLA's remarks on resharding
@@ -34,9 +33,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from common import add_plan_options, relative_difference, run_or_exit
 from tqdm import tqdm
 
-HERE = Path(__file__).resolve().parent
 CLASSES = ("disc", "ring", "square", "frame", "cross", "stripes", "triangle", "checks")
 Batch = dict[str, np.ndarray]
 
@@ -205,16 +204,6 @@ def entry(
     return train_step, arguments, drawings(rows, image, seed=0)
 
 
-def relative_difference(found: Any, expected: Any) -> float:
-    """The largest difference of any leaf, relative to the leaf's largest magnitude."""
-
-    def of_leaf(a: Any, b: Any) -> float:
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30))
-
-    return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
@@ -226,23 +215,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--steps", type=int, default=60, help="training steps (%(default)s)")
     add("--learning-rate", type=float, help="0.1 for Wide-ResNet, 0.001 for the ViT")
     add("--micro-batches", type=int, default=2, help="parts of a batch (%(default)s)")
-    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
-    add(
-        "--devices",
-        choices=("virtual", "own", "ray"),
-        default="virtual",
-        help="CPU devices made up, those of this machine, or the hosts of a Ray cluster",
-    )
-    add("--save-plan", type=Path, help="write the plan to this folder")
-    add("--plan-only", action="store_true", help="print the plan and stop")
+    add_plan_options(parser)
     options = parser.parse_args(arguments)
     is_vit = options.model == "vit"
     options.depth = options.depth or (4 if is_vit else 10)
     options.learning_rate = options.learning_rate or (1e-3 if is_vit else 0.1)
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # before jax: XLA's remarks on resharding
@@ -33,9 +32,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from common import HERE, add_plan_options, relative_difference, run_or_exit
 from tqdm import tqdm
 
-HERE = Path(__file__).resolve().parent
 CHARACTERS = 128  # ASCII
 Batch = dict[str, np.ndarray]
 
@@ -186,16 +185,6 @@ def entry(
     return train_step, arguments, batches(rows, length, seed=0)
 
 
-def relative_difference(found: Any, expected: Any) -> float:
-    """The largest difference of any leaf, relative to the leaf's largest magnitude."""
-
-    def of_leaf(a: Any, b: Any) -> float:
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30))
-
-    return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
@@ -212,20 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default="auto",
         help="auto, or a method of docs/methods.md such as expert-parallel (%(default)s)",
     )
-    add("--cluster", default=str(HERE / "cluster_2x4.yaml"), help="YAML file or preset")
-    add(
-        "--devices",
-        choices=("virtual", "own", "ray"),
-        default="virtual",
-        help="CPU devices made up, those of this machine, or the hosts of a Ray cluster",
-    )
-    add("--save-plan", type=Path, help="write the plan to this folder")
-    add("--plan-only", action="store_true", help="print the plan and stop")
+    add_plan_options(parser)
     options = parser.parse_args(arguments)
-    try:
-        run(options)
-    except alpa_mlir.AlpaError as error:
-        sys.exit(f"error: {error}")
+    run_or_exit(run, options)
 
 
 def run(options: argparse.Namespace) -> None:

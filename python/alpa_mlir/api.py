@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache import CacheLike
+from alpa_runtime.argument_types import FLAG, FUNCTION, ROW, TEXT, WHOLE, check_type
+from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.parallel_step import ParallelStep, Progress
-from alpa_runtime.worker_group import Hosts
+from alpa_runtime.worker_group import HOSTS, Hosts
 
-from alpa_mlir.cluster.description import ClusterLike
+from alpa_mlir.cluster.description import CLUSTER, ClusterLike
 from alpa_mlir.errors import MethodError
 from alpa_mlir.follow_parallel import (
     CreateStateParallel,
@@ -55,7 +55,6 @@ def parallelize(
     cache: CacheLike = True,
     workers: Hosts | None = None,
 ) -> Callable[[Callable[..., Any]], ParallelFunction]: ...
-@checks_types
 def parallelize(
     fn: Callable[..., Any] | None = None,
     *,
@@ -97,6 +96,7 @@ def parallelize(
         ... def train_step(state, batch): ...
         >>> state, loss = train_step(state, batch)       # doctest: +SKIP
     """
+    check_type("parallelize", "fn", fn, FUNCTION, None)
     options = Options(
         batch_argnums,
         static_argnums,
@@ -106,6 +106,7 @@ def parallelize(
         workers,
         donate_argnums,
     )
+    _check("parallelize", cluster, method, options)
 
     def make(function: Callable[..., Any]) -> ParallelFunction | StateFunction:
         if isinstance(method, CreateStateParallel):
@@ -121,7 +122,6 @@ def parallelize(
     return make if fn is None else make(fn)
 
 
-@checks_types
 def compile(
     fn: Callable[..., Any],
     *example_args: Any,
@@ -148,6 +148,8 @@ def compile(
     Raises:
         AlpaError: every stage has its own named errors.
     """
+    check_type("compile", "fn", fn, FUNCTION)
+    check_type("compile", "progress", progress, FLAG, FUNCTION)
     options = Options(
         batch_argnums,
         static_argnums,
@@ -157,8 +159,20 @@ def compile(
         workers,
         donate_argnums,
     )
+    _check("compile", cluster, method, options)
     function = _function(fn, cluster, method, options)
     return function.compile(*example_args, progress=progress)
+
+
+def _check(where: str, cluster: Any, method: Any, options: Options) -> None:
+    check_type(where, "cluster", cluster, CLUSTER)
+    check_type(where, "method", method, Method, FollowParallel, CreateStateParallel, None)
+    check_type(where, "batch_argnums", options.batch_argnums, WHOLE, ROW, None)
+    check_type(where, "static_argnums", options.static_argnums, WHOLE, ROW, TEXT)
+    check_type(where, "donate_argnums", options.donate_argnums, WHOLE, ROW, TEXT)
+    check_type(where, "donate_state", options.donate_state, FLAG)
+    check_type(where, "cache", options.cache, CACHE)
+    check_type(where, "workers", options.workers, HOSTS, None)
 
 
 def _function(

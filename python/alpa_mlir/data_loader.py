@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from alpa_runtime import trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import WHOLE, Kind, check_type
 from alpa_runtime.calling_convention import CallingConvention
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.parallel_step import ParallelStep
@@ -47,7 +47,9 @@ class LoadedStep(Protocol):
     def loaded(self) -> Any: ...
 
 
-@checks_types
+STEP = Kind("a loaded step", lambda value: hasattr(value, "loaded"))
+
+
 class DataLoader:
     """Iterates over batches that are already where the step's first functions read them.
 
@@ -84,6 +86,9 @@ class DataLoader:
         self, batches: Any, step: LoadedStep, *, prefetch: int = 2, start: int = 0
     ) -> None:
         where = "DataLoader"
+        check_type(where, "step", step, STEP)
+        check_type(where, "prefetch", prefetch, WHOLE)
+        check_type(where, "start", start, WHOLE)
         if prefetch < 1:
             raise ArgumentMismatchError(f"prefetch={prefetch}, expected at least 1", where=where)
         if start < 0:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, final
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import FUNCTION, WHOLE, check_type
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.placement_spec import PlacementSpec
@@ -29,7 +29,6 @@ from alpa_mlir.trace.tracing import known_positions
 _jax: Any = jax
 
 
-@checks_types
 @final
 @dataclass(frozen=True, eq=False)
 class CreateStateParallel:
@@ -50,6 +49,9 @@ class CreateStateParallel:
 
     train_step: ParallelFunction
     other_args: Any
+
+    def __post_init__(self) -> None:
+        check_type("CreateStateParallel", "train_step", self.train_step, ParallelFunction)
 
 
 class StateFunction:
@@ -85,7 +87,6 @@ class StateFunction:
         return self.get_executable(*args).init(self.fn, *args)
 
 
-@checks_types
 @final
 @dataclass(frozen=True, eq=False)
 class FollowParallel:
@@ -115,6 +116,10 @@ class FollowParallel:
     layer_option: Literal["follow", "manual"] = "follow"
 
     def __post_init__(self) -> None:
+        where, specs = "FollowParallel", self.get_input_placement_specs
+        check_type(where, "src_func", self.src_func, ParallelFunction)
+        check_type(where, "num_micro_batches", self.num_micro_batches, WHOLE, None)
+        check_type(where, "get_input_placement_specs", specs, FUNCTION, None)
         if self.layer_option not in ("follow", "manual"):
             raise MethodError(
                 f"layer_option {self.layer_option!r}",

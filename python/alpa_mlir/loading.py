@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpa_runtime import parallel_step
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import check_type
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.plan import Plan
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from alpa_mlir.cluster.description import ClusterLike
 
 
-@checks_types
 def load(
     plan: Plan | str | Path,
     *,
@@ -60,9 +59,12 @@ def load(
         >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
         >>> state, loss = step(state, batch)             # doctest: +SKIP
     """
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    plan = parallel_step.read_plan(plan)
     if cluster is not None:
-        from alpa_mlir.cluster.description import as_cluster  # Presets are the compiler's.
+        # Presets are the compiler's.
+        from alpa_mlir.cluster.description import CLUSTER, as_cluster
+
+        check_type("load", "cluster", cluster, CLUSTER)
 
         plan.check(cluster=as_cluster(cluster))
     return parallel_step.load(

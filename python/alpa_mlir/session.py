@@ -8,10 +8,10 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from alpa_runtime.argument_types import checks_types
-from alpa_runtime.worker_group import Hosts
+from alpa_runtime.argument_types import WHOLE, check_type
+from alpa_runtime.worker_group import HOSTS, Hosts
 
-from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
+from alpa_mlir.cluster.description import CLUSTER, Cluster, ClusterLike, as_cluster
 from alpa_mlir.errors import AlpaError, ClusterFileError
 
 
@@ -50,7 +50,6 @@ class _Current:
 _current = _Current()
 
 
-@checks_types
 def init(
     cluster: ClusterLike | Literal["local", "ray"] = "ray",
     devices_per_node: int | None = None,
@@ -83,6 +82,10 @@ def init(
         8
         >>> alpa_mlir.shutdown()                   # doctest: +SKIP
     """
+    check_type("init", "cluster", cluster, CLUSTER)
+    check_type("init", "devices_per_node", devices_per_node, WHOLE, None)
+    check_type("init", "num_nodes", num_nodes, WHOLE, None)
+    check_type("init", "workers", workers, HOSTS, None)
     with _current.lock:
         if cluster == "ray":
             session = _on_ray(devices_per_node, num_nodes, workers)

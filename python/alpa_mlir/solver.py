@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import NUMBER, PATH, WHOLE, check_type
 
 from alpa_mlir import compiler
 from alpa_mlir.errors import ProblemFormatError, SolverError
@@ -157,7 +157,6 @@ def _highs_library() -> str:
     return next((str(file) for file in files if file.exists()), "")
 
 
-@checks_types
 def solve_problem(
     problem: str | os.PathLike[str] | Mapping[str, Any],
     *,
@@ -193,6 +192,12 @@ def solve_problem(
         >>> found.status, found.cost, found.choices
         ('optimal', 21, (1, 0))
     """
+    where = "solve_problem"
+    check_type(where, "problem", problem, PATH, Mapping)
+    check_type(where, "time_limit_seconds", time_limit_seconds, NUMBER)
+    check_type(where, "gap", gap, NUMBER)
+    check_type(where, "threads", threads, WHOLE)
+    check_type(where, "seed", seed, WHOLE)
     start = time.monotonic()
     methods = compiler.solver_methods()
     if method not in methods:

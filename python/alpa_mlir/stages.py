@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper, wraps
@@ -12,26 +11,22 @@ from typing import Any, Literal
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import FLAG, FUNCTION, check_type
 from alpa_runtime.arrays import WholeArray
-from alpa_runtime.cache import CacheLike, chosen_folder
+from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention, positional
-from alpa_runtime.parallel_step import ParallelStep, Progress, load_on, progress_bar
+from alpa_runtime.parallel_step import ParallelStep, Progress, load_on
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tried import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
-from alpa_mlir.cluster.description import ClusterLike, as_cluster
+from alpa_mlir.cluster.description import CLUSTER, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
-from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
-from alpa_mlir.methods.pinned_shardings import pinned_axes
-from alpa_mlir.search import autotune, infeasibility, plan_cache
-from alpa_mlir.search.candidates import Candidates
-from alpa_mlir.search.plan_cache import PlanCache, code_version
-from alpa_mlir.search.planner import Planner
+from alpa_mlir.search.find_plan import find_plan
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced, known_positions
@@ -108,7 +103,6 @@ class TracedStep:
         """The StableHLO module."""
         return self.traced.as_text()
 
-    @checks_types
     def plan(
         self,
         cluster: ClusterLike = None,
@@ -133,43 +127,18 @@ class TracedStep:
             InfeasiblePlanError: by the cause.
             DevicesError: the method's finalists cannot be measured in this process.
         """
+        check_type("TracedStep.plan", "cluster", cluster, CLUSTER)
+        check_type("TracedStep.plan", "method", method, Method, None)
+        check_type("TracedStep.plan", "cache", cache, CACHE, None)
+        check_type("TracedStep.plan", "progress", progress, FLAG, FUNCTION)
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
         if self.options.micro_batch_semantics is not None:
             method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
         method = method.settled(described, lambda: _marked_layers(self.traced))
-        kept = _cache(self.options.cache if cache is None else cache)
-        if not isinstance(method.schedule, str):
-            kept = None  # A function does not say whether it is the one of another day.
-        annotated = _signature_json(self.traced, method)
-        name = ""
-        if kept is not None:
-            devices = autotune.devices_text() if method.finalists else ""
-            name = plan_cache.key(
-                self.traced.text, annotated, described, method, code_version(), devices
-            )
-            found = kept.get(name)
-            if found is not None:
-                return PlannedStep(self.traced, found, self.options).called()
-        candidates = Candidates(
-            self.traced,
-            annotated,
-            described,
-            method,
-            progress_bar("planning", "candidate") if progress is True else progress or None,
-            None if kept is None else kept.solved_folder(),
-        )
-        with candidates:
-            planner = Planner(candidates)
-            try:
-                chosen = planner.run()
-            except InfeasiblePlanError as error:
-                raise infeasibility.explain_infeasibility(planner, error) from None
-        plan = replace(chosen.found.plan, tried=chosen.tried)
-        result = PlannedStep(self.traced, plan, self.options).signed()
-        if kept is not None:
-            kept.put(name, result.plan)
-        return result
+        folder = chosen_folder(self.options.cache if cache is None else cache)
+        plan = find_plan(self.traced, described, method, folder, progress)
+        return PlannedStep(self.traced, plan, self.options).called()
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
@@ -225,11 +194,6 @@ class PlannedStep:
         text, tried = self.plan.as_text(), tried_text(self.tried)
         return f"{text.rstrip()}\n{tried}\n" if tried else text
 
-    def signed(self) -> PlannedStep:
-        """The same, where the plan says which step it is for and how it is called."""
-        plan = replace(self.plan, fingerprint=self.traced.fingerprint)
-        return replace(self, plan=plan).called()
-
     def called(self) -> PlannedStep:
         """The same, where the plan says how this step is called. A kept plan may have been made
         for other containers, other static values that change nothing, or another `donate_state`."""
@@ -240,7 +204,6 @@ class PlannedStep:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
         return self.plan.save(folder)
 
-    @checks_types
     def load(
         self,
         *,
@@ -276,30 +239,6 @@ class PlannedStep:
         if default is not hosts:
             session.close_at_shutdown(loaded)
         return step
-
-
-def _cache(choice: CacheLike) -> PlanCache | None:
-    folder = chosen_folder(choice)
-    return None if folder is None else PlanCache(folder)
-
-
-def _signature_json(traced: Traced, method: Method) -> str:
-    """The signature with the shardings that the method's user has decided."""
-    fields: dict[str, Any] = json.loads(traced.signature.to_json())
-    # An input of the compiler's own comes last, and has no pin.
-    pins = pinned_axes(method.in_shardings, method.mesh_axes, traced.in_tree)
-    for item, pin in zip(fields["inputs"], pins, strict=False):
-        if pin is None:
-            continue
-        rank = len(item["shape"])
-        if len(pin) > rank:
-            raise MethodError(
-                f"a sharding of {len(pin)} dimensions for {rank}",
-                where=item["name"],
-                fix="give at most one entry for each dimension",
-            )
-        item["sharding"] = pin + [[]] * (rank - len(pin))
-    return json.dumps(fields)
 
 
 def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options) -> Traced:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import check_type, checks_types
+from alpa_runtime.argument_types import FUNCTION, PATH, ROW, WHOLE, Kind, check_type
 from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
 from alpa_runtime.checkpoint.folders import check_root
 from alpa_runtime.checkpoint.restore import StateTarget, restore_newest
@@ -143,9 +143,9 @@ class Step(Protocol):
 
 
 Batches = Callable[[int], Any] | Iterable[Any]
+_STEP = Kind("a loaded step", lambda value: callable(value) and hasattr(value, "close"))
 
 
-@checks_types
 @dataclass(frozen=True)
 class Resume:
     """How a run gets over failures.
@@ -165,14 +165,15 @@ class Resume:
     attempts: int = 5
 
     def __post_init__(self) -> None:
+        check_type("Resume", "folder", self.folder, PATH)
         for name in ("every", "keep", "attempts"):
+            check_type("Resume", name, getattr(self, name), WHOLE)
             if getattr(self, name) < 1:
                 raise ArgumentMismatchError(
                     f"{name}={getattr(self, name)}", where="Resume", fix="give at least 1"
                 )
 
 
-@checks_types
 def run(
     load: Callable[[], Step],
     state: Any,
@@ -214,6 +215,12 @@ def run(
         ...     lambda: alpa_mlir.load("my_plan", workers=workers),
         ...     init, lambda i: data[i], 10_000, Resume("run", every=100))
     """
+    check_type("run", "load", load, FUNCTION)
+    check_type("run", "batches", batches, FUNCTION, ROW)
+    check_type("run", "steps", steps, WHOLE)
+    check_type("run", "resume", resume, Resume)
+    check_type("run", "replan", replan, FUNCTION, None)
+    check_type("run", "on_result", on_result, FUNCTION, None)
     return _Run(load, state, batches, steps, resume, replan, on_result).go()
 
 
@@ -279,7 +286,7 @@ class _Run:
                 raise
             _log.warning("a host cannot be replaced, planning again: %s", error)
             step = self.replan(error)
-        check_type(step, Step, "the step", "load")
+        check_type("load", "the step", step, _STEP)
         _log.info("workers are up after %.1f s", time.monotonic() - begin)
         return step
 

@@ -9,7 +9,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import PATH, check_type
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.errors import BackendError
@@ -64,7 +64,6 @@ class CompiledAhead:
         return "\n".join(lines)
 
 
-@checks_types
 def compile_ahead(
     folder: str | Path,
     target: str | None = None,
@@ -99,6 +98,7 @@ def compile_ahead(
     """
     if backend not in COMPILERS:
         raise BackendError(f"backend {backend!r}", fix=f"use one of {', '.join(COMPILERS)}")
+    check_type("compile_ahead", "folder", folder, PATH)
     folder = Path(folder)
     plan = Plan.load(folder)
     targets = [_target_of(plan, mesh, target) for mesh in plan.meshes]

@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from alpa_runtime.argument_types import FLAG, PATH, Kind
 from alpa_runtime.plan.binaries import foreign, key_of
 
 FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
 CacheLike = bool | str | Path
+CACHE = Kind("True, False or a folder", lambda value: FLAG.fits(value) or PATH.fits(value))
 
 
 def default_folder() -> Path:

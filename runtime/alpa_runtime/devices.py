@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import WHOLE, check_type
 from alpa_runtime.backends.xla_runtime import Device
 from alpa_runtime.errors import DevicesError
 from alpa_runtime.jax_internals import backends_are_up
@@ -22,7 +22,6 @@ _jax: Any = jax
 _FLAG = "xla_force_host_platform_device_count"
 
 
-@checks_types
 def use_virtual_devices(count: int) -> list[Device]:
     """Make JAX offer at least `count` virtual CPU devices in this process.
 
@@ -43,6 +42,7 @@ def use_virtual_devices(count: int) -> list[Device]:
         >>> import alpa_mlir
         >>> devices = alpa_mlir.use_virtual_devices(8)  # doctest: +SKIP
     """
+    check_type("use_virtual_devices", "count", count, WHOLE)
     if count < 1:
         raise DevicesError(f"{count} virtual devices", fix="ask for at least one")
     if not backends_are_up():

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import checks_types
-from alpa_runtime.cache import CacheLike
+from alpa_runtime.argument_types import FLAG, FUNCTION, PATH, ROW, TEXT, check_type
+from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.checkpoint.restore import StateTarget
 from alpa_runtime.errors import DevicesError
@@ -19,7 +19,7 @@ from alpa_runtime.placement_spec import input_placement, output_placement, place
 from alpa_runtime.plan import Plan
 from alpa_runtime.step_state import step_state
 from alpa_runtime.step_trace import ChromeEvents, Recording
-from alpa_runtime.worker_group import Hosts
+from alpa_runtime.worker_group import HOSTS, Hosts
 from alpa_runtime.workers.driver import DistributedPlan
 
 Progress = Callable[[int, int, str], None]
@@ -46,7 +46,6 @@ class ParallelStep:
             args = positional(self.form.parameters, args, named, self.form.name)
         return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
-    @checks_types
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
         """The first state, made by a function where the step wants it.
 
@@ -66,6 +65,7 @@ class ParallelStep:
         Example:
             >>> state = train_step.init(create_state, jax.random.key(0))   # doctest: +SKIP
         """
+        check_type("init", "init_fn", init_fn, FUNCTION)
         state = step_state(self.form, self.plan)
         return initial_state(init_fn, args, state, self.plan, self.loaded)
 
@@ -100,7 +100,6 @@ class ParallelStep:
             return state.target(self.plan, lambda _: None, loaded)
         return state.target(self.plan, loaded.sharding_of_input)
 
-    @checks_types
     def record(
         self, path: str | Path | None = None, simulated: ChromeEvents | None = None
     ) -> Recording:
@@ -117,6 +116,7 @@ class ParallelStep:
             >>> recording.trace.step_seconds                                  # doctest: +SKIP
             (0.0184,)
         """
+        check_type("record", "path", path, PATH, None)
         return Recording(self.loaded, path, simulated)
 
     def as_text(self) -> str:
@@ -129,7 +129,6 @@ class ParallelStep:
         self.loaded.close()
 
 
-@checks_types
 def load(
     plan: Plan | str | Path,
     *,
@@ -169,12 +168,18 @@ def load(
         >>> step = load("my_plan")             # doctest: +SKIP
         >>> state, loss = step(state, batch)             # doctest: +SKIP
     """
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    plan = read_plan(plan)
     form = CallingConvention.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
     loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)
     return ParallelStep(form, loaded)
+
+
+def read_plan(plan: Plan | str | Path) -> Plan:
+    """What `load` is given, as a plan."""
+    check_type("load", "plan", plan, Plan, PATH)
+    return plan if isinstance(plan, Plan) else Plan.load(plan)
 
 
 def load_on(
@@ -187,6 +192,12 @@ def load_on(
     cache: CacheLike,
 ) -> LoadedPlan | DistributedPlan:
     """A plan on devices of this process, or on workers; arguments as those of `load`."""
+    check_type("load", "devices", devices, ROW, None)
+    check_type("load", "workers", workers, HOSTS, None)
+    check_type("load", "donate_state", donate_state, FLAG)
+    check_type("load", "progress", progress, FLAG, FUNCTION)
+    check_type("load", "backend", backend, TEXT)
+    check_type("load", "cache", cache, CACHE)
     if workers is not None:
         if devices is not None:
             raise DevicesError(

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import ROWS, check_type
 from alpa_runtime.errors import PlacementError
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.cluster import host_groups
 
 
-@checks_types
 @dataclass(frozen=True)
 class Placement:
     """The devices of each worker. A worker is one process of one host.
@@ -33,6 +32,7 @@ class Placement:
     workers: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        check_type("Placement", "workers", self.workers, ROWS)
         if not self.workers:
             raise PlacementError("no workers", fix="give each device of the plan to one")
         seen: dict[int, int] = {}

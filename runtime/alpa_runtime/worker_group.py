@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from alpa_runtime.argument_types import Kind
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
@@ -95,3 +96,9 @@ class Hosts(Protocol):
             WorkerError: a worker could not be started.
         """
         ...
+
+
+HOSTS = Kind(
+    "workers such as ProcessWorkers()",
+    lambda value: hasattr(value, "start") and not isinstance(value, type),
+)

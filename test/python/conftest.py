@@ -1,5 +1,5 @@
-"""Shared set-up: the zoo is importable as `zoo`, the package from the
-source tree, and JAX offers eight virtual CPU devices."""
+"""Shared set-up: the zoo is importable as `zoo`, the packages from the source tree, benchmarks by
+their names, and JAX offers eight virtual CPU devices."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ os.environ["ALPA_MLIR_CACHE"] = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
 
 pytest.register_assert_rewrite("alpa_rows")
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT / folder) for folder in ("python", "runtime", "test")]
+sys.path[:0] = [str(_ROOT / folder) for folder in ("python", "runtime", "test", "benchmark")]
 # Helpers are modules of test/python/support; some tests take cases from others.
-_folders = (path for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())
-sys.path += [str(path) for path in _folders if not (path / "__init__.py").exists()]
+_folders = {path.parent for path in Path(__file__).parent.rglob("*.py")}
+sys.path += sorted(str(path) for path in _folders if not (path / "__init__.py").exists())
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 // RUN: alpa-opt %s -alpa-insert-reshards -alpa-verify-sharding -alpa-lower-to-collectives | FileCheck %s
 
-// test/python/compiler/test_spmd.py runs such programs.
+// test/python/compiler/spmd/test_spmd.py runs such programs.
 
 // CHECK: module attributes {{{.*}}alpa.per_device
 module attributes {alpa.mesh = #alpa.mesh<shape = [2, 4], devices = [0, 1, 2, 3, 4, 5, 6, 7]>} {

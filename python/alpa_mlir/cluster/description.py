@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import PATH, Kind, check_type
 
 from alpa_mlir import compiler
 
@@ -31,13 +31,13 @@ class Cluster:
     text: str
 
     @classmethod
-    @checks_types
     def load(cls, name_or_path: str | os.PathLike[str]) -> Cluster:
         """A preset (`compiler.cluster_presets()` lists them) or a YAML file.
 
         Raises:
             ClusterFileError: unknown preset, unreadable file, missing or bad field.
         """
+        check_type("Cluster.load", "name_or_path", name_or_path, PATH)
         return cls(compiler.check_cluster(os.fspath(name_or_path)))
 
     @classmethod
@@ -196,9 +196,12 @@ def device_memory_bytes() -> int:
 
 
 ClusterLike = Cluster | str | os.PathLike[str] | Mapping[str, Any] | None
+CLUSTER = Kind(
+    "a Cluster, the name of a preset, a file or a dictionary",
+    lambda value: value is None or isinstance(value, Cluster | str | os.PathLike | Mapping),
+)
 
 
-@checks_types
 def as_cluster(cluster: ClusterLike) -> Cluster:
     """A cluster from whatever the API takes: preset, path, dictionary, or None for `live`."""
     if isinstance(cluster, Cluster):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import check_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 
@@ -95,7 +95,6 @@ def get_3d_parallel_method(
     )
 
 
-@checks_types
 def plan_to_method(plan: Plan) -> Method:
     """A method that makes the stages and meshes of a plan again, for this step or one like it.
 
@@ -108,6 +107,7 @@ def plan_to_method(plan: Plan) -> Method:
     Example:
         >>> step = parallelize(train_step, method=plan_to_method(plan))     # doctest: +SKIP
     """
+    check_type("plan_to_method", "plan", plan, Plan)
     if len(plan.stages) == 1:
         mesh, count = plan.meshes[0], plan.num_micro_batches
         return ShardParallel(mesh_shape=mesh.shape, num_micro_batches=count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast, final
 
 import jax
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import FLAG, ROW, ROWS, WHOLE, check_type
 from jax.sharding import PartitionSpec
 
 from alpa_mlir.errors import MethodError
@@ -166,7 +166,6 @@ def chosen_shardings(
         object.__setattr__(method, "in_shardings", manual.in_shardings)
 
 
-@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class AutoLayerOption:
@@ -181,6 +180,8 @@ class AutoLayerOption:
     remat_layer: bool = False
 
     def __post_init__(self) -> None:
+        check_type("AutoLayerOption", "layer_num", self.layer_num, WHOLE)
+        check_type("AutoLayerOption", "remat_layer", self.remat_layer, FLAG)
         if self.layer_num < 1:
             raise MethodError(
                 f"layer_num {self.layer_num!r}",
@@ -216,7 +217,6 @@ class AutoStageOption:
     pipeline: str = "auto"
 
 
-@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class UniformStageOption:
@@ -235,7 +235,6 @@ class UniformStageOption:
     submesh_logical_shape: tuple[int, ...] | None = None
 
 
-@checks_types
 @final
 @dataclass(frozen=True)
 class ManualStageOption:
@@ -258,6 +257,10 @@ class ManualStageOption:
     submesh_autosharding_option_dicts: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
+        for name in ("forward_stage_layer_ids", "submesh_physical_shapes"):
+            check_type("ManualStageOption", name, getattr(self, name), ROWS)
+        shapes = self.submesh_logical_shapes
+        check_type("ManualStageOption", "submesh_logical_shapes", shapes, ROW, None)
         ids = [layer for stage in self.forward_stage_layer_ids for layer in stage]
         if ids != list(range(len(ids))) or not all(self.forward_stage_layer_ids):
             raise MethodError(

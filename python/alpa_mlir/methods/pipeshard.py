@@ -7,7 +7,7 @@ from dataclasses import InitVar, dataclass, replace
 from math import prod
 from typing import Any, Literal, final
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import ROW, check_type
 
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import pipeline_methods
@@ -31,7 +31,6 @@ from alpa_mlir.methods.options import (
 _WHERE = "PipeshardParallel"
 
 
-@checks_types
 @final
 @dataclass(frozen=True, kw_only=True)
 class PipeshardParallel(Method):
@@ -76,6 +75,9 @@ class PipeshardParallel(Method):
         default_auto_sharding_option: AutoShardingOption | None,
         manual_sharding_option: ManualShardingOption | None,
     ) -> None:
+        check_type(_WHERE, "submeshes", self.submeshes, ROW)
+        for name in ("mesh_shapes", "layer_ranges"):
+            check_type(_WHERE, name, getattr(self, name), ROW, None)
         self._choose_layers(layer_option)
         self._choose_stages()
         if pipeline_schedule not in (None, "inference"):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import check_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.units import seconds_text
 
 Row = Mapping[str, Any]
 
 
-@checks_types
 def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     """Where each stage's time goes, its dearest ops and decisions, and each one's runner-up.
 
@@ -31,6 +30,7 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     Example:
         >>> print(explain(planned.plan, op="qkv"))  # doctest: +SKIP
     """
+    check_type("explain", "plan", plan, Plan)
     lines: list[str] = []
     for number in range(len(plan.stages)):
         found = plan.explanation(number)

@@ -7,7 +7,7 @@ Example:
 
 from __future__ import annotations
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import check_type
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
@@ -21,7 +21,6 @@ from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, T
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
 
 
-@checks_types
 def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
     """Execute a plan's instruction lists on a described cluster.
 
@@ -43,6 +42,7 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
         >>> simulate(plan).step_seconds                  # doctest: +SKIP
         0.0123
     """
+    check_type("simulate", "plan", plan, Plan)
     described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
     steps, transfers = collect_steps(plan)
     seconds = function_seconds(plan)

@@ -24,7 +24,7 @@ from typing import Any
 import alpa_runtime
 import jax
 from alpa_runtime import jax_internals, trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import FUNCTION, check_type
 from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
 from jax.extend import core, source_info_util
 
@@ -213,7 +213,6 @@ def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
 
 
-@checks_types
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -228,6 +227,7 @@ def value_and_grad(
     Example:
         >>> loss, grads = alpa_mlir.value_and_grad(loss_fn)(params, batch)
     """
+    check_type("value_and_grad", "fun", fun, FUNCTION)
     inner = _jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(inner)
@@ -254,7 +254,6 @@ def value_and_grad(
     return value_and_grad_fun
 
 
-@checks_types
 def grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -266,6 +265,7 @@ def grad(
     Example:
         >>> grads = alpa_mlir.grad(loss_fn)(params, batch)
     """
+    check_type("grad", "fun", fun, FUNCTION)
     both = value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(both)

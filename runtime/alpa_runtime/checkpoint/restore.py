@@ -14,7 +14,7 @@ import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import PATH, WHOLE, check_type
 from alpa_runtime.arrays import StackedArray, WholeArray
 from alpa_runtime.checkpoint.folders import choose_step, numbered_in, set_aside, steps_in
 from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest
@@ -97,7 +97,6 @@ class HasState(Protocol):
         ...
 
 
-@checks_types
 def latest_checkpoint(folder: str | Path) -> int | None:
     """The highest step of which there is a checkpoint; None if there is none.
 
@@ -105,11 +104,11 @@ def latest_checkpoint(folder: str | Path) -> int | None:
         >>> latest_checkpoint("no/such/folder") is None
         True
     """
+    check_type("latest_checkpoint", "folder", folder, PATH)
     present = steps_in(folder)
     return present[-1] if present else None
 
 
-@checks_types
 def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | None = None) -> Any:
     """The state that was saved, in the form that is wanted.
 
@@ -136,6 +135,8 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
         >>> state = restore_checkpoint("run/checkpoints", train_step)        # doctest: +SKIP
         >>> params = restore_checkpoint("run/checkpoints")["params"]         # doctest: +SKIP
     """
+    check_type("restore_checkpoint", "folder", folder, PATH)
+    check_type("restore_checkpoint", "step", step, WHOLE, None)
     root = Path(folder).absolute()
     path = root / str(choose_step(root, step))
     manifest = Manifest.load(path)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import PATH, WHOLE, check_type
 from alpa_runtime.checkpoint.folders import Writing, step_number
 from alpa_runtime.checkpoint.remote import RemoteCopies
 from alpa_runtime.checkpoint.shards import (
@@ -95,7 +95,6 @@ class Saving:
         return self.folder
 
 
-@checks_types
 def save_checkpoint(
     folder: str | Path, state: Any, *, step: int, keep: int | None = None
 ) -> Saving:
@@ -123,6 +122,9 @@ def save_checkpoint(
         >>> saving = save_checkpoint("run/checkpoints", state, step=100, keep=3)  # doctest: +SKIP
         >>> saving.wait()                                                       # doctest: +SKIP
     """
+    check_type("save_checkpoint", "folder", folder, PATH)
+    check_type("save_checkpoint", "step", step, WHOLE)
+    check_type("save_checkpoint", "keep", keep, WHOLE, None)
     step, keep = step_number(step), None if keep is None else operator.index(keep)
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep={keep}", fix="keep at least one checkpoint")

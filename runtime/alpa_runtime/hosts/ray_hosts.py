@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import alpa_runtime
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import TEXT, WHOLE, check_type
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError, TransportError, WorkerError, WorkerLostError
 from alpa_runtime.foreign_errors import ActorEnd, actor_end
@@ -499,7 +499,6 @@ class RayGroup(ProcessGroup):
         return tuple(facts.pid for facts in self.facts)
 
 
-@checks_types
 class RayWorkers:
     """Starts the workers of a plan as actors of Ray, one on each node.
 
@@ -540,6 +539,10 @@ class RayWorkers:
         limits: Limits | None = None,
         device_transport: str = "auto",
     ) -> None:
+        check_type("RayWorkers", "address", address, TEXT, None)
+        check_type("RayWorkers", "placement", placement, Placement, None)
+        check_type("RayWorkers", "spares", spares, WHOLE)
+        check_type("RayWorkers", "limits", limits, Limits, None)
         self.address = address
         self.platform: Platform | None = platform
         self.share_nodes = share_nodes

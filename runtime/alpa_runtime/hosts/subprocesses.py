@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import alpa_runtime
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import WHOLE, check_type
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError
 from alpa_runtime.hosts.process import (
@@ -145,7 +145,6 @@ class LocalProcessGroup(ProcessGroup):
         return tuple(process.popen.pid for process in self._processes)
 
 
-@checks_types
 class ProcessWorkers:
     """Starts the workers of a plan as processes of this machine.
 
@@ -179,6 +178,9 @@ class ProcessWorkers:
         device_transport: str = "auto",
         program: Sequence[str] = ("-m", "alpa_runtime.hosts.worker_main"),
     ) -> None:
+        check_type("ProcessWorkers", "placement", placement, Placement, None)
+        check_type("ProcessWorkers", "spares", spares, WHOLE)
+        check_type("ProcessWorkers", "limits", limits, Limits, None)
         self.platform: Platform = platform or ("gpu" if local_gpus() else "cpu")
         self.limits: Limits = limits or Limits()
         self.device_transport: str = check_choice(device_transport)

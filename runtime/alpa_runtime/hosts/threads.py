@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import ROW, check_type
 from alpa_runtime.backends.xla_runtime import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError, PlacementError, WorkerError
@@ -112,7 +112,6 @@ class ThreadGroup:
                 thread.close()
 
 
-@checks_types
 class ThreadWorkers:
     """Starts a plan's workers in threads of this process; see `Hosts`.
 
@@ -127,6 +126,8 @@ class ThreadWorkers:
     def __init__(
         self, placement: Placement | None = None, devices: Sequence[Device] | None = None
     ) -> None:
+        check_type("ThreadWorkers", "placement", placement, Placement, None)
+        check_type("ThreadWorkers", "devices", devices, ROW, None)
         self._placement = placement
         self._devices = devices
 

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import NUMBER, check_type
 from alpa_runtime.errors import AlpaError, ArgumentMismatchError, WorkerError, WorkerLostError
 
 _LOOK_SECONDS = 0.5  # Between two pings of a worker, at most.
 _GRACE_SECONDS = 5.0  # For a worker that has failed to say so by itself, or to say what it does.
 
 
-@checks_types
 @dataclass(frozen=True)
 class Limits:
     """How long things may take.
@@ -37,6 +36,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("start_seconds", "frozen_seconds", "stalled_seconds"):
             value: float | None = getattr(self, name)
+            check_type("Limits", name, value, NUMBER, None)
             if value is not None and not value > 0:
                 raise ArgumentMismatchError(
                     f"{name}={value}", where="Limits", fix="give more than 0 seconds"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from alpa_runtime.argument_types import checks_types
+from alpa_runtime.argument_types import PATH, check_type
 from alpa_runtime.errors import PlanFormatError, PlanMismatchError
 from alpa_runtime.plan.binaries import Binary, read_binaries, write_binaries
 from alpa_runtime.plan.cluster import cluster_difference
@@ -420,13 +420,13 @@ class Plan:
         return _from_pickle, (self.to_json(), {**self.modules, **self.explanations})
 
     @classmethod
-    @checks_types
     def load(cls, folder: str | Path) -> Plan:
         """Read the plan that `save` wrote to `folder`.
 
         Raises:
             PlanFormatError: the folder holds no plan, or a malformed one.
         """
+        check_type("Plan.load", "folder", folder, PATH)
         folder = Path(folder)
         path = folder / "plan.json"
         text = _read(path)
@@ -434,9 +434,9 @@ class Plan:
         plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
         return replace(plan, binaries=read_binaries(folder))
 
-    @checks_types
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
+        check_type("Plan.save", "folder", folder, PATH)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (*self.modules.items(), *self.explanations.items()):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
-
-from paper_layers import Block, Decoder, WideResNet
-from paper_models import CASES, GPT_SIZES, decoder_model, make_case
-from paper_results import compare, compare_column, order, published
+from paper.layers import Block, Decoder, WideResNet
+from paper.models import CASES, GPT_SIZES, decoder_model, make_case
+from paper.results import compare, compare_column, order, published
 from planning_job import split_passes
 
 UNITS = {"m": 1e6, "b": 1e9}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import zoo
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import PassError
 from alpa_mlir.trace.tracing import trace
+from source_paths import BUILD, ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
-BUILD = Path(os.environ.get("ALPA_BUILD", ROOT / "build"))
 CLUSTERS = [ROOT / "examples/cluster_2x4.yaml", ROOT / "test/sharding/Inputs/cluster.yaml"]
 PROBLEMS = [ROOT / "test/fuzz/Inputs/problem.json"]
 MODULES = sorted((ROOT / "test").glob("*/*.mlir"))

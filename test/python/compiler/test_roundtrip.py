@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-from pathlib import Path
 
 import jax
 import pytest
 import zoo
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
-
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
+from source_paths import BUILD
 
 
 def _alpa_opt(text: str, *flags: str) -> str:

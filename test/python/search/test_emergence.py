@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
+import models
 import pytest
 from alpa_mlir.compiler import Module
 from alpa_mlir.trace.tracing import trace
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmark"))
-
-import models
-import paper_models
+from paper.models import figure8_moe
 
 _SPEC = r"#alpa.sharding<\[([^]]*)\]>"
 
@@ -57,7 +52,7 @@ def _ops(text: str) -> list[tuple[str, list[str], list[list[str]], list[list[str
 
 def test_experts_are_split_and_tokens_sent_to_them() -> None:
     """MoE of figure 8 for 8 GPUs: every expert weight by experts, tokens by all-to-all."""
-    text = _solved(paper_models.figure8_moe(8), "p3.16xlarge", "1,8")
+    text = _solved(figure8_moe(8), "p3.16xlarge", "1,8")
     specs = _arguments(text).items()
     weights = {name: spec for name, spec in specs if name.endswith(("['up']", "['down']"))}
     assert len(weights) == 16  # Two in each of four layers, and their masters.

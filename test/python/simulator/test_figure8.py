@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
-
-from paper_figure8 import OURS, column
-from paper_results import compare, published
+from paper.figure8 import OURS, column
+from paper.results import compare, published
 
 
 def test_gpt_on_two_gpus():

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
 from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import chains, network, sends
-from reshard_cases import Case, Seeded, random_case
+from transfers.cases import Case, Seeded, random_case
 
 
 def brute_slow_bytes(case):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from alpa_mlir.simulator.transfer_network import Network
@@ -18,10 +16,8 @@ from alpa_runtime.plan.reshard import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import FAR, NEAR, network, steps_of
-from reshard_cases import make_cluster
+from transfers.cases import make_cluster
 
 
 def seconds(text, net, item_bytes=1):

@@ -10,7 +10,6 @@ changes. Its program is that of one micro-batch, whose sums the update completes
 from __future__ import annotations
 
 import functools
-import os
 import random
 import re
 import subprocess
@@ -23,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from alpa_runtime.plan import Plan
 from jax.interpreters import mlir
+from source_paths import BUILD
 
 ROWS, WIDTH, LAYERS = 4, 8, 4
 REDUCTIONS = {"loss": "sum", "norm": None, "out": "concat", "positive": "sum"}
-ROOT = Path(__file__).resolve().parents[3]
-OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
+OPT = BUILD / "bin" / "alpa-opt"
 
 
 def init_state(seed: int = 0) -> dict[str, Any]:

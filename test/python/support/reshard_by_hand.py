@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from alpa_mlir.simulator.transfer_network import Network
 from alpa_runtime.plan.reshard import Broadcast, SendTile, Tile, intersect, read_step
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
-from reshard_cases import make_cluster
+from transfers.cases import make_cluster
 
 NEAR = {"bandwidth": 100.0, "latency": 0.5}
 FAR = {"bandwidth": 10.0, "latency": 2.0}

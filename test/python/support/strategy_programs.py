@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src.lib import xla_client
 from jax.interpreters import mlir
+from source_paths import BUILD
 
-ROOT = Path(__file__).resolve().parents[3]
-OPT = Path(os.environ.get("ALPA_BUILD", ROOT / "build")) / "bin" / "alpa-opt"
+OPT = BUILD / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
 PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")
 

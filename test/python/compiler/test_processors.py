@@ -11,14 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from source_paths import ROOT
 
-COMPILER = Path(__file__).parents[1] / "compiler"
+HERE = Path(__file__).parent
 # Adam, momentum and plain descent; both exports; one mesh, pipelines, sums and clipping.
 FILES = (
     "test_exports.py",
     "test_equality.py",
-    "test_schedule_equality.py",
-    "test_deferred_sums.py",
+    "schedule/test_schedule_equality.py",
+    "spmd/test_deferred_sums.py",
 )
 
 
@@ -29,8 +30,8 @@ def test_equality_with(instructions):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={instructions}"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0"]
     done = subprocess.run(
-        [*command, *(str(COMPILER / name) for name in FILES)],
-        cwd=COMPILER.parents[2],
+        [*command, *(str(HERE / name) for name in FILES)],
+        cwd=ROOT,
         env=os.environ | {"XLA_FLAGS": flags.strip()},
         capture_output=True,
         text=True,

@@ -15,8 +15,9 @@ from typing import Any
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.trace.tracing import trace
-from paper_models import FIGURE8
-from paper_results import Published, cell_text
+
+from paper.models import FIGURE8
+from paper.results import Published, cell_text
 
 GPUS = (1, 2, 4, 8)
 MEMORY_BYTES = int(0.9 * 16 * 2**30)

@@ -21,6 +21,7 @@ from alpa_runtime.cache import CompiledCache
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
+from source_paths import PYTHONPATH, ROOT, SUPPORT
 
 VECTOR = TensorSpec((8,), "float32", (("x",),))
 
@@ -269,9 +270,7 @@ def test_another_process_loads_it(cache):
     """Also one with fewer devices."""
     expected = build(cache)
     flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
-    root = Path(__file__).resolve().parents[3]
-    folders = [root / "python", root / "runtime", root / "test", Path(__file__).parent]
-    folders.append(root / "test" / "python" / "support")
+    folders = [*PYTHONPATH.split(os.pathsep), ROOT / "test", Path(__file__).parent, SUPPORT]
     done = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, cache.folder, *map(str, folders)],
         env={**os.environ, "XLA_FLAGS": flags},

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import importlib
-import sys
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +14,8 @@ from alpa_runtime.execution.reference_reshard import execute, prove
 from alpa_runtime.plan.reshard import Tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 from reshard_by_hand import chains, sends, steps_of
-from reshard_cases import Seeded, random_case
+from transfers.cases import Seeded, random_case
 
 
 @pytest.mark.parametrize(

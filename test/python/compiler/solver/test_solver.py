@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from source_paths import BUILD
 
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
 PROGRAM = BUILD / "bin" / "alpa-solve"
 FORBIDDEN = 10**18
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from paper_layers import F16, F32, Block, Decoder, WideResNet
+
+from paper.layers import F16, F32, Block, Decoder, WideResNet
 
 _jax: Any = jax
 _jnp: Any = jnp

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
+from source_paths import BUILD
 
-BUILD = Path(os.environ.get("ALPA_BUILD", Path(__file__).resolve().parents[3] / "build"))
 PROGRAM = BUILD / "bin" / "solver-oracle-test"
 
 

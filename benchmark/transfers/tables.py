@@ -24,9 +24,10 @@ from alpa_runtime.plan.program import (
 )
 from alpa_runtime.plan.reshard import ReshardInfo, read_step
 from alpa_runtime.plan.tensor import Spec, TensorSpec
-from paper_models import make_case
+from paper.models import make_case
 from planning_job import cluster_of
-from reshard_cases import AXES, Case, Side
+
+from transfers.cases import AXES, Case, Side
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 TIE = 0.03
-RESULTS = Path(__file__).resolve().parent / "paper_results.tsv"
+RESULTS = Path(__file__).resolve().parent / "results.tsv"
 
 Column = tuple[str, int]  # model, GPUs
 Value = float | Literal["OOM"]

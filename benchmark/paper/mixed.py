@@ -18,7 +18,8 @@ from alpa_mlir.errors import AlpaError
 from alpa_mlir.methods.method import Method
 from alpa_mlir.simulator import simulate
 from alpa_runtime.plan import Plan
-from paper_models import PaperModel, make_case
+
+from paper.models import PaperModel, make_case
 
 HOSTS = (("a100", 8), ("a100", 8), ("v100", 4), ("v100", 4))
 PRESETS = {"a100": "p4d.24xlarge", "v100": "p3.16xlarge"}

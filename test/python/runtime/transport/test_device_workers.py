@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import alpa_mlir
 import handmade
@@ -20,8 +19,9 @@ from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.placement import Placement
 from alpa_runtime.transport import connect_in_process
 from device_ends import HAS_NIXL
+from source_paths import SUPPORT
 
-PROGRAM = str(Path(__file__).parents[1].joinpath("support", "device_worker.py"))
+PROGRAM = str(SUPPORT / "device_worker.py")
 TWO = Placement(((0, 1), (2, 3)))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from source_paths import ROOT
 
-FAULTS = Path(__file__).resolve().parents[3] / "benchmark" / "faults.py"
+FAULTS = ROOT / "benchmark" / "faults.py"
 
 
 @pytest.mark.slow

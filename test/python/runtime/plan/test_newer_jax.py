@@ -19,7 +19,7 @@ import jax
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_runtime.checkpoint import save_checkpoint
-from source_paths import PYTHONPATH
+from source_paths import PYTHONPATH, SUPPORT
 from test_equality import CLUSTER
 from test_schedule_equality import model
 
@@ -121,7 +121,7 @@ def test_saved_plans_run(version, later_python, cases, tmp_path):
         "PYTHONPATH": PYTHONPATH,
         "ALPA_MLIR_CACHE": str(tmp_path / "cache"),
     }
-    program = Path(__file__).parents[1].joinpath("support", "run_saved_plans.py")
+    program = SUPPORT / "run_saved_plans.py"
     done = subprocess.run(
         [str(python), "-W", "error", str(program), str(own)],
         env=keep,

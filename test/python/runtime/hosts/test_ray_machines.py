@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 from far_driver import FROZEN_SECONDS
-from source_paths import PYTHONPATH
+from source_paths import PYTHONPATH, SUPPORT
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 NETWORK = "10.231.0"  # Nobody but these machines sees it.
 HERE = Path(__file__).parent
-SUPPORT = HERE.parent / "support"
 
 
 class Machines:

@@ -3,7 +3,7 @@
 Started by benchmark/runtime.py with an interpreter that has torch, once for each rank. It reads
 numbers of steps from its standard input, and rank 0 writes the seconds that they took.
 
-Run: python benchmark/runtime_torch.py RANK RENDEZVOUS_FILE CORE SETTINGS_AS_JSON
+Run: python benchmark/baselines/torch_pipelining.py RANK RENDEZVOUS_FILE CORE SETTINGS_AS_JSON
 """
 
 # pyright: basic, reportMissingImports=false

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import re
-from pathlib import Path
 
 import alpa_mlir
 import handmade
@@ -19,6 +18,7 @@ from alpa_mlir import PipeshardParallel, errors, training
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits, Stillness
 from alpa_runtime.placement import Placement
+from source_paths import SUPPORT
 from test_equality import CLUSTER
 from test_hosts import BUSY, gone, running
 
@@ -42,10 +42,7 @@ def test_a_run_gets_over_a_message_that_never_comes(tmp_path, caplog):
         state, loss, _ = step(state, batch(number))
         expected.append(float(loss))
     (tmp_path / "lose").write_text("0 4")
-    program = [
-        str(Path(__file__).parents[1].joinpath("support", "losing_worker.py")),
-        str(tmp_path),
-    ]
+    program = [str(SUPPORT / "losing_worker.py"), str(tmp_path)]
     placement = Placement(((0, 1), (2, 3)))
     found, processes, loaded = [], {}, []
     workers = ProcessWorkers(placement, platform="cpu", limits=BUSY, program=program)

@@ -6,20 +6,15 @@ Random clusters, meshes, tensors and shardings; `benchmark/resharding.py` makes 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+import resharding
 from alpa_mlir import errors
 from alpa_mlir.compiler import plan_reshard, transfer_strategies
 from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
 from alpa_mlir.simulator.transfer_network import Network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
-import resharding
-from reshard_cases import SIZES, Seeded, random_case
+from transfers.cases import SIZES, Seeded, random_case
 
 
 class Drawn:

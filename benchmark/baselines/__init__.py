@@ -1,0 +1,1 @@
+"""What steps of the runtime are compared with."""

@@ -1,0 +1,1 @@
+"""Transfers between meshes that benchmarks and tests plan: random ones, and published ones."""
