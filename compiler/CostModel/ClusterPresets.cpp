@@ -64,7 +64,7 @@ device_types:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
 hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
@@ -98,7 +98,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
@@ -234,7 +234,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.8, float32: 0.8, float16: 0.8, bfloat16: 0.8, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
