@@ -3,7 +3,7 @@
 // Splitting the batch over micro-batches is the question of splitting it over
 // devices, and the sharding rules answer it. Every value is `whole` (all
 // micro-batches have the same), `split` along the factor of one dimension that runs
-// over the micro-batches, or `partial` (the micro-batches' values still have to be
+// over the micro-batches, or `unreduced` (the micro-batches' values still have to be
 // combined). What needs a completed value runs behind the micro-batches, in the
 // update, on values of the whole batch.
 //
@@ -61,12 +61,12 @@ namespace {
 /// How the micro-batches hold a value. A dimension that is split consists of `outer`
 /// blocks, each of which has one part for every micro-batch.
 struct Layout {
-  enum Kind : uint8_t { Whole, Split, Partial, Estimate } kind = Whole;
+  enum Kind : uint8_t { Whole, Split, Unreduced, Estimate } kind = Whole;
   int64_t dim = 0, outer = 1;     // Of Split.
-  Reducer reducer = Reducer::Sum; // Of Partial.
+  Reducer reducer = Reducer::Sum; // Of Unreduced.
 
   static Layout split(int64_t dim, int64_t outer) { return {Split, dim, outer, Reducer::Sum}; }
-  static Layout partial(Reducer reducer) { return {Partial, 0, 1, reducer}; }
+  static Layout unreduced(Reducer reducer) { return {Unreduced, 0, 1, reducer}; }
   bool operator==(const Layout &other) const {
     return kind == other.kind && dim == other.dim && outer == other.outer &&
            reducer == other.reducer;
@@ -84,7 +84,7 @@ struct Form {
 
   bool isPlain() const { return layout.kind == Layout::Whole && scale.empty(); }
   bool isSplit() const { return layout.kind == Layout::Split; }
-  bool isPartial() const { return layout.kind == Layout::Partial; }
+  bool isUnreduced() const { return layout.kind == Layout::Unreduced; }
 };
 
 enum class Semantics { Exact, Relaxed, Independent };
@@ -167,9 +167,9 @@ private:
   Operation *make(Operation *op, ArrayRef<Value> operands, ArrayRef<Layout> results);
   void define(Operation *op, Operation *made, ArrayRef<Layout> layouts, const Scale &scale);
 
-  // Linear algebra of scales and partial values.
+  // Linear algebra of scales and unreduced values.
   struct Joint {
-    bool isPartial = false;
+    bool isUnreduced = false;
     Scale scale;
   };
   struct Base {
@@ -572,7 +572,7 @@ Value BatchSplitter::held(const Form &form, Layout wanted) {
 }
 
 //===----------------------------------------------------------------------===//
-// Scales that wait, and partial values
+// Scales that wait, and unreduced values
 //===----------------------------------------------------------------------===//
 
 bool BatchSplitter::isZero(Value value) { return zeros.contains(value) || isSplatOf(value, 0); }
@@ -657,7 +657,7 @@ std::optional<Form> BatchSplitter::scaledForm(Value value) {
   if (auto it = forms.find(value); it != forms.end()) {
     if (it->second.layout.kind == Layout::Whole)
       return it->second;
-    if (!it->second.isPartial())
+    if (!it->second.isUnreduced())
       return std::nullopt;
   }
   if (!isOfStep(value))
@@ -676,7 +676,7 @@ std::optional<Form> BatchSplitter::scaledForm(Value value) {
       in.push_back(*form);
     }
     if (in.size() == op->getNumOperands())
-      if (std::optional<Joint> joint = jointOf(op, in); joint && !joint->isPartial) {
+      if (std::optional<Joint> joint = jointOf(op, in); joint && !joint->isUnreduced) {
         OpBuilder &builder = top().builder;
         Operation *made = builder.clone(*op);
         for (auto [i, form] : llvm::enumerate(in))
@@ -694,7 +694,7 @@ std::optional<Form> BatchSplitter::scaledForm(Value value) {
 /// times the micro-batch's as there are micro-batches.
 std::optional<Form> BatchSplitter::estimateForm(Value value) {
   auto it = forms.find(value);
-  if (it != forms.end() && !it->second.isPartial())
+  if (it != forms.end() && !it->second.isUnreduced())
     return it->second;
   if (!isOfStep(value))
     return std::nullopt;
@@ -788,7 +788,7 @@ std::optional<Form> BatchSplitter::metForm(Value value) {
     return true;
   };
   auto it = forms.find(value);
-  if (it != forms.end() && !it->second.isPartial()) {
+  if (it != forms.end() && !it->second.isUnreduced()) {
     for (const Base &base : bases)
       if (it->second.scale.count(base.id) && isLate(base.before, base.completed))
         return std::nullopt;
@@ -985,7 +985,7 @@ Form BatchSplitter::unscaled(Form form, function_ref<Value(const Base &)> factor
 
 /// A form that waits for nothing, if the whole batch's part of it can be repeated.
 std::optional<Form> BatchSplitter::repeatedForm(Value value, const std::optional<Form> &form) {
-  if (form && form->layout.kind != Layout::Partial) {
+  if (form && form->layout.kind != Layout::Unreduced) {
     for (const Base &base : bases)
       if (form->scale.count(base.id) && !canRepeat(base.before))
         return std::nullopt;
@@ -1033,12 +1033,12 @@ std::optional<BatchSplitter::Joint> BatchSplitter::jointOf(Operation *op, ArrayR
 /// Whether the op may work on values that are short of a scale, or are terms of a sum;
 /// what its result is then short of.
 std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, ArrayRef<Form> in) {
-  auto isLoose = [](const Form &form) { return form.isPartial() || !form.scale.empty(); };
+  auto isLoose = [](const Form &form) { return form.isUnreduced() || !form.scale.empty(); };
   Joint joint;
   if (llvm::none_of(in, isLoose))
     return joint;
   for (const Form &form : in)
-    if (form.isPartial() && form.layout.reducer != Reducer::Sum)
+    if (form.isUnreduced() && form.layout.reducer != Reducer::Sum)
       return std::nullopt;
   for (Type type : op->getResultTypes())
     if (getElementTypeOrSelf(type).isInteger(1))
@@ -1059,13 +1059,13 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
       if (place >= in.size() || (isZero(op->getOperand(place)) && !isLoose(in[place])))
         continue;
       const Form &form = in[place];
-      if (first && (first->isPartial() != form.isPartial() || first->scale != form.scale))
+      if (first && (first->isUnreduced() != form.isUnreduced() || first->scale != form.scale))
         return std::nullopt;
       first = &form;
     }
     if (!first)
       return Joint();
-    return Joint{first->isPartial(), first->scale};
+    return Joint{first->isUnreduced(), first->scale};
   };
   static const llvm::StringSet<> ofFirst = {
       "negate", "transpose", "reshape", "broadcast_in_dim", "slice", "reverse",
@@ -1095,11 +1095,11 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
     for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {
       if (isZero(operand) && !isLoose(form))
         continue;
-      if (first && (first->isPartial() != form.isPartial() || first->scale != form.scale))
+      if (first && (first->isUnreduced() != form.isUnreduced() || first->scale != form.scale))
         return std::nullopt;
       first = &form;
     }
-    return first ? Joint{first->isPartial(), first->scale} : Joint();
+    return first ? Joint{first->isUnreduced(), first->scale} : Joint();
   }
   if (isa<hlo::ReduceOp, hlo::ReduceWindowOp>(op)) {
     if (op->getNumResults() != 1 || !isZero(op->getOperand(1)))
@@ -1124,12 +1124,12 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
   if (isa<hlo::TriangularSolveOp>(op))
     return linear({1});
   if (isa<hlo::MulOp, hlo::DotGeneralOp, hlo::ConvolutionOp>(op)) {
-    if (in[0].isPartial() && in[1].isPartial())
+    if (in[0].isUnreduced() && in[1].isUnreduced())
       return std::nullopt;
     for (int i : {0, 1})
-      if (in[i].isPartial() && in[1 - i].layout.kind != Layout::Whole)
+      if (in[i].isUnreduced() && in[1 - i].layout.kind != Layout::Whole)
         return std::nullopt;
-    joint.isPartial = in[0].isPartial() || in[1].isPartial();
+    joint.isUnreduced = in[0].isUnreduced() || in[1].isUnreduced();
     joint.scale = in[0].scale;
     multiplyScale(joint.scale, in[1].scale, 1);
     return joint;
@@ -1137,9 +1137,9 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
   if (isa<hlo::DivOp>(op)) {
     if (!isa<FloatType, ComplexType>(getElementTypeOrSelf(op->getResult(0).getType())))
       return std::nullopt;
-    if (in[1].isPartial() || (in[0].isPartial() && in[1].layout.kind != Layout::Whole))
+    if (in[1].isUnreduced() || (in[0].isUnreduced() && in[1].layout.kind != Layout::Whole))
       return std::nullopt;
-    joint.isPartial = in[0].isPartial();
+    joint.isUnreduced = in[0].isUnreduced();
     joint.scale = in[0].scale;
     multiplyScale(joint.scale, in[1].scale, -1);
     return joint;
@@ -1500,7 +1500,7 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
   SmallVector<Layout> layouts;
   for (const TensorFactors &tensor : rule->results) {
     if (factor.kind == FactorKind::Reduction) {
-      layouts.push_back(Layout::partial(factor.reducer));
+      layouts.push_back(Layout::unreduced(factor.reducer));
       continue;
     }
     std::optional<Layout> layout = layoutOf(*rule, tensor, *assignment);
@@ -1539,12 +1539,12 @@ LogicalResult BatchSplitter::plain(Operation *op, SmallVector<Form> in) {
   bool anySplit = llvm::any_of(in, [](const Form &form) { return form.isSplit(); });
   bool anyEstimate =
       llvm::any_of(in, [](const Form &form) { return form.layout.kind == Layout::Estimate; });
-  if (joint->isPartial && anySplit)
+  if (joint->isUnreduced && anySplit)
     return refuse(op, "needs a value of the whole batch");
-  if (joint->isPartial && anyEstimate)
+  if (joint->isUnreduced && anyEstimate)
     return refuse(op, "needs a value of the whole batch");
   if (!anySplit) {
-    Layout layout = joint->isPartial ? Layout::partial(Reducer::Sum) : Layout();
+    Layout layout = joint->isUnreduced ? Layout::unreduced(Reducer::Sum) : Layout();
     if (anyEstimate)
       layout.kind = Layout::Estimate;
     SmallVector<Value> operands;
@@ -1707,7 +1707,7 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op, bool meetsSums) {
   SmallVector<Scale> scale;
   for (Value operand : op->getOperands()) {
     std::optional<Form> form = formOf(operand);
-    bool isLoose = !form || (meetsSums && (form->isPartial() || !form->scale.empty()));
+    bool isLoose = !form || (meetsSums && (form->isUnreduced() || !form->scale.empty()));
     if (std::optional<Form> known = isLoose ? metForm(operand) : std::nullopt) {
       form = known;
       meeting.insert(op);
@@ -1906,12 +1906,12 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
   Refusal first = last.op ? last : Refusal{op, "needs a value of the whole batch"};
   // A sum as a scale that waits.
   bool anySplit = llvm::any_of(in, [](const Form &form) { return form.isSplit(); });
-  bool anyPartial = llvm::any_of(in, [](const Form &form) { return form.isPartial(); });
-  if (anySplit && anyPartial && isComplete && semantics != Semantics::Independent) {
+  bool anyUnreduced = llvm::any_of(in, [](const Form &form) { return form.isUnreduced(); });
+  if (anySplit && anyUnreduced && isComplete && semantics != Semantics::Independent) {
     SmallVector<Form> other = in;
     bool found = true;
     for (auto [operand, form] : llvm::zip_equal(op->getOperands(), other))
-      if (form.isPartial()) {
+      if (form.isUnreduced()) {
         std::optional<Form> known = scaledForm(operand);
         found &= known.has_value();
         if (known)
@@ -1946,11 +1946,11 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
       return success();
   }
   // Behind the barrier: what is complete already, then also sums that wait.
-  if (mayMeet && (anySplit || anyPartial)) {
+  if (mayMeet && (anySplit || anyUnreduced)) {
     for (bool meetsSums : {false, true}) {
       SmallVector<Form> other;
       for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {
-        bool isLoose = !form.value || (meetsSums && (form.isPartial() || !form.scale.empty()));
+        bool isLoose = !form.value || (meetsSums && (form.isUnreduced() || !form.scale.empty()));
         std::optional<Form> met = isLoose ? metForm(operand) : form;
         if (!met)
           break;
@@ -2117,7 +2117,7 @@ bool BatchSplitter::isDoneOnce(Operation *op) {
                  });
   return (movesOnly || addsTwo) && llvm::all_of(op->getOperands(), [&](Value value) {
            auto it = forms.find(value);
-           return it != forms.end() && it->second.isPartial() &&
+           return it != forms.end() && it->second.isUnreduced() &&
                   it->second.layout.reducer == Reducer::Sum &&
                   isa<FloatType>(typeOf(value).getElementType()) &&
                   isa<FloatType>(typeOf(op->getResult(0)).getElementType());
@@ -2148,7 +2148,7 @@ Value BatchSplitter::complete(Value value) {
   if (auto it = completed.find(value); it != completed.end())
     return it->second;
   Form form = forms.find(value)->second;
-  if (Operation *op = value.getDefiningOp(); op && form.isPartial() && isDoneOnce(op)) {
+  if (Operation *op = value.getDefiningOp(); op && form.isUnreduced() && isDoneOnce(op)) {
     behind(op);
     return completed[value];
   }
@@ -2182,7 +2182,7 @@ Value BatchSplitter::complete(Value value) {
     result = join(form, attributes);
     joins.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
     break;
-  case Layout::Partial: {
+  case Layout::Unreduced: {
     RankedTensorType type = typeOf(result);
     if (form.layout.reducer == Reducer::Sum) {
       Type element = type.getElementType();
@@ -2280,7 +2280,7 @@ void BatchSplitter::visit(Operation *op) {
     if (it == forms.end())
       continue;
     anySplit |= it->second.isSplit();
-    anyLoose |= it->second.isPartial() || !it->second.scale.empty();
+    anyLoose |= it->second.isUnreduced() || !it->second.scale.empty();
     anyEstimate |= it->second.layout.kind == Layout::Estimate;
   }
   // Sums of the backward pass go on as terms. Those of the forward pass, as a metric, are
