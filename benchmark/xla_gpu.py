@@ -1,0 +1,177 @@
+"""What XLA makes of stages for a GPU, beside what the cost model assumes.
+
+XLA's GPU compiler runs without a GPU, for a described one (`pip install jax[cuda12]`). Each case
+is planned for one device, its forward, backward and update functions are compiled, and of the
+optimized modules kernels are counted, with the bytes that they read and write (XLA's own count).
+Beside them stand the memory traffic and the kernels that the plan was priced with.
+
+    python benchmark/xla_gpu.py
+    python benchmark/xla_gpu.py gpt-1.3b llama-8b --gpu a100-80gb
+    python benchmark/xla_gpu.py gpt-1.3b --kernels backward      # XLA's kernels, the largest first
+"""
+
+# pyright: basic
+# jaxlib leaves most of its types open.
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import alpa_mlir
+import jax
+import models
+import zoo  # `models` says where it is.
+from alpa_runtime.backends import xla
+from alpa_runtime.backends.gpus import GPUS
+from alpa_runtime.execution.actions import sums_of
+from alpa_runtime.execution.compilation import stage_jobs
+from alpa_runtime.execution.executor import donations
+from alpa_runtime.execution.program_merge import merge_step
+
+_xla_client: Any = importlib.import_module("jaxlib.xla_client")
+_PRESETS = {"v100": "p3.16xlarge", "a100-40gb": "p4d.24xlarge", "a100-80gb": "dgx-a100",
+            "h100": "dgx-h100", "h200": "dgx-h200"}  # fmt: skip
+
+
+def _of_zoo(name: str, batch_size: int) -> Callable[[], tuple[Any, Any]]:
+    def make() -> tuple[Any, Any]:
+        model = zoo.get(name)
+        return model.step, jax.eval_shape(lambda: model.init(batch_size))
+
+    return make
+
+
+def _of_models(make: Callable[..., Any], **sizes: Any) -> Callable[[], tuple[Any, Any]]:
+    def made() -> tuple[Any, Any]:
+        model = make(**sizes)
+        return model.step, (model.state, model.batch)
+
+    return made
+
+
+# A layer or two of large models, whose other layers are the same, and small whole ones.
+CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "gpt-1.3b": _of_models(
+        models.gpt, layers=2, hidden=2048, heads=16, vocab=51200, seq=1024, batch_size=8,
+        dtype="bfloat16",
+    ),
+    "gpt-39b": _of_models(
+        models.gpt, layers=1, hidden=8192, heads=64, vocab=51200, seq=1024, batch_size=4,
+        dtype="bfloat16", remat=True,
+    ),
+    "llama-8b": _of_models(
+        models.llama, layers=1, hidden=4096, heads=32, kv_heads=8, ffn=14336,
+        vocab=128256, seq=4096, batch_size=1,
+    ),
+    **{
+        name: _of_zoo(name, 64)
+        for name in ("gpt", "moe", "wide_resnet", "vit", "unet", "lstm", "mlp")
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function of a case; bytes are those of one run."""
+
+    case: str
+    function: str
+    xla_bytes: float
+    predicted_bytes: float
+    xla_kernels: int
+    predicted_kernels: int
+
+
+_KERNELS = ("fusion", "custom-call", "copy", "reduce", "dot", "convolution", "transpose", "sort",
+            "scatter", "gather", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad",
+            "slice", "convert", "broadcast", "iota", "reduce-window", "rng-bit-generator",
+            "select-and-scatter", "fft", "cholesky", "triangular-solve")  # fmt: skip
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\(", re.MULTILINE)
+
+
+def kernels_of(text: str) -> list[str]:
+    """Names of the kernels that an optimized module launches, those of loops once."""
+    entry = text[text.index("\nENTRY ") :]
+    return [name for name, op in _INSTRUCTION.findall(entry) if op in _KERNELS]
+
+
+def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
+    """Each function's row, and its optimized module as text."""
+    step, shapes = CASES[case]()
+    fields = json.loads(alpa_mlir.Cluster.load(_PRESETS[gpu]).text)
+    kind = fields["hosts"][0]["device_type"]
+    fields["hosts"] = [{"count": 1, "devices": 1, "device_type": kind}]
+    parallel = alpa_mlir.parallelize(
+        step,
+        cluster=alpa_mlir.Cluster.from_dict(fields),
+        method=alpa_mlir.ShardParallel(export="collectives"),
+        cache=False,
+    )
+    plan = parallel.plan(*shapes).plan
+    devices = xla.described_devices(GPUS[gpu], 1, 1)
+    merged = merge_step(plan)
+    jobs = stage_jobs(plan, donations(plan, merged, True), sums_of(merged))
+    ops = (plan.explanation(0) or {})["ops"]
+    for (_, function), job in jobs.items():
+        compiled = xla.compile_described(
+            job.text, devices, per_device=job.per_device, where=job.label
+        )
+        (module,) = compiled.hlo_modules()
+        cpu = jax.devices("cpu")[0].client
+        moved = _xla_client._xla.hlo_module_cost_analysis(cpu, module)["bytes accessed"]
+        phase = "update" if function.startswith("update") else function
+        mine = [op for op in ops if op["phase"] == phase]
+        predicted = sum(op["memory_traffic_bytes"] for op in mine)
+        text = module.to_string()
+        launched = (len(kernels_of(text)), sum(op["kernels"] for op in mine))
+        yield Row(case, function, moved, predicted, *launched), text
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """The rows, and how far traffic and kernels are off in the median."""
+    head = f"{'case':12} {'function':10} {'XLA':>10} {'predicted':>10} {'ratio':>6} {'kernels':>13}"
+    lines = [head]
+    for row in rows:
+        lines.append(
+            f"{row.case:12} {row.function:10} {row.xla_bytes / 1e6:7,.0f} MB "
+            f"{row.predicted_bytes / 1e6:7,.0f} MB {row.predicted_bytes / row.xla_bytes:6.2f} "
+            f"{row.xla_kernels:5} {row.predicted_kernels:5}"
+        )
+    off = [abs(row.predicted_bytes / row.xla_bytes - 1) for row in rows]
+    lines.append(f"median difference of traffic: {statistics.median(off):.1%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}")
+    add("--gpu", choices=sorted(_PRESETS), default="h100", help="for which (%(default)s)")
+    add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
+    add("--json", action="store_true", help="one JSON document on the output")
+    options = parser.parse_args()
+    unknown = set(options.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    rows: list[Row] = []
+    try:
+        for case in options.cases or CASES:
+            for row, text in rows_of(case, options.gpu):
+                rows.append(row)
+                if options.kernels == row.function:
+                    print(text[text.index("\nENTRY ") :])
+    except alpa_mlir.AlpaError as error:
+        sys.exit(f"error: {error}")
+    print(json.dumps([asdict(row) for row in rows]) if options.json else as_table(rows))
+
+
+if __name__ == "__main__":
+    main()
