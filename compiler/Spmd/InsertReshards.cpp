@@ -239,8 +239,14 @@ FailureOr<OpSplit> ReshardInserter::chooseSplit(Operation *op, const ShardingRul
   if (split)
     return std::move(*split);
   std::string why = llvm::toString(split.takeError());
-  if (isExact)
+  if (isExact) {
+    // A result may be held otherwise than the op makes it of its operands, such as a
+    // gradient that the update wants split.
+    OpSplit made = nearestSplit(op, rule, operands, std::nullopt, captures, meshShape);
+    if (made.operands == operands && made.captures == captures)
+      return made;
     return op->emitError("no strategy of the op has these shardings: ") << why;
+  }
   return nearestSplit(op, rule, operands, ArrayRef<ShardingSpec>(*results), captures, meshShape);
 }
 

@@ -81,6 +81,42 @@ def test_two_micro_batches_and_zero():
     assert relative_difference(run(step, state, batch), expected) < 2e-4
 
 
+def rows_of(weight, batch):
+    return jnp.mean((batch["x"] @ weight) ** 2) + jnp.mean(jnp.sin(weight[batch["i"]]))
+
+
+def recurrent(weight, batch):
+    def cell(hidden, x):
+        return jnp.tanh(hidden @ weight + x), None
+
+    last, _ = jax.lax.scan(cell, batch["x"], jnp.stack([batch["x"]] * 3))
+    return jnp.mean(last**2)
+
+
+def branched(weight, batch):
+    penalty = jax.lax.cond(batch["i"][0] > 3, jnp.sin, lambda w: 2 * w, weight)
+    return jnp.mean((batch["x"] @ weight) ** 2) + jnp.sum(penalty)
+
+
+@pytest.mark.parametrize("mesh_shape", [(2, 4), (8,)])
+@pytest.mark.parametrize("method", ["zero-2", "zero-3", "auto"])
+@pytest.mark.parametrize("loss", [rows_of, recurrent, branched])
+def test_gradients_that_ops_cannot_make_split_are_split_behind_them(loss, method, mesh_shape):
+    def step(weight, batch):
+        value, gradient = jax.value_and_grad(loss)(weight, batch)
+        return weight - gradient, value
+
+    keys = jax.random.split(jax.random.PRNGKey(0), 2)
+    weight = 0.3 * jax.random.normal(keys[0], (16, 16))
+    batch = {"x": jax.random.normal(keys[1], (16, 16)), "i": jnp.arange(16)[::-1]}
+    expected = jax.jit(step)(weight, batch)
+    found = alpa_mlir.parallelize(
+        step, cluster=CLUSTER, method=ShardParallel(mesh_shape=mesh_shape, method=method)
+    )(weight, batch)
+    for got, wanted in zip(jax.device_get(found), expected, strict=True):
+        assert jnp.allclose(got, wanted, rtol=0, atol=1e-6)
+
+
 MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
