@@ -70,11 +70,11 @@ void analysis::attachElementwiseRules(mlir::MLIRContext &context) {
   ElementwiseOps::attach(context);
   attachRule<bitcastConvert, BitcastConvertOp>(context);
   attachRule<passThrough, OptimizationBarrierOp>(context);
-  // Not looked into: calls; tuples and tokens, which have no dimensions. Random
+  // Not looked into: composites; tuples and tokens, which have no dimensions. Random
   // numbers that are made in parts would be other numbers. The size of a dimension
   // is asked of the whole tensor.
-  attachWhole<CustomCallOp, CompositeOp, TupleOp, GetTupleElementOp, CreateTokenOp, AfterAllOp,
-              RngOp, RngBitGeneratorOp, GetDimensionSizeOp>(context);
+  attachWhole<CompositeOp, TupleOp, GetTupleElementOp, CreateTokenOp, AfterAllOp, RngOp,
+              RngBitGeneratorOp, GetDimensionSizeOp>(context);
   // No rule: collectives, partition_id and replica_id. They speak of devices; on a
   // mesh they would say something else than in the single-device program.
 }

@@ -1,5 +1,6 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
+#include "compiler/Analysis/Attention.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
@@ -125,6 +126,8 @@ double analysis::getFlops(Operation *op) {
                                        numbers.getLhsRaggedDimensions()[0]);
     return isParted ? flops / std::max(1.0, numElements(dot.getGroupSizes())) : flops;
   }
+  if (std::optional<AttentionCall> call = AttentionCall::read(op))
+    return call->flops();
   bool movesOnly = llvm::StringSwitch<bool>(name)
                        .Cases({"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim",
                                "stablehlo.reshape", "stablehlo.transpose", "stablehlo.slice",

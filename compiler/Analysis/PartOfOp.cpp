@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/PartOfOp.h"
 
+#include "compiler/Analysis/Attention.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -36,6 +37,7 @@ void analysis::fitSizes(Operation *part, Operation *whole) {
             sizes[dim] = size;
         gather.setSliceSizes(sizes);
       })
+      .Case([&](hlo::CustomCallOp call) { fitAttention(call); })
       .Case([&](hlo::ConvolutionOp convolution) {
         auto numbers = convolution.getDimensionNumbers();
         int64_t features =

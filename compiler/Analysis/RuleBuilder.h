@@ -84,6 +84,7 @@ void attachSliceRules(mlir::MLIRContext &context);
 void attachContractionRules(mlir::MLIRContext &context);
 void attachReductionRules(mlir::MLIRContext &context);
 void attachIndexingRules(mlir::MLIRContext &context);
+void attachCallRules(mlir::MLIRContext &context);
 void attachLoopRules(mlir::MLIRContext &context);
 void attachChloRules(mlir::MLIRContext &context);
 void attachSdyRules(mlir::MLIRContext &context);

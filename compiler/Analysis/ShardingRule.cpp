@@ -126,6 +126,7 @@ void analysis::registerShardingRules(mlir::DialectRegistry &registry) {
     attachReductionRules(*context);
     attachIndexingRules(*context);
     attachLoopRules(*context);
+    attachCallRules(*context);
   });
   registry.addExtension(
       +[](mlir::MLIRContext *context, mlir::chlo::ChloDialect *) { attachChloRules(*context); });

@@ -24,16 +24,20 @@ struct DeviceType {
   double memoryBandwidthBytesPerSecond = 0;
   llvm::StringMap<double> peakFlopsPerSecond; // Keyed "float32", "bfloat16", ...
   /// The part of a peak that large operations reach: by dtype for dots and
-  /// convolutions, "memory" for memory_bandwidth. Where missing, all of it.
+  /// convolutions, "memory" for memory_bandwidth, and "attention" for fused attention,
+  /// there of the rate that dots reach. Where missing, all of it.
   llvm::StringMap<double> efficiency;
   /// Parts that work on tiles of a product side by side; 0 where it is not known, and
   /// products of any shape reach the same rate.
   int64_t multiprocessors = 0;
   /// The least seconds from one kernel to the next, however little it does.
   double launchSeconds = 0;
+  /// Of CUDA devices, such as 9.0; 0 for others.
+  double computeCapability = 0;
 
   double reachableFlopsPerSecond(llvm::StringRef dtype) const;
   double reachableBytesPerSecond() const;
+  double attentionPart() const;
 };
 
 struct Link {

@@ -98,7 +98,7 @@ private:
     std::string path = "device_types." + type.name;
     if (!checkMap(value, path,
                   {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
-                   "multiprocessors", "launch"},
+                   "multiprocessors", "launch", "compute_capability"},
                   "memory_bytes, memory_bandwidth and peak_flops") ||
         !readBytes(value, path, "memory_bytes", type.memoryBytes) ||
         !readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
@@ -107,7 +107,10 @@ private:
          !readCount(value, path, "multiprocessors", kMaxMultiprocessors, type.multiprocessors)) ||
         (value.find("launch") &&
          !readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
-                       /*allowZero=*/true)))
+                       /*allowZero=*/true)) ||
+        (value.find("compute_capability") &&
+         !readNumber(value, path, "compute_capability", "a version of CUDA devices, such as 9.0",
+                     type.computeCapability)))
       return false;
     constexpr StringRef expected = "a mapping from dtype to FLOP/s that has float32";
     constexpr StringRef dtypes[] = {"float64", "float32", "bfloat16", "float16", "float8", "int8"};
@@ -137,6 +140,7 @@ private:
                                   type.peakFlopsPerSecond.keys().end());
     llvm::sort(fields);
     fields.push_back("memory");
+    fields.push_back("attention");
     if (!checkMap(
             *parts, path, fields,
             "a mapping from dtype or memory to a part of the peak, more than 0 and at most 1"))
@@ -348,6 +352,8 @@ std::string cost::printCluster(const Cluster &cluster) {
       os << ",\n      \"multiprocessors\": " << type.multiprocessors;
     if (type.launchSeconds > 0)
       os << ",\n      \"launch\": " << printNumber(type.launchSeconds);
+    if (type.computeCapability > 0)
+      os << ",\n      \"compute_capability\": " << printNumber(type.computeCapability);
     os << "}";
   }
   os << "\n  },\n  \"hosts\": [";

@@ -50,6 +50,7 @@ device_types:
     memory_bandwidth: 900e9
     peak_flops: {float64: 7.8e12, float32: 15.7e12, float16: 125e12, bfloat16: 15.7e12}
     efficiency: {float32: 0.755, float16: 0.664, bfloat16: 0.755, memory: 0.833}
+    compute_capability: 7.0
 hosts: {count: 1, devices: 8, device_type: v100}
 links:
   intra_host: {bandwidth: 150e9, latency: 3e-6}
@@ -67,6 +68,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
 links:
   intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
@@ -84,6 +86,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
 links:
   intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
@@ -101,6 +104,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
 links:
   intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
@@ -118,6 +122,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
 links:
   intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
@@ -135,6 +140,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h200, nics: 8}
 links:
   intra_host: {bandwidth: 450GB/s, latency: 3us, efficiency: 0.8}
@@ -152,6 +158,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    compute_capability: 10.0
 hosts: {count: 1, devices: 8, device_type: b200, nics: 8}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
@@ -169,6 +176,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    compute_capability: 10.0
 hosts: {count: 1, devices: 72, device_type: gb200, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
@@ -186,6 +194,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    compute_capability: 10.3
 hosts: {count: 1, devices: 72, device_type: gb300, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
@@ -203,6 +212,7 @@ device_types:
     efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
     multiprocessors: 142
     launch: 3us
+    compute_capability: 8.9
 hosts: {count: 1, devices: 8, device_type: l40s, nics: 2}
 links:
   intra_host: {bandwidth: 32GB/s, latency: 3us, efficiency: 0.8}
@@ -237,6 +247,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
 links:
   intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}

@@ -31,6 +31,8 @@ public:
   /// The same for a kernel of its own, which is launched.
   double kernelSeconds(double flops, double bytes, llvm::StringRef dtype,
                        const std::optional<Product> &product = {}) const;
+  /// One kernel that computes attention without storing its scores.
+  double attentionSeconds(double flops, double bytes, llvm::StringRef dtype) const;
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;

@@ -102,6 +102,13 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
   return std::max(*arithmetic, *memory);
 }
 
+double CostModel::attentionSeconds(double flops, double bytes, llvm::StringRef dtype) const {
+  double rate =
+      mesh.device.reachableFlopsPerSecond(canonicalDtype(dtype)) * mesh.device.attentionPart();
+  double arithmetic = rate > 0 ? flops / rate : 0;
+  return std::max({arithmetic, computeSeconds(0, bytes, dtype), mesh.device.launchSeconds});
+}
+
 double CostModel::kernelSeconds(double flops, double bytes, llvm::StringRef dtype,
                                 const std::optional<Product> &product) const {
   return std::max(computeSeconds(flops, bytes, dtype, product), mesh.device.launchSeconds);

@@ -138,6 +138,11 @@ double DeviceType::reachableBytesPerSecond() const {
   return memoryBandwidthBytesPerSecond * (part == efficiency.end() ? 1 : part->second);
 }
 
+double DeviceType::attentionPart() const {
+  auto part = efficiency.find("attention");
+  return part == efficiency.end() ? 1 : part->second;
+}
+
 /// Kinds of hosts that a submesh may lie on, as far as they have the devices.
 static std::vector<HostKind> kindsOf(const Cluster &cluster, const Submesh &submesh) {
   std::vector<HostKind> fitting;
@@ -148,13 +153,13 @@ static std::vector<HostKind> kindsOf(const Cluster &cluster, const Submesh &subm
 }
 
 /// A plan for several kinds of devices must fit the weakest. Its rates are those that
-/// are reached, so it has no efficiency of its own.
+/// are reached, so only attention has an efficiency of its own.
 static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind> kinds) {
   DeviceType weakest = cluster.deviceTypes[kinds.front().deviceType];
   for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
     entry.second = weakest.reachableFlopsPerSecond(entry.getKey());
   weakest.memoryBandwidthBytesPerSecond = weakest.reachableBytesPerSecond();
-  weakest.efficiency.clear();
+  double attention = weakest.attentionPart();
   for (const HostKind &kind : kinds) {
     const DeviceType &type = cluster.deviceTypes[kind.deviceType];
     weakest.memoryBytes = std::min(weakest.memoryBytes, type.memoryBytes);
@@ -162,7 +167,10 @@ static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind>
         std::min(weakest.memoryBandwidthBytesPerSecond, type.reachableBytesPerSecond());
     for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
       entry.second = std::min(entry.second, type.reachableFlopsPerSecond(entry.getKey()));
+    attention = std::min(attention, type.attentionPart());
   }
+  weakest.efficiency.clear();
+  weakest.efficiency["attention"] = attention;
   return weakest;
 }
 

@@ -1,7 +1,9 @@
 //===- ExportShardy.cpp - shardings become Shardy annotations -------------===//
 
+#include "compiler/Analysis/PartOfOp.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Export/PlanTexts.h"
+#include "compiler/Spmd/OpSplit.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -213,13 +215,15 @@ private:
       auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
       if (!shardings)
         continue;
-      if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op)) {
-        FailureOr<bool> isManual = exportGroups(convolution, mesh, annotations, known);
-        if (failed(isManual))
-          return failure();
-        if (*isManual)
-          continue;
-      }
+      FailureOr<bool> isManual = false;
+      if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op))
+        isManual = exportGroups(convolution, mesh, annotations, known);
+      else if (auto call = dyn_cast<stablehlo::CustomCallOp>(op))
+        isManual = exportCall(call, mesh, annotations, known);
+      if (failed(isManual))
+        return failure();
+      if (*isManual)
+        continue;
       for (auto [result, item] : llvm::zip_equal(op.getResults(), shardings)) {
         auto type = dyn_cast<RankedTensorType>(result.getType());
         if (!type || type.getRank() == 0 || op.getNumOperands() == 0)
@@ -298,11 +302,46 @@ private:
     if (groups.empty() || op.getFeatureGroupCount() % pieces != 0 || image.getSpec() != images ||
         kernel.getSpec() != kernels || made.getSpec() != results)
       return false;
-    FailureOr<Attribute> in = annotations.perValue({image, kernel}),
-                         out = annotations.perValue({made}), axes = annotations.allAxes();
+    return exportManually(op, {images, kernels}, {results}, mesh, annotations, known);
+  }
+
+  /// The partitioner makes operands of calls whole, since it does not know what they
+  /// compute. Where the call's rule splits it, each device calls for its part.
+  FailureOr<bool> exportCall(stablehlo::CustomCallOp op, MeshAttr mesh, Annotations &annotations,
+                             llvm::DenseMap<Value, ShardingAttr> &known) {
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+    SmallVector<ShardingSpec> operands, results;
+    for (Value operand : op->getOperands())
+      operands.push_back(ShardingSpec::replicated(spmd::specRank(operand)));
+    for (Attribute item : op->getAttrOfType<ArrayAttr>(attr::shardings))
+      results.push_back(isa<ShardingAttr>(item) ? normal(cast<ShardingAttr>(item), mesh).getSpec()
+                                                : ShardingSpec());
+    if (!rule ||
+        llvm::all_of(results, [](const ShardingSpec &spec) { return spec.isReplicated(); }))
+      return false;
+    spmd::OpSplit split =
+        spmd::nearestSplit(op, *rule, operands, ArrayRef(results), {}, mesh.getShape());
+    if (!split.summedAxes.empty() || split.results != results)
+      return op.emitError("no strategy of the call has these shardings");
+    return exportManually(op, split.operands, split.results, mesh, annotations, known);
+  }
+
+  /// A copy of the op that each device runs on its parts.
+  FailureOr<bool> exportManually(Operation *op, ArrayRef<ShardingSpec> operands,
+                                 ArrayRef<ShardingSpec> results, MeshAttr mesh,
+                                 Annotations &annotations,
+                                 llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto attributesOf = [&](ArrayRef<ShardingSpec> specs) {
+      return llvm::map_to_vector(specs, [&](const ShardingSpec &spec) {
+        return ShardingAttr::get(op->getContext(), spec);
+      });
+    };
+    SmallVector<ShardingAttr> made = attributesOf(results);
+    FailureOr<Attribute> in = annotations.perValue(attributesOf(operands)),
+                         out = annotations.perValue(made), axes = annotations.allAxes();
     if (failed(in) || failed(out) || failed(axes))
       return failure();
-    auto part = [&](Type type, const ShardingSpec &spec) {
+    auto part = [&](Type type, const ShardingSpec &spec) -> Type {
       SmallVector<int64_t> shape(cast<RankedTensorType>(type).getShape());
       for (auto [size, axes] : llvm::zip_equal(shape, spec.dims))
         for (unsigned axis : axes)
@@ -310,7 +349,7 @@ private:
       return cast<RankedTensorType>(type).clone(shape);
     };
     OpBuilder builder(op);
-    Location loc = op.getLoc();
+    Location loc = op->getLoc();
     OperationState state(loc, "sdy.manual_computation", op->getOperands(), op->getResultTypes());
     state.addAttribute("in_shardings", *in);
     state.addAttribute("out_shardings", *out);
@@ -318,17 +357,19 @@ private:
     state.addRegion();
     Operation *manual = builder.create(state);
     Block &body = manual->getRegion(0).emplaceBlock();
-    body.addArguments({part(op.getLhs().getType(), images), part(op.getRhs().getType(), kernels)},
-                      {loc, loc});
+    for (auto [type, spec] : llvm::zip_equal(op->getOperandTypes(), operands))
+      body.addArgument(part(type, spec), loc);
     builder.setInsertionPointToEnd(&body);
-    auto local = cast<stablehlo::ConvolutionOp>(builder.clone(*op));
+    Operation *local = builder.clone(*op);
     local->setOperands(body.getArguments());
-    local.setFeatureGroupCount(op.getFeatureGroupCount() / pieces);
-    local.getResult().setType(part(op.getType(), results));
+    for (auto [result, spec] : llvm::zip_equal(local->getResults(), results))
+      result.setType(part(result.getType(), spec));
+    analysis::fitSizes(local, op);
     builder.create(OperationState(loc, "sdy.return", local->getResults(), TypeRange()));
-    known[manual->getResult(0)] = made;
-    op.getResult().replaceAllUsesWith(manual->getResult(0));
-    op.erase();
+    for (auto [result, sharding] : llvm::zip_equal(manual->getResults(), made))
+      known[result] = sharding;
+    op->replaceAllUsesWith(manual->getResults());
+    op->erase();
     return true;
   }
 

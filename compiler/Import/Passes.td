@@ -75,6 +75,29 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaExpandKernels : Pass<"alpa-expand-kernels", "mlir::ModuleOp"> {
+  let summary = "Write kernels that are known by name in plain ops";
+  let description = [{
+    A call of cuDNN's fused attention (`__cudnn$fmhaSoftmax` and its backward call) runs
+    on GPUs only. For a platform without it the call becomes what it computes: scores,
+    masks, a softmax in float32 and two dots, or their gradients. Calls that the
+    compiler does not know stay as they are; dropout within the kernel and packed
+    sequences are errors, since their results depend on how the kernel works.
+
+    Before:
+    ```mlir
+    %0:3 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q, %k, %v) ..
+    ```
+    After:
+    ```mlir
+    %0 = stablehlo.dot_general %q, %k ..
+    %1 = stablehlo.multiply %0, %scale ..
+    ..
+    ```
+  }];
+  let statistics = [Statistic<"numExpanded", "expanded calls", "Calls written in plain ops">];
+}
+
 def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
   let summary = "Split the batch of a step over micro-batches";
   let description = [{

@@ -14,6 +14,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "compiler/Analysis/Attention.h"
 #include "compiler/Analysis/PartOfOp.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
@@ -40,6 +41,7 @@ namespace hlo = mlir::stablehlo;
 using analysis::DimFactors;
 using analysis::Factor;
 using analysis::FactorKind;
+using analysis::AttentionCall;
 using analysis::fitSizes;
 using analysis::getShardingRule;
 using analysis::isNeutral;
@@ -1101,6 +1103,8 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
     }
     return first ? Joint{first->isUnreduced(), first->scale} : Joint();
   }
+  if (std::optional<AttentionCall> call = AttentionCall::read(op); call && call->isBackward)
+    return linear({static_cast<unsigned>(call->outputGradient)});
   if (isa<hlo::ReduceOp, hlo::ReduceWindowOp>(op)) {
     if (op->getNumResults() != 1 || !isZero(op->getOperand(1)))
       return std::nullopt;
@@ -1498,7 +1502,11 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
         return refuse(op, "writes to examples of the batch");
   }
   SmallVector<Layout> layouts;
-  for (const TensorFactors &tensor : rule->results) {
+  for (auto [result, tensor] : llvm::zip_equal(op->getResults(), rule->results)) {
+    if (typeOf(result).getNumElements() == 0) { // A workspace.
+      layouts.push_back(Layout());
+      continue;
+    }
     if (factor.kind == FactorKind::Reduction) {
       layouts.push_back(Layout::unreduced(factor.reducer));
       continue;

@@ -241,14 +241,28 @@ class PlannedStep:
         return step
 
 
-def trace_step(fn: Callable[..., Any], args: Sequence[Any], options: Options) -> Traced:
-    """A step as its options say."""
+def trace_step(
+    fn: Callable[..., Any], args: Sequence[Any], options: Options, cluster: ClusterLike = None
+) -> Traced:
+    """A step as its options say, lowered for the devices of the cluster."""
     return tracing.trace(
         fn,
         *args,
         batch_argnums=options.batch_argnums,
         static_argnums=known_positions(options.static_argnums, len(args)),
+        compute_capability=_gpus_elsewhere(cluster),
     )
+
+
+def _gpus_elsewhere(cluster: ClusterLike) -> str | None:
+    """Compute capability of a cluster of CUDA devices that are not this process's.
+
+    A process with as many devices as the cluster has is where the step is tried.
+    """
+    if cluster is None:
+        return None
+    described = as_cluster(cluster)
+    return None if len(_jax.devices()) >= described.num_devices else described.compute_capability
 
 
 def _marked_layers(traced: Traced) -> int:
@@ -296,7 +310,7 @@ class ParallelFunction:
         static = known_positions(options.static_argnums, len(args))
         examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
         cluster = session.default_cluster(self.cluster)
-        traced = trace_step(self.fn, examples, options)
+        traced = trace_step(self.fn, examples, options, cluster)
         return TracedStep(self.fn, options, traced, cluster, self.method)
 
     def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:

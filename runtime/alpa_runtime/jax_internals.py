@@ -101,6 +101,53 @@ def intercept_grad(
         _patch.leave()
 
 
+_CUDNN = 91002  # Newer than what any check of fused attention asks for.
+
+
+@contextlib.contextmanager
+def described_gpu(compute_capability: str) -> Generator[None, None, None]:
+    """Let JAX lower for GPUs that this process does not have.
+
+    JAX asks the first GPU and cuDNN whether fused attention can do what is asked of it; within
+    the block a GPU of that compute capability answers.
+    """
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo as module
+    except ImportError:
+        yield
+        return
+    owner: Any = module
+    described = _version(compute_capability)
+
+    def is_at_least(wanted: str) -> bool:
+        return described >= _version(wanted)
+
+    def is_exactly(wanted: str) -> bool:
+        return described == _version(wanted)
+
+    answers: dict[str, Callable[..., Any]] = {
+        "check_cudnn_version": lambda: _CUDNN,
+        "check_compute_capability": is_at_least,
+        "is_cuda_compute_capability_equal": is_exactly,
+    }
+    with _described:
+        asked = {name: getattr(owner, name) for name in answers if hasattr(owner, name)}
+        for name in asked:
+            setattr(owner, name, answers[name])
+        try:
+            yield
+        finally:
+            for name, function in asked.items():
+                setattr(owner, name, function)
+
+
+_described = threading.RLock()
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
 def accept_as_array(kind: type, array_of: Callable[[Any], jax.Array]) -> None:
     """Let functions of JAX take objects of a class, with `shape` and `dtype`, as arrays.
 

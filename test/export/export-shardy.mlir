@@ -104,3 +104,21 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0,
   }
 }
 }
+
+// -----
+
+// A call of fused attention runs on each device's examples and heads, and says so in its
+// configuration.
+// CHECK-LABEL: func.func @attention(
+// CHECK: sdy.manual_computation(%{{.*}}) in_shardings=[<@mesh, [{"x"}, {}, {"y"}, {}]>, <@mesh, [{"x"}, {}, {"y"}, {}]>, <@mesh, [{"x"}, {}, {"y"}, {}]>] out_shardings=[<@mesh, [{"x"}, {"y"}, {}, {}]>, <@mesh, [{"x"}, {"y"}, {}]>, <@mesh, [{}]>] manual_axes={"x", "y"}
+// CHECK: stablehlo.custom_call @__cudnn$fmhaSoftmax
+// CHECK-SAME: dimensions\22:[\222\22,\224\22,\2216\22,\2216\22]
+// CHECK-SAME: (tensor<2x16x4x2xbf16>, tensor<2x16x2x2xbf16>, tensor<2x16x2x2xbf16>) -> (tensor<2x4x16x2xbf16>, tensor<2x4x16xf32>, tensor<0xui8>)
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @attention(%q: tensor<4x16x8x2xbf16> {alpa.sharding = #alpa.sharding<[S0, R, S1, R]>}, %k: tensor<4x16x4x2xbf16> {alpa.sharding = #alpa.sharding<[S0, R, S1, R]>}, %v: tensor<4x16x4x2xbf16> {alpa.sharding = #alpa.sharding<[S0, R, S1, R]>}) -> (tensor<4x8x16x2xbf16> {alpa.sharding = #alpa.sharding<[S0, S1, R, R]>}) {
+    %0:3 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q, %k, %v) {alpa.shardings = [#alpa.sharding<[S0, S1, R, R]>, #alpa.sharding<[S0, S1, R]>, #alpa.sharding<[R]>], api_version = 2 : i32, backend_config = "{\22operation_queue_id\22: \220\22, \22cudnn_fmha_backend_config\22: {\22fmha_scale\22: 0.5, \22intermediate_tensor_shape\22: {\22element_type\22: \22BF16\22, \22dimensions\22: [\224\22, \228\22, \2216\22, \2216\22]}, \22mask_type\22: \22CAUSAL\22, \22bmm1_dot_dimension_numbers\22: {\22lhs_batch_dimensions\22: [\220\22, \222\22]}, \22dropout_rate\22: 0.0, \22sliding_window_length\22: 0, \22max_seg_per_batch\22: 1, \22is_paged_attention\22: false}}"} : (tensor<4x16x8x2xbf16>, tensor<4x16x4x2xbf16>, tensor<4x16x4x2xbf16>) -> (tensor<4x8x16x2xbf16>, tensor<4x8x16xf32>, tensor<0xui8>)
+    return %0#0 : tensor<4x8x16x2xbf16>
+  }
+}
+}

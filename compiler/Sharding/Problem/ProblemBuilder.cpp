@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
+#include "compiler/Analysis/Attention.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -69,6 +70,7 @@ llvm::Error ProblemBuilder::collectOps() {
     info.op = op;
     info.phase = opPhaseOf(op);
     info.flops = analysis::getFlops(op);
+    info.isAttention = analysis::AttentionCall::read(op).has_value();
     bool hasReduction = llvm::any_of(rule->factors, [](const analysis::Factor &f) {
       return f.kind == analysis::FactorKind::Reduction;
     });
@@ -682,12 +684,13 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   LocalWork work = workOf(info, projection, strategy);
   if (work.bytes == 0 && info.fusible && info.flops == 0)
     return 0;
-  std::optional<cost::Product> product;
-  if (info.rule.heavy)
-    product = productOf(info.rule, strategy.axes, work.flops, projection);
   llvm::StringRef dtype = analysis::getComputeType(info.op);
-  double seconds = work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
-                                 : model.computeSeconds(work.flops, work.bytes, dtype, product);
+  std::optional<cost::Product> product;
+  if (info.rule.heavy && !info.isAttention)
+    product = productOf(info.rule, strategy.axes, work.flops, projection);
+  double seconds = info.isAttention ? model.attentionSeconds(work.flops, work.bytes, dtype)
+                   : work.launches  ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
+                                    : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
                                 projection, model);

@@ -76,6 +76,7 @@ struct OpInfo {
   analysis::ShardingRule rule;
   double flops = 0;
   bool fusible = false;
+  bool isAttention = false;                      // In one kernel.
   llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
   int link = -1;                                 // Operand whose terms it passes on, or -1.
   llvm::SmallVector<unsigned> operands, results; // Indices of values.

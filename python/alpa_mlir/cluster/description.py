@@ -163,6 +163,20 @@ class Cluster:
         """How many hosts there are of each kind, and their devices."""
         return tuple((int(g["count"]), str(g["device_type"])) for g in self._fields["hosts"])
 
+    @property
+    def compute_capability(self) -> str | None:
+        """The least version of its CUDA devices, such as `"9.0"`; None if any is none or unsaid.
+
+        Steps for such a cluster are lowered for CUDA, also where no GPU is.
+
+        Example:
+            >>> Cluster.load("dgx-h100:2").compute_capability
+            '9.0'
+        """
+        types: dict[str, Any] = self._fields["device_types"]
+        found = [types[name].get("compute_capability") for _, name in self.host_groups]
+        return None if None in found else f"{min(map(float, found)):.1f}"
+
     def with_hosts(self, group: int, count: int) -> Cluster:
         """The cluster with another number of hosts of one kind.
 

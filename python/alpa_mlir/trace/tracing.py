@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -13,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
-from alpa_runtime import trees
+from alpa_runtime import jax_internals, trees
 from alpa_runtime.calling_convention import (
     Aval,
     CallingConvention,
@@ -212,7 +213,7 @@ def trace(
     static_argnums: int | Sequence[int] = (),
     carried: Mapping[int, int | None] | None = None,
     hook: bool = True,
-    platform: str | None = None,
+    compute_capability: str | None = None,
 ) -> Traced:
     """Trace `fn(*args)` at its whole batch.
 
@@ -228,7 +229,9 @@ def trace(
             value, or None for an argument that is never replaced. By default found from the
             trees (see carry.py).
         hook: tag equations under plain `jax.grad` too, not only under `alpa_mlir.grad`.
-        platform: `"cpu"`, `"cuda"`, ...: what to lower for; the default backend if None.
+        compute_capability: of the CUDA devices to lower for, such as `"9.0"`; None to lower for
+            this process's devices. Kernels that only GPUs have (fused attention) are then
+            written in plain ops.
 
     Raises:
         TraceError: bad options, a step that cannot be traced, or an ambiguous state.
@@ -249,8 +252,11 @@ def trace(
     for number in carried or {}:
         if number not in dynamic or number in (given or ()):
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-    traced, session = _traced(fn, full, static, hook)
-    lowered = traced.lower(lowering_platforms=(platform,) if platform else None)
+    with contextlib.ExitStack() as stack:
+        if compute_capability or not _has_gpu():
+            stack.enter_context(jax_internals.described_gpu(compute_capability or _ANY_GPU))
+        traced, session = _traced(fn, full, static, hook)
+        lowered, expands = _lowered(traced, compute_capability)
 
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -309,8 +315,11 @@ def trace(
     name = name_of(fn)
     module = lowered.compiler_ir("stablehlo").operation
     _check_main(module, len(inputs), len(outputs), name)
+    text = module.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    if expands:
+        text = Module(text, name).run("alpa-expand-kernels").as_text(generic=True, debug_info=True)
     return Traced(
-        module.get_asm(print_generic_op_form=True, enable_debug_info=True),
+        text,
         Signature(name, inputs, outputs),
         in_tree,
         out_tree,
@@ -318,8 +327,30 @@ def trace(
         out_leaves,
         static_arguments(args, static),
         session.equations,
-        lowered,
+        None if expands else lowered,
     )
+
+
+_ANY_GPU = "10.0"  # Where kernels are written in plain ops, which GPU does not matter.
+
+
+def _has_gpu() -> bool:
+    return _jax.default_backend() not in ("cpu", "tpu")
+
+
+def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
+    """What JAX lowers for the platform, and whether its kernels are to be written in plain ops.
+
+    A step for the CPU that calls kernels of GPUs is lowered for those.
+    """
+    if compute_capability:
+        return traced.lower(lowering_platforms=("cuda",)), False
+    try:
+        return traced.lower(), False
+    except NotImplementedError as error:
+        if _has_gpu() or "dot_product_attention" not in str(error):
+            raise
+        return traced.lower(lowering_platforms=("cuda",)), True
 
 
 def name_of(fn: Any) -> str:

@@ -1,0 +1,189 @@
+"""cuDNN's fused attention: planned as one kernel, split by its rule, equal to what it computes."""
+
+from __future__ import annotations
+
+import re
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir.errors import MicroBatchError, UnsupportedOpError
+from alpa_mlir.methods.method import Method
+from test_equality import CLUSTER
+
+cudnn = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+
+BATCH, TOKENS, WIDTH, HEADS, FEATURES = 8, 16, 32, 4, 8
+GPUS = CLUSTER | {
+    "device_types": {"small": CLUSTER["device_types"]["small"] | {"compute_capability": 9.0}}
+}
+
+STYLES = {
+    "causal": {"is_causal": True},
+    "all keys": {},
+    "padded": {"is_causal": True, "lengths": True},
+    "window": {"is_causal": True, "local_window_size": (4, 0)},
+    "bias": {"bias": "heads"},
+    "bias of examples": {"bias": "examples"},
+}
+METHODS = {
+    "one micro-batch": ShardParallel(num_micro_batches=1),
+    "two": ShardParallel(num_micro_batches=2),
+    "megatron": ShardParallel(num_micro_batches=2, method="megatron", mesh_shape=(4, 2)),
+    "two stages": PipeshardParallel(num_micro_batches=2, submeshes=[(1, 4), (1, 4)], layers=2),
+}
+
+
+def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=None, **options):
+    """Two layers of attention and their SGD update; outputs of padding count nothing."""
+
+    def layer(x, params, batch):
+        query = jnp.einsum("btd,dnh->btnh", x, params["query"])
+        key = jnp.einsum("btd,dnh->btnh", x, params["key"])
+        value = jnp.einsum("btd,dnh->btnh", x, params["value"])
+        given = dict(options)
+        if lengths:
+            given |= dict.fromkeys(("query_seq_lengths", "key_value_seq_lengths"), batch["lengths"])
+        if bias:
+            given["bias"] = params["bias"] if bias == "heads" else batch["bias"]
+        out = jax.nn.dot_product_attention(
+            query, key, value, is_causal=is_causal, implementation=implementation, **given
+        )
+        if lengths:
+            out *= (jnp.arange(TOKENS) < batch["lengths"][:, None])[..., None, None]
+        return x + jnp.einsum("btnh,nhd->btd", out, params["out"])
+
+    def step(state, batch):
+        def loss(state):
+            x = batch["x"]
+            for params in state:
+                x = layer(x, params, batch)
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+    keys = iter(jax.random.split(jax.random.PRNGKey(0), 16))
+
+    def draw(*shape):
+        return 0.3 * jax.random.normal(next(keys), shape)
+
+    state = [
+        {
+            "query": draw(WIDTH, HEADS, FEATURES),
+            "key": draw(WIDTH, key_heads, FEATURES),
+            "value": draw(WIDTH, key_heads, FEATURES),
+            "out": draw(HEADS, FEATURES, WIDTH),
+            "bias": draw(1, HEADS, TOKENS, TOKENS),
+        }
+        for _ in range(2)
+    ]
+    batch = {
+        "x": 3 * draw(BATCH, TOKENS, WIDTH),
+        "lengths": jax.random.randint(next(keys), (BATCH,), 3, TOKENS + 1),
+        "bias": draw(BATCH, HEADS, TOKENS, TOKENS),
+    }
+    return step, state, batch
+
+
+@pytest.fixture
+def any_dtype(monkeypatch):
+    """Lets float32 through, which the kernel does not take, for sharp comparisons."""
+    monkeypatch.setattr(cudnn, "check_layout", lambda *given: None)
+    monkeypatch.setattr(cudnn, "element_type_to_backend_config_type_mapping", lambda dtype: "F32")
+
+
+@pytest.fixture
+def kernels_to_the_end(monkeypatch):
+    """Plans keep the kernel until each device has its part, which plain ops then compute."""
+    finish = Method.finish_passes
+    monkeypatch.setattr(
+        Method, "finish_passes", lambda *given: finish(*given) + ",alpa-expand-kernels"
+    )
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+
+
+def assert_equal_update(found, expected, state):
+    found, expected, state = jax.device_get((found, expected, state))
+    assert abs(found[1] - expected[1]) <= 1e-5 * abs(expected[1])
+    leaves = map(jax.tree.leaves, (found[0], expected[0], state))
+    for got, wanted, before in zip(*leaves, strict=True):
+        moved = np.abs(wanted - before).max()
+        assert np.abs(got - wanted).max() <= 3e-5 * moved + 1e-7 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("style", "method"),
+    [
+        (style, method)
+        for style in STYLES
+        for method in METHODS
+        if style != "bias" or method == "one micro-batch"
+    ],
+)
+@pytest.mark.parametrize("key_heads", [4, 2])
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_parts_of_the_kernel_make_the_whole(style, key_heads, method):
+    step, state, batch = make_step("cudnn", key_heads, **STYLES[style])
+    plain, _, _ = make_step("xla", key_heads, **STYLES[style])
+    expected = jax.jit(plain)(state, batch)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=METHODS[method])
+    assert_equal_update(split(state, batch), expected, state)
+
+
+@pytest.mark.usefixtures("any_dtype")
+def test_without_a_gpu_the_kernel_is_plain_ops():
+    step, state, batch = make_step("cudnn", 2, is_causal=True)
+    plain, _, _ = make_step("xla", 2, is_causal=True)
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=METHODS["two"])
+    assert_equal_update(parallel(state, batch), jax.jit(plain)(state, batch), state)
+
+
+def test_plans_for_gpus_call_the_kernel_on_parts(monkeypatch):
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    step, state, batch = make_step("cudnn", 4, is_causal=True)
+    state, batch = (
+        jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, tree)
+        for tree in (state, batch)
+    )
+    method = ShardParallel(num_micro_batches=2, method="megatron", mesh_shape=(2, 4))
+    plan = alpa_mlir.parallelize(step, cluster=GPUS, method=method).plan(state, batch).plan
+    (stage,) = plan.stages
+    calls = re.findall(r"custom_call @__cudnn.fmha(\w+)\((.*)", plan.modules[stage.module])
+    assert [name for name, _ in calls] == ["Softmax"] * 2 + ["SoftmaxBackward"] * 2
+    examples, heads = BATCH // 2 // 2, HEADS // 4
+    for _, call in calls:
+        sizes = re.search(r"22dimensions\\22:\[(.*?)\]", call)
+        assert sizes
+        given = [int(number) for number in re.findall(r"\\22(\d+)\\22", sizes[1])]
+        assert given == [examples, heads, TOKENS, TOKENS]
+        assert f"tensor<{examples}x{TOKENS}x{heads}x{FEATURES}xbf16>" in call
+
+
+@pytest.mark.usefixtures("any_dtype")
+def test_the_gradient_of_a_bias_for_all_examples_needs_them_all(monkeypatch):
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    step, state, batch = make_step("cudnn", 2, bias="heads")
+    parallel = alpa_mlir.parallelize(step, cluster=GPUS, method=METHODS["two"])
+    with pytest.raises(MicroBatchError, match="needs all examples"):
+        parallel.plan(state, batch)
+
+
+def test_dropout_in_the_kernel_keeps_it_whole(monkeypatch):
+    def attend(query, key, value):
+        return cudnn.dot_product_attention(query, key, value, dropout_rate=0.5, seed=1)
+
+    def step(scale, batch):
+        def loss(scale):
+            return jnp.mean(attend(*(scale * x for x in batch)).astype(jnp.float32))
+
+        value, gradient = jax.value_and_grad(loss)(scale)
+        return scale - gradient, value
+
+    batch = [jnp.ones((BATCH, TOKENS, HEADS, FEATURES), jnp.bfloat16)] * 3
+    scale = jnp.ones((), jnp.bfloat16)
+    with pytest.raises(UnsupportedOpError, match="dropout has no form in plain ops"):
+        alpa_mlir.parallelize(step, cluster=CLUSTER)(scale, batch)
