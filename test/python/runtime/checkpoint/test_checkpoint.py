@@ -273,7 +273,8 @@ def test_stacks_of_layers_are_stored_whole(tmp_path):
     check_same(first, restore_checkpoint(tmp_path, two))
     losses = [step(given, batch)[1]["loss"] for step, given in ((two, in_pieces), (one, whole))]
     np.testing.assert_allclose(losses[0], two(first, batch)[1]["loss"])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    # On one mesh a sum over both devices adds what each of them rounded to bfloat16.
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-3)
 
 
 def test_the_last_are_kept(tmp_path):
