@@ -137,13 +137,26 @@ static bool reducesRows(Operation *op) {
          shape.back() <= kLongestRow;
 }
 
+static int64_t numElements(Value value) {
+  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+  return type ? type.getNumElements() : 1;
+}
+
 /// Whoever computes a value on the fly reads what that is made of instead, every
 /// user anew. Of very many values one is made, as XLA does.
 void ProblemBuilder::findReads(const OpInfo &info) {
   constexpr size_t kMostReads = 16;
-  llvm::SmallSetVector<unsigned, 8> reads;
+  llvm::SmallSetVector<unsigned, 8> reads, spread;
   for (unsigned operand : info.operands)
     reads.insert(values[operand].reads.begin(), values[operand].reads.end());
+  bool repeats = llvm::isa<stablehlo::BroadcastInDimOp>(info.op) &&
+                 numElements(info.op->getResult(0)) > numElements(info.op->getOperand(0));
+  for (unsigned read : reads)
+    if (repeats || llvm::all_of(info.operands, [&](unsigned operand) {
+          return !llvm::is_contained(values[operand].reads, read) ||
+                 llvm::is_contained(values[operand].spread, read);
+        }))
+      spread.insert(read);
   bool isFused = isComputedInUsers(info) && reads.size() <= kMostReads;
   llvm::SmallSetVector<unsigned, 8> rows;
   bool endsRows = !isFused && !reducesRows(info.op);
@@ -156,10 +169,12 @@ void ProblemBuilder::findReads(const OpInfo &info) {
   for (unsigned index : info.results) {
     values[index].materialized = !isFused;
     values[index].rows.assign(rows.begin(), rows.end());
-    if (isFused)
+    if (isFused) {
       values[index].reads.assign(reads.begin(), reads.end());
-    else
+      values[index].spread.assign(spread.begin(), spread.end());
+    } else {
       values[index].reads.assign(1, index);
+    }
   }
 }
 
@@ -604,11 +619,6 @@ void ProblemBuilder::charge(const Pending &request) {
 // Ops that lead and ops that follow
 //===----------------------------------------------------------------------===//
 
-static int64_t numElements(Value value) {
-  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
-  return type ? type.getNumElements() : 1;
-}
-
 /// Another name for what is in memory already.
 bool ProblemBuilder::isAlias(const OpInfo &info) const {
   return llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) &&
@@ -657,13 +667,14 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
         goesOn = true;
         continue;
       }
-      // What is spread in between need not be split; of what is cut, a part is read.
+      // What a broadcast repeats need not be split; of what is cut, a part is read.
       int64_t has = numElements(values[other].value);
       int64_t wants = readsPart(info.op) ? numElements(info.op->getResult(0))
                                          : numElements(values[index].value);
-      work.bytes += values[other].bytes *
-                    std::min(1.0, static_cast<double>(wants) / std::max<int64_t>(has, 1)) /
-                    static_cast<double>(has < numElements(values[index].value) ? 1 : pieces);
+      work.bytes +=
+          values[other].bytes *
+          std::min(1.0, static_cast<double>(wants) / std::max<int64_t>(has, 1)) /
+          static_cast<double>(llvm::is_contained(values[index].spread, other) ? 1 : pieces);
     }
   }
   for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))

@@ -66,6 +66,7 @@ struct ValueInfo {
   bool materialized = true; // False if its users compute it on the fly.
   /// Values in memory that whoever computes it reads: itself if materialized.
   llvm::SmallVector<unsigned, 2> reads;
+  llvm::SmallVector<unsigned, 1> spread; // Those of them that a broadcast repeats.
   /// Values whose rows the kernel that makes it has in registers: those that it reduces.
   llvm::SmallVector<unsigned, 2> rows;
 };
