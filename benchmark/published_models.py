@@ -35,6 +35,7 @@ class Transformer:
         remat: what is computed again for gradients: nothing, each layer (`full`), what lies
             between queries and the attention's result (`attention`), every second layer, or all
             but products of matrices (`dots`).
+        fused_attention: one kernel computes attention; ALiBi's few slopes are left out.
     """
 
     family: str
@@ -47,6 +48,7 @@ class Transformer:
     seq: int
     dtype: str
     remat: Remat
+    fused_attention: bool = False
 
     def _norm(self) -> Any:
         names = ("scale", "bias") if self.family == "gpt" else ("scale",)
@@ -144,6 +146,9 @@ def _swiglu(both: Any) -> Any:
 def _attention(model: Transformer, q: Any, k: Any, v: Any) -> Any:
     """Causal attention of queries [batch, seq, key heads, of each, size]."""
     seq, size = q.shape[1], q.shape[-1]
+    if model.fused_attention:
+        queries = q.reshape(*q.shape[:2], model.heads, size)
+        return _jax.nn.dot_product_attention(queries, k, v, is_causal=True, implementation="cudnn")
     scores = _jnp.einsum("bqhgd,bkhd->bhgqk", q, k).astype(F32) / size**0.5
     if model.family == "mpt":
         scores = scores + _jnp.arange(seq, dtype=F32)

@@ -47,6 +47,15 @@ _LAUNCH = {"Megatron-LM": 8e-6, "Megatron-DeepSpeed": 3.6e-5, "PyTorch": 1e-5}
 # Seconds of a step in which such a framework launches nothing: loss scaling, clipping and the
 # optimizer go through hundreds of weights in Python.
 _STEP = {"Megatron-DeepSpeed": 0.02}
+# What other kernels than XLA's and cuDNN's reach, and devices with less power than the presets',
+# by framework and hardware: parts of peaks, and of these what fused attention reaches.
+_REACHED: dict[tuple[str, str], dict[str, float]] = {
+    # Its dropout, which the models leave out, and kernels between products that XLA would join.
+    ("Megatron-LM", "A100"): {"float16": 0.65, "bfloat16": 0.65},
+    ("PyTorch", "A100"): {"attention": 0.43},
+    ("PyTorch", "H100-80GB"): {"bfloat16": 0.58, "attention": 0.27},
+    ("torchtitan", "H100-96GB"): {"bfloat16": 0.5, "attention": 0.6},
+}
 # Devices of the presets that hosts of published runs are like, and of others their data sheets'.
 _PRESETS = {"A100-80GB": "dgx-a100", "A100-40GB": "p4d.24xlarge", "H100-80GB": "dgx-h100"}
 
@@ -69,6 +78,7 @@ class Run:
         seconds: of a step, as published.
         launch: seconds from one kernel to the next where Python launches each; 0 for the preset's.
         overhead: seconds of each step in which Python launches nothing.
+        reached: parts of peaks that its framework's kernels reach, where not the preset's.
     """
 
     name: str
@@ -90,6 +100,7 @@ class Run:
     seconds: float
     launch: float = 0.0
     overhead: float = 0.0
+    reached: tuple[tuple[str, float], ...] = ()
 
     @property
     def micro_batches(self) -> int:
@@ -115,10 +126,15 @@ def _launch(framework: str) -> float:
     return next((s for name, s in _LAUNCH.items() if framework.startswith(name)), 0.0)
 
 
+def _reached(framework: str, hardware: str) -> tuple[tuple[str, float], ...]:
+    for (prefix, kind), parts in _REACHED.items():
+        if framework.startswith(prefix) and hardware.startswith(kind):
+            return tuple(parts.items())
+    return ()
+
+
 def _needs(row: Mapping[str, str]) -> tuple[str, ...]:
     found: list[str] = []
-    if row["attention"] not in ("unfused", "XLA"):
-        found.append("fused attention")
     if "fp8" in row["precision"]:
         found.append("products in float8")
     if int(row["cp"] or 1) > 1:
@@ -144,6 +160,7 @@ def _published_rows() -> Iterable[Run]:
                 seq=int(row["seq"]),
                 dtype="float16" if row["precision"] == "fp16" else "bfloat16",
                 remat=_remat(row["source"], row["recompute"]),
+                fused_attention=row["attention"] not in ("unfused", "XLA"),
             )
             yield Run(
                 name=row["id"],
@@ -164,6 +181,7 @@ def _published_rows() -> Iterable[Run]:
                 needs=_needs(row),
                 seconds=float(row["step_s"]),
                 launch=_launch(row["framework"]),
+                reached=_reached(row["framework"], row["hardware"]),
             )
 
 
@@ -237,7 +255,7 @@ def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
         device["memory_bytes"] = int(float(device["memory_bytes"]) * memory_factor)
         if run.launch:
             device["launch"] = run.launch
-        for name, value in constants.items():
+        for name, value in {**dict(run.reached), **constants}.items():
             if name in ("launch", "multiprocessors"):
                 device[name] = value
             elif name in fields["links"]:
@@ -285,7 +303,9 @@ def _imported(model: Transformer, batch_size: int) -> Any:
     from alpa_mlir.compiler import Module
     from alpa_mlir.trace import tracing
 
-    traced = tracing.trace(*model.training_step(batch_size))
+    step, *examples = model.training_step(batch_size)
+    # Its calls are those of cuDNN, which stand for kernels of other makers as well.
+    traced = tracing.trace(step, *examples, compute_capability="9.0")
     module = Module(traced.text, "step").annotate(traced.signature.to_json())
     return module.run("alpa-import")
 

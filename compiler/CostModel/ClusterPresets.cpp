@@ -65,7 +65,7 @@ device_types:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     compute_capability: 8.0
@@ -83,7 +83,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     compute_capability: 9.0
@@ -101,7 +101,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     compute_capability: 8.0
@@ -119,7 +119,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     compute_capability: 9.0
@@ -137,7 +137,7 @@ device_types:
     memory_bytes: 141GB
     memory_bandwidth: 4.8TB/s
     peak_flops: {float64: 67TFLOPS, float32: 494.5TFLOPS, float16: 989TFLOPS, bfloat16: 989TFLOPS, float8: 1979TFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     compute_capability: 9.0
@@ -155,7 +155,7 @@ device_types:
     memory_bytes: 180GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 37TFLOPS, float32: 1.1PFLOPS, float16: 2.25PFLOPS, bfloat16: 2.25PFLOPS, float8: 4.5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     compute_capability: 10.0
@@ -173,7 +173,7 @@ device_types:
     memory_bytes: 186GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 40TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     compute_capability: 10.0
@@ -191,7 +191,7 @@ device_types:
     memory_bytes: 279GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 1.3TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     compute_capability: 10.3
@@ -209,7 +209,7 @@ device_types:
     memory_bytes: 48GB
     memory_bandwidth: 864GB/s
     peak_flops: {float32: 183TFLOPS, float16: 362TFLOPS, bfloat16: 362TFLOPS, float8: 733TFLOPS, int8: 733TFLOPS}
-    efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, memory: 0.85}
+    efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 142
     launch: 3us
     compute_capability: 8.9
@@ -244,7 +244,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     compute_capability: 8.0
