@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from alpa_runtime.errors import TransportError, WorkerError, WorkerLostError
 from alpa_runtime.hosts.framing import MessageStream
 from alpa_runtime.hosts.process import CONTROL, HostProcess, portable_error
+from alpa_runtime.transport.connection import Address, Reception, dial, host_identity, listen
 from alpa_runtime.transport.framing import PROTOCOL
-from alpa_runtime.transport.handshake import Address, Reception, dial, host_identity, listen
 
 _BESIDE_THREADS = 4
 

@@ -19,7 +19,7 @@ from alpa_runtime.errors import DevicesError, PlacementError, WorkerError
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT
 from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan import Plan
-from alpa_runtime.transport.in_process import connect_in_process
+from alpa_runtime.transport.interface import connect_in_process
 from alpa_runtime.worker_group import Progress
 from alpa_runtime.workers.worker import Worker
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from alpa_runtime.errors import TransportError, is_out_of_memory
 from alpa_runtime.transport.device_backend import Block, DeviceBackend, Memory, Sink, Source
-from alpa_runtime.transport.interface import Sending, Transport, check_tag
-from alpa_runtime.transport.mailbox import Mailbox, Message
+from alpa_runtime.transport.interface import Mailbox, Message, Sending, Transport, check_tag
 
 _T = TypeVar("_T")
 

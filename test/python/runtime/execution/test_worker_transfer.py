@@ -17,7 +17,7 @@ from alpa_runtime.plan.reshard import ReshardInfo, read_step
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import connect_devices
-from alpa_runtime.transport.in_process import connect_in_process
+from alpa_runtime.transport.interface import connect_in_process
 from device_ends import Ends, backend, cupy, eventually, is_quiet  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
