@@ -17,7 +17,7 @@ from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.parallel_step import ParallelStep, Progress, load_on
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.tried import Tried, tried_text
+from alpa_runtime.plan.plan import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session

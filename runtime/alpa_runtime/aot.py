@@ -25,8 +25,7 @@ from alpa_runtime.execution.executor import action_jobs, donations
 from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.binaries import Binary, key_of, write_binaries
-from alpa_runtime.plan.cluster import device_types, host_groups
+from alpa_runtime.plan.plan import Binary, device_types, host_groups, key_of, write_binaries
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.units import bytes_text
 

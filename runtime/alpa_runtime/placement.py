@@ -9,7 +9,7 @@ from functools import cached_property
 from alpa_runtime.argument_types import ROWS, check_type
 from alpa_runtime.errors import PlacementError
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.cluster import host_groups
+from alpa_runtime.plan.plan import host_groups
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Source:
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
-        from alpa_runtime.plan.tried import tried_text
+        from alpa_runtime.plan.plan import tried_text
 
         return f"{self.plan.as_text().rstrip()}\n{tried_text(self.plan.tried)}".rstrip()
 

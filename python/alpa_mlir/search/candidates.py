@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.tried import Tried, candidate_text
+from alpa_runtime.plan.plan import Tried, candidate_text
 
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import Module

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.plan import Tried
 
 from alpa_mlir.errors import (
     AlpaError,

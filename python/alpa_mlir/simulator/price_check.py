@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.cluster import links_of
+from alpa_runtime.plan.plan import links_of
 
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanMismatchError

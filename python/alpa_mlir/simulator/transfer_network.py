@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from alpa_runtime.plan.cluster import host_groups
+from alpa_runtime.plan.plan import host_groups
 from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,

@@ -8,7 +8,7 @@ from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.backends.xla import XlaBackend
 from alpa_runtime.cache import CacheLike, compiled_cache
 from alpa_runtime.errors import BackendError
-from alpa_runtime.plan.binaries import Binary
+from alpa_runtime.plan.plan import Binary
 
 BACKENDS = ("auto", "xla", "iree")
 

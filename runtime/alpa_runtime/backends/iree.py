@@ -29,7 +29,7 @@ from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError
 from alpa_runtime.foreign_errors import first_iree_error
 from alpa_runtime.jax_internals import array_of_capsule, shards_of
-from alpa_runtime.plan.binaries import key_of
+from alpa_runtime.plan.plan import key_of
 
 _mlir: Any = mlir
 # Without these IREE computes in float32 what the program computes in float64.

@@ -30,7 +30,7 @@ from alpa_runtime.backends.xla_runtime import (
 from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError
 from alpa_runtime.jax_internals import c_api_topology, xla_client
-from alpa_runtime.plan.binaries import key_of
+from alpa_runtime.plan.plan import key_of
 
 _mlir: Any = mlir
 # By package; one of them will do, and the first that is there counts.

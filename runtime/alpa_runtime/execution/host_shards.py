@@ -18,10 +18,9 @@ from alpa_runtime.backends.xla_runtime import (
     put_shards,
 )
 from alpa_runtime.errors import WorkerError
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.messages import Parts
-from alpa_runtime.plan.reshard import Box, box_elements, box_text, contains
+from alpa_runtime.plan.reshard import Box, box_elements, box_text, contains, held_boxes
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 

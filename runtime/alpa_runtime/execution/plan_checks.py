@@ -17,11 +17,10 @@ from alpa_runtime.plan.reshard import (
     box_elements,
     box_text,
     contains,
+    held_boxes,
     intersect,
     place_tiles,
-    shard_boxes,
 )
-from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
 
@@ -168,17 +167,6 @@ def check_reshards(plan: Plan, meshes: Collection[int]) -> None:
             raise PlanMismatchError(
                 str(error), where=where, fix="report this transfer as a defect of the compiler"
             ) from None
-
-
-def held_boxes(tensor: TensorSpec, mesh: MeshInfo) -> dict[int, Box]:
-    """The box of a tensor that each device of a mesh holds, by device number in the mesh's order.
-
-    Example:
-        >>> mesh = MeshInfo((2,), ("x",), (4, 5))
-        >>> held_boxes(TensorSpec((8,), "float32", (("x",),)), mesh)
-        {4: ((0, 4),), 5: ((4, 8),)}
-    """
-    return dict(zip(mesh.devices, shard_boxes(tensor, mesh.axes, mesh.shape), strict=True))
 
 
 def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_runtime.backends.xla_runtime import Device, mesh_devices, put_on, put_shards
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.execution.point_to_point import PointToPoint, Ticket
 from alpa_runtime.execution.reference_reshard import target_tiles
 from alpa_runtime.execution.reshard_part import (
@@ -29,7 +28,7 @@ from alpa_runtime.execution.reshard_part import (
     reshard_part,
 )
 from alpa_runtime.jax_internals import as_any, shards_of
-from alpa_runtime.plan.reshard import Box, ReshardInfo, Tile, place_tiles
+from alpa_runtime.plan.reshard import Box, ReshardInfo, Tile, held_boxes, place_tiles
 from alpa_runtime.plan.stage import MeshInfo
 
 _jax: Any = jax

@@ -28,7 +28,6 @@ from alpa_runtime.errors import (
 )
 from alpa_runtime.execution.actions import MergedStep, Place
 from alpa_runtime.execution.host_shards import assembled, covering, shifted, slices
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.execution.step_arguments import (
     Boundary,
@@ -39,7 +38,7 @@ from alpa_runtime.execution.step_arguments import (
 from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.reshard import Box
+from alpa_runtime.plan.reshard import Box, held_boxes
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.units import bytes_text
 from alpa_runtime.worker_group import Reply, WorkerGroup

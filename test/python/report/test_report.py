@@ -25,7 +25,7 @@ from alpa_mlir.simulator import simulate
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.plan import Tried
 from alpa_runtime.step_trace import Recording
 from pipelines import pipeline
 from simulated import cluster

@@ -8,12 +8,11 @@ import jax
 import numpy as np
 import pytest
 from alpa_runtime.execution import point_to_point as wires_module
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.execution.point_to_point import PointToPoint, is_carried
 from alpa_runtime.execution.reference_reshard import execute
 from alpa_runtime.execution.reshard_part import CopyTile, Incoming, Outgoing, reshard_part
 from alpa_runtime.execution.transfers import bind_shards
-from alpa_runtime.plan.reshard import ReshardInfo, read_step
+from alpa_runtime.plan.reshard import ReshardInfo, held_boxes, read_step
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import connect_devices
