@@ -67,7 +67,7 @@ class Ends:
 
     def bind(self, way: str, length: int) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
         """What sends an array of a length, and what receives one on this device."""
-        from alpa_runtime.backends.xla_runtime import put_on
+        from alpa_runtime.backends.xla import put_on
         from alpa_runtime.execution.reshard_part import Incoming, Outgoing
 
         rank, peer, point_to_point = self.rank, 1 - self.rank, self.wires[way]

@@ -180,12 +180,13 @@ def _compile(
 def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
     from alpa_runtime.backends.xla import (
         compile_described,
+        compile_text,
         described_devices,
         described_parts,
         plugin_version,
+        program_bytes,
         shipped_parts,
     )
-    from alpa_runtime.backends.xla_runtime import compile_text, program_bytes
     from alpa_runtime.devices import make_meshes
 
     def compile_one(job: Job, target: str) -> Binary:
@@ -219,7 +220,7 @@ def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
 
 def _with_iree(plan: Plan) -> Callable[[Job, str], Binary]:
     from alpa_runtime.backends import iree as iree
-    from alpa_runtime.backends.xla_runtime import host_cpu, num_bytes
+    from alpa_runtime.backends.xla import host_cpu, num_bytes
 
     version = iree.iree_version()
 

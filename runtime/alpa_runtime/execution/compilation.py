@@ -16,8 +16,8 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh
 
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program, Progress, axis_sizes
-from alpa_runtime.backends.xla import XlaBackend
-from alpa_runtime.backends.xla_runtime import (
+from alpa_runtime.backends.xla import (
+    XlaBackend,
     mesh_devices,
     mlir_type,
     named_sharding,

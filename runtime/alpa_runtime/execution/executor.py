@@ -12,7 +12,7 @@ import jax.numpy
 from jax.sharding import Mesh, NamedSharding
 
 from alpa_runtime.backends.interface import Backend, Job, Program, Progress
-from alpa_runtime.backends.xla_runtime import (
+from alpa_runtime.backends.xla import (
     Device,
     mesh_devices,
     mesh_text,

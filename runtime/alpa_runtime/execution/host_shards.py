@@ -10,13 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from alpa_runtime.backends.xla_runtime import (
-    Device,
-    mesh_devices,
-    named_sharding,
-    put_on,
-    put_shards,
-)
+from alpa_runtime.backends.xla import Device, mesh_devices, named_sharding, put_on, put_shards
 from alpa_runtime.errors import WorkerError
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.messages import Parts

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from alpa_runtime.arrays import PlacedBatch
 from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Job, Progress
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.devices import make_meshes
 from alpa_runtime.errors import ArgumentMismatchError

@@ -16,7 +16,7 @@ import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_runtime.backends.xla_runtime import Device, put_on
+from alpa_runtime.backends.xla import Device, put_on
 from alpa_runtime.errors import TransportError
 from alpa_runtime.execution.reshard_part import Incoming, Outgoing
 from alpa_runtime.jax_internals import array_of_capsule, as_any

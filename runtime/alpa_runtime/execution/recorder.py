@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from alpa_runtime.backends.xla_runtime import num_bytes
+from alpa_runtime.backends.xla import num_bytes
 from alpa_runtime.execution.actions import (
     Accumulate,
     Action,

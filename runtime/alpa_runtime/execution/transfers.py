@@ -16,7 +16,7 @@ import jax.numpy
 import numpy as np
 from jax.sharding import NamedSharding
 
-from alpa_runtime.backends.xla_runtime import Device, mesh_devices, put_on, put_shards
+from alpa_runtime.backends.xla import Device, mesh_devices, put_on, put_shards
 from alpa_runtime.execution.point_to_point import PointToPoint, Ticket
 from alpa_runtime.execution.reference_reshard import target_tiles
 from alpa_runtime.execution.reshard_part import (

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from alpa_runtime.argument_types import ROW, check_type
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import DevicesError, PlacementError, WorkerError
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Job, Progress
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.devices import mesh_on
 from alpa_runtime.errors import (

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import ArgumentMismatchError, DeletedArrayError, WorkerError
-from alpa_runtime.backends.xla_runtime import named_sharding
+from alpa_runtime.backends.xla import named_sharding
 from alpa_runtime.distributed_arrays import DistributedArray
 from alpa_runtime.execution import point_to_point
 from alpa_runtime.hosts.threads import ThreadWorkers
