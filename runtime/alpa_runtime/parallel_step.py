@@ -10,7 +10,7 @@ from typing import Any
 from alpa_runtime.argument_types import FLAG, FUNCTION, PATH, ROW, TEXT, check_type
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
-from alpa_runtime.checkpoint.restore import StateTarget
+from alpa_runtime.checkpoint.save_restore import StateTarget
 from alpa_runtime.errors import DevicesError
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_runtime import trees
 from alpa_runtime.calling_convention import Aval, CallingConvention
-from alpa_runtime.checkpoint.restore import StateTarget, Wanted
+from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, OutputInfo

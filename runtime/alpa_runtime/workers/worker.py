@@ -63,7 +63,7 @@ from alpa_runtime.transport.interface import Transport
 from alpa_runtime.version import VERSION
 
 if TYPE_CHECKING:
-    from alpa_runtime.checkpoint.remote import Copies, RestoreTask, SaveTask
+    from alpa_runtime.checkpoint.shards import Copies, RestoreTask, SaveTask
 
 
 _jax: Any = jax
@@ -532,7 +532,7 @@ class Worker:
 
         Steps may use them up afterwards.
         """
-        from alpa_runtime.checkpoint.remote import copied
+        from alpa_runtime.checkpoint.shards import copied
 
         self._store.check_open()
         self._copies[ticket] = copied(
@@ -557,7 +557,7 @@ class Worker:
         Raises:
             CheckpointError: a shard is missing or damaged. Nothing is kept.
         """
-        from alpa_runtime.checkpoint.remote import Piece, fill
+        from alpa_runtime.checkpoint.shards import Piece, fill
 
         self._store.check_open()
         forms: dict[int, dict[Form, Filling]] = {task.index: {} for task in tasks}
