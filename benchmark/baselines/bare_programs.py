@@ -25,8 +25,8 @@ from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.devices import mesh_on
 from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
-from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.program_merge import remote_parts, worker_step
+from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.interface import DONE, Sending

@@ -41,7 +41,7 @@ MODULES = (
     "alpa_mlir.search.autotune",
     "alpa_mlir.report",
     "alpa_mlir.doctor",
-    "alpa_runtime.execution.reference_reshard",
+    "alpa_runtime.execution.reshard_steps",
     "alpa_mlir.simulator.transfer_network",
     "alpa_mlir.simulator.transfer_bounds",
     "alpa_mlir.compiler",

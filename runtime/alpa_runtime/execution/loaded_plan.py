@@ -28,10 +28,9 @@ from alpa_runtime.execution.actions import (
     Send,
     Zero,
 )
-from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, bind_step
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Event, bind_step
 from alpa_runtime.execution.host_shards import as_parts
 from alpa_runtime.execution.program_merge import merge_step
-from alpa_runtime.execution.recorder import Event
 from alpa_runtime.execution.step_arguments import Boundary, check_argument, input_shape
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.units import bytes_text, spec_text

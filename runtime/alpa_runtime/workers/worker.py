@@ -41,16 +41,23 @@ from alpa_runtime.execution.actions import (
     Zero,
     makes_of,
 )
-from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
+from alpa_runtime.execution.executor import (
+    MAX_IN_FLIGHT,
+    BoundStep,
+    Ends,
+    Event,
+    bind_step,
+    clock,
+    describe,
+)
 from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
-from alpa_runtime.execution.point_to_point import PointToPoint
 from alpa_runtime.execution.program_merge import (
     meshes_of_inputs,
     remote_parts,
     worker_step,
 )
-from alpa_runtime.execution.recorder import Event, clock, describe
-from alpa_runtime.execution.reshard_part import Incoming
+from alpa_runtime.execution.reshard_steps import Incoming
+from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.foreign_errors import says_used_up
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.messages import Held, Parts, StepReply, StepRequest

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.execution.point_to_point import check_channels
+from alpa_runtime.execution.transfers import check_channels
 from alpa_runtime.transport import nccl
 from device_ends import Ends, cupy  # noqa: F401
 

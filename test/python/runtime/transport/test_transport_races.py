@@ -11,8 +11,8 @@ import fake_cupy
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.execution.point_to_point import PointToPoint
-from alpa_runtime.execution.reshard_part import Outgoing
+from alpa_runtime.execution.reshard_steps import Outgoing
+from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.transport import connection, device, interface, make_transport
 from alpa_runtime.transport.interface import connect_in_process
 from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
