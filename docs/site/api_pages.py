@@ -23,7 +23,7 @@ PAGES = {
     "running": (
         "Where and how steps run",
         (
-            *("devices", "execution", "placement", "hosts", "data_loader", "session"),
+            *("devices", "execution", "worker_group", "hosts", "data_loader", "session"),
             *("arrays", "placement_spec"),
         ),
     ),

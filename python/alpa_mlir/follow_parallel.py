@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, final
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import FUNCTION, WHOLE, check_type
+from alpa_runtime.errors import FUNCTION, WHOLE, check_type
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.placement_spec import PlacementSpec

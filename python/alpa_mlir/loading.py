@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpa_runtime import parallel_step
-from alpa_runtime.argument_types import check_type
 from alpa_runtime.cache import CacheLike
+from alpa_runtime.errors import check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.plan import Plan
 from alpa_runtime.worker_group import Hosts

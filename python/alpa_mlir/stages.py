@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import FLAG, FUNCTION, check_type
 from alpa_runtime.arrays import WholeArray
 from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention, positional
+from alpa_runtime.errors import FLAG, FUNCTION, check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress, load_on
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import Tried, tried_text

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from alpa_runtime import trees
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.calling_convention import CallingConvention, typed_value
+from alpa_runtime.calling_convention import CallingConvention, groups, typed_value
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, OutputInfo
 from alpa_runtime.plan.program import (
@@ -25,7 +25,6 @@ from alpa_runtime.plan.program import (
     ZeroOp,
 )
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.step_state import groups
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
     for program in plan.programs:
         for op in program.only(InputOp):
             found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
-    leaves = groups(plan.inputs)[: len(form.in_leaves)]
-    specs = [_spec(plan.inputs, members, found) for members in leaves]
+    leaves = groups(plan.inputs, "inputs")[: len(form.in_leaves)]
+    specs = [_spec(plan.inputs, leaf.members, found) for leaf in leaves]
     return with_static(form, trees.unflatten(form.in_tree, specs))
 
 
@@ -75,7 +74,7 @@ def output_placement(form: CallingConvention, plan: Plan) -> Any:
                 found.setdefault(op.result, {}).setdefault(program.mesh, held[op.slot])
             else:
                 held.update(_made(plan, op, held))
-    specs = [_spec(plan.outputs, members, found) for members in groups(plan.outputs)]
+    specs = [_spec(plan.outputs, leaf.members, found) for leaf in groups(plan.outputs, "outputs")]
     return trees.unflatten(form.out_tree, specs)
 
 
@@ -103,13 +102,12 @@ def placed_arguments(
     flat = form.flatten_args(*args)
     values = trees.leaves(form.dynamic(args))
     result: list[Any] = []
-    for number, (leaf, members) in enumerate(
-        zip(form.in_leaves, groups(plan.inputs), strict=False)
-    ):
+    arguments = groups(plan.inputs, "inputs")
+    for number, (leaf, argument) in enumerate(zip(form.in_leaves, arguments, strict=False)):
         if form.batches[number] and leaf.key_impl:
             result.append(values[number])  # Keys of a batch travel as their data, with the step.
             continue
-        value = flat[number]
+        value, members = flat[number], argument.members
         if isinstance(value, StackedArray) and len(value.pieces) == len(members):
             pieces: list[Any] = list(value.pieces)
         else:

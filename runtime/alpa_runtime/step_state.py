@@ -1,17 +1,30 @@
-"""The state and the batch that a step takes: leaves, and the inputs of the plan that they are."""
+"""The state and the batch of a step: leaves, the inputs of the plan that they are, and state made
+where it belongs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import jax
+import jax.numpy
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
-from alpa_runtime.calling_convention import Aval, CallingConvention
+from alpa_runtime.arrays import StackedArray, in_workers, keys_in_workers
+from alpa_runtime.backends.interface import Job
+from alpa_runtime.calling_convention import Aval, CallingConvention, groups, is_typed_key
 from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
-from alpa_runtime.errors import ArgumentMismatchError
+from alpa_runtime.errors import ArgumentMismatchError, TraceError
+from alpa_runtime.jaxprs import only
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.interface import InputInfo, OutputInfo
+from alpa_runtime.plan.program import InputOp
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -107,23 +120,13 @@ class StepBatch:
 def step_batch(form: CallingConvention, plan: Plan) -> StepBatch:
     """The batch that a step takes."""
     numbers, tree, count = _arguments(form, batches=True)
-    members = groups(plan.inputs)
+    arguments = groups(plan.inputs, "inputs")
     leaves = tuple(form.in_leaves[number] for number in numbers)
     inputs = tuple(
-        None if leaf.key_impl else members[number][0]
+        None if leaf.key_impl else arguments[number].members[0]
         for leaf, number in zip(leaves, numbers, strict=True)
     )
     return StepBatch(plan.name, tree, count != 1, leaves, inputs)
-
-
-def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[list[int]]:
-    """Numbers of the plan's inputs, or outputs, that each argument, or result, is made of."""
-    found: list[list[int]] = []
-    for number, info in enumerate(infos):
-        if info.piece is None or info.piece.offset == 0:
-            found.append([])
-        found[-1].append(number)
-    return found
 
 
 def _arguments(form: CallingConvention, *, batches: bool) -> tuple[list[int], Any, int]:
@@ -144,14 +147,235 @@ def step_state(form: CallingConvention, plan: Plan) -> StepState:
         >>> [leaf.name for leaf in step_state(step.form, step.plan).leaves]    # doctest: +SKIP
         ["['w']", "['b']"]
     """
-    members = groups(plan.inputs)
+    arguments = groups(plan.inputs, "inputs")
     numbers, tree, _ = _arguments(form, batches=False)
     paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):
-        pieces = [plan.inputs[i].piece for i in members[number]]
+        pieces = [plan.inputs[i].piece for i in arguments[number].members]
         rows = tuple(0 if piece is None else piece.offset for piece in pieces)
         leaves.append(
-            StateLeaf(trees.text(path), form.in_leaves[number], tuple(members[number]), rows)
+            StateLeaf(trees.text(path), form.in_leaves[number], arguments[number].members, rows)
         )
     return StepState(tree, tuple(leaves))
+
+
+# State made where it belongs, from a function: a program for each mesh, with its leaves only.
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+
+
+class RunsOnce(Protocol):
+    """A loaded plan."""
+
+    @property
+    def platform(self) -> str:
+        """What programs for its devices are lowered for: `cpu`, `cuda`, `rocm`."""
+        ...
+
+    def run_once(self, jobs: Sequence[Job], arguments: Sequence[Any]) -> list[list[Any]]:
+        """Compile and run programs of the plan's meshes; the results of each."""
+        ...
+
+
+@dataclass(frozen=True)
+class InitProgram:
+    """Makes those parts of the state that one mesh owns.
+
+    Attributes:
+        job: the program; all arguments are held whole by every device.
+        inputs: of the plan, one for each of the program's results.
+    """
+
+    job: Job
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InitTrace:
+    """An init function as JAX traced it, compared with the state of a step.
+
+    Attributes:
+        closed: its jaxpr; arguments and results are flat.
+        arguments: the flat arguments as arrays on the host, keys as their data.
+        key_impls: for each argument the generator of a typed key, or None.
+    """
+
+    closed: Any
+    arguments: tuple[Any, ...]
+    key_impls: tuple[str | None, ...]
+
+
+def trace_init(init_fn: Callable[..., Any], args: Sequence[Any], state: StepState) -> InitTrace:
+    """Trace an init function once, and compare what it makes with what the step takes.
+
+    Raises:
+        TraceError: it cannot be traced.
+        ArgumentMismatchError: names the first leaf that is missing, too many, or of another form.
+    """
+    name = getattr(init_fn, "__name__", type(init_fn).__name__)
+    try:
+        closed, shapes = _jax.make_jaxpr(init_fn, return_shape=True)(*args)
+    except (TypeError, ValueError) as error:
+        raise TraceError(
+            f"cannot be traced: {str(error).splitlines()[0]}",
+            where=f"init function {name}",
+            fix="give it arrays, and what is no array by functools.partial",
+        ) from error
+    _compare(name, shapes, state)
+    flat: list[Any] = []
+    impls: list[str | None] = []
+    for value, aval in zip(trees.leaves(tuple(args)), closed.in_avals, strict=True):
+        is_key = is_typed_key(aval)
+        impls.append(str(_jax.random.key_impl(value)) if is_key else None)
+        data = _jax.device_get(_jax.random.key_data(value) if is_key else value)
+        flat.append(np.asarray(data, None if is_key else aval.dtype))
+    return InitTrace(closed, tuple(flat), tuple(impls))
+
+
+def _compare(name: str, shapes: Any, state: StepState) -> None:
+    found = trees.flatten_with_path(shapes)[0]
+    made = {trees.text(path): shape for path, shape in found}
+    where, fix = f"result of init function {name}", "make the state that the step was planned for"
+    for item in state.leaves:
+        shape, leaf = made.pop(item.name, None), item.leaf
+        here = f"{where}: {item.name or 'all of it'}"
+        if shape is None:
+            raise ArgumentMismatchError("no such leaf, the step takes one", where=here, fix=fix)
+        if (shape.shape, shape.dtype) != (leaf.shape, leaf.dtype):
+            raise ArgumentMismatchError(
+                f"{shape.dtype}{list(shape.shape)}, the step takes {leaf.dtype}{list(leaf.shape)}",
+                where=here,
+                fix=fix,
+            )
+    if made:
+        here = f"{where}: {next(iter(made))}"
+        raise ArgumentMismatchError("the step takes no such leaf", where=here, fix=fix)
+    if [trees.text(path) for path, _ in found] != [item.name for item in state.leaves]:
+        raise ArgumentMismatchError("the leaves are in another order", where=where, fix=fix)
+
+
+def init_programs(
+    trace: InitTrace, state: StepState, plan: Plan, platform: str
+) -> tuple[list[InitProgram], list[int]]:
+    """One program for each mesh that owns state.
+
+    What a mesh's leaves do not need is not in its program.
+
+    Args:
+        platform: what to lower for: `cpu`, `cuda`, `rocm`.
+
+    Returns:
+        The programs, and those leaves of the state that no mesh reads.
+    """
+    places = _places(plan)
+    owned: dict[int, list[tuple[int, int, int, TensorSpec]]] = {}
+    unread: list[int] = []
+    for number, leaf in enumerate(state.leaves):
+        if not any(index in places for index in leaf.inputs):
+            unread.append(number)
+        for row, index in zip(leaf.rows, leaf.inputs, strict=True):
+            if index in places:
+                mesh, tensor = places[index]
+                owned.setdefault(mesh, []).append((number, row, index, tensor))
+    return [
+        _program(trace, state.leaves, plan, mesh, parts, platform) for mesh, parts in owned.items()
+    ], unread
+
+
+def _places(plan: Plan) -> dict[int, tuple[int, TensorSpec]]:
+    """Mesh and form of every input that is state."""
+    return {
+        op.arg: (program.mesh, op.tensor)
+        for program in plan.programs
+        for op in program.only(InputOp)
+        if plan.inputs[op.arg].kind == "state"
+    }
+
+
+def _program(
+    trace: InitTrace,
+    leaves: Sequence[StateLeaf],
+    plan: Plan,
+    mesh: int,
+    parts: Sequence[tuple[int, int, int, TensorSpec]],
+    platform: str,
+) -> InitProgram:
+    info = plan.meshes[mesh]
+    outputs = tuple(tensor for _, _, _, tensor in parts)
+    inputs = tuple(TensorSpec(x.shape, str(x.dtype), ((),) * len(x.shape)) for x in trace.arguments)
+
+    def make(*data: Any) -> tuple[Any, ...]:
+        made = made_leaves(trace, leaves, [number for number, *_ in parts], data)
+        return tuple(
+            leaf[row : row + tensor.shape[0]] if len(leaves[number].inputs) > 1 else leaf
+            for leaf, (number, row, _, tensor) in zip(made, parts, strict=True)
+        )
+
+    jitted = _jax.jit(
+        make,
+        in_shardings=tuple(_sharding(info, x) for x in inputs),
+        out_shardings=tuple(_sharding(info, x) for x in outputs),
+        keep_unused=True,
+    )
+    shapes = [_jax.ShapeDtypeStruct(x.shape, x.dtype) for x in trace.arguments]
+    lowered = jitted.trace(*shapes).lower(lowering_platforms=(platform,))
+    job = Job(f"mesh {mesh} initial state", lowered.as_text(), mesh, inputs, outputs)
+    return InitProgram(job, tuple(index for _, _, index, _ in parts))
+
+
+def made_leaves(
+    trace: InitTrace, leaves: Sequence[StateLeaf], numbers: Sequence[int], data: Sequence[Any]
+) -> list[Any]:
+    """Some leaves of the state, keys as their data; for tracing."""
+    arguments = [
+        x if impl is None else _jax.random.wrap_key_data(x, impl=impl)
+        for x, impl in zip(data, trace.key_impls, strict=True)
+    ]
+    made = _jax.core.eval_jaxpr(only(trace.closed.jaxpr, numbers), trace.closed.consts, *arguments)
+    return [
+        _jax.random.key_data(x) if leaves[number].leaf.key_impl else x
+        for number, x in zip(numbers, made, strict=True)
+    ]
+
+
+def _sharding(info: MeshInfo, tensor: TensorSpec) -> NamedSharding:
+    mesh: Any = AbstractMesh(info.shape, info.axes)
+    return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
+
+
+def initial_state(
+    init_fn: Callable[..., Any],
+    args: Sequence[Any],
+    state: StepState,
+    plan: Plan,
+    loaded: RunsOnce,
+) -> Any:
+    """What `ParallelStep.init` returns."""
+    trace = trace_init(init_fn, args, state)
+    programs, unread = init_programs(trace, state, plan, loaded.platform)
+    results = loaded.run_once([program.job for program in programs], trace.arguments)
+    arrays = {
+        index: array
+        for program, made in zip(programs, results, strict=True)
+        for index, array in zip(program.inputs, made, strict=True)
+    }
+
+    def make(*data: Any) -> list[Any]:
+        return made_leaves(trace, state.leaves, unread, data)
+
+    others = dict(zip(unread, _jax.jit(make)(*trace.arguments) if unread else (), strict=True))
+    leaves: list[Any] = []
+    for number, item in enumerate(state.leaves):
+        pieces = [arrays[index] for index in item.inputs] if number not in others else []
+        value = others[number] if number in others else pieces[0]
+        if len(pieces) > 1:
+            value = StackedArray(pieces)
+        if item.leaf.key_impl is not None:
+            if in_workers(value):
+                value = keys_in_workers(value, item.leaf.key_impl)
+            else:
+                value = _jax.random.wrap_key_data(_jnp.asarray(value), impl=item.leaf.key_impl)
+        leaves.append(value)
+    return trees.unflatten(state.tree, leaves)

@@ -56,7 +56,7 @@ def _fields(name: str) -> dict[str, Any]:
 
 
 def _table(described: dict[str, dict[str, Any]]) -> str:
-    from alpa_runtime.plan.units import bytes_text, table
+    from alpa_runtime.plan.text import bytes_text, table
 
     rows: list[list[str]] = []
     for name, fields in described.items():

@@ -63,7 +63,7 @@ class StepReport:
         return later[len(later) // 2] if later else None
 
     def as_text(self) -> str:
-        from alpa_runtime.plan.units import seconds_text
+        from alpa_runtime.plan.text import seconds_text
 
         size = len(self.rows)
         chosen = sorted({round(i * (size - 1) / max(1, _SHOWN - 1)) for i in range(_SHOWN)})

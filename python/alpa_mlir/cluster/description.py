@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from alpa_runtime.argument_types import PATH, Kind, check_type
+from alpa_runtime.errors import PATH, Kind, check_type
 
 from alpa_mlir import compiler
 

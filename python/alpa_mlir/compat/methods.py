@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 

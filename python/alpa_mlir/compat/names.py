@@ -8,7 +8,7 @@ from types import MappingProxyType
 INSTEAD = MappingProxyType(
     {
         "DeviceCluster": "Cluster",
-        "DistributedArray": "alpa_runtime.distributed_arrays.DistributedArray, or jax.Array",
+        "DistributedArray": "alpa_runtime.arrays.DistributedArray, or jax.Array",
         "DistributedPhysicalDeviceMesh": "Cluster, and workers=RayWorkers()",
         "LocalPhysicalDeviceMesh": 'Cluster.live(), or init("local")',
         "PhysicalDeviceMesh": "Cluster, and mesh_shape= of ShardParallel",

@@ -115,15 +115,15 @@ def iree() -> dict[str, Any]:
 
 def nccl() -> dict[str, Any]:
     """CuPy finds NCCL; needs no GPU."""
-    from alpa_runtime.transport.nccl import load
+    from alpa_runtime.transport.device_backends import load_nccl
 
-    version = int(load("gpu").cuda.nccl.get_version())
+    version = int(load_nccl("gpu").cuda.nccl.get_version())
     return {"NCCL": f"{version // 10000}.{version // 100 % 100}.{version % 100}"}
 
 
 def nixl() -> dict[str, Any]:
     """NIXL starts, with UCX; needs no GPU."""
-    from alpa_runtime.transport.nixl import NixlBackend
+    from alpa_runtime.transport.device_backends import NixlBackend
 
     NixlBackend("cpu", {0: 0}).invite(0)
     return {}

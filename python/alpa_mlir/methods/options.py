@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast, final
 
 import jax
-from alpa_runtime.argument_types import FLAG, ROW, ROWS, WHOLE, check_type
+from alpa_runtime.errors import FLAG, ROW, ROWS, WHOLE, check_type
 from jax.sharding import PartitionSpec
 
 from alpa_mlir.errors import MethodError

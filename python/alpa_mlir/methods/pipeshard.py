@@ -7,7 +7,7 @@ from dataclasses import InitVar, dataclass, replace
 from math import prod
 from typing import Any, Literal, final
 
-from alpa_runtime.argument_types import ROW, check_type
+from alpa_runtime.errors import ROW, check_type
 
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.compiler import pipeline_methods

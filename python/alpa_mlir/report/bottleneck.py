@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import StageInfo
-from alpa_runtime.plan.units import bytes_text, seconds_text, table
+from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.simulator import simulate

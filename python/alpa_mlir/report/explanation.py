@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.units import seconds_text
+from alpa_runtime.plan.text import seconds_text
 
 Row = Mapping[str, Any]
 

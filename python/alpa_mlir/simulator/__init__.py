@@ -7,7 +7,7 @@ Example:
 
 from __future__ import annotations
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 from alpa_runtime.chrome_trace import TransferRow, complete, counter, title, transfer_events
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import RunOp
-from alpa_runtime.plan.units import bytes_text, ranges_text, seconds_text, table
+from alpa_runtime.plan.text import bytes_text, ranges_text, seconds_text, table
 
 from alpa_mlir.cluster.description import Cluster
 from alpa_mlir.simulator._memory import MemoryUse, memory_use

@@ -24,7 +24,7 @@ from typing import Any
 import alpa_runtime
 import jax
 from alpa_runtime import jax_internals, trees
-from alpa_runtime.argument_types import FUNCTION, check_type
+from alpa_runtime.errors import FUNCTION, check_type
 from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
 from jax.extend import core, source_info_util
 

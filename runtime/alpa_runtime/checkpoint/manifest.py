@@ -25,8 +25,8 @@ import jax
 import jax.numpy
 
 from alpa_runtime.errors import CheckpointError, DamagedCheckpointError, PlanFormatError
-from alpa_runtime.plan.json_nodes import Node, pretty
 from alpa_runtime.plan.reshard import Box
+from alpa_runtime.plan.text import Node, pretty
 
 MAX_CHUNK_BYTES = 64 << 20
 

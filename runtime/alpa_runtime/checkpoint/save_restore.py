@@ -18,8 +18,7 @@ import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.argument_types import PATH, WHOLE, check_type
-from alpa_runtime.arrays import StackedArray, WholeArray
+from alpa_runtime.arrays import DistributedArray, StackedArray, WholeArray, keys_in_workers
 from alpa_runtime.checkpoint.manifest import (
     LeafRecord,
     Manifest,
@@ -46,8 +45,14 @@ from alpa_runtime.checkpoint.shards import (
     state_leaves,
     write_shards,
 )
-from alpa_runtime.distributed_arrays import DistributedArray, keys_in_workers
-from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError
+from alpa_runtime.errors import (
+    PATH,
+    WHOLE,
+    AlpaError,
+    CheckpointError,
+    DamagedCheckpointError,
+    check_type,
+)
 from alpa_runtime.execution.host_shards import Filling, shifted, whole_box
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec

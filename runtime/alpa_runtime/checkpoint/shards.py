@@ -19,7 +19,7 @@ import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import StackedArray, WholeArray
+from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray, WholeArray
 from alpa_runtime.checkpoint.manifest import (
     ARRAYS,
     CRC_BYTES,
@@ -32,7 +32,6 @@ from alpa_runtime.checkpoint.manifest import (
     folder_names,
     number_of,
 )
-from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
 from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError, TransportError
 from alpa_runtime.execution.host_shards import shifted
 from alpa_runtime.foreign_errors import StoreFailure, store_failure

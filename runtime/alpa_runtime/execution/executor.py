@@ -24,7 +24,9 @@ from alpa_runtime.backends.xla import (
     sharding_text,
 )
 from alpa_runtime.errors import ArgumentMismatchError
-from alpa_runtime.execution.actions import (
+from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
+from alpa_runtime.execution.host_shards import Cutter
+from alpa_runtime.execution.program_merge import (
     Accumulate,
     Action,
     Copy,
@@ -38,8 +40,6 @@ from alpa_runtime.execution.actions import (
     makes_of,
     sums_of,
 )
-from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
-from alpa_runtime.execution.host_shards import Cutter
 from alpa_runtime.execution.reshard_steps import ReshardPart
 from alpa_runtime.execution.transfers import (
     BoundPart,

@@ -34,7 +34,7 @@ from alpa_runtime.jax_internals import array_of_capsule, as_any, shards_of
 from alpa_runtime.plan.reshard import Box, ReshardInfo, Tile, held_boxes, place_tiles
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.transport.device import DeviceTransport, EndingQueue, Outlet
-from alpa_runtime.transport.device_backend import Block
+from alpa_runtime.transport.device_backends import Block
 from alpa_runtime.transport.interface import Sending, Transport, description
 from alpa_runtime.transport.memory import aligned, shaped
 

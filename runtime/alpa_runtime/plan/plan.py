@@ -1,5 +1,13 @@
-"""The plan: what the compiler decided, as a versioned folder that needs no compiler to run, with
-the candidates that the search tried and programs that were compiled ahead of time.
+"""The plan: what the compiler decided, as a versioned folder that needs no compiler to run; in it
+the candidates that the search tried, and programs that were compiled ahead of time.
+
+A plan is `plan.json` and one StableHLO module per stage; docs/architecture.md gives the
+form. Reading checks every field by itself (`PlanFormatError` names the field); whether the
+parts fit together is checked when the plan is loaded for running (`PlanMismatchError`).
+
+Example:
+    >>> plan = Plan.load("my_plan")            # doctest: +SKIP
+    >>> print(plan.as_text())                  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -17,8 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from alpa_runtime.argument_types import PATH, check_type
-from alpa_runtime.errors import PlanFormatError, PlanMismatchError
+from alpa_runtime.errors import PATH, PlanFormatError, PlanMismatchError, check_type
 from alpa_runtime.plan.interface import (
     CallInfo,
     Exactness,
@@ -27,12 +34,11 @@ from alpa_runtime.plan.interface import (
     join_pieces,
     owner_numbers,
 )
-from alpa_runtime.plan.json_nodes import Node, pretty
 from alpa_runtime.plan.program import Order, ProgramInfo, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
-from alpa_runtime.plan.units import bytes_text, seconds_text, spec_text, table
+from alpa_runtime.plan.text import Node, bytes_text, pretty, seconds_text, spec_text, table
 
 
 @dataclass(frozen=True)
@@ -328,17 +334,6 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
 
 def _warn(path: Path, reason: str) -> None:
     warnings.warn(f"compiled program {path} is not used: {reason}", stacklevel=4)
-
-
-# The plan: what the compiler decided, as a versioned folder that needs no compiler to run.
-#
-# A plan is `plan.json` and one StableHLO module per stage; docs/architecture.md gives the
-# form. Reading checks every field by itself (`PlanFormatError` names the field); whether the
-# parts fit together is checked when the plan is loaded for running (`PlanMismatchError`).
-#
-# Example:
-#     >>> plan = Plan.load("my_plan")            # doctest: +SKIP
-#     >>> print(plan.as_text())                  # doctest: +SKIP
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,8 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, overload
 
-from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorReader, TensorSpec
-
-# A class of lines has a `form`, which names its fields in their order, each with its kind. What
-# stands in square brackets may be missing; its field is None then, or an empty tuple.
-#
-# Example:
-#     >>> @dataclass(frozen=True, slots=True)
-#     ... class Move(Line):
-#     ...     form = "move {value:SLOT} to {mesh:MESH}[ mb {micro_batch:NUMBER}]"
-#     ...     value: int
-#     ...     mesh: int
-#     ...     micro_batch: int | None
-#     >>> LineReader((Move,)).read("move 3 to 1")
-#     Move(value=3, mesh=1, micro_batch=None)
-#     >>> Move(3, 1, 0).to_text()
-#     'move 3 to 1 mb 0'
+from alpa_runtime.plan.text import Node
 
 _LARGEST = 10_000_000  # Of numbers in ranges: one must not fill the memory.
 
@@ -128,7 +113,24 @@ class _Part:
 
 
 class Line:
-    """What a line says. Subclasses are dataclasses, and have a form."""
+    """What a line says.
+
+    Subclasses are dataclasses, and have a `form`, which names their fields in their order, each
+    with its kind. What stands in square brackets may be missing; its field is None then, or an
+    empty tuple.
+
+    Example:
+        >>> @dataclass(frozen=True, slots=True)
+        ... class Move(Line):
+        ...     form = "move {value:SLOT} to {mesh:MESH}[ mb {micro_batch:NUMBER}]"
+        ...     value: int
+        ...     mesh: int
+        ...     micro_batch: int | None
+        >>> LineReader((Move,)).read("move 3 to 1")
+        Move(value=3, mesh=1, micro_batch=None)
+        >>> Move(3, 1, 0).to_text()
+        'move 3 to 1 mb 0'
+    """
 
     __slots__ = ()
 

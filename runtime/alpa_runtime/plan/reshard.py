@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, get_args
 
-from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.program import KINDS, Kind, Line, LineReader, numbers_text
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorReader, TensorSpec
+from alpa_runtime.plan.text import Node
 
 Box = tuple[tuple[int, int], ...]
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy
 from jax.sharding import NamedSharding
 
-from alpa_runtime.backends.choice import make_backend
 from alpa_runtime.backends.interface import Job, Progress
 from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
@@ -30,17 +29,7 @@ from alpa_runtime.errors import (
     is_out_of_memory,
     worker_error,
 )
-from alpa_runtime.execution.actions import (
-    Accumulate,
-    Action,
-    Exchange,
-    Place,
-    Reshard,
-    Run,
-    Send,
-    Zero,
-    makes_of,
-)
+from alpa_runtime.execution.compilation import make_backend
 from alpa_runtime.execution.executor import (
     MAX_IN_FLIGHT,
     BoundStep,
@@ -52,6 +41,15 @@ from alpa_runtime.execution.executor import (
 )
 from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
 from alpa_runtime.execution.program_merge import (
+    Accumulate,
+    Action,
+    Exchange,
+    Place,
+    Reshard,
+    Run,
+    Send,
+    Zero,
+    makes_of,
     meshes_of_inputs,
     remote_parts,
     worker_step,
@@ -60,14 +58,13 @@ from alpa_runtime.execution.reshard_steps import Incoming
 from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.foreign_errors import says_used_up
 from alpa_runtime.jax_internals import as_any
-from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
-from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import DeviceTransport
 from alpa_runtime.transport.interface import Transport
 from alpa_runtime.version import VERSION
+from alpa_runtime.worker_group import Held, Parts, Placement, StepReply, StepRequest
 
 if TYPE_CHECKING:
     from alpa_runtime.checkpoint.shards import Copies, RestoreTask, SaveTask

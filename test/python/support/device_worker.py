@@ -8,7 +8,7 @@ import threading
 import fake_cupy
 from alpa_runtime.execution import transfers
 from alpa_runtime.hosts.process import HostProcess
-from alpa_runtime.hosts.worker_main import main
+from alpa_runtime.hosts.rpc import main
 from alpa_runtime.transport import device
 
 

@@ -23,11 +23,10 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
-from alpa_runtime.arrays import StackedArray
+from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray
 from alpa_runtime.checkpoint import shards, steps_in
-from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from alpa_runtime.workers.driver import DistributedPlan
 from same_bits import check_same
 from test_init import init

@@ -14,12 +14,11 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import ArgumentMismatchError, DeletedArrayError, WorkerError
+from alpa_runtime.arrays import DistributedArray
 from alpa_runtime.backends.xla import named_sharding
-from alpa_runtime.distributed_arrays import DistributedArray
 from alpa_runtime.execution import transfers
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.messages import Held, StepRequest
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Held, Placement, StepRequest
 from alpa_runtime.workers.driver import DistributedPlan
 from handmade import flat
 from test_runtime import MESHES
