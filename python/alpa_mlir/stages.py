@@ -26,7 +26,7 @@ from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
-from alpa_mlir.search.find_plan import find_plan
+from alpa_mlir.search.planner import find_plan
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced, known_positions

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.plan import VERSION, Plan, host_groups
+from alpa_runtime.plan.plan import VERSION, host_groups
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.version import VERSION as PACKAGE_VERSION
 
