@@ -43,7 +43,6 @@ MODULES = (
     "alpa_mlir.doctor",
     "alpa_runtime.execution.reshard_steps",
     "alpa_mlir.simulator.transfer_network",
-    "alpa_mlir.simulator.transfer_bounds",
     "alpa_mlir.compiler",
 )
 

@@ -23,7 +23,6 @@ from transfers.cases import Seeded, random_case
     [
         "alpa_runtime.execution.reshard_steps",
         "alpa_mlir.simulator.transfer_network",
-        "alpa_mlir.simulator.transfer_bounds",
     ],
 )
 def test_examples(name):
