@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.micro_batches = None
         return _micro_batches(plan_source(options))
     source = plan_source(options)
-    from alpa_mlir.report.bottleneck import bottlenecks
-    from alpa_mlir.report.explanation import explain
+    from alpa_mlir.report.explanation import bottlenecks, explain
     from alpa_mlir.report.method_comparison import alternatives_text
 
     plan = source.plan

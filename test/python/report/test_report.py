@@ -20,7 +20,7 @@ import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
 from alpa_mlir.report import collect, write_plots, write_report
-from alpa_mlir.report._layers import collect_layers, read_operands
+from alpa_mlir.report._data import collect_layers, read_operands
 from alpa_mlir.simulator import simulate
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.plan import Plan
