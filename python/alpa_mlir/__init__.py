@@ -74,14 +74,14 @@ if TYPE_CHECKING:
         Zero2Parallel,
         Zero3Parallel,
     )
-    from alpa_mlir.methods.method import Method
-    from alpa_mlir.methods.options import (
+    from alpa_mlir.methods.method import (
         AutoLayerOption,
         AutoShardingOption,
         AutoStageOption,
         ManualLayerOption,
         ManualShardingOption,
         ManualStageOption,
+        Method,
         UniformStageOption,
     )
     from alpa_mlir.methods.pipeshard import PipeshardParallel
@@ -121,14 +121,14 @@ _HOME = {
             "Zero2Parallel",
             "Zero3Parallel",
         ),
-        "alpa_mlir.methods.method": ("Method",),
-        "alpa_mlir.methods.options": (
+        "alpa_mlir.methods.method": (
             "AutoLayerOption",
             "AutoShardingOption",
             "AutoStageOption",
             "ManualLayerOption",
             "ManualShardingOption",
             "ManualStageOption",
+            "Method",
             "UniformStageOption",
         ),
         "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),

@@ -12,8 +12,7 @@ from alpa_runtime.plan.stage import MeshInfo
 from alpa_mlir.cluster.description import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
-from alpa_mlir.methods.method import Method
-from alpa_mlir.methods.options import ManualShardingOption, UniformStageOption
+from alpa_mlir.methods.method import ManualShardingOption, Method, UniformStageOption
 from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.session import default_cluster
 

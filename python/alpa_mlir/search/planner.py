@@ -28,8 +28,7 @@ from alpa_mlir.errors import (
     MicroBatchError,
     PrecisionError,
 )
-from alpa_mlir.methods.method import AUTO_SCHEDULES, Method
-from alpa_mlir.methods.pinned_shardings import pinned_axes
+from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, pinned_axes
 from alpa_mlir.search import autotune, plan_cache
 from alpa_mlir.search.plan_cache import PlanCache, code_version
 from alpa_mlir.trace.tracing import Traced
