@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli._common import add_virtual_devices, interruptible, numbers, progress, use_devices
+from alpa_mlir.cli._command import (
+    add_virtual_devices,
+    interruptible,
+    numbers,
+    progress,
+    use_devices,
+)
 from alpa_mlir.cli._method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
 

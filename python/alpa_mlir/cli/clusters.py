@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from alpa_mlir.cli._common import Answer
+from alpa_mlir.cli._command import Answer
 
 DESCRIPTION = (
     "Lists the built-in clusters with their devices, memory and links; prints one as a YAML file "

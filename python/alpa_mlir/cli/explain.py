@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli._common import Answer, count
+from alpa_mlir.cli._command import Answer, count
 from alpa_mlir.cli._method import ASKED
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives, plan_source
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from alpa_mlir.cli._common import Answer, add_virtual_devices, new_folder, reserved, use_devices
+from alpa_mlir.cli._command import Answer, add_virtual_devices, new_folder, reserved, use_devices
 from alpa_mlir.errors import DevicesError
 
 DESCRIPTION = (

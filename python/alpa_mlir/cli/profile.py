@@ -7,7 +7,7 @@ from typing import Any
 
 from alpa_runtime.backends.gpus import DTYPES
 
-from alpa_mlir.cli._common import (
+from alpa_mlir.cli._command import (
     Answer,
     add_virtual_devices,
     count,

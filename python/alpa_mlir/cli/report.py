@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli._common import Answer, file_in_folder, new_folder, reserved
+from alpa_mlir.cli._command import Answer, file_in_folder, new_folder, reserved
 from alpa_mlir.cli._source import SOURCE, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (

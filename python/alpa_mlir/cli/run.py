@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._common import Answer, count, new_file
+from alpa_mlir.cli._command import Answer, count, new_file
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
