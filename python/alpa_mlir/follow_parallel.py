@@ -16,8 +16,8 @@ from alpa_runtime.placement_spec import PlacementSpec
 from alpa_runtime.plan import Plan
 from jax.sharding import PartitionSpec
 
-from alpa_mlir.cluster.description import Cluster
-from alpa_mlir.compat.methods import submesh_of
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.compat import submesh_of
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
 from alpa_mlir.methods.method import Method

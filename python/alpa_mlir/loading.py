@@ -14,7 +14,7 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.worker_group import Hosts
 
 if TYPE_CHECKING:
-    from alpa_mlir.cluster.description import ClusterLike
+    from alpa_mlir.cluster import ClusterLike
 
 
 def load(
@@ -62,7 +62,7 @@ def load(
     plan = parallel_step.read_plan(plan)
     if cluster is not None:
         # Presets are the compiler's.
-        from alpa_mlir.cluster.description import CLUSTER, as_cluster
+        from alpa_mlir.cluster import CLUSTER, as_cluster
 
         check_type("load", "cluster", cluster, CLUSTER)
 

@@ -21,7 +21,7 @@ from alpa_runtime.plan.plan import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
-from alpa_mlir.cluster.description import CLUSTER, ClusterLike, as_cluster
+from alpa_mlir.cluster import CLUSTER, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import AutoParallel

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alpa_runtime.plan import Plan
 
     from alpa_mlir.cli._entry_points import EntryPoint
-    from alpa_mlir.cluster.description import Cluster, ClusterLike
+    from alpa_mlir.cluster import Cluster, ClusterLike
     from alpa_mlir.report.method_comparison import Alternative
     from alpa_mlir.stages import PlannedStep, TracedStep
 
@@ -210,7 +210,7 @@ def _refuse_file_options(options: argparse.Namespace) -> None:
 
 def cluster_of(name: str) -> Cluster:
     """A preset or a file; see `cluster_text`."""
-    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.cluster import Cluster
 
     return Cluster(cluster_text(name))
 

@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass, field
 from math import prod
 from typing import ClassVar, final
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.method import (

@@ -17,7 +17,7 @@ from alpa_runtime.errors import FLAG, ROW, ROWS, WHOLE, check_type
 from alpa_runtime.plan.stage import EXPORTS
 from jax.sharding import PartitionSpec
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import schedule_table, schedules, sharding_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.schedule import Schedule, ScheduleProblem

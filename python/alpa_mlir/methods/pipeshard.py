@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 
 from alpa_runtime.errors import ROW, check_type
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.method import (

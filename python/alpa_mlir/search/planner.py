@@ -18,7 +18,7 @@ from alpa_runtime.parallel_step import progress_bar
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import Tried, candidate_text
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import (
     AlpaError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 
-from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
+from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.simulator.costs import check_prices, function_seconds
 from alpa_mlir.simulator.engine import Work, collect_steps, execute, plan_routes
 from alpa_mlir.simulator.timeline import LinkTraffic, MemoryUse, MeshUse, Span, Timeline, Transfer

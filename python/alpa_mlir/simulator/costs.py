@@ -16,7 +16,7 @@ from alpa_runtime.plan.plan import links_of
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanFormatError, PlanMismatchError
 
 BACKWARD_PARTS = ("backward_input", "backward_weight")

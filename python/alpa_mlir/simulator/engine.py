@@ -13,7 +13,7 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import AllReduceOp, RecvOp, RunOp, SendOp
 from alpa_runtime.plan.reshard import ReshardInfo
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import ClusterFileError, PlanMismatchError
 from alpa_mlir.simulator.costs import item_bytes, tensor_bytes
 from alpa_mlir.simulator.transfer_network import Network, fair_rates

@@ -35,7 +35,7 @@ from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.text import bytes_text, ranges_text, seconds_text, table
 from numpy.typing import NDArray
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
 from alpa_mlir.simulator.engine import RUN, Record, Step, Steps, Work, execute
 

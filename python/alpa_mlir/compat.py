@@ -1,4 +1,4 @@
-"""Methods that follow from a few numbers, or from a plan."""
+"""Alpa's functions: methods that follow from a few numbers, or from a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 
-from alpa_mlir.cluster.description import Cluster, as_cluster
+from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
 from alpa_mlir.methods.method import ManualShardingOption, Method, UniformStageOption
