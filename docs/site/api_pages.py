@@ -24,7 +24,7 @@ PAGES = {
         "Where and how steps run",
         (
             *("devices", "execution", "worker_group", "hosts", "data_loader", "session"),
-            *("arrays", "placement_spec"),
+            *("arrays", "step_arguments"),
         ),
     ),
     "checkpoints": ("Checkpoints", ("checkpoint",)),

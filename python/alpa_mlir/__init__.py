@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from alpa_runtime.hosts.subprocesses import ProcessWorkers
     from alpa_runtime.hosts.threads import ThreadWorkers
     from alpa_runtime.parallel_step import ParallelStep
-    from alpa_runtime.placement_spec import PlacementSpec
     from alpa_runtime.plan import Plan, PlanDiff
+    from alpa_runtime.step_arguments import PlacementSpec
     from alpa_runtime.worker_group import Placement
 
     from alpa_mlir.api import compile, parallelize
@@ -157,7 +157,7 @@ _HOME = {
         "alpa_runtime.hosts.subprocesses": ("ProcessWorkers",),
         "alpa_runtime.hosts.threads": ("ThreadWorkers",),
         "alpa_runtime.parallel_step": ("ParallelStep",),
-        "alpa_runtime.placement_spec": ("PlacementSpec",),
+        "alpa_runtime.step_arguments": ("PlacementSpec",),
         "alpa_runtime.plan": ("Plan", "PlanDiff"),
         "alpa_runtime.worker_group": ("Placement",),
     }.items()

@@ -18,7 +18,7 @@ from alpa_runtime.errors import WHOLE, Kind, check_type
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
-from alpa_runtime.step_state import StepBatch, step_batch
+from alpa_runtime.step_arguments import StepBatch, step_batch
 
 from alpa_mlir.errors import ArgumentMismatchError
 

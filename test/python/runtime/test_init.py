@@ -22,7 +22,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.step_state import init_programs, step_state, trace_init
+from alpa_runtime.step_arguments import init_programs, step_state, trace_init
 from flax.training.train_state import TrainState
 from same_bits import check_same
 

@@ -1,5 +1,5 @@
-"""The state and the batch of a step: leaves, the inputs of the plan that they are, and state made
-where it belongs.
+"""What a step takes: leaves of its state and batch, and the inputs of the plan that they are; state
+made where it belongs; where arguments are wanted and results lie.
 """
 
 from __future__ import annotations
@@ -11,18 +11,35 @@ from typing import Any, Protocol
 import jax
 import jax.numpy
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.extend import core
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
 from alpa_runtime.arrays import StackedArray, in_workers, keys_in_workers
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.calling_convention import Aval, CallingConvention, groups, is_typed_key
+from alpa_runtime.calling_convention import (
+    Aval,
+    CallingConvention,
+    groups,
+    is_typed_key,
+    typed_value,
+)
 from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError, TraceError
-from alpa_runtime.jaxprs import only
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.program import InputOp
+from alpa_runtime.plan.interface import InputInfo, OutputInfo
+from alpa_runtime.plan.program import (
+    AccumulateOp,
+    AllReduceOp,
+    InputOp,
+    Instruction,
+    OutputOp,
+    RecvOp,
+    ReshardOp,
+    RunOp,
+    ZeroOp,
+)
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
@@ -164,6 +181,7 @@ def step_state(form: CallingConvention, plan: Plan) -> StepState:
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
+_core: Any = core
 
 
 class RunsOnce(Protocol):
@@ -333,7 +351,7 @@ def made_leaves(
         x if impl is None else _jax.random.wrap_key_data(x, impl=impl)
         for x, impl in zip(data, trace.key_impls, strict=True)
     ]
-    made = _jax.core.eval_jaxpr(only(trace.closed.jaxpr, numbers), trace.closed.consts, *arguments)
+    made = _jax.core.eval_jaxpr(_only(trace.closed.jaxpr, numbers), trace.closed.consts, *arguments)
     return [
         _jax.random.key_data(x) if leaves[number].leaf.key_impl else x
         for number, x in zip(numbers, made, strict=True)
@@ -379,3 +397,150 @@ def initial_state(
                 value = _jax.random.wrap_key_data(_jnp.asarray(value), impl=item.leaf.key_impl)
         leaves.append(value)
     return trees.unflatten(state.tree, leaves)
+
+
+def _only(jaxpr: Any, places: Sequence[int]) -> Any:
+    """The part of a jaxpr that makes these results."""
+    outvars = [jaxpr.outvars[place] for place in places]
+    needed = {v for v in outvars if not isinstance(v, _core.Literal)}
+    eqns: list[Any] = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed for v in eqn.outvars):
+            eqns.append(eqn)
+            needed.update(v for v in eqn.invars if not isinstance(v, _core.Literal))
+    debug = jaxpr.debug_info.with_unknown_names()
+    return _core.Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns[::-1], jaxpr.effects, debug)
+
+
+# Where a step wants its arguments and leaves its results, and arguments placed there ahead.
+
+
+@dataclass(frozen=True)
+class PlacementSpec:
+    """How an argument or a result of a step lies on meshes.
+
+    Attributes:
+        shape, dtype: of the whole array; a batch at the size of one micro-batch, a typed key as
+            its data.
+        mesh_ids: of the plan's meshes, those that hold it or a piece of it; none if no mesh
+            reads it.
+        sharding_specs: on each of them, in axes of that mesh.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    mesh_ids: tuple[int, ...]
+    sharding_specs: tuple[PartitionSpec, ...]
+
+
+class Places(Protocol):
+    """A loaded plan."""
+
+    def put(self, index: int, x: Any) -> Any:
+        """Place an array for an input of the plan."""
+        ...
+
+
+def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
+    """A tree of `PlacementSpec`s for each argument; None for static ones."""
+    found: dict[int, dict[int, TensorSpec]] = {}
+    for program in plan.programs:
+        for op in program.only(InputOp):
+            found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
+    leaves = groups(plan.inputs, "inputs")[: len(form.in_leaves)]
+    specs = [_spec(plan.inputs, leaf.members, found) for leaf in leaves]
+    return with_static(form, trees.unflatten(form.in_tree, specs))
+
+
+def output_placement(form: CallingConvention, plan: Plan) -> Any:
+    """A tree of `PlacementSpec`s like the result."""
+    found: dict[int, dict[int, TensorSpec]] = {}
+    for program in plan.programs:
+        held: dict[int, TensorSpec] = {}
+        for op in program.instructions:
+            if isinstance(op, OutputOp):
+                found.setdefault(op.result, {}).setdefault(program.mesh, held[op.slot])
+            else:
+                held.update(_made(plan, op, held))
+    specs = [_spec(plan.outputs, leaf.members, found) for leaf in groups(plan.outputs, "outputs")]
+    return trees.unflatten(form.out_tree, specs)
+
+
+def with_static(form: CallingConvention, dynamic: Sequence[Any], static: Sequence[Any] = ()) -> Any:
+    """All arguments in order: those of the step, and Python values between them.
+
+    Args:
+        static: by position; None in their places if it is empty.
+    """
+    positions = [item.position for item in form.static]
+    result: list[Any] = []
+    rest = iter(dynamic)
+    for position in range(len(dynamic) + len(positions)):
+        if position in positions:
+            result.append(static[position] if static else None)
+        else:
+            result.append(next(rest))
+    return tuple(result)
+
+
+def placed_arguments(
+    form: CallingConvention, plan: Plan, loaded: Places, args: Sequence[Any]
+) -> Any:
+    """What `ParallelStep.place` returns."""
+    flat = form.flatten_args(*args)
+    values = trees.leaves(form.dynamic(args))
+    result: list[Any] = []
+    arguments = groups(plan.inputs, "inputs")
+    for number, (leaf, argument) in enumerate(zip(form.in_leaves, arguments, strict=False)):
+        if form.batches[number] and leaf.key_impl:
+            result.append(values[number])  # Keys of a batch travel as their data, with the step.
+            continue
+        value, members = flat[number], argument.members
+        if isinstance(value, StackedArray) and len(value.pieces) == len(members):
+            pieces: list[Any] = list(value.pieces)
+        else:
+            pieces = [value] if len(members) == 1 else _rows(plan.inputs, members, value)
+        pieces = [loaded.put(i, piece) for i, piece in zip(members, pieces, strict=True)]
+        value = pieces[0] if len(pieces) == 1 else StackedArray(pieces)
+        result.append(typed_value(value, leaf))
+    return with_static(form, trees.unflatten(form.in_tree, result), args)
+
+
+def _rows(inputs: Sequence[InputInfo], members: Sequence[int], value: Any) -> list[Any]:
+    rows: list[Any] = []
+    for index in members:
+        piece = inputs[index].piece
+        assert piece is not None
+        rows.append(value[piece.offset : piece.offset + piece.size])
+    return rows
+
+
+def _spec(
+    infos: Sequence[InputInfo] | Sequence[OutputInfo],
+    members: Sequence[int],
+    found: dict[int, dict[int, TensorSpec]],
+) -> PlacementSpec:
+    held: dict[int, TensorSpec] = {}
+    for index in members:
+        for mesh, tensor in found.get(index, {}).items():
+            held.setdefault(mesh, tensor)
+    first, rows = infos[members[0]], sum(infos[i].shape[0] for i in members[1:])
+    shape = (first.shape[0] + rows, *first.shape[1:]) if rows else first.shape
+    specs = [PartitionSpec(*[axes or None for axes in t.spec]) for t in held.values()]
+    return PlacementSpec(shape, first.dtype, tuple(held), tuple(specs))
+
+
+def _made(plan: Plan, op: Instruction, held: dict[int, TensorSpec]) -> dict[int, TensorSpec]:
+    """What an instruction writes into slots."""
+    match op:
+        case InputOp() | RecvOp() | ReshardOp() | ZeroOp():
+            return {op.slot: op.tensor}
+        case RunOp():
+            outputs = plan.stages[op.stage].functions[op.function].outputs
+            return dict(zip(op.outputs, outputs, strict=True))
+        case AccumulateOp():
+            return {slot: held[left] for slot, left in zip(op.slots, op.lefts, strict=True)}
+        case AllReduceOp():
+            return {op.slot: held[op.operand]}
+        case _:
+            return {}
