@@ -20,9 +20,9 @@ import jax
 import numpy as np
 from alpa_mlir.search.autotune import measure_plan
 from alpa_mlir.simulator import simulate
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.devices import mesh_on
-from alpa_runtime.execution.compilation import make_backend
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
 from alpa_runtime.execution.program_merge import Place, remote_parts, worker_step
 from alpa_runtime.execution.transfers import PointToPoint

@@ -1,12 +1,10 @@
-"""Compiling what a plan runs: by which compiler, every function once per mesh, and the memory that
-it needs.
-"""
+"""Compiling what a plan runs, every function once per mesh, and the memory that it needs."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import prod
@@ -26,8 +24,7 @@ from alpa_runtime.backends.xla import (
     num_bytes,
     put_shards,
 )
-from alpa_runtime.cache import CacheLike, compiled_cache
-from alpa_runtime.errors import BackendError, InfeasiblePlanError, PlanMismatchError
+from alpa_runtime.errors import InfeasiblePlanError, PlanMismatchError
 from alpa_runtime.execution.program_merge import (
     Accumulate,
     Copy,
@@ -41,66 +38,9 @@ from alpa_runtime.execution.program_merge import (
     makes_of,
 )
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Binary
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.text import bytes_text
-
-BACKENDS = ("auto", "xla", "iree")
-
-
-def make_backend(
-    name: str = "auto", cache: CacheLike = True, binaries: Sequence[Binary] = ()
-) -> Backend:
-    """The compiler of that name.
-
-    Args:
-        name: one of `BACKENDS`: `"iree"` compiles stages with IREE, and the small programs
-            between them with XLA; `"auto"` takes what was compiled ahead of time for this
-            process's devices, and XLA for the rest.
-        cache: whether compiled programs are kept on disk, or the folder to keep them in.
-        binaries: what was compiled ahead of time.
-
-    Raises:
-        BackendError: there is none of that name, or its package is not installed.
-    """
-    if name not in BACKENDS:
-        raise BackendError(f"backend {name!r}", fix=f"use one of {', '.join(BACKENDS)}")
-    kept = compiled_cache(cache)
-    if name == "xla":
-        return XlaBackend(kept)
-    shipped = {
-        compiler: {item.key: item.program for item in binaries if item.compiler == compiler}
-        for compiler in ("xla", "iree")
-    }
-    xla = XlaBackend(kept, shipped["xla"])
-    if name == "auto" and not any(b.compiler == "iree" and b.target == "cpu" for b in binaries):
-        return xla
-    from alpa_runtime.backends.iree import IreeBackend
-
-    try:
-        iree = IreeBackend(kept, shipped["iree"])
-    except BackendError:
-        if name == "auto":  # What ships for IREE is no use without it.
-            return xla
-        raise
-    return _Split(iree, xla, iree.ships if name == "auto" else lambda job: job.of_stage)
-
-
-class _Split:
-    """IREE for some programs and XLA for the others."""
-
-    def __init__(self, iree: Backend, xla: Backend, for_iree: Callable[[Job], bool]) -> None:
-        self.name = iree.name
-        self._iree, self._xla, self._for_iree = iree, xla, for_iree
-
-    def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
-        """See `Backend`."""
-        chosen = self._iree if self._for_iree(jobs[0]) else self._xla
-        return chosen.build(jobs, meshes)
-
-
-# Compiling what a plan runs, every function once per mesh, and the memory that it needs.
 
 _mlir: Any = mlir
 _PREFIX = "alpa."

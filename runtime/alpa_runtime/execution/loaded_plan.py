@@ -12,13 +12,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_runtime.arrays import PlacedBatch
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Job, Progress
 from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.calling_convention import Boundary, check_argument, input_shape
 from alpa_runtime.devices import make_meshes
 from alpa_runtime.errors import ArgumentMismatchError
-from alpa_runtime.execution.compilation import make_backend
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Event, bind_step
 from alpa_runtime.execution.host_shards import as_parts
 from alpa_runtime.execution.program_merge import (

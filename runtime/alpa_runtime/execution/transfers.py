@@ -518,11 +518,6 @@ def _piece_shapes(shape: tuple[int, ...], pieces: int) -> list[tuple[int, ...]]:
     return [(size,) for size in piece_sizes(prod(shape), pieces)]
 
 
-def is_transport_error(error: BaseException) -> bool:
-    """Whether an error says that another worker is gone, and not what went wrong here."""
-    return isinstance(error, TransportError)
-
-
 # Moving an array from one mesh to another as a plan says.
 #
 # Between devices of one worker nothing goes through the host. Of a transfer between workers each

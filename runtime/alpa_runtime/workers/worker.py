@@ -16,6 +16,7 @@ import jax
 import jax.numpy
 from jax.sharding import NamedSharding
 
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Job, Progress
 from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
@@ -29,7 +30,6 @@ from alpa_runtime.errors import (
     is_out_of_memory,
     worker_error,
 )
-from alpa_runtime.execution.compilation import make_backend
 from alpa_runtime.execution.executor import (
     MAX_IN_FLIGHT,
     BoundStep,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import test_schedule_equality as equality
 from alpa_mlir import PipeshardParallel, errors
-from alpa_runtime.backends import iree
+from alpa_runtime.backends import iree, make_backend
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla import XlaBackend
 from alpa_runtime.cache import CompiledCache
-from alpa_runtime.execution.compilation import compile_jobs, make_backend
+from alpa_runtime.execution.compilation import compile_jobs
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.plan.tensor import TensorSpec
 from handmade import flat
