@@ -1,6 +1,6 @@
 """From a device of one process to a device of another: by a device backend, and through the host.
 
-Two processes send an array to and fro as workers do (alpa_runtime/execution/point_to_point.py). A
+Two processes send an array to and fro as workers do (alpa_runtime/execution/transfers.py). A
 row is half of a round trip, the median over rounds and the best; both ways take turns.
 
 - `nccl`: needs two GPUs on this machine, and `pip install 'alpa-mlir[nccl]'`.
@@ -42,11 +42,11 @@ class Ends:
         if platform == "gpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
         import jax
-        from alpa_runtime.execution import point_to_point
+        from alpa_runtime.execution import transfers
         from alpa_runtime.transport import make_transport
         from alpa_runtime.transport.device import connect_devices, make_device_backend
 
-        point_to_point.LEAST_DEVICE_BYTES = 1
+        transfers.LEAST_DEVICE_BYTES = 1
         self.rank = rank
         self.jax: Any = jax
         self.device = self.jax.devices()[0]
@@ -60,24 +60,24 @@ class Ends:
             self.host, 2, [kind], lambda kind: make_device_backend(kind, platform, ordinals)
         )
         self.wires = {
-            HOST: point_to_point.PointToPoint(self.host, _raise),
-            kind: point_to_point.PointToPoint(self.host, _raise, by_device),
+            HOST: transfers.PointToPoint(self.host, _raise),
+            kind: transfers.PointToPoint(self.host, _raise, by_device),
         }
         self.copies = 0
 
     def bind(self, way: str, length: int) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
         """What sends an array of a length, and what receives one on this device."""
-        from alpa_runtime.backends.xla_runtime import put_on
-        from alpa_runtime.execution.reshard_part import Incoming, Outgoing
+        from alpa_runtime.backends.xla import put_on
+        from alpa_runtime.execution.reshard_steps import Incoming, Outgoing
 
-        rank, peer, point_to_point = self.rank, 1 - self.rank, self.wires[way]
+        rank, peer, wire = self.rank, 1 - self.rank, self.wires[way]
         # Copies of both directions and ways have tags of their own.
         message = 2 * list(self.wires).index(way)
         out = Outgoing(0, peer, message + rank, 1, (rank, peer))
         into = Incoming(0, peer, message + peer, 1, (peer, rank))
-        send = point_to_point.sender(0, out, (length,), DTYPE)
-        receive, _ = point_to_point.receiver(0, into, (length,), DTYPE, self.device)
-        point_to_point.open({rank: self.device})
+        send = wire.sender(0, out, (length,), DTYPE)
+        receive, _ = wire.receiver(0, into, (length,), DTYPE, self.device)
+        wire.open({rank: self.device})
         put = put_on((length,), DTYPE.name, self.device)
 
         def put_received() -> Any:
@@ -105,8 +105,8 @@ class Ends:
 
     def close(self) -> None:
         self.host.close()
-        for point_to_point in self.wires.values():
-            point_to_point.close()
+        for wire in self.wires.values():
+            wire.close()
 
 
 def _raise(error: BaseException) -> None:

@@ -35,7 +35,7 @@ from alpa_runtime.hosts.process import start_ticks
 from alpa_runtime.hosts.ray_hosts import RayWorkers
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 
 _jax: Any = jax
 jnp: Any = jax.numpy

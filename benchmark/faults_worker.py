@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.hosts import worker_main
+from alpa_runtime.hosts import rpc
 
 FOLDER = Path(sys.argv[1])
 
@@ -104,7 +104,7 @@ def _dying_worker() -> Any:
     return DyingWorker
 
 
-class _Finder(worker_main.HostProcess):
+class _Finder(rpc.HostProcess):
     """Loads the dying worker in place of the usual one."""
 
     def load(self, plan: Any, placement: Any, options: Any) -> None:
@@ -118,4 +118,4 @@ class _Finder(worker_main.HostProcess):
 
 if __name__ == "__main__":
     work, beside = map(int, sys.argv[2:4])
-    worker_main.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))
+    rpc.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))

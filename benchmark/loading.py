@@ -126,8 +126,8 @@ def save_pipeline(folder: Path, meshes: int, micro_batches: int) -> None:
 def time_programs(meshes: int, micro_batches: int) -> dict[str, Any]:
     """Seconds of loading the programs of such a pipeline, [of the clock, of the processor]."""
     from alpa_runtime.execution.program_merge import merge_step, worker_step
-    from alpa_runtime.placement import Placement, part_of_plan
     from alpa_runtime.plan import Plan
+    from alpa_runtime.worker_group import Placement, part_of_plan
 
     row: dict[str, Any] = {"meshes": meshes, "micro_batches": micro_batches}
 

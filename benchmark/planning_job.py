@@ -135,7 +135,7 @@ def timed(watch: Stopwatch) -> Generator[None]:
 
 def cluster_of(preset: str, gpus: int) -> Any:
     """So many devices of a preset's hosts; fewer than a host's are one smaller host."""
-    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.cluster import Cluster
 
     fields: dict[str, Any] = json.loads(Cluster.load(preset.partition(":")[0]).text)
     (host,) = fields["hosts"]

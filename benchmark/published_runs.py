@@ -239,7 +239,7 @@ def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
         constants: others than the preset's, such as `{"launch": 3e-6, "intra_host": 0.8}`.
         memory_factor: times so much memory, for seconds of what is said not to fit.
     """
-    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.cluster import Cluster
 
     preset = next((p for kind, p in _PRESETS.items() if run.hardware.startswith(kind)), "")
     if not preset:

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_mlir.errors import PlanMismatchError
-from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
-from alpa_mlir.simulator.transfer_network import Network
-from alpa_runtime.execution.reference_reshard import prove
+from alpa_mlir.simulator.transfer_network import Network, least_seconds, least_slow_bytes
+from alpa_runtime.execution.reshard_steps import prove
 from alpa_runtime.plan.reshard import read_step
 from transfers import tables
 from transfers.cases import Case, Seeded, random_case

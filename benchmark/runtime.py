@@ -212,8 +212,7 @@ def program_seconds(
     Args:
         steps: planned steps of few and of many micro-batches, each with its state and its batch.
     """
-    from alpa_runtime.execution.actions import Accumulate, Run
-    from alpa_runtime.execution.program_merge import merge_step
+    from alpa_runtime.execution.program_merge import Accumulate, Run, merge_step
 
     found: list[tuple[int, list[float], list[float]]] = []
     for planned, state, batch in steps:

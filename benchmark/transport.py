@@ -138,7 +138,7 @@ def to_device(length: int, host_only: bool) -> Callable[[Data], Any]:
     if host_only:
         return lambda data: data
     import jax
-    from alpa_runtime.backends.xla_runtime import put_on
+    from alpa_runtime.backends.xla import put_on
 
     devices: Any = jax
     return put_on((length,), DTYPE.name, devices.devices()[0])

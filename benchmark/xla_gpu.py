@@ -31,10 +31,9 @@ import models
 import zoo  # `models` says where it is.
 from alpa_runtime.backends import xla
 from alpa_runtime.backends.gpus import GPUS
-from alpa_runtime.execution.actions import sums_of
 from alpa_runtime.execution.compilation import stage_jobs
 from alpa_runtime.execution.executor import donations
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import merge_step, sums_of
 
 _xla_client: Any = importlib.import_module("jaxlib.xla_client")
 _PRESETS = {"v100": "p3.16xlarge", "a100-40gb": "p4d.24xlarge", "a100-80gb": "dgx-a100",

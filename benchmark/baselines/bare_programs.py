@@ -20,17 +20,16 @@ import jax
 import numpy as np
 from alpa_mlir.search.autotune import measure_plan
 from alpa_mlir.simulator import simulate
-from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program
 from alpa_runtime.devices import mesh_on
-from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
-from alpa_runtime.execution.point_to_point import PointToPoint
-from alpa_runtime.execution.program_merge import remote_parts, worker_step
-from alpa_runtime.placement import Placement
+from alpa_runtime.execution.program_merge import Place, remote_parts, worker_step
+from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.interface import DONE, Sending
 from alpa_runtime.transport.memory import aligned, shaped
+from alpa_runtime.worker_group import Placement
 
 _jax: Any = jax
 _PHASES = ("forward", "backward", "update")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from alpa_mlir import AutoParallel, PipeshardParallel, parallelize
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.methods.method import Method
 from alpa_mlir.simulator import simulate

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alpa_mlir import AutoParallel, PipeshardParallel, Plan, parallelize
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.simulator import simulate
 from alpa_runtime.plan.program import (
     AccumulateOp,

@@ -23,8 +23,8 @@ PAGES = {
     "running": (
         "Where and how steps run",
         (
-            *("devices", "execution", "placement", "hosts", "data_loader", "session"),
-            *("arrays", "placement_spec"),
+            *("devices", "execution", "worker_group", "hosts", "data_loader", "session"),
+            *("arrays", "step_arguments"),
         ),
     ),
     "checkpoints": ("Checkpoints", ("checkpoint",)),
@@ -41,9 +41,8 @@ MODULES = (
     "alpa_mlir.search.autotune",
     "alpa_mlir.report",
     "alpa_mlir.doctor",
-    "alpa_runtime.execution.reference_reshard",
+    "alpa_runtime.execution.reshard_steps",
     "alpa_mlir.simulator.transfer_network",
-    "alpa_mlir.simulator.transfer_bounds",
     "alpa_mlir.compiler",
 )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alpa_runtime.version import VERSION
@@ -56,13 +57,13 @@ if TYPE_CHECKING:
     from alpa_runtime.hosts.subprocesses import ProcessWorkers
     from alpa_runtime.hosts.threads import ThreadWorkers
     from alpa_runtime.parallel_step import ParallelStep
-    from alpa_runtime.placement import Placement
-    from alpa_runtime.placement_spec import PlacementSpec
     from alpa_runtime.plan import Plan, PlanDiff
+    from alpa_runtime.step_arguments import PlacementSpec
+    from alpa_runtime.worker_group import Placement
 
     from alpa_mlir.api import compile, parallelize
-    from alpa_mlir.cluster.description import Cluster
-    from alpa_mlir.compat.methods import get_3d_parallel_method, plan_to_method
+    from alpa_mlir.cluster import Cluster
+    from alpa_mlir.compat import get_3d_parallel_method, plan_to_method
     from alpa_mlir.compiler import cluster_presets, solver_methods
     from alpa_mlir.data_loader import DataLoader, MeshDriverDataLoader
     from alpa_mlir.follow_parallel import CreateStateParallel, FollowParallel, StateFunction
@@ -74,14 +75,14 @@ if TYPE_CHECKING:
         Zero2Parallel,
         Zero3Parallel,
     )
-    from alpa_mlir.methods.method import Method
-    from alpa_mlir.methods.options import (
+    from alpa_mlir.methods.method import (
         AutoLayerOption,
         AutoShardingOption,
         AutoStageOption,
         ManualLayerOption,
         ManualShardingOption,
         ManualStageOption,
+        Method,
         UniformStageOption,
     )
     from alpa_mlir.methods.pipeshard import PipeshardParallel
@@ -108,8 +109,8 @@ _HOME = {
     name: module
     for module, names in {
         "alpa_mlir.api": ("compile", "parallelize"),
-        "alpa_mlir.cluster.description": ("Cluster",),
-        "alpa_mlir.compat.methods": ("get_3d_parallel_method", "plan_to_method"),
+        "alpa_mlir.cluster": ("Cluster",),
+        "alpa_mlir.compat": ("get_3d_parallel_method", "plan_to_method"),
         "alpa_mlir.compiler": ("cluster_presets", "solver_methods"),
         "alpa_mlir.data_loader": ("DataLoader", "MeshDriverDataLoader"),
         "alpa_mlir.follow_parallel": ("CreateStateParallel", "FollowParallel", "StateFunction"),
@@ -121,14 +122,14 @@ _HOME = {
             "Zero2Parallel",
             "Zero3Parallel",
         ),
-        "alpa_mlir.methods.method": ("Method",),
-        "alpa_mlir.methods.options": (
+        "alpa_mlir.methods.method": (
             "AutoLayerOption",
             "AutoShardingOption",
             "AutoStageOption",
             "ManualLayerOption",
             "ManualShardingOption",
             "ManualStageOption",
+            "Method",
             "UniformStageOption",
         ),
         "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),
@@ -156,9 +157,9 @@ _HOME = {
         "alpa_runtime.hosts.subprocesses": ("ProcessWorkers",),
         "alpa_runtime.hosts.threads": ("ThreadWorkers",),
         "alpa_runtime.parallel_step": ("ParallelStep",),
-        "alpa_runtime.placement": ("Placement",),
-        "alpa_runtime.placement_spec": ("PlacementSpec",),
+        "alpa_runtime.step_arguments": ("PlacementSpec",),
         "alpa_runtime.plan": ("Plan", "PlanDiff"),
+        "alpa_runtime.worker_group": ("Placement",),
     }.items()
     for name in names
 }
@@ -255,6 +256,28 @@ __all__ = [
     "value_and_grad",
 ]
 
+# Names of Alpa's that are called otherwise here, or are not needed (docs/coming-from-alpa.md): what
+# to use.
+_INSTEAD = MappingProxyType(
+    {
+        "DeviceCluster": "Cluster",
+        "DistributedArray": "alpa_runtime.arrays.DistributedArray, or jax.Array",
+        "DistributedPhysicalDeviceMesh": "Cluster, and workers=RayWorkers()",
+        "LocalPhysicalDeviceMesh": 'Cluster.live(), or init("local")',
+        "PhysicalDeviceMesh": "Cluster, and mesh_shape= of ShardParallel",
+        "ProfilingResultDatabase": "alpa-mlir profile, which writes what it measures into a "
+        "cluster file",
+        "collective": "ParallelStep.plan.reshards, which say what goes from device to device",
+        "get_global_physical_mesh": "get_global_cluster()",
+        "get_global_virtual_physical_mesh": "get_global_cluster()",
+        "global_config": "arguments of the methods, of parallelize and of RayWorkers",
+        "set_global_virtual_physical_mesh": "init(cluster), or cluster= of parallelize",
+        "set_seed": "jax.random.key(seed): random numbers are those of the keys that a step is "
+        "given",
+        "timers": "ParallelStep.record(), and progress=True",
+    }
+)
+
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
@@ -264,9 +287,7 @@ def __getattr__(name: str) -> Any:
         return value
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    from alpa_mlir.compat.names import INSTEAD
-
-    instead = f"; use {INSTEAD[name]}" if name in INSTEAD else ""
+    instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from alpa_runtime.argument_types import FLAG, FUNCTION, ROW, TEXT, WHOLE, check_type
 from alpa_runtime.cache import CACHE, CacheLike
+from alpa_runtime.errors import FLAG, FUNCTION, ROW, TEXT, WHOLE, check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.worker_group import HOSTS, Hosts
 
-from alpa_mlir.cluster.description import CLUSTER, ClusterLike
+from alpa_mlir.cluster import CLUSTER, ClusterLike
 from alpa_mlir.errors import MethodError
 from alpa_mlir.follow_parallel import (
     CreateStateParallel,

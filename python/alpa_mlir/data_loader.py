@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from alpa_runtime import trees
-from alpa_runtime.argument_types import WHOLE, Kind, check_type
 from alpa_runtime.calling_convention import CallingConvention
+from alpa_runtime.errors import WHOLE, Kind, check_type
 from alpa_runtime.jax_internals import as_any
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
-from alpa_runtime.step_state import StepBatch, step_batch
+from alpa_runtime.step_arguments import StepBatch, step_batch
 
 from alpa_mlir.errors import ArgumentMismatchError
 

@@ -9,21 +9,21 @@ from typing import Any, Literal, cast, final
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import FUNCTION, WHOLE, check_type
+from alpa_runtime.errors import FUNCTION, WHOLE, check_type
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.parallel_step import ParallelStep, Progress
-from alpa_runtime.placement_spec import PlacementSpec
 from alpa_runtime.plan import Plan
+from alpa_runtime.step_arguments import PlacementSpec
 from jax.sharding import PartitionSpec
 
-from alpa_mlir.cluster.description import Cluster
-from alpa_mlir.compat.methods import submesh_of
+from alpa_mlir.cluster import Cluster
+from alpa_mlir.compat import submesh_of
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.stages import Options, ParallelFunction, TracedStep, shapes_of
-from alpa_mlir.trace.stage_cuts import StageCuts
+from alpa_mlir.trace.layer_markers import StageCuts
 from alpa_mlir.trace.tracing import known_positions
 
 _jax: Any = jax

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpa_runtime import parallel_step
-from alpa_runtime.argument_types import check_type
 from alpa_runtime.cache import CacheLike
+from alpa_runtime.errors import check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress
 from alpa_runtime.plan import Plan
 from alpa_runtime.worker_group import Hosts
 
 if TYPE_CHECKING:
-    from alpa_mlir.cluster.description import ClusterLike
+    from alpa_mlir.cluster import ClusterLike
 
 
 def load(
@@ -62,7 +62,7 @@ def load(
     plan = parallel_step.read_plan(plan)
     if cluster is not None:
         # Presets are the compiler's.
-        from alpa_mlir.cluster.description import CLUSTER, as_cluster
+        from alpa_mlir.cluster import CLUSTER, as_cluster
 
         check_type("load", "cluster", cluster, CLUSTER)
 

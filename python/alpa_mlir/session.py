@@ -8,10 +8,10 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from alpa_runtime.argument_types import WHOLE, check_type
+from alpa_runtime.errors import WHOLE, check_type
 from alpa_runtime.worker_group import HOSTS, Hosts
 
-from alpa_mlir.cluster.description import CLUSTER, Cluster, ClusterLike, as_cluster
+from alpa_mlir.cluster import CLUSTER, Cluster, ClusterLike, as_cluster
 from alpa_mlir.errors import AlpaError, ClusterFileError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import NUMBER, PATH, WHOLE, check_type
+from alpa_runtime.errors import NUMBER, PATH, WHOLE, check_type
 
 from alpa_mlir import compiler
 from alpa_mlir.errors import ProblemFormatError, SolverError

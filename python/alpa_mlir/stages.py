@@ -11,22 +11,22 @@ from typing import Any, Literal
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.argument_types import FLAG, FUNCTION, check_type
 from alpa_runtime.arrays import WholeArray
 from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention, positional
+from alpa_runtime.errors import FLAG, FUNCTION, check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress, load_on
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.tried import Tried, tried_text
+from alpa_runtime.plan.plan import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
-from alpa_mlir.cluster.description import CLUSTER, ClusterLike, as_cluster
+from alpa_mlir.cluster import CLUSTER, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
-from alpa_mlir.search.find_plan import find_plan
+from alpa_mlir.search.planner import find_plan
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced, known_positions

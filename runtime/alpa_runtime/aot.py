@@ -9,11 +9,9 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import PATH, check_type
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.errors import BackendError
-from alpa_runtime.execution.actions import sums_of
+from alpa_runtime.errors import PATH, BackendError, check_type
 from alpa_runtime.execution.compilation import (
     CompiledPeak,
     check_peaks,
@@ -22,13 +20,12 @@ from alpa_runtime.execution.compilation import (
     stage_jobs,
 )
 from alpa_runtime.execution.executor import action_jobs, donations
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import merge_step, sums_of
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.binaries import Binary, key_of, write_binaries
-from alpa_runtime.plan.cluster import device_types, host_groups
+from alpa_runtime.plan.plan import Binary, device_types, host_groups, key_of, write_binaries
 from alpa_runtime.plan.stage import MeshInfo
-from alpa_runtime.plan.units import bytes_text
+from alpa_runtime.plan.text import bytes_text
 
 TARGETS = ("cpu", *GPUS)
 COMPILERS = ("xla", "iree")
@@ -181,12 +178,13 @@ def _compile(
 def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
     from alpa_runtime.backends.xla import (
         compile_described,
+        compile_text,
         described_devices,
         described_parts,
         plugin_version,
+        program_bytes,
         shipped_parts,
     )
-    from alpa_runtime.backends.xla_runtime import compile_text, program_bytes
     from alpa_runtime.devices import make_meshes
 
     def compile_one(job: Job, target: str) -> Binary:
@@ -220,7 +218,7 @@ def _with_xla(plan: Plan) -> Callable[[Job, str], Binary]:
 
 def _with_iree(plan: Plan) -> Callable[[Job, str], Binary]:
     from alpa_runtime.backends import iree as iree
-    from alpa_runtime.backends.xla_runtime import host_cpu, num_bytes
+    from alpa_runtime.backends.xla import host_cpu, num_bytes
 
     version = iree.iree_version()
 

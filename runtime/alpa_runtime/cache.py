@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from alpa_runtime.argument_types import FLAG, PATH, Kind
-from alpa_runtime.plan.binaries import foreign, key_of
+from alpa_runtime.errors import FLAG, PATH, Kind
+from alpa_runtime.plan.plan import foreign, key_of
 
 FOLDER_VARIABLE = "ALPA_MLIR_CACHE"
 CacheLike = bool | str | Path

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alpa_runtime.argument_types import WHOLE, check_type
-from alpa_runtime.backends.xla_runtime import Device
-from alpa_runtime.errors import DevicesError
+from alpa_runtime.backends.xla import Device
+from alpa_runtime.errors import WHOLE, DevicesError, check_type
 from alpa_runtime.jax_internals import backends_are_up
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.argument_types import FLAG, FUNCTION, PATH, ROW, TEXT, check_type
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
-from alpa_runtime.checkpoint.restore import StateTarget
-from alpa_runtime.errors import DevicesError
+from alpa_runtime.checkpoint.save_restore import StateTarget
+from alpa_runtime.errors import FLAG, FUNCTION, PATH, ROW, TEXT, DevicesError, check_type
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
-from alpa_runtime.initial_state import initial_state
-from alpa_runtime.placement_spec import input_placement, output_placement, placed_arguments
 from alpa_runtime.plan import Plan
-from alpa_runtime.step_state import step_state
+from alpa_runtime.step_arguments import (
+    initial_state,
+    input_placement,
+    output_placement,
+    placed_arguments,
+    step_state,
+)
 from alpa_runtime.step_trace import ChromeEvents, Recording
 from alpa_runtime.worker_group import HOSTS, Hosts
 from alpa_runtime.workers.driver import DistributedPlan

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from alpa_runtime.chrome_trace import TransferRow, complete, title, transfer_events
 from alpa_runtime.errors import ArgumentMismatchError, WorkerError
+from alpa_runtime.execution.executor import Event, clock
 from alpa_runtime.execution.loaded_plan import LoadedPlan
-from alpa_runtime.execution.recorder import Event, clock
 from alpa_runtime.plan import Plan
 from alpa_runtime.workers.driver import DistributedPlan
 

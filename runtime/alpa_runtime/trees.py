@@ -42,16 +42,6 @@ def structure(tree: Any) -> Any:
     return _util.tree_structure(tree)
 
 
-def map_leaves(fun: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with `fun` applied to each leaf."""
-    return _util.tree_map(fun, tree)
-
-
-def map_with_path(fun: Callable[[Path, Any], Any], tree: Any) -> Any:
-    """The tree with `fun` applied to each key path and leaf."""
-    return _util.tree_map_with_path(fun, tree)
-
-
 def flat_jaxpr(
     fun: Callable[..., Any], args: Sequence[Any], static: Collection[int]
 ) -> tuple[Any, list[Any], Any]:

@@ -22,7 +22,7 @@ import docs_scene
 import pytest
 import yaml
 from alpa_mlir import errors
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import AlpaError
 from docs_blocks import ROOT, Block, BlockError
 

@@ -25,8 +25,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from alpa_runtime.version import VERSION
 
-from alpa_mlir.cli._common import Answer
-from alpa_mlir.cli._failures import error_fields, failure_of, interrupted
+from alpa_mlir.cli._command import Answer, error_fields, failure_of, interrupted
 
 __all__ = ["COMMANDS", "main", "parser"]
 

@@ -8,7 +8,7 @@ from dataclasses import fields as all_fields
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._common import count, number, positive
+from alpa_mlir.cli._command import count, number, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:

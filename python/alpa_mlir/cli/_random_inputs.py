@@ -13,7 +13,7 @@ from alpa_runtime.calling_convention import Aval, CallingConvention
 from alpa_runtime.parallel_step import ParallelStep
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import CallInfo
-from alpa_runtime.step_state import step_batch, step_state
+from alpa_runtime.step_arguments import step_batch, step_state
 
 from alpa_mlir.errors import PlanMismatchError
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_mlir.cli._common import add_virtual_devices, interruptible, numbers, progress, use_devices
+from alpa_mlir.cli._command import (
+    add_virtual_devices,
+    interruptible,
+    numbers,
+    progress,
+    use_devices,
+)
 from alpa_mlir.cli._method import OPTIONS, add_method, method_of
 from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from alpa_runtime.plan import Plan
 
     from alpa_mlir.cli._entry_points import EntryPoint
-    from alpa_mlir.cluster.description import Cluster, ClusterLike
+    from alpa_mlir.cluster import Cluster, ClusterLike
     from alpa_mlir.report.method_comparison import Alternative
     from alpa_mlir.stages import PlannedStep, TracedStep
 
@@ -45,7 +51,7 @@ class Source:
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
-        from alpa_runtime.plan.tried import tried_text
+        from alpa_runtime.plan.plan import tried_text
 
         return f"{self.plan.as_text().rstrip()}\n{tried_text(self.plan.tried)}".rstrip()
 
@@ -204,7 +210,7 @@ def _refuse_file_options(options: argparse.Namespace) -> None:
 
 def cluster_of(name: str) -> Cluster:
     """A preset or a file; see `cluster_text`."""
-    from alpa_mlir.cluster.description import Cluster
+    from alpa_mlir.cluster import Cluster
 
     return Cluster(cluster_text(name))
 

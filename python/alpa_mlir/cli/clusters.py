@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from alpa_mlir.cli._common import Answer
+from alpa_mlir.cli._command import Answer
 
 DESCRIPTION = (
     "Lists the built-in clusters with their devices, memory and links; prints one as a YAML file "
@@ -56,7 +56,7 @@ def _fields(name: str) -> dict[str, Any]:
 
 
 def _table(described: dict[str, dict[str, Any]]) -> str:
-    from alpa_runtime.plan.units import bytes_text, table
+    from alpa_runtime.plan.text import bytes_text, table
 
     rows: list[list[str]] = []
     for name, fields in described.items():

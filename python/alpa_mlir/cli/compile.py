@@ -6,7 +6,7 @@ import argparse
 
 from alpa_runtime.backends.gpus import GPUS
 
-from alpa_mlir.cli._common import Answer
+from alpa_mlir.cli._command import Answer
 
 DESCRIPTION = (
     "Compiles every program of a plan and stores it in the plan's folder, from where loading takes "

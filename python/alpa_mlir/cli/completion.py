@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from alpa_mlir.cli._common import Answer, new_file
+from alpa_mlir.cli._command import Answer, new_file
 
 SHELLS = ("bash", "zsh", "fish")
 DESCRIPTION = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli._common import Answer, count
+from alpa_mlir.cli._command import Answer, count
 
 DESCRIPTION = (
     "Lists what two saved plans decide otherwise: cluster, schedule, stages, meshes, shardings of "

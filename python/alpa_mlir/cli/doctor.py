@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from alpa_mlir.cli._common import Answer, positive
+from alpa_mlir.cli._command import Answer, positive
 
 DESCRIPTION = (
     "Looks at the installation, the devices, the solvers and their licences, Ray, IREE, and the "

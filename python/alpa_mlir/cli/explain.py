@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli._common import Answer, count
+from alpa_mlir.cli._command import Answer, count
 from alpa_mlir.cli._method import ASKED
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives, plan_source
 
@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.micro_batches = None
         return _micro_batches(plan_source(options))
     source = plan_source(options)
-    from alpa_mlir.report.bottleneck import bottlenecks
-    from alpa_mlir.report.explanation import explain
+    from alpa_mlir.report.explanation import bottlenecks, explain
     from alpa_mlir.report.method_comparison import alternatives_text
 
     plan = source.plan

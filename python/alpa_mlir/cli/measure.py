@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from alpa_mlir.cli._common import Answer, add_virtual_devices, new_folder, reserved, use_devices
+from alpa_mlir.cli._command import Answer, add_virtual_devices, new_folder, reserved, use_devices
 from alpa_mlir.errors import DevicesError
 
 DESCRIPTION = (
@@ -41,7 +41,7 @@ def _measured(options: argparse.Namespace) -> Answer:
     use_devices(options)
     from alpa_runtime.parallel_step import progress_bar
     from alpa_runtime.plan import Plan
-    from alpa_runtime.plan.units import seconds_text
+    from alpa_runtime.plan.text import seconds_text
 
     from alpa_mlir.search.autotune import MeasuredPlan, fastest
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli._common import Answer, new_folder, reserved
+from alpa_mlir.cli._command import Answer, new_folder, reserved
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source
 from alpa_mlir.errors import EntryPointError
 

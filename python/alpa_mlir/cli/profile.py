@@ -7,7 +7,7 @@ from typing import Any
 
 from alpa_runtime.backends.gpus import DTYPES
 
-from alpa_mlir.cli._common import (
+from alpa_mlir.cli._command import (
     Answer,
     add_virtual_devices,
     count,
@@ -72,8 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     import jax
 
-    from alpa_mlir.cluster import profiling
-    from alpa_mlir.cluster.description import device_memory_bytes
+    from alpa_mlir.cluster import device_memory_bytes, profiling
 
     jax_: Any = jax
     _join(options, jax_)

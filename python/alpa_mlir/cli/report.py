@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli._common import Answer, file_in_folder, new_folder, reserved
+from alpa_mlir.cli._command import Answer, file_in_folder, new_folder, reserved
 from alpa_mlir.cli._source import SOURCE, add_source, plan_alternatives, plan_source
 
 DESCRIPTION = (
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.error(f"there is no file {options.record}")
     source = plan_source(options)
     from alpa_runtime.plan.plan import plan_summary
-    from alpa_runtime.plan.units import bytes_text
+    from alpa_runtime.plan.text import bytes_text
 
     from alpa_mlir.report import write_plots, write_report
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._common import Answer, count, new_file
+from alpa_mlir.cli._command import Answer, count, new_file
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
@@ -63,7 +63,7 @@ class StepReport:
         return later[len(later) // 2] if later else None
 
     def as_text(self) -> str:
-        from alpa_runtime.plan.units import seconds_text
+        from alpa_runtime.plan.text import seconds_text
 
         size = len(self.rows)
         chosen = sorted({round(i * (size - 1) / max(1, _SHOWN - 1)) for i in range(_SHOWN)})

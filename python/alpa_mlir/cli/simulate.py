@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli._common import Answer, new_file
+from alpa_mlir.cli._command import Answer, new_file
 
 DESCRIPTION = (
     "Executes a plan's instruction lists on the cluster it was made for, or on one with other "

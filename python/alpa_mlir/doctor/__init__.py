@@ -1,6 +1,5 @@
 """What works on this machine, and what to do about what does not: `alpa-mlir doctor`."""
 
-from alpa_mlir.doctor._diagnosis import Diagnosis, Finding
-from alpa_mlir.doctor.diagnose import diagnose
+from alpa_mlir.doctor.checks import Diagnosis, Finding, diagnose
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]

@@ -8,14 +8,15 @@ from dataclasses import InitVar, dataclass, field
 from math import prod
 from typing import ClassVar, final
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.methods.method import Method, is_mesh_shape
-from alpa_mlir.methods.options import (
+from alpa_mlir.methods.method import (
     AutoShardingOption,
     ManualShardingOption,
+    Method,
     chosen_shardings,
+    is_mesh_shape,
     submeshes_text,
 )
 from alpa_mlir.methods.schedule import Schedule

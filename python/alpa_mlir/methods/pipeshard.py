@@ -7,13 +7,12 @@ from dataclasses import InitVar, dataclass, replace
 from math import prod
 from typing import Any, Literal, final
 
-from alpa_runtime.argument_types import ROW, check_type
+from alpa_runtime.errors import ROW, check_type
 
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
 from alpa_mlir.errors import MethodError
-from alpa_mlir.methods.method import Method, is_mesh_shape, is_whole
-from alpa_mlir.methods.options import (
+from alpa_mlir.methods.method import (
     AutoLayerOption,
     AutoShardingOption,
     AutoStageOption,
@@ -21,10 +20,13 @@ from alpa_mlir.methods.options import (
     ManualLayerOption,
     ManualShardingOption,
     ManualStageOption,
+    Method,
     StageOption,
     SubmeshLike,
     UniformStageOption,
     chosen_shardings,
+    is_mesh_shape,
+    is_whole,
     submeshes_text,
 )
 

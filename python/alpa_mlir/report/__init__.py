@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from alpa_runtime.plan import Plan
 
-from alpa_mlir.report._activity import RecordLike
-from alpa_mlir.report._data import Others, collect
+from alpa_mlir.report._data import Others, RecordLike, collect
 from alpa_mlir.report._html import to_html
 from alpa_mlir.report._model import ReportData
 from alpa_mlir.report._plots import draw

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_runtime.plan.units import bytes_text, seconds_text
+from alpa_runtime.plan.text import bytes_text, seconds_text
 
 from alpa_mlir.errors import BackendError, PlanFormatError
 from alpa_mlir.report._model import Activity, ReportData

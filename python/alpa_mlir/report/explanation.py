@@ -1,13 +1,18 @@
-"""Why a plan splits its ops as it does, for people; from what the search wrote into the plan."""
+"""Why a plan splits its ops as it does, and what its predicted step is limited by, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.units import seconds_text
+from alpa_runtime.plan.stage import StageInfo
+from alpa_runtime.plan.text import bytes_text, seconds_text, table
+
+from alpa_mlir.errors import AlpaError
+from alpa_mlir.simulator import simulate
 
 Row = Mapping[str, Any]
 
@@ -88,3 +93,178 @@ def _describe(row: Row) -> str:
 
 def _time(seconds: float) -> str:
     return ("-" if seconds < 0 else "") + seconds_text(abs(seconds))
+
+
+# What a plan's predicted step is limited by: a stage, a device's memory, a link.
+
+# Of a device's memory: a stage that needs more has little choice left.
+_TIGHT = 0.8
+_PHASES = ("forward_seconds", "backward_seconds")
+
+
+@dataclass(frozen=True)
+class StageLimits:
+    """What a stage spends and needs.
+
+    Attributes:
+        micro_batch_seconds: forward and backward of one micro-batch.
+        update_seconds: once a step.
+        communication_seconds: of a step, between the devices of the stage; None if the plan does
+            not say.
+        peak_bytes, capacity_bytes: of one device; None if the plan or the cluster do not say.
+        gap: how far the solver's choice of shardings may be from the best, as a part of it.
+        is_optimal: whether it is proved to be the best.
+    """
+
+    stage: int
+    layers: tuple[int, int]
+    micro_batch_seconds: float
+    update_seconds: float
+    communication_seconds: float | None
+    peak_bytes: float | None
+    capacity_bytes: float | None
+    gap: float | None
+    is_optimal: bool
+
+
+@dataclass(frozen=True)
+class Bottlenecks:
+    """What limits a step.
+
+    Attributes:
+        slowest: the stage whose micro-batches take longest; the others wait for it.
+        bubble_fraction: the part of all devices' time in which nothing is computed; None if the
+            step cannot be simulated.
+        not_simulated: why not; empty if it can.
+        link, link_utilization: the busiest link, and the part of the step in which it is busy;
+            None and 0 if nothing goes from mesh to mesh.
+        tight: stages that need most of a device's memory.
+    """
+
+    plan: Plan
+    stages: tuple[StageLimits, ...]
+    slowest: int
+    bubble_fraction: float | None
+    link: str | None
+    link_utilization: float
+    not_simulated: str = ""
+
+    @property
+    def tight(self) -> tuple[int, ...]:
+        return tuple(
+            s.stage
+            for s in self.stages
+            if s.peak_bytes and s.capacity_bytes and s.peak_bytes > _TIGHT * s.capacity_bytes
+        )
+
+    def as_text(self) -> str:
+        """A table of the stages, and a line for each limit."""
+        rows = [
+            [
+                str(s.stage),
+                f"{s.layers[0]}-{s.layers[1] - 1}",
+                seconds_text(s.micro_batch_seconds),
+                seconds_text(s.update_seconds),
+                "?" if s.communication_seconds is None else seconds_text(s.communication_seconds),
+                _memory(s),
+                "optimal" if s.is_optimal else "?" if s.gap is None else f"within {s.gap:.1%}",
+            ]
+            for s in self.stages
+        ]
+        header = (
+            "stage",
+            "layers",
+            "a micro-batch",
+            "update",
+            "communication",
+            "memory",
+            "shardings",
+        )
+        lines = [table(header, rows), *(f"- {line}" for line in self._lines())]
+        return "\n".join(lines)
+
+    def _lines(self) -> list[str]:
+        lines: list[str] = []
+        step = self.plan.predicted.get("step_seconds")
+        most = self.stages[self.slowest].micro_batch_seconds
+        count = self.plan.num_micro_batches
+        if step:
+            part = count * most / step
+            lines.append(
+                f"stage {self.slowest} is the slowest: its {count} x {seconds_text(most)} are "
+                f"{part:.0%} of the predicted {seconds_text(step)}"
+            )
+        if len(self.stages) > 1 and most:
+            least = min(s.micro_batch_seconds for s in self.stages)
+            lines.append(f"the fastest stage takes {least / most:.0%} of that")
+        if self.bubble_fraction is None:
+            lines.append(f"the step cannot be simulated: {self.not_simulated}")
+        else:
+            lines.append(
+                f"{self.bubble_fraction:.1%} of all devices' time is spent on no function: on "
+                "waiting for other stages and for transfers, and at both ends of the step"
+            )
+        if self.link is not None:
+            lines.append(f"the busiest link, {self.link}, is in use {self.link_utilization:.1%}")
+        for stage in self.tight:
+            found = self.stages[stage]
+            lines.append(f"stage {stage} is limited by memory: {_memory(found)}")
+        if not self.tight and all(s.capacity_bytes for s in self.stages):
+            lines.append("memory limits no stage")
+        return lines
+
+
+def bottlenecks(plan: Plan) -> Bottlenecks:
+    """What limits a plan's step, from what the search foresaw and a simulation.
+
+    Raises:
+        PlanFormatError: an explanation of the plan is malformed.
+
+    Example:
+        >>> print(bottlenecks(Plan.load("my_plan")).as_text())      # doctest: +SKIP
+    """
+    timeline, reason = None, ""
+    try:
+        timeline = simulate(plan)
+    except AlpaError as error:
+        reason = str(error)
+    memory = None if timeline is None else timeline.memory
+    stages = tuple(
+        _limits(plan, i, stage, None if memory is None else memory[stage.mesh].capacity_bytes)
+        for i, stage in enumerate(plan.stages)
+    )
+    busiest = timeline.links[0] if timeline is not None and timeline.links else None
+    return Bottlenecks(
+        plan,
+        stages,
+        max(range(len(stages)), key=lambda i: stages[i].micro_batch_seconds),
+        None if timeline is None else timeline.bubble_fraction,
+        None if busiest is None else busiest.link,
+        0.0 if busiest is None else busiest.utilization,
+        reason,
+    )
+
+
+def _limits(plan: Plan, index: int, stage: StageInfo, capacity: float | None) -> StageLimits:
+    found = plan.explanation(index)
+    solver = stage.solver
+    return StageLimits(
+        index,
+        stage.layers,
+        sum(stage.predicted.get(name, 0.0) for name in _PHASES),
+        stage.predicted.get("update_seconds", 0.0),
+        None if found is None else float(found["communication_seconds"]),
+        stage.predicted.get("peak_bytes"),
+        capacity,
+        solver.get("gap"),
+        solver.get("status") == "optimal",
+    )
+
+
+def _memory(stage: StageLimits) -> str:
+    if stage.peak_bytes is None:
+        return "?"
+    if not stage.capacity_bytes:
+        return bytes_text(stage.peak_bytes)
+    part = stage.peak_bytes / stage.capacity_bytes
+    return f"{bytes_text(stage.peak_bytes)}, {part:.0%} of {bytes_text(stage.capacity_bytes)}"

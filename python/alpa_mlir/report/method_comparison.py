@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.units import bytes_text, seconds_text, table
+from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.methods.automatic import AutoParallel, ShardParallel

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.backends.xla_runtime import named_sharding
+from alpa_runtime.backends.xla import named_sharding
 from alpa_runtime.execution.compilation import compile_jobs, stage_jobs
 from alpa_runtime.foreign_errors import first_line
 from alpa_runtime.plan import Plan

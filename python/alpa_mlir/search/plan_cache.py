@@ -26,7 +26,7 @@ import alpa_runtime
 from alpa_runtime.plan import Plan
 
 from alpa_mlir import compiler
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster
 from alpa_mlir.errors import PlanFormatError
 from alpa_mlir.methods.method import Method
 

@@ -7,16 +7,13 @@ Example:
 
 from __future__ import annotations
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 
-from alpa_mlir.cluster.description import Cluster, ClusterLike, as_cluster
-from alpa_mlir.simulator._memory import MemoryUse
-from alpa_mlir.simulator.costs import function_seconds
-from alpa_mlir.simulator.engine import Work, collect_steps, execute
-from alpa_mlir.simulator.price_check import check_prices
-from alpa_mlir.simulator.routes import plan_routes
-from alpa_mlir.simulator.timeline import LinkTraffic, MeshUse, Span, Timeline, Transfer
+from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
+from alpa_mlir.simulator.costs import check_prices, function_seconds
+from alpa_mlir.simulator.engine import Work, collect_steps, execute, plan_routes
+from alpa_mlir.simulator.timeline import LinkTraffic, MemoryUse, MeshUse, Span, Timeline, Transfer
 
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
 

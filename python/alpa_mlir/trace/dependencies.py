@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import jax
 from alpa_runtime.jax_internals import params_of
-from alpa_runtime.jaxprs import is_literal
 from jax.extend import core
 
-from alpa_mlir.trace.tagging import TAG_PREFIX, call_body
+from alpa_mlir.trace.jaxprs import call_body, is_literal
+from alpa_mlir.trace.tagging import TAG_PREFIX
 
 _jax: Any = jax
 _core: Any = core

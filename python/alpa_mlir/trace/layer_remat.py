@@ -10,12 +10,11 @@ from typing import Any, TypeVar, overload
 
 import jax
 from alpa_runtime import trees
-from alpa_runtime.jaxprs import Values, bind, is_literal
 
 from alpa_mlir.errors import MethodError
 from alpa_mlir.trace.dependencies import bodies
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal
 from alpa_mlir.trace.layer_markers import filled, is_layer_marker
-from alpa_mlir.trace.tagging import call_body
 from alpa_mlir.trace.tracing import known_positions
 
 _jax: Any = jax

@@ -24,10 +24,10 @@ from typing import Any
 import alpa_runtime
 import jax
 from alpa_runtime import jax_internals, trees
-from alpa_runtime.argument_types import FUNCTION, check_type
-from alpa_runtime.jaxprs import Values, bind, placed, stack_inside
+from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed, stack_inside
 from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
@@ -36,8 +36,6 @@ _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
 INNER_PREFIX = "alpa_inner"
-
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
 
 class TagSession:
@@ -199,18 +197,6 @@ def with_tagged_body(eqn: Any, level: int) -> Any:
         _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals
     ]
     return eqn.replace(params={**eqn.params, "jaxpr": _jax.make_jaxpr(body)(*avals)})
-
-
-def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Body and constants of a plain call; None for equations to be kept whole."""
-    key = _CALLS.get(eqn.primitive.name)
-    if key is None or key not in eqn.params:
-        return None
-    shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
-    if any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
-        return None  # the placement would be lost
-    body = eqn.params[key]
-    return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
 
 
 def value_and_grad(

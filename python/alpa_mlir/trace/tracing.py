@@ -23,7 +23,7 @@ from alpa_runtime.calling_convention import (
     static_arguments,
 )
 from alpa_runtime.plan.interface import InputInfo, StaticArgument
-from alpa_runtime.plan.units import without_locations
+from alpa_runtime.plan.text import without_locations
 from jax.extend import source_info_util
 
 from alpa_mlir.compiler import Module

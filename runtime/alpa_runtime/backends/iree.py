@@ -18,18 +18,12 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh
 
 from alpa_runtime.backends.interface import Job, Meshes, Program
-from alpa_runtime.backends.xla_runtime import (
-    host_cpu,
-    mesh_devices,
-    named_sharding,
-    num_bytes,
-    put_shards,
-)
+from alpa_runtime.backends.xla import host_cpu, mesh_devices, named_sharding, num_bytes, put_shards
 from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError
 from alpa_runtime.foreign_errors import first_iree_error
 from alpa_runtime.jax_internals import array_of_capsule, shards_of
-from alpa_runtime.plan.binaries import key_of
+from alpa_runtime.plan.plan import key_of
 
 _mlir: Any = mlir
 # Without these IREE computes in float32 what the program computes in float64.

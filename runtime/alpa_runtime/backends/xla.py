@@ -1,36 +1,306 @@
-"""Programs compiled by XLA, for meshes of any size, and for GPUs that are only described."""
+"""XLA: StableHLO text to executables for meshes of any size, for GPUs that are only described too,
+and arrays to their devices.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+from jax.extend import backend
 from jax.interpreters import mlir
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
 
 from alpa_runtime.backends.gpus import Gpu
 from alpa_runtime.backends.interface import Job, Meshes, Program, axis_sizes
-from alpa_runtime.backends.xla_runtime import (
-    Executable,
-    check_shardings,
-    compile_options,
-    compile_text,
-    load_program,
-    mesh_devices,
-    named_sharding,
-    program_parts,
-)
 from alpa_runtime.cache import CompiledCache
-from alpa_runtime.errors import BackendError
-from alpa_runtime.jax_internals import c_api_topology, xla_client
-from alpa_runtime.plan.binaries import key_of
+from alpa_runtime.errors import BackendError, PlanMismatchError
+from alpa_runtime.jax_internals import c_api_topology, hlo_sharding, pxla, same_shards, xla_client
+from alpa_runtime.plan.plan import key_of
+from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.tensor import TensorSpec, mlir_name
+
+# As Linux names them on x86 and on Arm; others are counts, speeds and numbers of this boot.
+_X86 = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+_ARM = (
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+)
+_FIELDS = frozenset((*_X86, *_ARM))
+
+
+@cache
+def host_cpu() -> str | None:
+    """Make, model and instruction sets of the processor; None where the system does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return None
+    found: dict[str, str] = {}
+    for line in text.split("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in _FIELDS:
+            found[name.strip()] = " ".join(sorted(value.split()))
+    if not found.keys() & {"flags", "Features"}:
+        return None
+    return "; ".join(f"{name}: {value}" for name, value in sorted(found.items()))
+
+
+Device = Any
+# JAX leaves many of its types unknown to checkers; the aliases say so in one place.
+_jax: Any = jax
+_backend: Any = backend
+
+
+def mesh_devices(mesh: Mesh) -> list[Device]:
+    """The mesh's devices in row-major order."""
+    grid: Any = mesh.devices
+    return list(grid.flat)
+
+
+def mlir_type(tensor: TensorSpec) -> str:
+    """`tensor<4x8xf32>`."""
+    sizes = "".join(f"{size}x" for size in tensor.shape)
+    return f"tensor<{sizes}{mlir_name(tensor.dtype) or tensor.dtype}>"
+
+
+@lru_cache(maxsize=8192)
+def named_sharding(mesh: Mesh, tensor: TensorSpec) -> NamedSharding:
+    """The JAX sharding of a spec on a mesh; equal ones are one object."""
+    return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
+
+
+def mesh_text(info: MeshInfo) -> str:
+    """The `sdy.mesh` op of a mesh, named `@mesh`."""
+    axes = ", ".join(f'"{a}"={n}' for a, n in zip(info.axes, info.shape, strict=True))
+    return f"sdy.mesh @mesh = <[{axes}]>"
+
+
+def sharding_text(tensor: TensorSpec) -> str:
+    """The `sdy.sharding` attribute of a spec on `@mesh`."""
+    dims = ", ".join("{" + ", ".join(f'"{a}"' for a in axes) + "}" for axes in tensor.spec)
+    return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
+
+
+class Executable:
+    """A compiled program on the devices of a mesh.
+
+    `call(args)` takes arrays that have exactly the shardings the program was compiled for
+    (XLA does not look) and returns without waiting for the results.
+
+    Args:
+        per_device: the program says what one device does, so that XLA takes a device's part for
+            the whole result. From JAX 0.12 on such an array does not come to the host; its parts
+            are put together anew.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        outputs: Sequence[tuple[TensorSpec, NamedSharding]],
+        per_device: bool = False,
+    ) -> None:
+        placement = pxla()
+        self.handle = handle
+        self._execute = handle.execute_sharded
+        self._in_parts = per_device and any(sharding.num_devices > 1 for _, sharding in outputs)
+        self._handlers = [
+            placement.global_aval_to_result_handler(_aval(tensor), sharding, True)
+            for tensor, sharding in outputs
+        ]
+
+    def call(self, args: Sequence[jax.Array]) -> list[jax.Array]:
+        """Start the program; results are futures."""
+        results = self._execute(args)
+        if self._in_parts:
+            parts = results.disassemble_into_single_device_arrays()
+            return [handler(x) for handler, x in zip(self._handlers, parts, strict=True)]
+        return results.consume_with_handlers(self._handlers)
+
+    def memory_bytes(self) -> int:
+        """Arguments, results and temporaries on one device, aliased buffers counted once."""
+        return program_bytes(self.handle)
+
+
+def program_bytes(handle: Any) -> int:
+    """Arguments, results and temporaries of a compiled program on one device, aliased buffers
+    counted once."""
+    stats = handle.get_compiled_memory_stats()
+    return int(
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        + stats.temp_size_in_bytes
+        - stats.alias_size_in_bytes
+    )
+
+
+def num_bytes(tensor: TensorSpec) -> int:
+    """Of the whole tensor."""
+    return prod(tensor.shape) * np.dtype(_jax.numpy.dtype(tensor.dtype)).itemsize
+
+
+@lru_cache(maxsize=4096)
+def _aval(tensor: TensorSpec) -> Any:
+    return _jax.core.ShapedArray(tensor.shape, np.dtype(_jax.numpy.dtype(tensor.dtype)))
+
+
+def compile_options(client: Any, devices: Sequence[Device], per_device: bool) -> Any:
+    """XLA's options for a program on devices in the order of their mesh."""
+    ids: Any = np.array([device.id for device in devices])
+    # Explicit collectives: replicas, nothing left to partition.
+    counts, grid = ((len(ids), 1), ids[:, None]) if per_device else ((1, len(ids)), ids[None, :])
+    options = _backend.get_compile_options(*counts, device_assignment=grid, backend=client)
+    options.executable_build_options.use_shardy_partitioner = not per_device
+    return options
+
+
+def compile_text(text: str, mesh: Mesh, *, per_device: bool = False) -> Any:
+    """Compile a module for the devices of a mesh.
+
+    Args:
+        per_device: the module says what one device does, with explicit collectives among
+            replicas; otherwise it is the whole program, with Shardy annotations.
+    """
+    devices = mesh_devices(mesh)
+    client = devices[0].client
+    return client.compile_and_load(text, devices, compile_options(client, devices, per_device))
+
+
+def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
+    """What `handle.serialize()` gave, on the devices of a mesh of the same shape.
+
+    Raises:
+        RuntimeError: XLA cannot read it.
+    """
+    devices = mesh_devices(mesh)
+    client = devices[0].client
+    return client.deserialize_executable(
+        data, devices, compile_options(client, devices, per_device)
+    )
+
+
+def program_parts(text: str, mesh: Mesh, *, per_device: bool = False) -> dict[str, str] | None:
+    """All that a compiled program depends on, by name; None if it is good for this process only.
+
+    Which devices of their kind the mesh has is no part of it.
+    """
+    devices = mesh_devices(mesh)
+    first = devices[0]
+    client = first.client
+    # Addresses of Python functions stand in the text of callbacks.
+    if "callback" in text:
+        return None
+    options = compile_options(client, devices, per_device)
+    grid = np.arange(len(devices)).reshape((-1, 1) if per_device else (1, -1))
+    options.device_assignment = xla_client().DeviceAssignment.create(grid)
+    build = options.executable_build_options
+    build.device_assignment = options.device_assignment
+    build.debug_options.xla_force_host_platform_device_count = 0
+    parts = {
+        "compiler": "xla",
+        "text": text,
+        "export": "collectives" if per_device else "shardy",
+        "mesh": f"{tuple(mesh.axis_names)} {mesh.axis_sizes}",
+        "processes": _processes(devices, client.process_index()),
+        "devices": ", ".join(sorted({device.device_kind for device in devices})),
+        "platform": f"{first.platform} {client.platform_version}",
+        "jaxlib": version("jaxlib"),
+        "flags": " ".join(sorted(f for f in _flags() if not f.startswith(_IRRELEVANT_FLAGS))),
+        "options": hashlib.sha256(options.SerializeAsString()).hexdigest(),
+    }
+    if first.platform == "cpu":
+        host = host_cpu()
+        if host is None:
+            return None
+        # XLA cuts loops into as many parts as it has threads.
+        parts |= {"host": host, "threads": os.environ.get("NPROC") or str(os.cpu_count())}
+    return parts
+
+
+def _processes(devices: Sequence[Device], own: int) -> str:
+    """Which devices of a mesh lie in one process, and which process this is among them.
+
+    Example: "0 1 0 1, here 1".
+    """
+    numbers = [device.process_index for device in devices]
+    there = sorted(set(numbers))
+    if own not in there:
+        return "elsewhere"
+    return f"{' '.join(str(there.index(n)) for n in numbers)}, here {there.index(own)}"
+
+
+_IRRELEVANT_FLAGS = ("--xla_dump", "--xla_force_host_platform_device_count")
+
+
+def _flags() -> list[str]:
+    return os.environ.get("XLA_FLAGS", "").split()
+
+
+def check_shardings(
+    handle: Any,
+    inputs: Sequence[tuple[TensorSpec, NamedSharding]],
+    outputs: Sequence[tuple[TensorSpec, NamedSharding]],
+    where: str,
+) -> None:
+    """XLA's own shardings of arguments and results must be those of the plan.
+
+    Raises:
+        PlanMismatchError: one differs; running would give wrong values without a word.
+    """
+    for kind, expected, found in (
+        ("input", inputs, handle.get_parameter_shardings()),
+        ("output", outputs, handle.get_output_shardings()),
+    ):
+        if found is None:  # XLA says nothing for programs of one device
+            continue
+        if len(found) != len(expected):
+            raise PlanMismatchError(
+                f"the program has {len(found)} {kind}s, the plan {len(expected)}", where=where
+            )
+        for i, ((tensor, sharding), actual) in enumerate(zip(expected, found, strict=True)):
+            if sharding.num_devices > 1 and not same_shards(actual, sharding, tensor.shape):
+                raise PlanMismatchError(
+                    f"{kind} {i} is compiled as {hlo_sharding(actual)}, the plan says "
+                    f"{tensor.as_text()}",
+                    where=where,
+                    fix="annotate every argument and result of the stage with sdy.sharding",
+                )
+
+
+def put_shards(
+    tensor: TensorSpec, sharding: NamedSharding, shards: Sequence[Any], devices: Sequence[Any]
+) -> jax.Array:
+    """An array made of one buffer per device, each copied to its device if it is elsewhere."""
+    return pxla().batched_device_put(_aval(tensor), sharding, shards, devices, True)
+
+
+def put_on(
+    shape: tuple[int, ...], dtype: str, device: Device, memory_kind: str | None = None
+) -> Callable[[Any], jax.Array]:
+    """A function that copies arrays of one device and of this form to a device."""
+    sharding = SingleDeviceSharding(device, memory_kind=memory_kind)
+    put, aval, devices = pxla().batched_device_put, _aval(TensorSpec(shape, dtype, ())), [device]
+    return lambda x: put(aval, sharding, [x], devices, True)
+
+
+# Programs compiled by XLA, for meshes of any size, and for GPUs that are only described.
 
 _mlir: Any = mlir
 # By package; one of them will do, and the first that is there counts.

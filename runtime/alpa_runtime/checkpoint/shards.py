@@ -1,23 +1,44 @@
-"""The leaves of a state: what is written of them, and which parts this process holds."""
+"""The leaves of a state as shards: which parts this process holds, arrays on disk, and what workers
+do of saving and restoring.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
+import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import StackedArray, WholeArray
-from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest, chunk_shape, folder_names
-from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
-from alpa_runtime.errors import CheckpointError
+from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray, WholeArray
+from alpa_runtime.checkpoint.manifest import (
+    ARRAYS,
+    CRC_BYTES,
+    OLDER,
+    LeafRecord,
+    Manifest,
+    chunk_file,
+    chunk_shape,
+    chunks_of,
+    folder_names,
+    number_of,
+)
+from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError, TransportError
 from alpa_runtime.execution.host_shards import shifted
+from alpa_runtime.foreign_errors import StoreFailure, store_failure
 from alpa_runtime.jax_internals import as_any
-from alpa_runtime.plan.reshard import Box, shard_boxes
+from alpa_runtime.plan.reshard import Box, box_elements, shard_boxes
 from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.worker_group import Reply
 
 _jax: Any = jax
 Keys = tuple[tuple[str, bool], ...]
@@ -216,3 +237,432 @@ def _empty_nodes(state: Any) -> tuple[tuple[Keys, str], ...]:
 
     found = trees.flatten_with_path(state, is_leaf=is_empty)[0]
     return tuple((key_texts(path), kind(node)) for path, node in found if is_empty(node))
+
+
+# Arrays on disk as Zarr 3 by tensorstore: writing and reading boxes of them.
+
+_jnp: Any = jax.numpy
+# More is not faster: a chunk has 64 MiB at most, and each is read or written by threads of its own.
+MAX_BYTES_AHEAD = 128 << 20
+
+
+def _tensorstore() -> Any:
+    try:
+        import tensorstore
+    except ImportError:
+        raise CheckpointError(
+            "checkpoints need tensorstore, which is not installed",
+            fix="pip install 'alpa-mlir[checkpoint]'",
+        ) from None
+    return tensorstore
+
+
+def require_tensorstore() -> None:
+    """Raises CheckpointError where tensorstore is missing."""
+    _tensorstore()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What tensorstore is to do: a function that begins it, and its bytes."""
+
+    begin: Callable[[], Any]
+    bytes: int
+    leaf: LeafRecord
+
+
+def _in_order(work: Iterable[_Work]) -> Iterator[Any]:
+    """Results, in order. Only so many bytes are begun ahead of who takes them."""
+    begun: deque[tuple[Any, _Work]] = deque()
+    ahead = 0
+
+    def first() -> Any:
+        nonlocal ahead
+        future, done = begun.popleft()
+        ahead -= done.bytes
+        try:
+            return future.result()
+        except (ValueError, OSError, RuntimeError) as error:
+            raise _error_of(error, done.leaf) from None
+
+    for item in work:
+        while begun and ahead + item.bytes > MAX_BYTES_AHEAD:
+            yield first()
+        begun.append((item.begin(), item))
+        ahead += item.bytes
+    while begun:
+        yield first()
+
+
+def _error_of(error: Exception, leaf: LeafRecord) -> CheckpointError:
+    """An error of tensorstore."""
+    failure, text = store_failure(error)
+    if failure is StoreFailure.NO_ROOM:
+        fix = "make room or give another folder; the checkpoints that were there are whole"
+        return CheckpointError(text, where=leaf.name, fix=fix)
+    if failure is StoreFailure.DAMAGED:
+        return DamagedCheckpointError(text, where=leaf.name, fix=OLDER)
+    return CheckpointError(
+        text, where=leaf.name, fix=OLDER if failure is StoreFailure.UNREADABLE else ""
+    )
+
+
+def _open(ts: Any, context: Any, folder: Path, leaf: LeafRecord) -> Any:
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": f"{folder / ARRAYS / leaf.folder}/"},
+        "metadata": {
+            "shape": leaf.shape,
+            "data_type": leaf.stored_as,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": leaf.chunk}},
+        },
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+    }
+    return ts.open(spec, open=True, context=context)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(begin, end) for begin, end in box)
+
+
+def write_shards(
+    folder: Path, leaves: Sequence[tuple[int, LeafRecord]], shards: Sequence[Sequence[Shard]]
+) -> dict[int, dict[int, str]]:
+    """Write what one process holds; others may write other chunks at the same time.
+
+    Args:
+        folder: of the checkpoint that is being written; its `zarr.json` files are there.
+        leaves: those that this process has a part of, with their numbers in the manifest.
+        shards: the parts of each. They are whole chunks.
+
+    Returns:
+        For each leaf, by number of the chunk, the checksum that the chunk's file ends with.
+
+    Raises:
+        CheckpointError: names the leaf that cannot be written.
+    """
+    ts = _tensorstore()
+    context = ts.Context()
+    opened = [_open(ts, context, folder, leaf) for _, leaf in leaves]
+
+    def work() -> Iterator[_Work]:
+        for (_, leaf), future, parts in zip(leaves, opened, shards, strict=True):
+            store = future.result()
+            for part in parts:
+                if box_elements(part.box) == 0:
+                    continue
+                data = part.data if leaf.stored_as == leaf.dtype else part.data.view(np.uint8)
+                write = partial(
+                    store[_slices(part.box)].write,
+                    data,
+                    can_reference_source_data_indefinitely=True,
+                )
+                yield _Work(write, part.data.nbytes, leaf)
+
+    for _ in _in_order(work()):
+        pass
+    crcs: dict[int, dict[int, str]] = {}
+    for (number, leaf), parts in zip(leaves, shards, strict=True):
+        found = crcs.setdefault(number, {})
+        for part in parts:
+            if box_elements(part.box):
+                for chunk in chunks_of(part.box, leaf.chunk):
+                    path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+                    found[number_of(chunk, leaf.grid)] = _crc(path)
+    return crcs
+
+
+def read_boxes(
+    folder: Path, wanted: Iterable[tuple[LeafRecord, Box]]
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Read parts of arrays, each into memory of its own, as they are asked for.
+
+    Besides what the caller keeps, this takes memory for `MAX_BYTES_AHEAD`, or for the largest
+    part, and for as much again where chunks are being checked.
+
+    Raises:
+        DamagedCheckpointError: names the leaf and what is wrong with its chunk.
+        CheckpointError: it cannot be read.
+    """
+    ts = _tensorstore()
+    context = ts.Context()
+    stores: dict[str, Any] = {}
+    wanted = list(wanted)
+    for leaf, _ in wanted:
+        if leaf.folder not in stores:
+            stores[leaf.folder] = _open(ts, context, folder, leaf)
+
+    def work() -> Iterator[_Work]:
+        for leaf, box in wanted:
+            try:
+                store = stores[leaf.folder].result()
+            except (ValueError, OSError) as error:
+                raise _error_of(error, leaf) from None
+            size = box_elements(box) * _jnp.dtype(leaf.dtype).itemsize
+            yield _Work(partial(store[_slices(box)].read, order="C"), size, leaf)
+
+    for data, (leaf, _) in zip(_in_order(work()), wanted, strict=True):
+        yield data if leaf.stored_as == leaf.dtype else data.view(_jnp.dtype(leaf.dtype))
+
+
+def check_chunks(folder: Path, wanted: Iterable[tuple[LeafRecord, Iterable[Box]]]) -> None:
+    """Look for the chunks of these boxes: their sizes, and the checksums that they end with.
+
+    tensorstore would take a missing chunk for zeros. What stands in a chunk is compared with its
+    checksum when it is read.
+
+    Raises:
+        DamagedCheckpointError: a chunk is missing, has another size, or is of another checkpoint.
+        CheckpointError: it cannot be read.
+    """
+    for leaf, boxes in wanted:
+        seen: set[tuple[int, ...]] = set()
+        for box in boxes:
+            if box_elements(box):
+                seen.update(chunks_of(box, leaf.chunk))
+        for chunk in sorted(seen):
+            path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+            _check_chunk(path, leaf, leaf.crc32c[number_of(chunk, leaf.grid)])
+
+
+def _check_chunk(path: Path, leaf: LeafRecord, crc: str) -> None:
+    problem, kind = "", DamagedCheckpointError
+    try:
+        size = path.stat().st_size
+        if size != leaf.chunk_bytes:
+            problem = f"has {size} bytes, expected {leaf.chunk_bytes}"
+        elif (found := _crc(path)) != crc:
+            problem = f"has the checksum {found}, expected {crc}"
+    except FileNotFoundError:
+        problem = "is missing"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        kind = DamagedCheckpointError if error.errno == errno.EIO else CheckpointError
+    if problem:
+        raise kind(f"the shard {path} {problem}", where=leaf.name, fix=OLDER)
+
+
+def check_written(folder: Path, manifest: Manifest) -> None:
+    """Every chunk of a checkpoint has its size; its writer may have been another machine.
+
+    Raises:
+        CheckpointError: a chunk is not there, or not whole.
+    """
+    for leaf in manifest.leaves:
+        box = tuple((0, n) for n in leaf.shape)
+        if 0 in leaf.shape:
+            continue
+        for chunk in chunks_of(box, leaf.chunk):
+            path = folder / ARRAYS / leaf.folder / chunk_file(chunk)
+            if not path.exists() or path.stat().st_size != leaf.chunk_bytes:
+                raise CheckpointError(
+                    f"the shard {path} was written, and is not here",
+                    where=leaf.name,
+                    fix="save to a folder that all workers and the driver share",
+                )
+
+
+def _crc(path: Path) -> str:
+    with open(path, "rb") as file:
+        file.seek(-CRC_BYTES, os.SEEK_END)
+        return file.read(CRC_BYTES)[::-1].hex()
+
+
+# What workers do of saving and restoring: parts of arrays, read and put where they belong.
+
+Array = np.ndarray[Any, Any]
+
+
+class Place(Protocol):
+    """What is made of parts, such as a `Filling`."""
+
+    @property
+    def boxes(self) -> Sequence[Box]:
+        """The parts that it needs."""
+        ...
+
+    def put(self, box: Box, data: Array) -> None:
+        """Takes a part, which may be one that it does not need."""
+        ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is wanted of a leaf.
+
+    Attributes:
+        dtype: of the parts.
+        row: where the places' first row is in the leaf.
+    """
+
+    leaf: LeafRecord
+    dtype: str
+    row: int
+    places: Sequence[Place]
+
+
+def fill(folder: Path, pieces: Sequence[Piece]) -> Iterator[None]:
+    """Read every part once, and put it in all places that need it; yields after each piece.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged.
+    """
+    if not pieces:
+        return
+    parts = [list({box: None for at in piece.places for box in at.boxes}) for piece in pieces]
+    there = [
+        (piece.leaf, [shifted(box, piece.row) for box in boxes])
+        for piece, boxes in zip(pieces, parts, strict=True)
+    ]
+    check_chunks(folder, there)
+    data = read_boxes(folder, [(leaf, box) for leaf, boxes in there for box in boxes])
+    for piece, boxes in zip(pieces, parts, strict=True):
+        for box in boxes:
+            part = _as_dtype(next(data), piece.dtype, piece.leaf.name)
+            for place in piece.places:
+                place.put(box, part)
+            del part
+        yield
+
+
+def _as_dtype(data: Array, dtype: str, name: str) -> Array:
+    """A Python number as the type that is wanted; other arrays have it.
+
+    Raises:
+        CheckpointError: the number does not fit.
+    """
+    wanted = _jnp.dtype(dtype)
+    if data.dtype == wanted:
+        return data
+    if wanted.kind in "iu" and not np.iinfo(wanted).min <= data.item() <= np.iinfo(wanted).max:
+        raise CheckpointError(f"{data.item()} does not fit {dtype}", where=name)
+    return data.astype(wanted)
+
+
+@dataclass(frozen=True)
+class SaveTask:
+    """What a worker saves of a leaf.
+
+    Attributes:
+        number: of the leaf in the manifest.
+        pieces: (first row, number of the array) for each part of the leaf that it has.
+    """
+
+    number: int
+    leaf: LeafRecord
+    pieces: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class RestoreTask:
+    """What a worker reads of a leaf.
+
+    Attributes:
+        uid: the number under which the array is kept.
+        index: of the plan's input that it is.
+        leaf: of the checkpoint.
+        row: the array's first row in the leaf.
+        dtype: that of the array, which differs from the leaf's only for Python numbers.
+    """
+
+    uid: int
+    index: int
+    leaf: LeafRecord
+    row: int
+    dtype: str
+
+
+class Home(Protocol):
+    """The driver of the workers that an array lives in."""
+
+    def ask(self, rank: int, method: str, *args: Any) -> Reply:
+        """Call a method of a worker, in the order of all calls."""
+        ...
+
+    def synchronize(self) -> None:
+        """Raises a WorkerError with the cause if a worker failed."""
+        ...
+
+
+class RemoteCopies:
+    """Copies of arrays in the workers that have them, to be written there.
+
+    Args:
+        ticket: a name that no other save has.
+        leaves: numbers, records and pieces; those pieces that live in workers are copied.
+    """
+
+    def __init__(
+        self, ticket: str, leaves: Sequence[tuple[int, LeafRecord, Sequence[tuple[int, Any]]]]
+    ) -> None:
+        self._ticket = ticket
+        tasks: dict[tuple[Home, int], list[SaveTask]] = {}
+        for number, leaf, pieces in leaves:
+            own: dict[tuple[Home, int], list[tuple[int, int]]] = {}
+            for row, array in pieces:
+                if isinstance(array, DistributedArray):
+                    for rank in array.workers:
+                        home: Any = array.home
+                        own.setdefault((home, rank), []).append((row, array.uid))
+            for key, found in own.items():
+                tasks.setdefault(key, []).append(SaveTask(number, leaf, tuple(found)))
+        self._asked = [
+            (home, rank, home.ask(rank, "copy_state", ticket, own))
+            for (home, rank), own in tasks.items()
+        ]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any array lives in workers."""
+        return bool(self._asked)
+
+    def write(self, folder: Path) -> list[dict[int, dict[int, str]]]:
+        """Let the workers write them; what each reports. Waits.
+
+        Raises:
+            CheckpointError, WorkerError: one of them failed.
+        """
+        try:
+            for _, _, reply in self._asked:
+                reply.result()
+            writing = [
+                home.ask(rank, "write_copies", self._ticket, str(folder))
+                for home, rank, _ in self._asked
+            ]
+            return [reply.result() for reply in writing]
+        except BaseException as error:
+            self.drop()
+            if isinstance(error, TransportError):  # Another worker is the cause.
+                for home, _, _ in self._asked:
+                    home.synchronize()
+            raise
+
+    def drop(self) -> None:
+        """Let the workers forget them; those that are gone have."""
+        for home, rank, _ in self._asked:
+            with contextlib.suppress(AlpaError):
+                home.ask(rank, "drop_copies", self._ticket)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of what a worker saves."""
+
+    tasks: Sequence[SaveTask]
+    shards: Sequence[Sequence[Shard]]
+
+    def write(self, folder: str) -> dict[int, dict[int, str]]:
+        """Write them; the checksums of their chunks."""
+        leaves = [(task.number, task.leaf) for task in self.tasks]
+        return write_shards(Path(folder), leaves, self.shards)
+
+
+def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
+    """Copy what a worker has of leaves.
+
+    Args:
+        array_of: the array of a number; waits for it.
+    """
+    shards = [copied_shards([(row, array_of(uid)) for row, uid in task.pieces]) for task in tasks]
+    return Copies(tasks, shards)

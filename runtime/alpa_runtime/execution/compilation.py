@@ -16,8 +16,8 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh
 
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program, Progress, axis_sizes
-from alpa_runtime.backends.xla import XlaBackend
-from alpa_runtime.backends.xla_runtime import (
+from alpa_runtime.backends.xla import (
+    XlaBackend,
     mesh_devices,
     mlir_type,
     named_sharding,
@@ -25,7 +25,7 @@ from alpa_runtime.backends.xla_runtime import (
     put_shards,
 )
 from alpa_runtime.errors import InfeasiblePlanError, PlanMismatchError
-from alpa_runtime.execution.actions import (
+from alpa_runtime.execution.program_merge import (
     Accumulate,
     Copy,
     Exchange,
@@ -40,7 +40,7 @@ from alpa_runtime.execution.actions import (
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.plan.units import bytes_text
+from alpa_runtime.plan.text import bytes_text
 
 _mlir: Any = mlir
 _PREFIX = "alpa."

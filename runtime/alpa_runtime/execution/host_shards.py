@@ -10,20 +10,13 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from alpa_runtime.backends.xla_runtime import (
-    Device,
-    mesh_devices,
-    named_sharding,
-    put_on,
-    put_shards,
-)
+from alpa_runtime.backends.xla import Device, mesh_devices, named_sharding, put_on, put_shards
 from alpa_runtime.errors import WorkerError
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.jax_internals import as_any
-from alpa_runtime.messages import Parts
-from alpa_runtime.plan.reshard import Box, box_elements, box_text, contains
+from alpa_runtime.plan.reshard import Box, box_elements, box_text, contains, held_boxes
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.worker_group import Parts
 
 _jax: Any = jax
 Array = NDArray[Any]

@@ -12,13 +12,16 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from alpa_runtime.arrays import PlacedBatch
-from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Job, Progress
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
+from alpa_runtime.calling_convention import Boundary, check_argument, input_shape
 from alpa_runtime.devices import make_meshes
 from alpa_runtime.errors import ArgumentMismatchError
-from alpa_runtime.execution.actions import (
+from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Event, bind_step
+from alpa_runtime.execution.host_shards import as_parts
+from alpa_runtime.execution.program_merge import (
     Accumulate,
     Copy,
     Exchange,
@@ -27,14 +30,10 @@ from alpa_runtime.execution.actions import (
     Run,
     Send,
     Zero,
+    merge_step,
 )
-from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, bind_step
-from alpa_runtime.execution.host_shards import as_parts
-from alpa_runtime.execution.program_merge import merge_step
-from alpa_runtime.execution.recorder import Event
-from alpa_runtime.execution.step_arguments import Boundary, check_argument, input_shape
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.units import bytes_text, spec_text
+from alpa_runtime.plan.text import bytes_text, spec_text
 
 _jax: Any = jax
 jnp: Any = jax.numpy

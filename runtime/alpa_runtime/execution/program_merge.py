@@ -1,44 +1,21 @@
-"""The programs of all meshes, checked and merged in the plan's order, and each worker's share."""
+"""The programs of all meshes as one list of actions, checked and merged in the plan's order, and
+each worker's share.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import repeat
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 import jax.numpy
 
 from alpa_runtime.errors import PlanMismatchError
-from alpa_runtime.execution.actions import (
-    Accumulate,
-    Action,
-    Copy,
-    Exchange,
-    MergedStep,
-    Place,
-    Reshard,
-    Run,
-    Send,
-    Value,
-    Zero,
-    drop_at_last_use,
-    fold_sums,
-    fuse_sums,
-    in_one_process,
-)
-from alpa_runtime.execution.plan_checks import (
-    check_by,
-    check_members,
-    check_order,
-    check_reshards,
-    check_spec,
-    check_tables,
-)
-from alpa_runtime.execution.reshard_part import ReshardPart, reshard_part
-from alpa_runtime.placement import Placement
+from alpa_runtime.execution.reshard_steps import ReshardPart, reshard_part, target_tiles
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import (
     AccumulateOp,
@@ -53,9 +30,507 @@ from alpa_runtime.plan.program import (
     SendOp,
     ZeroOp,
 )
-from alpa_runtime.plan.reshard import ReshardInfo, Tile, place_tiles
+from alpa_runtime.plan.reshard import (
+    Box,
+    PlacedTile,
+    ReshardInfo,
+    Tile,
+    box_elements,
+    box_text,
+    contains,
+    held_boxes,
+    intersect,
+    place_tiles,
+)
 from alpa_runtime.plan.stage import FunctionInfo
 from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.worker_group import Placement
+
+
+@dataclass(frozen=True)
+class Value:
+    """A buffer of the step."""
+
+    mesh: int
+    tensor: TensorSpec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Put argument `arg`, or its part of one micro-batch, on the value's mesh."""
+
+    value: int
+    arg: int
+    micro_batch: int | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a function of a stage; `last` are inputs that nobody needs afterwards.
+
+    Attributes:
+        sums: outputs of the function to which the run adds its last inputs, one for each.
+    """
+
+    stage: int
+    function: str
+    micro_batch: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    sums: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Fill values of one mesh with zeros."""
+
+    values: tuple[int, ...]
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reshard:
+    """Hold a value of the same mesh otherwise."""
+
+    source: int
+    value: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """For every (result, left, right): result = left + right, in left's buffer."""
+
+    mesh: int
+    sums: tuple[tuple[int, int, int], ...]
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Move a value from one mesh to another, in the receiver's sharding, by reshard `by`.
+
+    `tag` is that of the plan's instructions; with the reshard it names one copy of the step.
+    """
+
+    source: int
+    value: int
+    by: int
+    tag: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Send:
+    """Where the source of a copy may be sent: what a sending worker does of it first."""
+
+    source: int
+    by: int
+    tag: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The rest of a worker's part in a copy between workers.
+
+    Attributes:
+        source: None if the worker has nothing of it, or sends it only.
+        value: None if the worker has nothing of the copy.
+    """
+
+    source: int | None
+    value: int | None
+    by: int
+    tag: int
+    last: tuple[int, ...] = ()
+
+
+Action = Place | Run | Zero | Reshard | Accumulate | Copy | Send | Exchange
+_Changed = TypeVar("_Changed", bound=Action)
+
+
+def _changed(action: _Changed, **fields: Any) -> _Changed:
+    """`dataclasses.replace` in a tenth of its time: a step may have a hundred thousand actions."""
+    result = object.__new__(type(action))
+    result.__dict__.update(action.__dict__, **fields)
+    return result
+
+
+@dataclass(frozen=True)
+class MergedStep:
+    """A whole step, ready to be bound to devices.
+
+    Attributes:
+        results: for each one its value, or the micro-batches' parts of it, to be joined along
+            dimension 0; nothing where the programs that make it were not read.
+    """
+
+    values: tuple[Value, ...]
+    actions: tuple[Action, ...]
+    results: tuple[tuple[int, ...], ...]
+
+
+def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
+    """Neighbouring accumulations of one mesh become one action.
+
+    An accumulation joins the open group of its mesh unless the mesh has done something else
+    since, or it reads what the group makes.
+    """
+    result: list[Action] = []
+    open_groups: dict[int, int] = {}
+    for action in actions:
+        if isinstance(action, Accumulate):
+            position = open_groups.get(action.mesh)
+            if position is not None:
+                group = result[position]
+                assert isinstance(group, Accumulate)
+                made = {value for value, _, _ in group.sums}
+                if not made & {v for _, left, right in action.sums for v in (left, right)}:
+                    result[position] = _changed(group, sums=group.sums + action.sums)
+                    continue
+            open_groups[action.mesh] = len(result)
+        elif not isinstance(action, Place):  # A sum that comes before a send harms none.
+            for value in makes_of(action):
+                open_groups.pop(values[value].mesh, None)
+        result.append(action)
+    return result
+
+
+def reads_of(action: Action) -> tuple[int, ...]:
+    """The values that an action needs, each as often as it does."""
+    match action:
+        case Place() | Zero():
+            return ()
+        case Run():
+            return action.inputs
+        case Accumulate():
+            return tuple(v for _, left, right in action.sums for v in (left, right))
+        case Copy() | Reshard() | Send():
+            return (action.source,)
+        case Exchange():
+            return () if action.source is None else (action.source,)
+
+
+def makes_of(action: Action) -> tuple[int, ...]:
+    """The values that an action defines."""
+    match action:
+        case Place() | Copy() | Reshard():
+            return (action.value,)
+        case Zero():
+            return action.values
+        case Send():
+            return ()
+        case Exchange():
+            return () if action.value is None else (action.value,)
+        case Run():
+            return action.outputs
+        case Accumulate():
+            return tuple(value for value, _, _ in action.sums)
+
+
+def sums_of(step: MergedStep) -> dict[tuple[int, str], tuple[int, ...]]:
+    """For each (stage, function) that is run, to which outputs its runs add."""
+    return {(a.stage, a.function): a.sums for a in step.actions if isinstance(a, Run)}
+
+
+def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[Action, ...]:
+    """Every action learns which values nobody reads after it.
+
+    Args:
+        kept: values that the step gives to its caller.
+    """
+    read_later = set(kept)
+    result: list[Action] = []
+    for action in reversed(list(actions)):
+        if not isinstance(action, Place):
+            reads = reads_of(action)
+            last = {v for v in (*reads, *makes_of(action)) if v not in read_later}
+            if last:
+                read_later.update(reads)
+                action = _changed(action, last=tuple(sorted(last)))
+        result.append(action)
+    return tuple(reversed(result))
+
+
+def in_one_process(step: MergedStep) -> MergedStep:
+    """The step where one process has all meshes: a copy is one action."""
+    actions = [action for action in step.actions if not isinstance(action, Send)]
+    kept = {value for result in step.results for value in result}
+    return replace(step, actions=drop_at_last_use(actions, kept))
+
+
+def fold_sums(
+    actions: Sequence[Action], values: list[Value], kept: Collection[int]
+) -> list[Action]:
+    """Accumulations become part of the runs that make their right operands.
+
+    Such a run has the left operands as further inputs, and the sums as outputs. Every run of a
+    function sums the same of its outputs, so that it is one program; zeros are added where there
+    is no sum yet, as with the first micro-batch.
+
+    Args:
+        actions: in order; `last` is not set yet.
+        values: those of the step; zeros are added to them.
+        kept: values that the step gives to its caller.
+    """
+    folded = _foldable(actions, values, kept)
+    summed: dict[tuple[int, str], set[int]] = {}
+    for at, sums in folded.items():
+        run = actions[at]
+        assert isinstance(run, Run)
+        summed.setdefault((run.stage, run.function), set()).update(sums)
+    gone = {result for sums in folded.values() for result, _ in sums.values()}
+    outputs_of = {key: sorted(outputs) for key, outputs in summed.items()}
+    result: list[Action] = []
+    for at, action in enumerate(actions):
+        if isinstance(action, Run):
+            outputs = outputs_of.get((action.stage, action.function))
+            if outputs is None:
+                result.append(action)
+            else:
+                result += _with_sums(action, outputs, folded.get(at, {}), values)
+        elif isinstance(action, Accumulate):
+            left = tuple(s for s in action.sums if s[0] not in gone)
+            if left:
+                result.append(_changed(action, sums=left))
+        else:
+            result.append(action)
+    return result
+
+
+def _foldable(
+    actions: Sequence[Action], values: Sequence[Value], kept: Collection[int]
+) -> dict[int, dict[int, tuple[int, int]]]:
+    """By the run's position and its output: the sum that takes the output's place, and what is
+    added to it."""
+    reads = Counter(chain.from_iterable(map(reads_of, actions)))
+    made = {value: at for at, action in enumerate(actions) for value in makes_of(action)}
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    for action in actions:
+        if not isinstance(action, Accumulate):
+            continue
+        for result, left, right in action.sums:
+            at = made[right]
+            run = actions[at]
+            if (
+                isinstance(run, Run)
+                and values[right].mesh == action.mesh
+                and values[right].tensor.dtype != "bool"
+                and reads[right] == 1
+                and right not in kept
+                and made[left] < at
+            ):
+                found.setdefault(at, {})[run.outputs.index(right)] = result, left
+    return found
+
+
+def _with_sums(
+    run: Run, outputs: Sequence[int], sums: dict[int, tuple[int, int]], values: list[Value]
+) -> list[Action]:
+    """A run that adds to those outputs, behind the zeros that it needs for it."""
+    made, added, zeros = list(run.outputs), list[int](), list[int]()
+    for output in outputs:
+        if output in sums:
+            made[output], left = sums[output]
+        else:
+            like = values[made[output]]
+            left = len(values)
+            values.append(Value(like.mesh, like.tensor))
+            zeros.append(left)
+        added.append(left)
+    summing = _changed(run, inputs=(*run.inputs, *added), outputs=tuple(made), sums=tuple(outputs))
+    return [Zero(tuple(zeros)), summing] if zeros else [summing]
+
+
+# The programs of all meshes, checked and merged in the plan's order, and each worker's share.
+
+
+def check_tables(plan: Plan) -> None:
+    """Check stages, meshes and specs by themselves, before any program is looked at."""
+    for index, stage in enumerate(plan.stages):
+        if stage.mesh >= len(plan.meshes):
+            raise PlanMismatchError(
+                f"mesh {stage.mesh}, but the plan has {len(plan.meshes)} meshes",
+                where=f"stages[{index}].mesh",
+            )
+        for name, function in stage.functions.items():
+            for kind, tensors in (("input", function.inputs), ("output", function.outputs)):
+                for i, tensor in enumerate(tensors):
+                    where = f"stages[{index}].functions.{name}: {kind} {i}"
+                    check_spec(plan, stage.mesh, tensor, where)
+    owners = [program.mesh for program in plan.programs]
+    if sorted(owners) != list(range(len(plan.meshes))):
+        raise PlanMismatchError(
+            f"programs for meshes {owners}, expected one for each of {len(plan.meshes)} meshes",
+            where="programs",
+        )
+    used: dict[int, int] = {}
+    for index, mesh in enumerate(plan.meshes):
+        for device in mesh.devices:
+            if device in used:
+                raise PlanMismatchError(
+                    f"device {device} belongs to mesh {used[device]} as well",
+                    where=f"meshes[{index}].devices",
+                )
+            used[device] = index
+
+
+def check_spec(plan: Plan, mesh: int, tensor: TensorSpec, where: str) -> None:
+    """A spec names axes of its mesh, each once, and splits dimensions evenly."""
+    info = plan.meshes[mesh]
+    sizes = dict(zip(info.axes, info.shape, strict=True))
+    seen: set[str] = set()
+    for dim, axes in enumerate(tensor.spec):
+        parts = 1
+        for axis in axes:
+            if axis not in sizes:
+                raise PlanMismatchError(
+                    f"spec names axis {axis!r}, mesh {mesh} has {', '.join(info.axes)}", where=where
+                )
+            if axis in seen:
+                raise PlanMismatchError(f"axis {axis!r} splits two dimensions", where=where)
+            seen.add(axis)
+            parts *= sizes[axis]
+        if tensor.shape[dim] % parts:
+            raise PlanMismatchError(
+                f"dimension {dim} of size {tensor.shape[dim]} is split {parts} ways", where=where
+            )
+
+
+def check_members(plan: Plan, mesh: int, op: AllReduceOp, where: str) -> None:
+    """An all-reduce names meshes that there are, its own among them, and its reshards."""
+    if (
+        len(op.members) < 2
+        or list(op.members) != sorted(set(op.members))
+        or op.members[-1] >= len(plan.meshes)
+    ):
+        raise PlanMismatchError(
+            f"sums over the meshes {list(op.members)}, expected at least two of "
+            f"{len(plan.meshes)}, each once and in order",
+            where=where,
+        )
+    if mesh not in op.members:
+        raise PlanMismatchError(
+            f"a sum over the meshes {list(op.members)} in the program of mesh {mesh}", where=where
+        )
+    wanted = 0 if mesh == op.members[0] else 2
+    if len(op.by) != wanted:
+        raise PlanMismatchError(
+            f"names {len(op.by)} reshards, expected "
+            + ("the two to the first mesh and back" if wanted else "none on the first mesh"),
+            where=where,
+        )
+
+
+def check_by(plan: Plan, by: int, source: Value, target: Value, where: str) -> None:
+    """The reshard of a transfer goes from where and how the value is to where it should be."""
+    if by >= len(plan.reshards):
+        raise PlanMismatchError(f"reshard {by} of {len(plan.reshards)}", where=where)
+    info = plan.reshards[by]
+    for way, value, mesh, tensor in (
+        ("takes", source, info.source_mesh, info.source),
+        ("gives", target, info.target_mesh, info.target),
+    ):
+        if (value.mesh, value.tensor) != (mesh, tensor):
+            raise PlanMismatchError(
+                f"reshard {by} {way} {tensor.as_text()} on mesh {mesh}, here it is "
+                f"{value.tensor.as_text()} on mesh {value.mesh}",
+                where=where,
+            )
+
+
+def check_order(plan: Plan) -> None:
+    """The order takes every instruction of every mesh once."""
+    taken = dict.fromkeys(range(len(plan.meshes)), 0)
+    for mesh, count in plan.order:
+        if mesh not in taken:
+            raise PlanMismatchError(f"mesh {mesh} of {len(plan.meshes)}", where="order")
+        taken[mesh] += count
+    for program in plan.programs:
+        if taken[program.mesh] != len(program.instructions):
+            raise PlanMismatchError(
+                f"takes {taken[program.mesh]} of the {len(program.instructions)} instructions of "
+                f"mesh {program.mesh}",
+                where="order",
+                fix="plan the step again: programs and their order are written together",
+            )
+
+
+def check_reshards(plan: Plan, meshes: Collection[int]) -> None:
+    """Check every reshard from or to meshes; sends and receives are checked where they stand.
+
+    Raises:
+        PlanMismatchError: names the first that does not do what it says.
+    """
+    for index, info in enumerate(plan.reshards):
+        if info.source_mesh not in meshes and info.target_mesh not in meshes:
+            continue
+        where = f"reshards[{index}]"
+        for mesh, tensor in ((info.source_mesh, info.source), (info.target_mesh, info.target)):
+            if mesh >= len(plan.meshes):
+                raise PlanMismatchError(f"mesh {mesh} of {len(plan.meshes)}", where=where)
+            check_spec(plan, mesh, tensor, where)
+        if info.source_mesh == info.target_mesh:
+            raise PlanMismatchError(
+                f"mesh {info.source_mesh} is the source and the target", where=where
+            )
+        if (info.source.shape, info.source.dtype) != (info.target.shape, info.target.dtype):
+            raise PlanMismatchError(
+                f"makes {info.target.as_text()} of {info.source.as_text()}", where=where
+            )
+        try:
+            tiles = place_tiles(info.steps)
+            held = held_boxes(info.source, plan.meshes[info.source_mesh])
+            _check_sources(info, held)
+            wanted = held_boxes(info.target, plan.meshes[info.target_mesh])
+            _check_targets(info, tiles, held, wanted)
+        except ValueError as error:
+            raise PlanMismatchError(
+                str(error), where=where, fix="report this transfer as a defect of the compiler"
+            ) from None
+
+
+def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
+    for number, step in enumerate(info.steps):
+        if not isinstance(step, Tile):
+            continue
+        where = f"step {number} ({step.to_text()})"
+        if step.device not in held:
+            raise ValueError(f"{where}: device {step.device} is not in mesh {info.source_mesh}")
+        shard = held[step.device]
+        if len(step.box) != len(shard) or not contains(shard, step.box):
+            raise ValueError(f"{where}: the device holds {box_text(shard)} only")
+
+
+def _check_targets(
+    info: ReshardInfo,
+    tiles: Sequence[PlacedTile],
+    held: Mapping[int, Box],
+    wanted: Mapping[int, Box],
+) -> None:
+    for number, tile in enumerate(tiles):
+        if tile.device not in wanted and tile.device not in held:
+            raise ValueError(
+                f"tile {number} goes to device {tile.device}, which is in neither of the meshes"
+            )
+    for device, own in target_tiles(info.steps, tiles, wanted).items():
+        for i, number in enumerate(own):
+            for other in own[:i]:
+                if intersect(tiles[number].box, tiles[other].box) is not None:
+                    raise ValueError(
+                        f"tiles {other} and {number} bring device {device} the same elements"
+                    )
+        found = sum(box_elements(tiles[number].box) for number in own)
+        if found != box_elements(wanted[device]):
+            raise ValueError(
+                f"brings {found} of {box_elements(wanted[device])} elements of "
+                f"{box_text(wanted[device])} to device {device}"
+            )
+
+
+# The programs of all meshes, checked and merged in the plan's order, and each worker's share.
 
 
 def step_results(

@@ -24,8 +24,8 @@ from alpa_runtime.errors import AlpaError, DevicesError, WorkerError, worker_err
 
 if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment is set.
     from alpa_runtime.cache import CacheLike
-    from alpa_runtime.placement import Placement
     from alpa_runtime.plan import Plan
+    from alpa_runtime.worker_group import Placement
 
 PROTOCOL = 2  # Of the calls between driver and workers; changes with their form.
 Platform = Literal["cpu", "gpu"]

@@ -22,9 +22,8 @@ from alpa_runtime.errors import (
 )
 from alpa_runtime.hosts.process import CONTROL, LoadOptions, Platform, ProcessFacts, Start, versions
 from alpa_runtime.hosts.watchdog import Limits, watch
-from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan import Plan
-from alpa_runtime.worker_group import Progress
+from alpa_runtime.worker_group import Placement, Progress, part_of_plan
 from alpa_runtime.workers.worker import Worker
 
 _jax: Any = jax

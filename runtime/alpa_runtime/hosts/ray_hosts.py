@@ -20,9 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import alpa_runtime
-from alpa_runtime.argument_types import TEXT, WHOLE, check_type
 from alpa_runtime.cache import CacheLike
-from alpa_runtime.errors import DevicesError, TransportError, WorkerError, WorkerLostError
+from alpa_runtime.errors import (
+    TEXT,
+    WHOLE,
+    DevicesError,
+    TransportError,
+    WorkerError,
+    WorkerLostError,
+    check_type,
+)
 from alpa_runtime.foreign_errors import ActorEnd, actor_end
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
@@ -38,10 +45,9 @@ from alpa_runtime.hosts.process import (
 )
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_runtime.hosts.rpc import DriverEnds, Entrance, RpcClient, answer_calls, connect
-from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
-from alpa_runtime.worker_group import Progress
+from alpa_runtime.worker_group import Placement, Progress
 
 _MIB = 1 << 20
 _ASK_SECONDS = 60.0

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import alpa_runtime
-from alpa_runtime.argument_types import WHOLE, check_type
 from alpa_runtime.cache import CacheLike
-from alpa_runtime.errors import DevicesError
+from alpa_runtime.errors import WHOLE, DevicesError, check_type
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
     LoadOptions,
@@ -28,10 +27,9 @@ from alpa_runtime.hosts.process import (
 )
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
 from alpa_runtime.hosts.rpc import OUT_OF_MEMORY, RpcClient, Streams
-from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
-from alpa_runtime.worker_group import Progress
+from alpa_runtime.worker_group import Placement, Progress
 
 _SECONDS_TO_END = 5.0  # For a process whose connection has ended.
 
@@ -176,7 +174,7 @@ class ProcessWorkers:
         spares: int = 0,
         limits: Limits | None = None,
         device_transport: str = "auto",
-        program: Sequence[str] = ("-m", "alpa_runtime.hosts.worker_main"),
+        program: Sequence[str] = ("-m", "alpa_runtime.hosts.rpc"),
     ) -> None:
         check_type("ProcessWorkers", "placement", placement, Placement, None)
         check_type("ProcessWorkers", "spares", spares, WHOLE)

@@ -12,15 +12,13 @@ from typing import Any
 
 import jax
 
-from alpa_runtime.argument_types import ROW, check_type
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
-from alpa_runtime.errors import DevicesError, PlacementError, WorkerError
+from alpa_runtime.errors import ROW, DevicesError, PlacementError, WorkerError, check_type
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT
-from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan import Plan
-from alpa_runtime.transport.in_process import connect_in_process
-from alpa_runtime.worker_group import Progress
+from alpa_runtime.transport.interface import connect_in_process
+from alpa_runtime.worker_group import Placement, Progress, part_of_plan
 from alpa_runtime.workers.worker import Worker
 
 _jax: Any = jax

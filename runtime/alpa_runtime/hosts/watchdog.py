@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from alpa_runtime.argument_types import NUMBER, check_type
-from alpa_runtime.errors import AlpaError, ArgumentMismatchError, WorkerError, WorkerLostError
+from alpa_runtime.errors import (
+    NUMBER,
+    AlpaError,
+    ArgumentMismatchError,
+    WorkerError,
+    WorkerLostError,
+    check_type,
+)
 
 _LOOK_SECONDS = 0.5  # Between two pings of a worker, at most.
 _GRACE_SECONDS = 5.0  # For a worker that has failed to say so by itself, or to say what it does.

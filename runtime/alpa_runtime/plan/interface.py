@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from alpa_runtime.plan.json_nodes import Node
+from alpa_runtime.plan.text import Node
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The plan: what the compiler decided, as a versioned folder that needs no compiler to run.
+"""The plan: what the compiler decided, as a versioned folder that needs no compiler to run; in it
+the candidates that the search tried, and programs that were compiled ahead of time.
 
 A plan is `plan.json` and one StableHLO module per stage; docs/architecture.md gives the
 form. Reading checks every field by itself (`PlanFormatError` names the field); whether the
@@ -11,19 +12,20 @@ Example:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import linecache
+import os
+import stat
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from alpa_runtime.argument_types import PATH, check_type
-from alpa_runtime.errors import PlanFormatError, PlanMismatchError
-from alpa_runtime.plan.binaries import Binary, read_binaries, write_binaries
-from alpa_runtime.plan.cluster import cluster_difference
+from alpa_runtime.errors import PATH, PlanFormatError, PlanMismatchError, check_type
 from alpa_runtime.plan.interface import (
     CallInfo,
     Exactness,
@@ -32,17 +34,306 @@ from alpa_runtime.plan.interface import (
     join_pieces,
     owner_numbers,
 )
-from alpa_runtime.plan.json_nodes import Node, pretty
 from alpa_runtime.plan.program import Order, ProgramInfo, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
-from alpa_runtime.plan.tried import Tried
-from alpa_runtime.plan.units import bytes_text, seconds_text, spec_text, table
+from alpa_runtime.plan.text import Node, bytes_text, pretty, seconds_text, spec_text, table
 
-if TYPE_CHECKING:
-    from alpa_runtime.plan.reshard import ReshardInfo
-    from alpa_runtime.plan.stage import StageInfo
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate.
+
+    Attributes:
+        num_micro_batches, remat: what was tried; `"auto"` left the choice of each stage to the
+            search.
+        schedule: the best one of those allowed; of no plan, what was allowed.
+        seconds: predicted for one step; None if there is no plan.
+        stages, peak_bytes: pipeline stages of that plan, and the most memory that one of its
+            devices needs; 0 if there is none.
+        rematerialized_stages: of `stages`, those that compute layers again for the gradients.
+        exact: whether it was planned in full, rather than estimated by a coarse search.
+        reason: why there is no plan, or why it could not be measured.
+        measured_seconds: of one step, simulated with the seconds that its stages took on the
+            devices of this process; None if it was not measured.
+    """
+
+    num_micro_batches: int
+    remat: str
+    schedule: str
+    seconds: float | None
+    stages: int = 0
+    peak_bytes: float = 0
+    exact: bool = False
+    reason: str = ""
+    measured_seconds: float | None = None
+    rematerialized_stages: int = 0
+
+    @classmethod
+    def read(cls, node: Node) -> Tried:
+        def seconds(name: str) -> float | None:
+            value = node.optional(name)
+            return None if value.value is None else value.number()
+
+        return cls(
+            node.get("num_micro_batches").integer(minimum=1),
+            node.get("remat").string(),
+            node.get("schedule").string(),
+            seconds("seconds"),
+            node.get("stages").integer(),
+            node.get("peak_bytes").number(),
+            node.get("exact").boolean(),
+            node.get("reason").string(),
+            seconds("measured_seconds"),
+            node.get("rematerialized_stages").integer(),
+        )
+
+    def as_text(self) -> str:
+        """One line.
+
+        Example:
+            >>> Tried(4, "none", "1f1b", 0.25, 2).as_text()
+            '4 micro-batches: about 250 ms in 2 stages, 1f1b'
+            >>> Tried(4, "none", "1f1b", 0.25, 1, exact=True, measured_seconds=0.3).as_text()
+            '4 micro-batches: 250 ms in 1 stage; measured 300 ms'
+            >>> Tried(4, "auto", "1f1b", 0.25, 4, rematerialized_stages=2).as_text()
+            '4 micro-batches: about 250 ms in 4 stages, 2 rematerialized, 1f1b'
+        """
+        text = candidate_text(self.num_micro_batches, self.remat)
+        if self.seconds is None:
+            return f"{text}: {self.reason}"
+        about = "" if self.exact else "about "
+        stages = f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+        if self.remat == "auto" and self.rematerialized_stages:
+            stages += f", {self.rematerialized_stages} rematerialized"
+        order = f", {self.schedule}" if self.stages > 1 else ""
+        text += f": {about}{seconds_text(self.seconds)} in {stages}{order}"
+        if self.measured_seconds is not None:
+            text += f"; measured {seconds_text(self.measured_seconds)}"
+        return f"{text}; {self.reason}" if self.reason else text
+
+
+def tried_text(tried: Sequence[Tried]) -> str:
+    """A line for each candidate; nothing if there was no choice."""
+    if len(tried) < 2:
+        return ""
+    rows = sorted(tried, key=lambda t: (t.num_micro_batches, t.remat, t.schedule))
+    return "\n".join(["tried:", *(f"  {row.as_text()}" for row in rows)])
+
+
+def candidate_text(count: int, remat: str) -> str:
+    """`4 micro-batches, rematerialized`."""
+    named = {"none": "", "auto": "", "all": ", rematerialized"}
+    again = named.get(remat, f", layers {remat} rematerialized")
+    return f"{count} micro-batch{'es' if count > 1 else ''}{again}"
+
+
+# Is a plan for this step, this cluster and this compiler? If not, the first difference.
+
+
+def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """The first way in which two cluster descriptions differ; names do not count."""
+    if _hosts(planned) != _hosts(given):
+        return f"the cluster has {_hosts(given)}, the plan was made for {_hosts(planned)}"
+    used = sorted({host["device_type"] for host in host_groups(given)})
+    for name in used:
+        old, new = (c.get("device_types", {}).get(name, {}) for c in (planned, given))
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                return (
+                    f"{key} of {name} is {_quantity(key, new.get(key))} in the cluster, "
+                    f"{_quantity(key, old.get(key))} where the plan was made"
+                )
+    for link in ("intra_host", "inter_host"):
+        for before, after in zip(_links(planned, link), _links(given, link), strict=True):
+            for key in ("bandwidth", "latency"):
+                if before.get(key) != after.get(key):
+                    return (
+                        f"{key} of {link} links is {after.get(key)} in the cluster, "
+                        f"{before.get(key)} where the plan was made"
+                    )
+    if planned.get("profile") != given.get("profile"):
+        return "the measured costs of the cluster are others than those the plan was made with"
+    return None
+
+
+def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a description's `hosts`, which may be one or a list."""
+    hosts: Any = cluster.get("hosts", [])
+    return [hosts] if isinstance(hosts, Mapping) else list(hosts)
+
+
+def device_types(cluster: Mapping[str, Any]) -> list[str]:
+    """The name of the type of each device of a description, in the order of their numbers."""
+    names: list[str] = []
+    for group in host_groups(cluster):
+        names += [str(group["device_type"])] * (int(group["devices"]) * int(group.get("count", 1)))
+    return names
+
+
+def links_of(
+    hosts: Sequence[Mapping[str, Any]], cluster: Mapping[str, Any], link: str
+) -> list[Mapping[str, Any]]:
+    """Of each host, or group of hosts, its own links or else the cluster's."""
+    default = cluster.get("links", {}).get(link, {})
+    return [host.get("links", {}).get(link, default) for host in hosts]
+
+
+def _links(cluster: Mapping[str, Any], link: str) -> list[Mapping[str, Any]]:
+    return links_of(host_groups(cluster), cluster, link)
+
+
+def _hosts(cluster: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    for host in host_groups(cluster):
+        count = host.get("count", 1)
+        text = f"{count} host{'' if count == 1 else 's'} of {host['devices']} {host['device_type']}"
+        nics = host.get("nics", 1)
+        parts.append(text if nics == 1 else f"{text} with {nics} network adapters")
+    return " and ".join(parts) or "no hosts"
+
+
+def _quantity(key: str, value: Any) -> str:
+    if key == "memory_bytes" and isinstance(value, int | float):
+        return bytes_text(value)
+    return "not given" if value is None else str(value)
+
+
+# Programs that were compiled ahead of time and travel with a plan.
+
+FILE = "compiled.json"
+_FORMAT, _VERSION = "alpa_mlir.binaries", 1
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled program of a plan.
+
+    Attributes:
+        label: what it is, as progress shows it (`"stage 0 forward"`).
+        compiler: `"xla"` or `"iree"`.
+        target: the kind of device (`"h100"`, `"cpu"`).
+        key: a hash of all that went into it; a loader takes it where its own is the same.
+        memory_bytes: arguments, results and temporaries on a device, as the compiler counts.
+        program: the compiler's bytes.
+    """
+
+    label: str
+    compiler: str
+    target: str
+    key: str
+    memory_bytes: int
+    program: bytes = field(repr=False)
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the plan's folder."""
+        return f"{self.label.replace(' ', '_')}.{self.target}.{self.compiler}.{self.key[:8]}.bin"
+
+
+def key_of(parts: Mapping[str, str]) -> str:
+    """A hash of named parts, whatever their order."""
+    digest = hashlib.sha256()
+    for name, part in sorted(parts.items()):
+        for data in (name.encode(), part.encode()):
+            digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def foreign(found: os.stat_result) -> str | None:
+    """Why a file of machine code may be somebody else's, where users are told apart."""
+    if not hasattr(os, "getuid"):
+        return None
+    if found.st_uid not in (os.getuid(), 0):
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & stat.S_IWOTH:
+        return "every user may write to it"
+    return None
+
+
+def write_binaries(folder: Path, binaries: Sequence[Binary]) -> None:
+    """Write programs beside plan.json, in place of all that lay there."""
+    rows = [
+        {
+            "label": item.label,
+            "compiler": item.compiler,
+            "target": item.target,
+            "key": item.key,
+            "memory_bytes": item.memory_bytes,
+            "file": item.file,
+            "sha256": hashlib.sha256(item.program).hexdigest(),
+        }
+        for item in binaries
+    ]
+    # A reader finds the old table with its files, or the new one.
+    for item in binaries:
+        _replace(folder / item.file, item.program)
+    fields = {"format": _FORMAT, "version": _VERSION, "programs": rows}
+    _replace(folder / FILE, (pretty(fields) + "\n").encode())
+    for path in {*folder.glob("*.bin")} - {folder / item.file for item in binaries}:
+        path.unlink()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def read_binaries(folder: Path) -> tuple[Binary, ...]:
+    """The programs beside plan.json. What is damaged, or was written by another user, is left
+    out with a warning: stages are compiled where no program is."""
+    path = folder / FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        _warn(path, str(error))
+        return ()
+    try:
+        table = json.loads(text)
+        if table["format"] != _FORMAT or table["version"] != _VERSION:
+            raise ValueError(f"format {table['format']} {table['version']}")
+        rows = [
+            (
+                Binary(
+                    str(row["label"]),
+                    str(row["compiler"]),
+                    str(row["target"]),
+                    str(row["key"]),
+                    int(row["memory_bytes"]),
+                    b"",
+                ),
+                Path(str(row["file"])).name,
+                str(row["sha256"]),
+            )
+            for row in table["programs"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        _warn(path, f"it is malformed ({error})")
+        return ()
+    found: list[Binary] = []
+    for item, name, digest in rows:
+        try:
+            with (folder / name).open("rb") as file:
+                reason = foreign(os.fstat(file.fileno()))
+                program = file.read()
+        except OSError as error:
+            reason, program = error.strerror or str(error), b""
+        if reason is None and hashlib.sha256(program).hexdigest() != digest:
+            reason = "it is not what was written"
+        if reason is None:
+            fields = item.label, item.compiler, item.target, item.key, item.memory_bytes
+            found.append(Binary(*fields, program))
+        else:
+            _warn(folder / name, reason)
+    return tuple(found)
+
+
+def _warn(path: Path, reason: str) -> None:
+    warnings.warn(f"compiled program {path} is not used: {reason}", stacklevel=4)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, get_args
 
-from alpa_runtime.plan.json_nodes import Node
-from alpa_runtime.plan.lines import KINDS, Kind, Line, LineReader, numbers_text
+from alpa_runtime.plan.program import KINDS, Kind, Line, LineReader, numbers_text
+from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorReader, TensorSpec
+from alpa_runtime.plan.text import Node
 
 Box = tuple[tuple[int, int], ...]
 
@@ -277,6 +278,17 @@ def shard_boxes(tensor: TensorSpec, axes: Sequence[str], sizes: Sequence[int]) -
             box.append((index * (size // count), (index + 1) * (size // count)))
         boxes.append(tuple(box))
     return tuple(boxes)
+
+
+def held_boxes(tensor: TensorSpec, mesh: MeshInfo) -> dict[int, Box]:
+    """The box of a tensor that each device of a mesh holds, by device number in the mesh's order.
+
+    Example:
+        >>> mesh = MeshInfo((2,), ("x",), (4, 5))
+        >>> held_boxes(TensorSpec((8,), "float32", (("x",),)), mesh)
+        {4: ((0, 4),), 5: ((4, 8),)}
+    """
+    return dict(zip(mesh.devices, shard_boxes(tensor, mesh.axes, mesh.shape), strict=True))
 
 
 def _check_bounds(step: Tile, tensor: TensorSpec) -> None:

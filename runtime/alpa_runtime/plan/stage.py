@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.tensor import Spec, TensorReader, TensorSpec
-from alpa_runtime.plan.units import ranges_text
+from alpa_runtime.plan.text import Node, ranges_text
 
 
 @dataclass(frozen=True)

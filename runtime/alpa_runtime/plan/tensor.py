@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from alpa_runtime.plan.json_nodes import Node
-from alpa_runtime.plan.units import spec_text
+from alpa_runtime.plan.text import Node, spec_text
 
 _WIDTHS = (2, 4, 8, 16, 32, 64)
 _SMALL_FLOATS = (

@@ -4,7 +4,6 @@ Needs NumPy and the standard library only.
 """
 
 from alpa_runtime.transport.connection import make_transport
-from alpa_runtime.transport.in_process import connect_in_process
-from alpa_runtime.transport.interface import Sending, Transport
+from alpa_runtime.transport.interface import Sending, Transport, connect_in_process
 
 __all__ = ["Sending", "Transport", "connect_in_process", "make_transport"]

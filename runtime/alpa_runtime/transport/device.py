@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from alpa_runtime.errors import TransportError, is_out_of_memory
-from alpa_runtime.transport.device_backend import Block, DeviceBackend, Memory, Sink, Source
-from alpa_runtime.transport.interface import Sending, Transport, check_tag
-from alpa_runtime.transport.mailbox import Mailbox, Message
+from alpa_runtime.transport.device_backends import (
+    Block,
+    DeviceBackend,
+    Memory,
+    NcclBackend,
+    NixlBackend,
+    Sink,
+    Source,
+    load_nccl,
+    load_nixl,
+)
+from alpa_runtime.transport.interface import Mailbox, Message, Sending, Transport, check_tag
 
 _T = TypeVar("_T")
 
@@ -721,8 +729,7 @@ def check_device_backend(kind: str, platform: str) -> None:
             f"the workers have {platform} devices",
             fix='give device_transport="auto"',
         )
-    module = importlib.import_module(f"alpa_runtime.transport.{kind}")
-    module.load(platform)
+    (load_nccl if kind == "nccl" else load_nixl)(platform)
 
 
 def make_device_backend(kind: str, platform: str, ordinals: Mapping[int, int]) -> DeviceBackend:
@@ -737,9 +744,5 @@ def make_device_backend(kind: str, platform: str, ordinals: Mapping[int, int]) -
     """
     check_device_backend(kind, platform)
     if kind == "nccl":
-        from alpa_runtime.transport.nccl import NcclBackend
-
         return NcclBackend(ordinals)
-    from alpa_runtime.transport.nixl import NixlBackend
-
     return NixlBackend(platform, ordinals)

@@ -1,4 +1,5 @@
-"""What moves arrays between workers: the contract that every transport keeps.
+"""What moves arrays between workers: the contract that every transport keeps, its messages, and
+ends in threads of one process, the reference for the others.
 
 NumPy and the standard library only: a transport knows host memory, not devices. Arrays of a GPU
 come as `np.asarray` of a shard and go to `jax.device_put` on the other side.
@@ -6,17 +7,18 @@ come as `np.asarray` of a shard and go to `jax.device_put` on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from math import prod
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_runtime.errors import TransportError
-
-Array = NDArray[Any]
-Bytes = NDArray[np.uint8]
+from alpa_runtime.transport.memory import Array, MemoryPool, shaped
 
 
 class Sending(Protocol):
@@ -144,3 +146,251 @@ def check_tag(tag: int) -> None:
     """Raises a TransportError unless a tag fits in 64 bits."""
     if not 0 <= tag < 1 << 64:
         raise TransportError(f"tag {tag} is not in 0 to 2**64 - 1")
+
+
+# Messages of one source: kept until they are asked for, handed to threads that wait.
+
+
+class Message(NamedTuple):
+    """What a sender said of its data, and the data: bytes as they came, or what waits for them."""
+
+    description: bytes
+    data: Any
+
+
+Read = Callable[[int, bytes, int], tuple[int, Message]]
+
+
+class _Waiter:
+    """A thread that waits for another one to read."""
+
+    __slots__ = ("gate", "message", "reads", "tag")
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self.message: Message | None = None
+        self.reads = False  # Whether it shall read itself from now on.
+        self.gate = Lock()  # Opened when there is something to look at.
+        self.gate.acquire()
+
+
+class Mailbox:
+    """What one source sent, in order for each tag.
+
+    Where messages have to be read from somewhere, a thread that waits for one does it, so that none
+    has to be woken up; other threads that wait get theirs from it, and one of them reads on when it
+    has its own. The thread that reads is always the first of those that wait for its tag.
+
+    Args:
+        read: waits for a message of the source, and returns it with its tag. Called by one thread
+            at a time, with tag, description and bytes of the message that the thread waits for.
+            Raises a TransportError when nothing more will come. None if others deliver.
+    """
+
+    def __init__(self, source: int, read: Read | None = None) -> None:
+        self.source = source
+        self.failure: TransportError | None = None
+        self._read = read
+        self.reading: Lock = Lock()  # Held by, or for, the thread that reads.
+        self._lock = Lock()
+        self._queues: dict[int, deque[Message]] = {}
+        self._waiting: dict[int, deque[_Waiter]] = {}
+
+    def deliver(self, tag: int, message: Message) -> None:
+        """Keeps a message, or hands it to the first thread that waits for it."""
+        with self._lock:
+            if not self._given(tag, message):
+                self._queues.setdefault(tag, deque()).append(message)
+
+    def _given(self, tag: int, message: Message) -> bool:
+        waiting = self._waiting.get(tag)
+        if not waiting:
+            return False
+        waiter = waiting[0]
+        self._remove(waiter)
+        waiter.message = message
+        _open(waiter)
+        return True
+
+    def fail(self, error: TransportError) -> None:
+        """Nothing more will come: threads that wait raise this, and so do later ones."""
+        with self._lock:
+            if self.failure is None:
+                self.failure = error
+            for queue in self._waiting.values():
+                for waiter in queue:
+                    _open(waiter)
+            self._waiting.clear()
+
+    def receive(self, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Waits for the next message with a tag; see `Transport.receive`."""
+        return shaped(self.take(tag, shape, dtype), shape, dtype)
+
+    def take(self, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """The data of the next message with a tag, as it was delivered; else like `receive`."""
+        said = description(shape, dtype)
+        message = self._next(tag, said, prod(shape) * dtype.itemsize)
+        check_message(message.description, said, self.source, tag)
+        return message.data
+
+    def _next(self, tag: int, said: bytes, size: int) -> Message:
+        waiter = None
+        with self._lock:
+            if queue := self._queues.get(tag):
+                message = queue.popleft()
+                if not queue:
+                    del self._queues[tag]
+                return message
+            if self.failure is not None:
+                raise self._failed(tag)
+            if self._read is None or not self.reading.acquire(False):
+                waiter = _Waiter(tag)
+                self._waiting.setdefault(tag, deque()).append(waiter)
+        if waiter is not None:
+            self._wait(waiter)
+            if waiter.message is not None:
+                return waiter.message
+            if not waiter.reads:
+                raise self._failed(tag)
+        try:
+            return self._read_until(tag, said, size)
+        finally:
+            self._hand_over()
+
+    def _wait(self, waiter: _Waiter) -> None:
+        """Returns when there is a message, the waiter shall read, or nothing will come."""
+        try:
+            waiter.gate.acquire()
+        except BaseException:  # Such as KeyboardInterrupt: what it was given is for the next one.
+            with self._lock:
+                self._remove(waiter)
+                if waiter.message is not None and not self._given(waiter.tag, waiter.message):
+                    self._queues.setdefault(waiter.tag, deque()).appendleft(waiter.message)
+            if waiter.reads:
+                self._hand_over()
+            raise
+
+    def _read_until(self, tag: int, said: bytes, size: int) -> Message:
+        """Reads until there is a message with the tag; others are delivered."""
+        assert self._read is not None
+        while self.failure is None:
+            try:
+                found, message = self._read(tag, said, size)
+            except TransportError as error:
+                self.fail(error)
+            except BaseException:
+                # Nobody knows how much of a message was read.
+                self.fail(TransportError("reading was interrupted", peer=self.source))
+                raise
+            else:
+                if found == tag:
+                    return message
+                self.deliver(found, message)
+        raise self._failed(tag)
+
+    def _hand_over(self) -> None:
+        """Lets another thread that waits read on."""
+        with self._lock:
+            for queue in self._waiting.values():
+                waiter = queue[0]
+                self._remove(waiter)
+                waiter.reads = True
+                _open(waiter)
+                return
+            self.reading.release()
+
+    def _remove(self, waiter: _Waiter) -> None:
+        queue = self._waiting.get(waiter.tag)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._waiting[waiter.tag]
+
+    def _failed(self, tag: int) -> TransportError:
+        assert self.failure is not None
+        return self.failure.at(f"tag {tag} from rank {self.source}")
+
+
+def _open(waiter: _Waiter) -> None:
+    """Wakes a waiter. Called with the mailbox locked, so nobody else opens the gate meanwhile."""
+    if waiter.gate.locked():
+        waiter.gate.release()
+
+
+# Ends in threads of one process: for workers that share it, and the reference for the others.
+
+
+class _End:
+    """One of the ends. A message is copied when it is sent: its sender may donate the original."""
+
+    def __init__(self, rank: int, size: int, world: str, pool: MemoryPool) -> None:
+        self.rank = rank
+        self._world = world
+        self._pool = pool
+        self._from = [Mailbox(source) for source in range(size)]
+        self._peers: Sequence[_End] = ()
+
+    def join(self, ends: Sequence[_End]) -> None:
+        """Makes the other ends known."""
+        self._peers = ends
+
+    def address(self) -> str:
+        return f"in-process:{self._world}:{self.rank}"
+
+    def connect(self, addresses: Sequence[str]) -> None:
+        expected = [end.address() for end in self._peers]
+        if list(addresses) != expected:
+            raise TransportError(f"addresses {list(addresses)}, expected {expected}")
+
+    def send(self, to: int, tag: int, data: Array) -> Sending:
+        check_peer(self.rank, to, len(self._peers))
+        check_tag(tag)
+        said = description(data.shape, data.dtype)
+        if (failure := self._from[to].failure) is not None:
+            raise failure.at(f"tag {tag} to rank {to}")
+        copy = self._pool.take(data.nbytes)
+        np.copyto(shaped(copy, data.shape, data.dtype), data)
+        self._peers[to].deliver(self.rank, tag, Message(said, copy))
+        return DONE
+
+    def deliver(self, source: int, tag: int, message: Message) -> None:
+        """Takes a message that another end sends."""
+        self._from[source].deliver(tag, message)
+
+    def receive(self, source: int, tag: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        check_peer(self.rank, source, len(self._peers))
+        check_tag(tag)
+        return self._from[source].receive(tag, shape, dtype)
+
+    def failed(self) -> frozenset[int]:
+        return frozenset(
+            box.source
+            for box in self._from
+            if box.failure is not None and box.failure.peer == box.source
+        )
+
+    def fail(self, peer: int, error: TransportError) -> None:
+        """Learns that nothing more will come from a peer."""
+        self._from[peer].fail(error)
+
+    def close(self) -> None:
+        for peer in self._peers:
+            self.fail(peer.rank, TransportError(f"rank {self.rank} was closed"))
+            gone = TransportError(f"rank {self.rank} is gone", peer=self.rank)
+            peer.fail(self.rank, gone)
+
+
+def connect_in_process(size: int) -> list[Transport]:
+    """Connected ends of `size` ranks, for threads of this process.
+
+    Example:
+        >>> first, second = connect_in_process(2)
+        >>> first.send(1, 7, np.arange(3)).wait()
+        >>> second.receive(0, 7, (3,), np.dtype("int64"))
+        array([0, 1, 2])
+    """
+    world, pool = uuid4().hex, MemoryPool()
+    ends = [_End(rank, size, world, pool) for rank in range(size)]
+    for end in ends:
+        end.join(ends)
+    return list(ends)

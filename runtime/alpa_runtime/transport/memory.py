@@ -13,10 +13,13 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_runtime.errors import TransportError
 from alpa_runtime.transport.framing import Kind, frame
-from alpa_runtime.transport.interface import Array, Bytes
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
 
 ALIGNMENT = 64
 _byte: Any = c_char

@@ -15,8 +15,9 @@ import jax.numpy
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_runtime.arrays import DistributedArray
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.distributed_arrays import DistributedArray
+from alpa_runtime.calling_convention import Boundary, check_argument, input_shape, result_shape
 from alpa_runtime.errors import (
     ArgumentMismatchError,
     TransportError,
@@ -26,23 +27,21 @@ from alpa_runtime.errors import (
     WorkerStalledError,
     is_out_of_memory,
 )
-from alpa_runtime.execution.actions import MergedStep, Place
 from alpa_runtime.execution.host_shards import assembled, covering, shifted, slices
-from alpa_runtime.execution.plan_checks import held_boxes
-from alpa_runtime.execution.program_merge import merge_step
-from alpa_runtime.execution.step_arguments import (
-    Boundary,
-    check_argument,
-    input_shape,
-    result_shape,
-)
-from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
-from alpa_runtime.placement import Placement
+from alpa_runtime.execution.program_merge import MergedStep, Place, merge_step
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.reshard import Box
+from alpa_runtime.plan.reshard import Box, held_boxes
 from alpa_runtime.plan.tensor import TensorSpec
-from alpa_runtime.plan.units import bytes_text
-from alpa_runtime.worker_group import Reply, WorkerGroup
+from alpa_runtime.plan.text import bytes_text
+from alpa_runtime.worker_group import (
+    Held,
+    Parts,
+    Placement,
+    Reply,
+    StepReply,
+    StepRequest,
+    WorkerGroup,
+)
 
 _jnp: Any = jax.numpy
 

@@ -16,9 +16,9 @@ import jax
 import jax.numpy
 from jax.sharding import NamedSharding
 
-from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Job, Progress
-from alpa_runtime.backends.xla_runtime import Device
+from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.devices import mesh_on
 from alpa_runtime.errors import (
@@ -30,7 +30,17 @@ from alpa_runtime.errors import (
     is_out_of_memory,
     worker_error,
 )
-from alpa_runtime.execution.actions import (
+from alpa_runtime.execution.executor import (
+    MAX_IN_FLIGHT,
+    BoundStep,
+    Ends,
+    Event,
+    bind_step,
+    clock,
+    describe,
+)
+from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
+from alpa_runtime.execution.program_merge import (
     Accumulate,
     Action,
     Exchange,
@@ -40,30 +50,24 @@ from alpa_runtime.execution.actions import (
     Send,
     Zero,
     makes_of,
-)
-from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Ends, bind_step
-from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
-from alpa_runtime.execution.point_to_point import PointToPoint
-from alpa_runtime.execution.program_merge import (
     meshes_of_inputs,
     remote_parts,
     worker_step,
 )
-from alpa_runtime.execution.recorder import Event, clock, describe
-from alpa_runtime.execution.reshard_part import Incoming
+from alpa_runtime.execution.reshard_steps import Incoming
+from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.foreign_errors import says_used_up
 from alpa_runtime.jax_internals import as_any
-from alpa_runtime.messages import Held, Parts, StepReply, StepRequest
-from alpa_runtime.placement import Placement
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import DeviceTransport
 from alpa_runtime.transport.interface import Transport
 from alpa_runtime.version import VERSION
+from alpa_runtime.worker_group import Held, Parts, Placement, StepReply, StepRequest
 
 if TYPE_CHECKING:
-    from alpa_runtime.checkpoint.remote import Copies, RestoreTask, SaveTask
+    from alpa_runtime.checkpoint.shards import Copies, RestoreTask, SaveTask
 
 
 _jax: Any = jax
@@ -532,7 +536,7 @@ class Worker:
 
         Steps may use them up afterwards.
         """
-        from alpa_runtime.checkpoint.remote import copied
+        from alpa_runtime.checkpoint.shards import copied
 
         self._store.check_open()
         self._copies[ticket] = copied(
@@ -557,7 +561,7 @@ class Worker:
         Raises:
             CheckpointError: a shard is missing or damaged. Nothing is kept.
         """
-        from alpa_runtime.checkpoint.remote import Piece, fill
+        from alpa_runtime.checkpoint.shards import Piece, fill
 
         self._store.check_open()
         forms: dict[int, dict[Form, Filling]] = {task.index: {} for task in tasks}

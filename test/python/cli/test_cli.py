@@ -143,13 +143,13 @@ BUSY = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
 from alpa_mlir import cli
-from alpa_mlir.cli import _common, simulate
+from alpa_mlir.cli import _command, simulate
 
 def search():
     print("searching", flush=True)
     time.sleep(600)
 
-simulate.run = lambda _: _common.interruptible(search)
+simulate.run = lambda _: _command.interruptible(search)
 sys.exit(cli.main(["simulate", "x"]))
 """
 
@@ -169,7 +169,7 @@ def test_the_compiler_is_interrupted_at_its_work():
 
 
 def test_interruptible_work_gives_what_it_gives():
-    from alpa_mlir.cli._common import interruptible
+    from alpa_mlir.cli._command import interruptible
 
     assert interruptible(lambda: 3) == 3
     with pytest.raises(KeyError, match="no"):

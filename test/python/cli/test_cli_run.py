@@ -335,7 +335,7 @@ def test_an_interrupted_run_leaves_no_process(number, folder):
             assert piece, seen
             seen += piece
         workers = psutil.Process(command.pid).children(recursive=True)
-        assert any("worker_main" in " ".join(worker.cmdline()) for worker in workers)
+        assert any("alpa_runtime.hosts.rpc" in " ".join(worker.cmdline()) for worker in workers)
         os.killpg(command.pid, number)  # As a terminal does it: to all of them.
         err = command.communicate(timeout=60)[1]
     finally:

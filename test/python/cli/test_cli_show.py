@@ -118,7 +118,7 @@ def test_explain_micro_batches_of_a_step_that_couples_examples(tmp_path, capsys)
 def test_explain_says_what_limits_a_step(files, tmp_path, capsys):
     from dataclasses import replace
 
-    from alpa_mlir.report.bottleneck import bottlenecks
+    from alpa_mlir.report.explanation import bottlenecks
 
     plan = alpa_mlir.Plan.load(files / "pipeline")
     found = bottlenecks(plan)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.doctor import Diagnosis, Finding, diagnose, installation, machine, options
-from alpa_mlir.doctor.child import ANSWER, run_bounded, run_probe
+from alpa_mlir.doctor import Diagnosis, Finding, checks, diagnose
+from alpa_mlir.doctor.probes import ANSWER, run_bounded, run_probe
 from alpa_runtime.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +38,7 @@ def test_this_installation_is_well(found):
     build = found["native module"].facts["build"]
     assert build.startswith(f"alpa_mlir {VERSION}, sources ")
     assert ", LLVM 22." in build
-    for name in installation.PROGRAMS:
+    for name in checks.PROGRAMS:
         assert found[name].facts["build"] == build, found[name].what
     for name in ("built-in", "highs", "gurobi", "ray", "iree", "checkpoints", "plots"):
         assert found[name].state == "ok", found[name].what
@@ -79,8 +79,8 @@ def test_what_the_package_needs_is_what_it_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = (text.partition(",")[0] for text in project["dependencies"])
     declared = dict(text.partition(">=")[::2] for text in needed)
-    assert declared == installation.NEEDED
-    assert project["requires-python"] == f">={'.'.join(map(str, installation.PYTHON))}"
+    assert declared == checks.NEEDED
+    assert project["requires-python"] == f">={'.'.join(map(str, checks.PYTHON))}"
     source = "".join(p.read_text() for p in (ROOT / "python/alpa_mlir/doctor").glob("*.py"))
     for extra in project["optional-dependencies"]:
         named = any(f"{quote}{extra}{quote}" in source for quote in "'\"")
@@ -90,12 +90,10 @@ def test_what_the_package_needs_is_what_it_declares():
 
 
 def test_a_check_that_fails_is_a_finding(monkeypatch):
-    from alpa_mlir.doctor import diagnose as module
-
     def surprise(seconds):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(sys.modules[module.__module__], "CHECKS", {"all": (surprise,)})
+    monkeypatch.setattr(checks, "CHECKS", {"all": (surprise,)})
     assert only(diagnose().findings).what.endswith("ValueError: no such thing")
 
 
@@ -140,27 +138,26 @@ def test_a_failing_probe_says_why_in_one_line():
 def versions(monkeypatch):
     """Versions of packages, other than what is installed."""
     given: dict[str, str | None] = {}
-    real = installation.version_of
+    real = checks.version_of
 
     def version_of(package: str) -> str | None:
         return given[package] if package in given else real(package)
 
-    for module in (installation, options):
-        monkeypatch.setattr(module, "version_of", version_of)
+    monkeypatch.setattr(checks, "version_of", version_of)
     return given
 
 
 @pytest.mark.parametrize(
     ("package", "check", "extra"),
     [
-        ("highspy", options.highs, "highs"),
-        ("gurobipy", options.gurobi, "gurobi"),
-        ("ray", options.ray, "ray"),
-        ("iree-base-runtime", options.iree, "iree"),
-        ("cupy-cuda12x", options.nccl, "nccl"),
-        ("nixl-cu12", options.nixl, "nixl"),
-        ("tensorstore", options.checkpoints, "checkpoint"),
-        ("matplotlib", options.plots, "plots"),
+        ("highspy", checks.highs, "highs"),
+        ("gurobipy", checks.gurobi, "gurobi"),
+        ("ray", checks.ray, "ray"),
+        ("iree-base-runtime", checks.iree, "iree"),
+        ("cupy-cuda12x", checks.nccl, "nccl"),
+        ("nixl-cu12", checks.nixl, "nixl"),
+        ("tensorstore", checks.checkpoints, "checkpoint"),
+        ("matplotlib", checks.plots, "plots"),
     ],
 )
 def test_missing_options_name_their_extra(versions, package, check, extra):
@@ -174,12 +171,12 @@ def test_missing_options_name_their_extra(versions, package, check, extra):
 def test_options_for_cuda_13(versions):
     versions |= {"jax-cuda12-plugin": None, "jax-cuda13-plugin": "0.12.0"}
     versions |= {name: None for name in ("cupy-cuda12x", "cupy-cuda13x")}
-    assert only(options.nccl(60.0)).fix == "pip install 'alpa-mlir[nccl13]'"
+    assert only(checks.nccl(60.0)).fix == "pip install 'alpa-mlir[nccl13]'"
 
 
 @pytest.mark.parametrize(
     ("package", "module", "check", "title"),
-    [("cupy-cuda12x", "cupy", options.nccl, "NCCL"), ("nixl-cu12", "nixl", options.nixl, "NIXL")],
+    [("cupy-cuda12x", "cupy", checks.nccl, "NCCL"), ("nixl-cu12", "nixl", checks.nixl, "NIXL")],
 )
 def test_what_is_installed_and_cannot_be_used(versions, package, module, check, title):
     if importlib.util.find_spec(module) or importlib.util.find_spec(f"{module}_cu12"):
@@ -192,7 +189,7 @@ def test_what_is_installed_and_cannot_be_used(versions, package, module, check, 
 
 def test_missing_and_old_packages(versions):
     versions |= {"tqdm": None, "jax": "0.9.9", "jaxlib": "0.10.2"}
-    found = {finding.name: finding for finding in installation.dependencies(60.0)}
+    found = {finding.name: finding for finding in checks.dependencies(60.0)}
     assert found["tqdm"].what == "tqdm is not installed"
     assert found["jax"].what == "jax 0.9.9 is older than 0.10.2"
     assert found["jax"].fix == "pip install 'jax>=0.10.2'"
@@ -202,31 +199,31 @@ def test_missing_and_old_packages(versions):
 
 def test_versions_that_do_not_belong_together(versions):
     versions |= {"iree-base-compiler": "3.13.0", "iree-base-runtime": "3.12.0"}
-    finding = only(options.iree(60.0))
+    finding = only(checks.iree(60.0))
     assert finding.state == "problem"
     assert finding.fix == "pip install 'iree-base-runtime==3.13.0'"
 
 
 def test_gpus(versions, monkeypatch):
     versions |= {"jax-cuda12-plugin": None, "jax-cuda13-plugin": None}
-    monkeypatch.setattr(options, "driver_version", lambda: None)
-    assert only(options.gpu(60.0)).state == "missing"
-    monkeypatch.setattr(options, "driver_version", lambda: "580.1")
-    finding = only(options.gpu(60.0))
+    monkeypatch.setattr(checks, "driver_version", lambda: None)
+    assert only(checks.gpu(60.0)).state == "missing"
+    monkeypatch.setattr(checks, "driver_version", lambda: "580.1")
+    finding = only(checks.gpu(60.0))
     assert (finding.state, finding.fix) == ("missing", "pip install 'alpa-mlir[cuda12]'")
     versions["jax-cuda12-plugin"] = "0.9.0"
-    finding = only(options.gpu(60.0))
+    finding = only(checks.gpu(60.0))
     assert finding.state == "problem"
     assert "does not belong to jaxlib" in finding.what
-    versions["jax-cuda12-plugin"] = installation.version_of("jaxlib")
-    monkeypatch.setattr(options, "driver_version", lambda: None)
-    assert only(options.gpu(60.0)).state == "ok"
+    versions["jax-cuda12-plugin"] = checks.version_of("jaxlib")
+    monkeypatch.setattr(checks, "driver_version", lambda: None)
+    assert only(checks.gpu(60.0)).state == "ok"
 
 
 def test_a_driver_without_gpus_is_a_problem(versions, monkeypatch):
-    versions["jax-cuda12-plugin"] = installation.version_of("jaxlib")
-    monkeypatch.setattr(options, "driver_version", lambda: "580.1")
-    finding = only(options.gpu(60.0))
+    versions["jax-cuda12-plugin"] = checks.version_of("jaxlib")
+    monkeypatch.setattr(checks, "driver_version", lambda: "580.1")
+    finding = only(checks.gpu(60.0))
     assert finding.state == "problem"
     assert finding.what.startswith("JAX does not compute on the GPUs (NVIDIA driver 580.1")
 
@@ -237,13 +234,13 @@ def test_ray_address(monkeypatch):
         port = server.getsockname()[1]
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
         # Bound, but not listening.
-        finding = only(options.ray(60.0))
+        finding = only(checks.ray(60.0))
         assert finding.state == "problem"
         assert f"nothing answers at RAY_ADDRESS=127.0.0.1:{port}" in finding.what
         # Something listens that is not Ray, and never answers.
         server.listen()
         start = time.monotonic()
-        finding = only(options.ray(3.0))
+        finding = only(checks.ray(3.0))
         assert time.monotonic() - start < 20
         assert finding.state == "problem"
         assert "unset RAY_ADDRESS" in finding.fix
@@ -258,13 +255,13 @@ def test_programs_of_another_build(tmp_path, monkeypatch):
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(installation, "find_program", lambda name: tmp_path / name)
-    found = {finding.name: finding for finding in installation.compiler(60.0)}
+    monkeypatch.setattr(checks, "find_program", lambda name: tmp_path / name)
+    found = {finding.name: finding for finding in checks.compiler(60.0)}
     assert found["native module"].state == "ok"
     assert found["alpa-opt"].what == f"{tmp_path}/alpa-opt is of another build: {told}"
     assert "does not say what it was built from" in found["alpa-solve"].what
-    monkeypatch.setattr(installation, "find_program", lambda name: None)
-    found = {finding.name: finding for finding in installation.compiler(60.0)}
+    monkeypatch.setattr(checks, "find_program", lambda name: None)
+    found = {finding.name: finding for finding in checks.compiler(60.0)}
     assert found["alpa-opt"].state == "missing"
 
 
@@ -276,8 +273,8 @@ def test_a_native_module_that_does_not_load(tmp_path):
         if not path.name.startswith("_native"):
             (package / path.name).symlink_to(path)
     code = (
-        "from alpa_mlir.doctor import installation, child\n"
-        "found = list(installation.compiler(60.0))\n"
+        "from alpa_mlir.doctor import checks\n"
+        "found = list(checks.compiler(60.0))\n"
         "print(found[0].state, found[0].needed, found[0].what)"
     )
     # Probes look for the package where the module that starts them is.
@@ -301,25 +298,25 @@ def test_a_native_module_that_does_not_load(tmp_path):
 def test_cache_folder(tmp_path, monkeypatch):
     folder = tmp_path / "plans"
     monkeypatch.setenv("ALPA_MLIR_CACHE", str(folder))
-    finding = only(machine.cache(1.0))
+    finding = only(checks.cache(1.0))
     assert (finding.state, finding.facts["used_bytes"]) == ("ok", 0)
     assert not folder.exists()  # Looking leaves nothing behind.
     (folder / "a").mkdir(parents=True)
     (folder / "a" / "b").write_bytes(b"x" * 1000)
-    assert only(machine.cache(1.0)).facts["used_bytes"] == 1000
+    assert only(checks.cache(1.0)).facts["used_bytes"] == 1000
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ALPA_MLIR_CACHE", str(tmp_path / "file" / "below"))
-    finding = only(machine.cache(1.0))
+    finding = only(checks.cache(1.0))
     assert finding.state == "problem"
     assert finding.fix == "set ALPA_MLIR_CACHE to another folder"
 
 
 def test_little_room(monkeypatch):
-    monkeypatch.setattr(machine, "LEAST_DISK_BYTES", 1 << 60)
-    monkeypatch.setattr(machine, "LEAST_SHM_BYTES", 1 << 60)
-    monkeypatch.setattr(machine, "LEAST_OPEN_FILES", 1 << 60)
-    assert only(machine.temporary(1.0)).state == "problem"
-    shared = [found for found in machine.memory(1.0) if found.name == "shared memory"]
+    monkeypatch.setattr(checks, "LEAST_DISK_BYTES", 1 << 60)
+    monkeypatch.setattr(checks, "LEAST_SHM_BYTES", 1 << 60)
+    monkeypatch.setattr(checks, "LEAST_OPEN_FILES", 1 << 60)
+    assert only(checks.temporary(1.0)).state == "problem"
+    shared = [found for found in checks.memory(1.0) if found.name == "shared memory"]
     assert only(shared).fix.startswith("make it larger")
-    files = [found for found in machine.limits(1.0) if found.name == "open files"]
+    files = [found for found in checks.limits(1.0) if found.name == "open files"]
     assert only(files).state == "problem"

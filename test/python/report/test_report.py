@@ -20,12 +20,12 @@ import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import BackendError, PlanFormatError
 from alpa_mlir.report import collect, write_plots, write_report
-from alpa_mlir.report._layers import collect_layers, read_operands
+from alpa_mlir.report._data import collect_layers, read_operands
 from alpa_mlir.simulator import simulate
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.plan import Tried
 from alpa_runtime.step_trace import Recording
 from pipelines import pipeline
 from simulated import cluster

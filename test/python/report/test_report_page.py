@@ -15,7 +15,7 @@ from alpa_mlir.report import collect, write_report
 from alpa_mlir.simulator import simulate
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.tried import Tried
+from alpa_runtime.plan.plan import Tried
 from alpa_runtime.step_trace import Recording
 from browser import chromium
 from pipelines import pipeline

@@ -11,7 +11,7 @@ import pytest
 import steps
 from alpa_mlir import errors, training
 from alpa_mlir.training import Resume
-from alpa_runtime.argument_types import FLAG, FUNCTION, NUMBER, PATH, ROW, ROWS, WHOLE
+from alpa_runtime.errors import FLAG, FUNCTION, NUMBER, PATH, ROW, ROWS, WHOLE
 from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.worker_group import HOSTS
 

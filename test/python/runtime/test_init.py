@@ -22,8 +22,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.initial_state import init_programs, trace_init
-from alpa_runtime.step_state import step_state
+from alpa_runtime.step_arguments import init_programs, step_state, trace_init
 from flax.training.train_state import TrainState
 from same_bits import check_same
 

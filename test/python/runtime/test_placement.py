@@ -8,8 +8,8 @@ import pickle
 import handmade
 import pytest
 from alpa_mlir.errors import PlacementError
-from alpa_runtime.placement import Placement, part_of_plan
 from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.worker_group import Placement, part_of_plan
 
 
 def plan_on(*meshes, hosts=None):

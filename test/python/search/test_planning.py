@@ -252,7 +252,7 @@ def test_whatever_changes_misses(kept, monkeypatch):
     for what, options in changed.items():
         assert not kept(**options)[1], what
         assert kept(**options)[1], what
-    monkeypatch.setattr("alpa_mlir.search.find_plan.code_version", lambda: "another")
+    monkeypatch.setattr("alpa_mlir.search.planner.code_version", lambda: "another")
     assert not kept()[1]
 
 

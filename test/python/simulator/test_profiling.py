@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import pytest
 from alpa_mlir import cli
-from alpa_mlir.cluster import profiling
-from alpa_mlir.cluster.description import Cluster
+from alpa_mlir.cluster import Cluster, profiling
 from alpa_mlir.cluster.profiling import GroupTable, Profile, Table
 from source_paths import PYTHONPATH
 

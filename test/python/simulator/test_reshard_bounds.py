@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
-from alpa_mlir.simulator.transfer_network import Network
+from alpa_mlir.simulator.transfer_network import Network, least_seconds, least_slow_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_by_hand import chains, network, sends

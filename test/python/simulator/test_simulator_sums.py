@@ -10,7 +10,7 @@ import pytest
 from alpa_mlir import Cluster, errors
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.costs import function_seconds
-from alpa_mlir.simulator.routes import plan_routes
+from alpa_mlir.simulator.engine import plan_routes
 from simulated import cluster
 
 NET = cluster(intra=(1e30, 0.5))  # Half a second a hop.

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from alpa_runtime.transport import connect_in_process
 from alpa_runtime.transport.device import DeviceTransport, connect_devices
+from alpa_runtime.transport.device_backends import _MODULES, NcclBackend, NixlBackend
 from alpa_runtime.transport.interface import description
-from alpa_runtime.transport.nccl import NcclBackend
-from alpa_runtime.transport.nixl import _MODULES, NixlBackend
 
 BYTES = np.dtype(np.uint8)
 HAS_NIXL = any(find_spec(name) is not None for name in _MODULES)

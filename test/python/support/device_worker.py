@@ -6,9 +6,9 @@ import sys
 import threading
 
 import fake_cupy
-from alpa_runtime.execution import point_to_point
+from alpa_runtime.execution import transfers
 from alpa_runtime.hosts.process import HostProcess
-from alpa_runtime.hosts.worker_main import main
+from alpa_runtime.hosts.rpc import main
 from alpa_runtime.transport import device
 
 
@@ -44,7 +44,7 @@ class DeviceHost(HostProcess):
 
 if __name__ == "__main__":
     fake_cupy.install()
-    point_to_point.LEAST_DEVICE_BYTES = 1
+    transfers.LEAST_DEVICE_BYTES = 1
     device.DEVICE_BACKENDS = {"nccl": ("cpu",), "nixl": ("cpu",)}
     numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
     main(*numbers, "--die-with-parent" in sys.argv, DeviceHost("127.0.0.1"))

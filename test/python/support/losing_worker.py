@@ -11,7 +11,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from alpa_runtime.hosts import worker_main
+from alpa_runtime.hosts import rpc
 
 
 class _Losing:
@@ -49,7 +49,7 @@ def losing_worker(folder):
     return LosingWorker
 
 
-class _Host(worker_main.HostProcess):
+class _Host(rpc.HostProcess):
     def load(self, plan, placement, options):
         from alpa_runtime.workers import worker
 
@@ -59,4 +59,4 @@ class _Host(worker_main.HostProcess):
 
 if __name__ == "__main__":
     work, beside = map(int, sys.argv[2:4])
-    worker_main.main(work, beside, "--die-with-parent" in sys.argv, host=_Host("127.0.0.1"))
+    rpc.main(work, beside, "--die-with-parent" in sys.argv, host=_Host("127.0.0.1"))

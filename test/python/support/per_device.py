@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from alpa_mlir.compiler import Module
-from alpa_runtime.backends.xla_runtime import compile_text
+from alpa_runtime.backends.xla import compile_text
 from alpa_runtime.execution.compilation import split_functions
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P

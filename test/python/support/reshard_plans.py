@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from alpa_runtime.execution.plan_checks import held_boxes
 from alpa_runtime.plan.reshard import (
     AllGather,
     Box,
@@ -12,6 +11,7 @@ from alpa_runtime.plan.reshard import (
     SendTile,
     Tile,
     box_elements,
+    held_boxes,
     intersect,
 )
 from alpa_runtime.plan.stage import MeshInfo

@@ -17,7 +17,7 @@ import numpy as np
 
 
 def hosts(case, how):
-    from alpa_runtime.placement import Placement
+    from alpa_runtime.worker_group import Placement
 
     placement = Placement(case["placement"])
     if how == "threads":

@@ -19,7 +19,7 @@ import steps
 from alpa_mlir import errors, latest_checkpoint, restore_checkpoint, save_checkpoint, training
 from alpa_mlir.training import Resume
 from alpa_runtime import trees
-from alpa_runtime.checkpoint import restore, steps_in
+from alpa_runtime.checkpoint import save_restore, steps_in
 
 STATE = handmade.arguments(2)[0]
 
@@ -277,14 +277,14 @@ def test_a_checkpoint_of_something_else_is_not_passed_over(step, tmp_path, other
 def test_a_checkpoint_that_vanishes_while_it_is_read(step, losses, tmp_path, caplog, monkeypatch):
     """Another run that keeps fewer has deleted it: that is no damage."""
     training.run(Loads(step, {}), STATE, batch, 6, Resume(tmp_path, every=3))
-    reading = restore.restore_checkpoint
+    reading = save_restore.restore_checkpoint
 
     def late(folder, target, step):
         if step == 6:
             (tmp_path / "6").rename(tmp_path / ".deleting-6-ab")
         return reading(folder, target, step=step)
 
-    monkeypatch.setattr(restore, "restore_checkpoint", late)
+    monkeypatch.setattr(save_restore, "restore_checkpoint", late)
     seen = {}
     resume = Resume(tmp_path, every=3)
     training.run(Loads(step, {}), STATE, batch, 7, resume, on_result=seen.__setitem__)

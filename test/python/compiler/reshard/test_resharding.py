@@ -10,8 +10,7 @@ import pytest
 import resharding
 from alpa_mlir import errors
 from alpa_mlir.compiler import plan_reshard, transfer_strategies
-from alpa_mlir.simulator.transfer_bounds import least_seconds, least_slow_bytes
-from alpa_mlir.simulator.transfer_network import Network
+from alpa_mlir.simulator.transfer_network import Network, least_seconds, least_slow_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transfers.cases import SIZES, Seeded, random_case

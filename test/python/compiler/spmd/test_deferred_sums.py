@@ -14,7 +14,7 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_runtime.backends.xla_runtime import compile_text
+from alpa_runtime.backends.xla import compile_text
 from alpa_runtime.devices import make_meshes
 from alpa_runtime.execution.compilation import split_functions
 from alpa_runtime.plan import Plan

@@ -16,7 +16,7 @@ import numpy as np
 import per_device
 import pytest
 from alpa_mlir.compiler import Module
-from alpa_runtime.backends.xla_runtime import compile_text
+from alpa_runtime.backends.xla import compile_text
 from alpa_runtime.execution.compilation import split_functions
 
 _SPEC = r"\[(?:[RS]\d*(?:, [RS]\d*)*)?\]"

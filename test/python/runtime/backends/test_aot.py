@@ -17,10 +17,17 @@ from alpa_runtime import aot
 from alpa_runtime.backends import iree, xla
 from alpa_runtime.backends import xla as xla_backend
 from alpa_runtime.backends.gpus import GPUS
-from alpa_runtime.execution.actions import Accumulate, Copy, Place, Reshard, Run, Zero
 from alpa_runtime.execution.compilation import check_memory, check_peaks, compiled_peaks, part_of
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import (
+    Accumulate,
+    Copy,
+    Place,
+    Reshard,
+    Run,
+    Zero,
+    merge_step,
+)
 from alpa_runtime.plan import Plan
 
 ONE = {"first": (1, 1), "second": (1, 1)}

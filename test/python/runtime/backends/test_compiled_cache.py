@@ -13,8 +13,7 @@ import jax
 import numpy as np
 import pytest
 from alpa_runtime import cache as program_cache
-from alpa_runtime.backends import xla as backend_module
-from alpa_runtime.backends import xla_runtime
+from alpa_runtime.backends import xla
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla import XlaBackend
 from alpa_runtime.cache import CompiledCache
@@ -31,9 +30,9 @@ def mesh_of(*devices: int, axes=("x",)):
 
 
 def job(scale: float = 2.0, mesh: int = 0) -> Job:
-    held = f"tensor<8xf32> {{{xla_runtime.sharding_text(VECTOR)}}}"
+    held = f"tensor<8xf32> {{{xla.sharding_text(VECTOR)}}}"
     text = f"""module {{
-  {xla_runtime.mesh_text(MeshInfo((2,), ("x",), (0, 1)))}
+  {xla.mesh_text(MeshInfo((2,), ("x",), (0, 1)))}
   func.func public @main(%a: {held}) -> ({held}) {{
     %s = stablehlo.constant dense<{scale}> : tensor<8xf32>
     %0 = stablehlo.multiply %a, %s : tensor<8xf32>
@@ -45,7 +44,7 @@ def job(scale: float = 2.0, mesh: int = 0) -> Job:
 
 def run(program, mesh):
     value = np.arange(8, dtype=np.float32)
-    (result,) = program.call([jax.device_put(value, xla_runtime.named_sharding(mesh, VECTOR))])
+    (result,) = program.call([jax.device_put(value, xla.named_sharding(mesh, VECTOR))])
     assert result.sharding.device_set == set(mesh.devices.flat)
     return np.asarray(result)
 
@@ -53,13 +52,13 @@ def run(program, mesh):
 @pytest.fixture
 def compiled(monkeypatch):
     """The texts that XLA really compiles."""
-    texts = []
+    texts, real = [], xla.compile_text
 
     def compile_text(text, mesh, **options):
         texts.append(text)
-        return xla_runtime.compile_text(text, mesh, **options)
+        return real(text, mesh, **options)
 
-    monkeypatch.setattr(backend_module, "compile_text", compile_text)
+    monkeypatch.setattr(xla, "compile_text", compile_text)
     return texts
 
 
@@ -135,14 +134,14 @@ def test_program_of_another_text_is_not_taken(cache, compiled):
     build(cache, 3.0)
     other = only_file(cache)
     mesh = mesh_of(0, 1)
-    shutil.copy(other, cache.path(xla_runtime.program_parts(job(2.0).text, mesh)))
+    shutil.copy(other, cache.path(xla.program_parts(job(2.0).text, mesh)))
     with pytest.warns(UserWarning, match="compiled again"):
         np.testing.assert_array_equal(build(cache, 2.0), 2 * np.arange(8))
 
 
 def test_bytes_that_xla_cannot_load(cache, compiled):
     mesh = mesh_of(0, 1)
-    cache.put(xla_runtime.program_parts(job().text, mesh), b"of a later version, say")
+    cache.put(xla.program_parts(job().text, mesh), b"of a later version, say")
     with pytest.warns(UserWarning, match="XLA cannot load it"):
         np.testing.assert_array_equal(build(cache), 2 * np.arange(8))
     build(cache)
@@ -164,35 +163,35 @@ def test_files_that_others_can_write(cache, compiled, monkeypatch):
 def test_key_holds_what_a_program_depends_on(monkeypatch):
     mesh = mesh_of(0, 1)
     text = job().text
-    base = xla_runtime.program_parts(text, mesh)
-    assert xla_runtime.program_parts(text, mesh_of(6, 2)) == base
+    base = xla.program_parts(text, mesh)
+    assert xla.program_parts(text, mesh_of(6, 2)) == base
     for other in (
-        xla_runtime.program_parts(job(3.0).text, mesh),
-        xla_runtime.program_parts(text, mesh_of(0, 1, 2)),
-        xla_runtime.program_parts(text, mesh_of(0, 1, axes=("y",))),
-        xla_runtime.program_parts(text, mesh, per_device=True),
+        xla.program_parts(job(3.0).text, mesh),
+        xla.program_parts(text, mesh_of(0, 1, 2)),
+        xla.program_parts(text, mesh_of(0, 1, axes=("y",))),
+        xla.program_parts(text, mesh, per_device=True),
     ):
         assert other != base
     flags = os.environ.get("XLA_FLAGS", "")
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_dump_to=/nowhere")
-    assert xla_runtime.program_parts(text, mesh) == base
+    assert xla.program_parts(text, mesh) == base
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_enable_fast_math=true")
-    assert xla_runtime.program_parts(text, mesh) != base
+    assert xla.program_parts(text, mesh) != base
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setenv("NPROC", "3")
-    assert xla_runtime.program_parts(text, mesh) != base
+    assert xla.program_parts(text, mesh) != base
     monkeypatch.undo()
-    monkeypatch.setattr(xla_runtime, "host_cpu", lambda: "flags: mmx")
-    assert xla_runtime.program_parts(text, mesh) != base
-    monkeypatch.setattr(xla_runtime, "host_cpu", lambda: None)
-    assert xla_runtime.program_parts(text, mesh) is None  # Nothing is kept for a machine unknown.
+    monkeypatch.setattr(xla, "host_cpu", lambda: "flags: mmx")
+    assert xla.program_parts(text, mesh) != base
+    monkeypatch.setattr(xla, "host_cpu", lambda: None)
+    assert xla.program_parts(text, mesh) is None  # Nothing is kept for a machine unknown.
 
 
 def test_processors_are_told_apart_by_their_instructions(monkeypatch):
     def host_of(text):
-        monkeypatch.setattr(xla_runtime.Path, "read_text", lambda self: text)
-        xla_runtime.host_cpu.cache_clear()
-        return xla_runtime.host_cpu()
+        monkeypatch.setattr(xla.Path, "read_text", lambda self: text)
+        xla.host_cpu.cache_clear()
+        return xla.host_cpu()
 
     try:
         one = "model name\t: A\ncpu MHz\t: 2000.1\nflags\t: avx sse\n\nprocessor\t: 1\n"
@@ -203,12 +202,12 @@ def test_processors_are_told_apart_by_their_instructions(monkeypatch):
         assert host_of("something else\n") is None
     finally:
         monkeypatch.undo()
-        xla_runtime.host_cpu.cache_clear()
+        xla.host_cpu.cache_clear()
 
 
 def test_callbacks_are_not_kept(cache):
     text = job().text.replace("@main", "@main /* xla_ffi_python_cpu_callback */")
-    assert xla_runtime.program_parts(text, mesh_of(0, 1)) is None
+    assert xla.program_parts(text, mesh_of(0, 1)) is None
 
 
 def test_the_least_recently_used_goes(tmp_path):
@@ -261,7 +260,7 @@ import sys
 sys.path[:0] = sys.argv[2:]
 import test_compiled_cache as t
 from alpa_runtime.cache import CompiledCache
-t.backend_module.compile_text = None  # Compiling would fail.
+t.xla.compile_text = None  # Compiling would fail.
 print(t.build(CompiledCache(t.Path(sys.argv[1]))).tolist())
 """
 

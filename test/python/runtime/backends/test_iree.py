@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import test_schedule_equality as equality
 from alpa_mlir import PipeshardParallel, errors
-from alpa_runtime.backends import iree
-from alpa_runtime.backends.choice import make_backend
+from alpa_runtime.backends import iree, make_backend
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.backends.xla import XlaBackend
 from alpa_runtime.cache import CompiledCache

@@ -27,7 +27,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.checkpoint import folders, save, steps_in, store
+from alpa_runtime.checkpoint import manifest, save_restore, shards, steps_in
 from alpa_runtime.checkpoint.manifest import Manifest, chunk_shape, chunks_of, folder_names
 from alpa_runtime.execution.host_shards import Filling
 from flax.training.train_state import TrainState
@@ -196,13 +196,13 @@ def test_large_arrays_are_cut_into_chunks(tmp_path, monkeypatch):
 
 def test_steps_go_on_while_it_is_written(tmp_path, monkeypatch):
     """The state is copied: the next step may use it up at once."""
-    release, writing = threading.Event(), save.write_shards
+    release, writing = threading.Event(), save_restore.write_shards
 
     def slow(*args):
         assert release.wait(60)
         return writing(*args)
 
-    monkeypatch.setattr(save, "write_shards", slow)
+    monkeypatch.setattr(save_restore, "write_shards", slow)
     step = steps.two_stage_step(first=(2, 2), second=(1, 2))
     state, batch = handmade.arguments(2)
     state, _, _ = step(state, batch)
@@ -308,7 +308,7 @@ def test_numbers_take_the_type_of_what_they_meet(tmp_path):
 
 def test_two_that_save_at_the_same_time(tmp_path, monkeypatch):
     """One may look for leftovers when the other has made its folder, and not locked it yet."""
-    locking, seen = folders.fcntl.flock, []
+    locking, seen = manifest.fcntl.flock, []
 
     def lock(handle, how):
         if not seen:
@@ -316,7 +316,7 @@ def test_two_that_save_at_the_same_time(tmp_path, monkeypatch):
             save_checkpoint(tmp_path, [1], step=1).wait()
         return locking(handle, how)
 
-    monkeypatch.setattr(folders.fcntl, "flock", lock)
+    monkeypatch.setattr(manifest.fcntl, "flock", lock)
     save_checkpoint(tmp_path, [2], step=2).wait()
     assert seen
     assert restore_checkpoint(tmp_path, step=1) == [1]
@@ -333,7 +333,7 @@ def test_folders_of_leaves():
 @pytest.mark.slow
 def test_many_bytes(tmp_path, monkeypatch):
     """More than may be in flight at once."""
-    monkeypatch.setattr(store, "MAX_BYTES_AHEAD", 1 << 20)
+    monkeypatch.setattr(shards, "MAX_BYTES_AHEAD", 1 << 20)
     state = {str(i): np.random.default_rng(i).standard_normal((700, 600)) for i in range(40)}
     save_checkpoint(tmp_path, state, step=1).wait()
     check_same(state, restore_checkpoint(tmp_path, state))
@@ -405,9 +405,9 @@ def test_parts_are_placed_as_they_are_read(tmp_path, monkeypatch):
         ahead.append(len(begun) - len(placed))
         return putting(self, box, data)
 
-    work, putting = store._Work, Filling.put
-    monkeypatch.setattr(store, "MAX_BYTES_AHEAD", 3 * part)
-    monkeypatch.setattr(store, "_Work", counted)
+    work, putting = shards._Work, Filling.put
+    monkeypatch.setattr(shards, "MAX_BYTES_AHEAD", 3 * part)
+    monkeypatch.setattr(shards, "_Work", counted)
     monkeypatch.setattr(Filling, "put", put)
     check_same(restore_checkpoint(tmp_path, held), state)
     assert placed == [part] * 18

@@ -23,7 +23,7 @@ from alpa_mlir.errors import AlpaError
 from alpa_runtime.checkpoint import steps_in
 from alpa_runtime.hosts.ray_hosts import RayWorkers
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from same_bits import check_same
 from source_paths import PYTHONPATH
 from test_hosts import SPANNING, TWO

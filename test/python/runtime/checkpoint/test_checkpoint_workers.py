@@ -23,11 +23,10 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_mlir.errors import AlpaError, TransportError, WorkerLostError
-from alpa_runtime.arrays import StackedArray
-from alpa_runtime.checkpoint import remote, steps_in
-from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
+from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray
+from alpa_runtime.checkpoint import shards, steps_in
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from alpa_runtime.workers.driver import DistributedPlan
 from same_bits import check_same
 from test_init import init
@@ -92,7 +91,7 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
     state, batch = handmade.arguments(2)
     state, _, _ = step(state, batch)
     written, read = [], []
-    writing, reading = remote.write_shards, remote.read_boxes
+    writing, reading = shards.write_shards, shards.read_boxes
 
     def write(folder, leaves, shards):
         written.append([(leaf.name, p.box) for (_, leaf), own in zip(leaves, shards, strict=True)
@@ -104,8 +103,8 @@ def test_each_worker_reads_and_writes_its_own(tmp_path, load, monkeypatch):
         read.append([(leaf.name, box) for leaf, box in wanted])
         return reading(folder, wanted)
 
-    monkeypatch.setattr(remote, "write_shards", write)
-    monkeypatch.setattr(remote, "read_boxes", read_boxes)
+    monkeypatch.setattr(shards, "write_shards", write)
+    monkeypatch.setattr(shards, "read_boxes", read_boxes)
     save_checkpoint(tmp_path, state, step=1).wait()
     halves = [
         [("['w0']", ((0, 8), (0, 8))), ("['w0']", ((0, 8), (8, 16)))],
@@ -127,7 +126,7 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
         raise CheckpointError("No space left on device", where="['w0']")
 
     with monkeypatch.context() as patch:
-        patch.setattr("alpa_runtime.checkpoint.remote.write_shards", full)
+        patch.setattr("alpa_runtime.checkpoint.shards.write_shards", full)
         saving = save_checkpoint(tmp_path, state, step=2)
         with pytest.raises(CheckpointError, match="No space left"):
             saving.wait()
@@ -172,7 +171,7 @@ def test_the_worker_that_is_the_cause_is_named(tmp_path, load, monkeypatch):
         raise WorkerLostError("died of SIGKILL", where="worker 1", rank=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("alpa_runtime.checkpoint.remote.write_shards", gone)
+        patch.setattr("alpa_runtime.checkpoint.shards.write_shards", gone)
         patch.setattr(step.loaded, "synchronize", cause)
         saving = save_checkpoint(tmp_path, state, step=2)
         with pytest.raises(CheckpointError, match="worker 1: died of SIGKILL"):

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.execution.point_to_point import check_channels
-from alpa_runtime.transport import nccl
+from alpa_runtime.execution.transfers import check_channels
+from alpa_runtime.transport import device_backends
 from device_ends import Ends, cupy  # noqa: F401
 
 CHANNELS = [(0, 1), (1, 0), (2, 1), (0, 3)]  # Of even devices to odd ones, and back.
@@ -44,7 +44,7 @@ def test_good_ways_pass(ends):
 @pytest.mark.parametrize("message", [0, 2])
 def test_one_wrong_bit_is_found(ends, message, monkeypatch):
     """In what arrives on device 3, whichever of the messages it is."""
-    real, seen = nccl._Sink.take, []
+    real, seen = device_backends._NcclSink.take, []
 
     def take(self, block, written):
         real(self, block, written)
@@ -54,7 +54,7 @@ def test_one_wrong_bit_is_found(ends, message, monkeypatch):
                 np.ctypeslib.as_array(pointer(block)).reshape(-1)[70_001] ^= 16
             seen.append(block.nbytes)
 
-    monkeypatch.setattr(nccl._Sink, "take", take)
+    monkeypatch.setattr(device_backends._NcclSink, "take", take)
     here, there = check(ends)
     assert here is None
     assert isinstance(there, TransportError)

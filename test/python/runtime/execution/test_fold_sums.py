@@ -6,10 +6,17 @@ import handmade
 import numpy as np
 import pytest
 from alpa_runtime.execution import program_merge as linear_module
-from alpa_runtime.execution.actions import Accumulate, Copy, Run, Value, Zero, fold_sums
 from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import (
+    Accumulate,
+    Copy,
+    Run,
+    Value,
+    Zero,
+    fold_sums,
+    merge_step,
+)
 from alpa_runtime.plan.tensor import TensorSpec
 
 SCALAR = TensorSpec((), "float32", ())

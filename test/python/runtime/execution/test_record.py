@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import ArgumentMismatchError, PipeshardParallel
-from alpa_runtime.execution.actions import Place
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import Place, merge_step
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.placement import Placement
 from alpa_runtime.step_trace import Recording, StepTrace
+from alpa_runtime.worker_group import Placement
 from alpa_runtime.workers.driver import DistributedPlan
 from alpa_runtime.workers.worker import Worker
 

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 from alpa_mlir import errors
-from alpa_runtime.execution.reference_reshard import execute, prove
+from alpa_runtime.execution.reshard_steps import execute, prove
 from alpa_runtime.plan.reshard import Tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +21,8 @@ from transfers.cases import Seeded, random_case
 @pytest.mark.parametrize(
     "name",
     [
-        "alpa_runtime.execution.reference_reshard",
+        "alpa_runtime.execution.reshard_steps",
         "alpa_mlir.simulator.transfer_network",
-        "alpa_mlir.simulator.transfer_bounds",
     ],
 )
 def test_examples(name):

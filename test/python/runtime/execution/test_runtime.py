@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from alpa_mlir import errors
 from alpa_runtime.devices import use_virtual_devices
-from alpa_runtime.execution.actions import Accumulate, Copy, Run
 from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.execution.program_merge import Accumulate, Copy, Run, merge_step
 from handmade import flat
 
 MESHES = [((1, 2), (1, 2)), ((2, 2), (1, 2)), ((1, 1), (2, 2)), ((1, 1), (1, 1)), ((4, 1), (1, 4))]

@@ -216,7 +216,7 @@ def test_modules_that_contradict_the_plan(edit, message):
 
 def test_equal_stages_are_compiled_once():
     """Two meshes of one shape that run the same text share one compilation."""
-    from alpa_runtime.backends.xla_runtime import named_sharding
+    from alpa_runtime.backends.xla import named_sharding
     from alpa_runtime.devices import make_meshes
     from alpa_runtime.execution.compilation import Job, compile_jobs
 
@@ -265,7 +265,7 @@ SPECS_3D = [
 def test_shardings_of_three_axes(spec, shape):
     """XLA's shardings of arguments and results are read back as what was written."""
     import jax
-    from alpa_runtime.backends.xla_runtime import mesh_text, named_sharding, sharding_text
+    from alpa_runtime.backends.xla import mesh_text, named_sharding, sharding_text
     from alpa_runtime.execution.compilation import Job, compile_jobs
     from alpa_runtime.plan.stage import MeshInfo
     from alpa_runtime.plan.tensor import TensorSpec

@@ -13,11 +13,19 @@ import numpy as np
 import pytest
 from alpa_mlir import errors
 from alpa_runtime.execution import program_merge
-from alpa_runtime.execution.actions import Accumulate, Copy, Reshard, Run, Zero, makes_of
 from alpa_runtime.execution.loaded_plan import load
-from alpa_runtime.execution.program_merge import merge_step, worker_step
-from alpa_runtime.placement import Placement
+from alpa_runtime.execution.program_merge import (
+    Accumulate,
+    Copy,
+    Reshard,
+    Run,
+    Zero,
+    makes_of,
+    merge_step,
+    worker_step,
+)
 from alpa_runtime.plan import Plan
+from alpa_runtime.worker_group import Placement
 from reshard_plans import STRATEGIES
 
 

@@ -7,7 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from alpa_runtime.backends.xla_runtime import named_sharding
+from alpa_runtime.backends.xla import named_sharding
 from alpa_runtime.execution.transfers import bind_reshard
 from alpa_runtime.plan.reshard import ReshardInfo, read_step
 from alpa_runtime.plan.stage import MeshInfo

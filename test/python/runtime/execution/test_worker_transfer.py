@@ -7,17 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-from alpa_runtime.execution import point_to_point as wires_module
-from alpa_runtime.execution.plan_checks import held_boxes
-from alpa_runtime.execution.point_to_point import PointToPoint, is_carried
-from alpa_runtime.execution.reference_reshard import execute
-from alpa_runtime.execution.reshard_part import CopyTile, Incoming, Outgoing, reshard_part
-from alpa_runtime.execution.transfers import bind_shards
-from alpa_runtime.plan.reshard import ReshardInfo, read_step
+from alpa_runtime.execution import transfers as wires_module
+from alpa_runtime.execution.reshard_steps import CopyTile, Incoming, Outgoing, execute, reshard_part
+from alpa_runtime.execution.transfers import PointToPoint, bind_shards, is_carried
+from alpa_runtime.plan.reshard import ReshardInfo, held_boxes, read_step
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.transport.device import connect_devices
-from alpa_runtime.transport.in_process import connect_in_process
+from alpa_runtime.transport.interface import connect_in_process
 from device_ends import Ends, backend, cupy, eventually, is_quiet  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -20,8 +20,8 @@ from alpa_runtime.hosts.process import start_ticks
 from alpa_runtime.hosts.ray_hosts import RayWorkers, check_room
 from alpa_runtime.hosts.subprocesses import ProcessWorkers, how_it_ended
 from alpa_runtime.hosts.watchdog import Limits
-from alpa_runtime.placement import Placement
 from alpa_runtime.version import VERSION
+from alpa_runtime.worker_group import Placement
 from source_paths import PYTHONPATH
 
 TWO = Placement(((0, 1), (2, 3)))

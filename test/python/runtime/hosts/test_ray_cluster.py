@@ -17,7 +17,7 @@ import steps
 from alpa_mlir import errors, training
 from alpa_runtime.hosts.ray_hosts import RayWorkers
 from alpa_runtime.hosts.watchdog import Limits
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from source_paths import PYTHONPATH
 from test_hosts import TWO
 

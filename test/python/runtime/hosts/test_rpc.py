@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir import errors
-from alpa_runtime.hosts.framing import MessageStream
-from alpa_runtime.hosts.rpc import DriverEnds, Entrance, connect
+from alpa_runtime.hosts.rpc import DriverEnds, Entrance, MessageStream, connect
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
-from alpa_runtime.transport.handshake import Address, own_ip
+from alpa_runtime.transport.connection import Address, own_ip
 from test_hosts import BUSY, TWO, freeze, gone, notice_soon, running
 
 

@@ -17,7 +17,7 @@ import steps
 from alpa_mlir import PipeshardParallel, errors, training
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits, Stillness
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from source_paths import SUPPORT
 from test_equality import CLUSTER
 from test_hosts import BUSY, gone, running

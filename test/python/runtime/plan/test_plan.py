@@ -14,11 +14,10 @@ import pytest
 import zoo
 from alpa_mlir import Cluster, PipeshardParallel, Plan, ShardParallel, errors
 from alpa_mlir.trace.tracing import trace
-from alpa_runtime.plan.json_nodes import pretty
-from alpa_runtime.plan.lines import LineReader, numbers_text, pattern_of
-from alpa_runtime.plan.program import INSTRUCTIONS
+from alpa_runtime.plan.program import INSTRUCTIONS, LineReader, numbers_text, pattern_of
 from alpa_runtime.plan.reshard import STEPS
 from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorSpec
+from alpa_runtime.plan.text import pretty
 from hypothesis import given
 from hypothesis import strategies as st
 from schema import SCHEMA, problems

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from alpa_mlir import errors
-from alpa_runtime.plan.json_nodes import Node
 from alpa_runtime.plan.reshard import (
     AllGather,
     Broadcast,
@@ -17,6 +16,7 @@ from alpa_runtime.plan.reshard import (
     shard_boxes,
 )
 from alpa_runtime.plan.tensor import TensorReader, TensorSpec
+from alpa_runtime.plan.text import Node
 
 LINES = {
     "tile 0 on 3 [0:4,32:64]": Tile(0, 3, ((0, 4), (32, 64))),

@@ -16,8 +16,8 @@ from alpa_mlir import errors
 from alpa_runtime.hosts.process import HostProcess, Start
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits
-from alpa_runtime.placement import Placement
 from alpa_runtime.transport import connect_in_process
+from alpa_runtime.worker_group import Placement
 from device_ends import HAS_NIXL
 from source_paths import SUPPORT
 

@@ -11,10 +11,10 @@ import fake_cupy
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.execution.point_to_point import PointToPoint
-from alpa_runtime.execution.reshard_part import Outgoing
-from alpa_runtime.transport import connection, device, mailbox, make_transport
-from alpa_runtime.transport.in_process import connect_in_process
+from alpa_runtime.execution.reshard_steps import Outgoing
+from alpa_runtime.execution.transfers import PointToPoint
+from alpa_runtime.transport import connection, device, interface, make_transport
+from alpa_runtime.transport.interface import connect_in_process
 from device_ends import Ends, Numbers, cupy, eventually  # noqa: F401
 from test_device_transport import device_threads, filled, later
 
@@ -152,7 +152,7 @@ def test_an_end_that_is_closed_while_it_waits_for_another_to_connect():
 
 
 def test_a_message_for_who_was_interrupted_goes_to_the_next(monkeypatch):
-    box, delivered = mailbox.Mailbox(1), threading.Event()
+    box, delivered = interface.Mailbox(1), threading.Event()
 
     class Interrupted:
         def acquire(self):
@@ -165,21 +165,21 @@ def test_a_message_for_who_was_interrupted_goes_to_the_next(monkeypatch):
         def release(self):
             delivered.set()
 
-    waits = mailbox._Waiter
+    waits = interface._Waiter
 
     def first(tag):
-        monkeypatch.setattr(mailbox, "_Waiter", waits)
+        monkeypatch.setattr(interface, "_Waiter", waits)
         waiter = waits(tag)
         waiter.gate = Interrupted()
         return waiter
 
-    monkeypatch.setattr(mailbox, "_Waiter", first)
+    monkeypatch.setattr(interface, "_Waiter", first)
     byte = np.dtype("uint8")
     interrupted = later(lambda: box.take(3, (1,), byte))
     eventually(lambda: box._waiting)
     waiting = later(lambda: box.take(3, (1,), byte))
     eventually(lambda: len(box._waiting[3]) == 2)
-    box.deliver(3, mailbox.Message(b"uint8[1]", "data"))
+    box.deliver(3, interface.Message(b"uint8[1]", "data"))
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert waiting() == "data"

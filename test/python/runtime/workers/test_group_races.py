@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 import steps
 from alpa_mlir.errors import TransportError, WorkerError, WorkerLostError
-from alpa_runtime.distributed_arrays import DistributedArray
+from alpa_runtime.arrays import DistributedArray
 from alpa_runtime.hosts import rpc as process_calls
 from alpa_runtime.hosts import threads, watchdog
-from alpa_runtime.hosts.framing import MessageStream
 from alpa_runtime.hosts.process_group import Limits, ProcessGroup
-from alpa_runtime.hosts.rpc import RpcClient, Streams
+from alpa_runtime.hosts.rpc import MessageStream, RpcClient, Streams
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.messages import StepReply
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement, StepReply
 from alpa_runtime.workers.driver import DistributedPlan, Failure, PendingSteps, cause_behind
 from alpa_runtime.workers.worker import Worker
 from device_ends import eventually

@@ -18,8 +18,8 @@ from alpa_mlir import errors, training
 from alpa_runtime.hosts.process import out_of_memory_kills
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
 from alpa_runtime.hosts.watchdog import Limits
-from alpa_runtime.placement import Placement
 from alpa_runtime.transport.device import as_transport_error
+from alpa_runtime.worker_group import Placement
 
 STEPS = 6
 # What a layer keeps of a micro-batch takes 34 MiB: more than the C library keeps in stock.

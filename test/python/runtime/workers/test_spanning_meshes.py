@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel
 from alpa_runtime.hosts.subprocesses import ProcessWorkers
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from alpa_runtime.workers.driver import DistributedPlan
 from test_equality import CLUSTER
 from test_schedule_equality import check_steps, model, parallel

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel
-from alpa_runtime.arrays import StackedArray
+from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray
 from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
-from alpa_runtime.distributed_arrays import DistributedArray, DistributedKeys
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Placement
 from alpa_runtime.workers.driver import DistributedPlan
 from test_equality import CLUSTER, relative_difference
 from test_schedule_equality import (

@@ -14,12 +14,11 @@ import jax
 import numpy as np
 import pytest
 from alpa_mlir.errors import ArgumentMismatchError, DeletedArrayError, WorkerError
-from alpa_runtime.backends.xla_runtime import named_sharding
-from alpa_runtime.distributed_arrays import DistributedArray
-from alpa_runtime.execution import point_to_point
+from alpa_runtime.arrays import DistributedArray
+from alpa_runtime.backends.xla import named_sharding
+from alpa_runtime.execution import transfers
 from alpa_runtime.hosts.threads import ThreadWorkers
-from alpa_runtime.messages import Held, StepRequest
-from alpa_runtime.placement import Placement
+from alpa_runtime.worker_group import Held, Placement, StepRequest
 from alpa_runtime.workers.driver import DistributedPlan
 from handmade import flat
 from test_runtime import MESHES
@@ -307,8 +306,8 @@ def test_a_send_that_fails_names_its_worker(two, monkeypatch):
             raise ValueError("no way out")
         return real(transport, *_)
 
-    real = point_to_point._send_pieces
-    monkeypatch.setattr(point_to_point, "_send_pieces", send)
+    real = transfers._send_pieces
+    monkeypatch.setattr(transfers, "_send_pieces", send)
     step(flat(state, batch))
     with pytest.raises(WorkerError, match=r"worker 1: failed in step 1: .*ValueError: no way out"):
         step.synchronize()

@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 import alpa_mlir
-import alpa_runtime.distributed_arrays
+import alpa_runtime.arrays
 import alpa_runtime.version
 import jax
 import jax.numpy as jnp
@@ -128,10 +128,7 @@ def _():
 def _():
     state, _loss = trained(alpa_mlir.Zero2Parallel())(*example())
     assert isinstance(state["params"]["w0"], jax.Array)
-    assert (
-        alpa_runtime.distributed_arrays.DistributedArray.__module__
-        == "alpa_runtime.distributed_arrays"
-    )
+    assert alpa_runtime.arrays.DistributedArray.__module__ == "alpa_runtime.arrays"
 
 
 @row("prefetch")

@@ -10,6 +10,7 @@ from jax.extend import core
 
 _jax: Any = jax
 _core: Any = core
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
 
 class Values:
@@ -68,14 +69,13 @@ def stack_inside(call: Any) -> Any:
     return call.source_info.name_stack.extend(f"jit({call.params.get('name', 'call')})")
 
 
-def only(jaxpr: Any, places: Sequence[int]) -> Any:
-    """The part of a jaxpr that makes these results."""
-    outvars = [jaxpr.outvars[place] for place in places]
-    needed = {v for v in outvars if not is_literal(v)}
-    eqns: list[Any] = []
-    for eqn in reversed(jaxpr.eqns):
-        if any(v in needed for v in eqn.outvars):
-            eqns.append(eqn)
-            needed.update(v for v in eqn.invars if not is_literal(v))
-    debug = jaxpr.debug_info.with_unknown_names()
-    return _core.Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns[::-1], jaxpr.effects, debug)
+def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Body and constants of a plain call; None for equations to be kept whole."""
+    key = _CALLS.get(eqn.primitive.name)
+    if key is None or key not in eqn.params:
+        return None
+    shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    if any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
+        return None  # the placement would be lost
+    body = eqn.params[key]
+    return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())

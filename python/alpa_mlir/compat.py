@@ -1,19 +1,18 @@
-"""Methods that follow from a few numbers, or from a plan."""
+"""Alpa's functions: methods that follow from a few numbers, or from a plan."""
 
 from __future__ import annotations
 
 from collections import Counter
 from math import prod
 
-from alpa_runtime.argument_types import check_type
+from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
 
-from alpa_mlir.cluster.description import Cluster, as_cluster
+from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
-from alpa_mlir.methods.method import Method
-from alpa_mlir.methods.options import ManualShardingOption, UniformStageOption
+from alpa_mlir.methods.method import ManualShardingOption, Method, UniformStageOption
 from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.session import default_cluster
 
