@@ -39,6 +39,11 @@ def says_used_up(error: BaseException) -> bool:
     return any(word in str(error) for word in _USED_UP)
 
 
+def says_attention_of_gpus(error: BaseException) -> bool:
+    """Whether JAX lowers no fused attention for this platform, since only GPUs have it."""
+    return "dot_product_attention" in str(error)
+
+
 def first_line(error: BaseException) -> str:
     """What JAX or XLA say first; the lines behind it are for who debugs them."""
     return next(iter(str(error).strip().splitlines()), "")

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
-from alpa_runtime import jax_internals, trees
+from alpa_runtime import foreign_errors, jax_internals, trees
 from alpa_runtime.calling_convention import (
     Aval,
     CallingConvention,
@@ -348,7 +348,7 @@ def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
     try:
         return traced.lower(), False
     except NotImplementedError as error:
-        if _has_gpu() or "dot_product_attention" not in str(error):
+        if _has_gpu() or not foreign_errors.says_attention_of_gpus(error):
             raise
         return traced.lower(lowering_platforms=("cuda",)), True
 
