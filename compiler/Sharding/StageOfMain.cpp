@@ -111,6 +111,10 @@ void sharding::annotateMain(const StageOfMain &stage, const IntraOpResult &resul
         op.setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }
     op.setAttr(attr::shardings, builder.getArrayAttr(shardings));
+    if (Attribute made = madeShardings(&op, result)) {
+      op.setAttr(attr::madeShardings, made);
+      isMoved = true;
+    }
     for (OpOperand &operand : op.getOpOperands()) {
       auto it = result.useSpecs.find({&op, operand.getOperandNumber()});
       const ShardingSpec *held = result.heldFor(&op, operand.get());

@@ -149,7 +149,7 @@ static Operation *cloneAs(OpBuilder &builder, Operation *op, ValueRange operands
   made->setOperands(operands);
   made->getResult(0).setType(typeOf(op->getResult(0)).clone(shape));
   for (StringRef name : {StringRef(attr::useShardings), StringRef(attr::operandShardings),
-                         StringRef(attr::summedAs)})
+                         StringRef(attr::madeShardings), StringRef(attr::summedAs)})
     made->removeAttr(name);
   return placeLike(made, op, spec);
 }
@@ -475,6 +475,7 @@ Value SumDeferrer::uniform(Operation *user, Value value, const Terms &like, Shar
   cast<hlo::BroadcastInDimOp>(made).setBroadcastDimensions(dims);
   made->setAttr(attr::shardings, builder.getArrayAttr(sharding));
   made->removeAttr(attr::useShardings);
+  made->removeAttr(attr::madeShardings);
   return made->getResult(0);
 }
 

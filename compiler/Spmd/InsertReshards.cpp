@@ -98,6 +98,7 @@ void ReshardInserter::setResults(Operation *op, ArrayRef<ShardingSpec> specs) {
   }
   op->setAttr(attr::shardings, builder.getArrayAttr(attributes));
   op->removeAttr(attr::useShardings);
+  op->removeAttr(attr::madeShardings);
 }
 
 /// Ops whose sums or shapes XLA fuses into their users.
@@ -235,18 +236,21 @@ FailureOr<OpSplit> ReshardInserter::chooseSplit(Operation *op, const ShardingRul
       return failure();
     operands = std::move(*given);
   }
-  llvm::Expected<OpSplit> split = readSplit(rule, operands, *results, captures, meshShape);
+  // A result may be held otherwise than the op makes it, such as a gradient that the
+  // update wants split.
+  SmallVector<ShardingSpec> made = *results;
+  if (op->hasAttr(attr::madeShardings)) {
+    auto given = specsOf(op, attr::madeShardings, op->getResultTypes());
+    if (failed(given))
+      return failure();
+    made = std::move(*given);
+  }
+  llvm::Expected<OpSplit> split = readSplit(rule, operands, made, captures, meshShape);
   if (split)
     return std::move(*split);
   std::string why = llvm::toString(split.takeError());
-  if (isExact) {
-    // A result may be held otherwise than the op makes it of its operands, such as a
-    // gradient that the update wants split.
-    OpSplit made = nearestSplit(op, rule, operands, std::nullopt, captures, meshShape);
-    if (made.operands == operands && made.captures == captures)
-      return made;
+  if (isExact)
     return op->emitError("no strategy of the op has these shardings: ") << why;
-  }
   return nearestSplit(op, rule, operands, ArrayRef<ShardingSpec>(*results), captures, meshShape);
 }
 

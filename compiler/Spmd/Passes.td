@@ -60,7 +60,8 @@ def InsertReshards : Pass<"alpa-insert-reshards", "::mlir::ModuleOp"> {
     none has `alpa.use_shardings`, and all arguments and results have
     `alpa.sharding`. An op without `alpa.use_shardings` takes its operands as they
     are held if one of its strategies does; otherwise its results say how it is
-    split. Paths are the ones that the search counted with if the module says for
+    split. A result that the op makes otherwise (`alpa.made_shardings`) is moved behind
+    it. Paths are the ones that the search counted with if the module says for
     which cluster (`alpa.cluster`).
 
     Before:

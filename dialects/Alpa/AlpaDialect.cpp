@@ -92,7 +92,7 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return isOneOf(emit, value, {"forward", "barrier", "backward", "update"});
   if (name == attr::eqn || name == attr::layer || name == attr::stage)
     return isInteger(emit, value, 0);
-  if (name == attr::shardings)
+  if (name == attr::shardings || name == attr::madeShardings)
     return areShardings(emit, value, op->getResultTypes());
   if (name == attr::operandShardings || name == attr::useShardings)
     return areShardings(emit, value, op->getOperandTypes());

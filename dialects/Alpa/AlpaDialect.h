@@ -31,6 +31,7 @@ inline constexpr llvm::StringLiteral layer = "alpa.layer";
 inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";
+inline constexpr llvm::StringLiteral madeShardings = "alpa.made_shardings";
 inline constexpr llvm::StringLiteral useShardings = "alpa.use_shardings";
 inline constexpr llvm::StringLiteral captureShardings = "alpa.capture_shardings";
 inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings";

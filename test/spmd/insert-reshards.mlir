@@ -83,8 +83,7 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]
 
 // -----
 
-// A value that is held otherwise than the op makes it of its operands is moved behind
-// the op.
+// A value that is held otherwise than the op makes it is moved behind the op.
 
 // CHECK-LABEL: func.func @held_otherwise
 // CHECK:         %[[SUM:.*]] = stablehlo.add %{{.*}}, %{{.*}} {alpa.shardings = [#alpa.sharding<[R, S1]>]}
@@ -92,7 +91,7 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]
 // CHECK-NEXT:    return %[[HELD]]
 module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
   func.func @held_otherwise(%x: tensor<8x16xf32> {alpa.sharding = #alpa.sharding<[R, S1]>}, %y: tensor<8x16xf32>) -> tensor<8x16xf32> {
-    %0 = stablehlo.add %x, %y {alpa.shardings = [#alpa.sharding<[S0, S1]>], alpa.use_shardings = [#alpa.sharding<[R, S1]>, #alpa.sharding<[R, S1]>]} : tensor<8x16xf32>
+    %0 = stablehlo.add %x, %y {alpa.shardings = [#alpa.sharding<[S0, S1]>], alpa.made_shardings = [#alpa.sharding<[R, S1]>], alpa.use_shardings = [#alpa.sharding<[R, S1]>, #alpa.sharding<[R, S1]>]} : tensor<8x16xf32>
     return %0 : tensor<8x16xf32>
   }
 }

@@ -203,6 +203,9 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
     specs.push_back(info.sumOf < 0 ? builder.specOf(info, choices)
                                    : builder.completionOf(info, choices).summed);
   for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs)) {
+    if (info.isMoved && info.sumOf < 0)
+      if (PackedSpec made = builder.specOf(info.madeNode, info.madeTable, choices); made != spec)
+        result.madeSpecs[info.value] = made.unpack(rankOf(info.value), numAxes);
     if (info.sumOf < 0)
       result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
     else if (specs[info.sumOf].isUnreduced())
@@ -386,6 +389,18 @@ llvm::Expected<IntraOpResult> sharding::applyChoices(const StageView &stage, con
       return error;
   reportPlan(builder, use, result);
   return result;
+}
+
+mlir::Attribute sharding::madeShardings(mlir::Operation *op, const IntraOpResult &result) {
+  llvm::SmallVector<mlir::Attribute> made;
+  bool isMoved = false;
+  for (Value value : op->getResults()) {
+    auto it = result.madeSpecs.find(value);
+    isMoved |= it != result.madeSpecs.end();
+    made.push_back(ShardingAttr::get(
+        op->getContext(), it == result.madeSpecs.end() ? result.specs.lookup(value) : it->second));
+  }
+  return isMoved ? mlir::Builder(op->getContext()).getArrayAttr(made) : mlir::Attribute();
 }
 
 mlir::Attribute sharding::captureShardings(

@@ -56,6 +56,8 @@ struct IntraOpOptions {
 struct IntraOpResult {
   /// Every result of every op of the stage, and every input.
   llvm::DenseMap<mlir::Value, ShardingSpec> specs;
+  /// Results that `specs` has otherwise than their op makes them.
+  llvm::DenseMap<mlir::Value, ShardingSpec> madeSpecs;
   /// Operands (op, number) that the op wants otherwise than `specs` has them. What a
   /// body uses from outside is numbered on, in the order of ShardingRule::captures.
   llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
@@ -101,6 +103,8 @@ llvm::Expected<IntraOpResult> applyChoices(const StageView &stage, const cost::C
                                            const IntraOpOptions &options,
                                            llvm::ArrayRef<unsigned> choices);
 
+/// How an op makes its results; null if it makes all as they are held.
+mlir::Attribute madeShardings(mlir::Operation *op, const IntraOpResult &result);
 /// How the body of an op wants each of its rule's captures; `heldAs` gives the
 /// sharding of a value. Null for ops without captures.
 mlir::Attribute captureShardings(

@@ -239,6 +239,10 @@ private:
         op->setAttr(attr::summedAs, ShardingAttr::get(context, sum->second));
     }
     op->setAttr(attr::shardings, builder.getArrayAttr(results));
+    if (Attribute made = sharding::madeShardings(op, *plan.stages[stage].result)) {
+      op->setAttr(attr::madeShardings, made);
+      moved = true;
+    }
 
     for (OpOperand &operand : op->getOpOperands()) {
       Operation *source = operand.get().getDefiningOp();

@@ -711,6 +711,7 @@ void PieceBuilder::cloneOp(Operation *op) {
   // Repeated on a mesh that the search did not place it on: how the op wants its
   // operands there follows from how its result is held.
   clone->removeAttr(attr::useShardings);
+  clone->removeAttr(attr::madeShardings);
   clone->removeAttr(attr::captureShardings);
   if (op->getNumResults() == 1 && plan.hasSpecOn(op->getResult(0), piece.stage))
     clone->setAttr(attr::shardings,
