@@ -32,6 +32,9 @@ struct DeviceType {
   int64_t multiprocessors = 0;
   /// The least seconds from one kernel to the next, however little it does.
   double launchSeconds = 0;
+  /// The seconds that work loses for each second of a collective that runs beside it;
+  /// where 1, nothing runs beside collectives.
+  double overlapSlowdown = 1;
   /// Of CUDA devices, such as 9.0; 0 for others.
   double computeCapability = 0;
 

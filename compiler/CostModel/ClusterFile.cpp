@@ -82,8 +82,8 @@ private:
   }
 
   /// What is reached of a peak; all of it if nothing is said.
-  bool readPart(const YamlValue &map, StringRef path, StringRef name, double &result) {
-    constexpr StringRef expected = "a part of the peak, more than 0 and at most 1";
+  bool readPart(const YamlValue &map, StringRef path, StringRef name, double &result,
+                StringRef expected = "a part of the peak, more than 0 and at most 1") {
     const YamlValue *part = map.find(name);
     if (!part)
       return true;
@@ -98,7 +98,7 @@ private:
     std::string path = "device_types." + type.name;
     if (!checkMap(value, path,
                   {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
-                   "multiprocessors", "launch", "compute_capability"},
+                   "multiprocessors", "launch", "overlap_slowdown", "compute_capability"},
                   "memory_bytes, memory_bandwidth and peak_flops") ||
         !readBytes(value, path, "memory_bytes", type.memoryBytes) ||
         !readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
@@ -108,6 +108,10 @@ private:
         (value.find("launch") &&
          !readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
                        /*allowZero=*/true)) ||
+        (value.find("overlap_slowdown") &&
+         !readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
+                   "what work loses for each second of a collective beside it, more than 0 and at "
+                   "most 1")) ||
         (value.find("compute_capability") &&
          !readNumber(value, path, "compute_capability", "a version of CUDA devices, such as 9.0",
                      type.computeCapability)))
@@ -352,6 +356,8 @@ std::string cost::printCluster(const Cluster &cluster) {
       os << ",\n      \"multiprocessors\": " << type.multiprocessors;
     if (type.launchSeconds > 0)
       os << ",\n      \"launch\": " << printNumber(type.launchSeconds);
+    if (type.overlapSlowdown < 1)
+      os << ",\n      \"overlap_slowdown\": " << printNumber(type.overlapSlowdown);
     if (type.computeCapability > 0)
       os << ",\n      \"compute_capability\": " << printNumber(type.computeCapability);
     os << "}";

@@ -68,6 +68,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
 links:
@@ -86,6 +87,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
 links:
@@ -104,6 +106,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
 links:
@@ -122,6 +125,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
 links:
@@ -140,6 +144,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h200, nics: 8}
 links:
@@ -158,6 +163,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 10.0
 hosts: {count: 1, devices: 8, device_type: b200, nics: 8}
 links:
@@ -176,6 +182,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 10.0
 hosts: {count: 1, devices: 72, device_type: gb200, nics: 72}
 links:
@@ -194,6 +201,7 @@ device_types:
     efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 10.3
 hosts: {count: 1, devices: 72, device_type: gb300, nics: 72}
 links:
@@ -212,6 +220,7 @@ device_types:
     efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 142
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 8.9
 hosts: {count: 1, devices: 8, device_type: l40s, nics: 2}
 links:
@@ -230,6 +239,7 @@ device_types:
     efficiency: {float64: 0.5, float32: 0.5, float16: 0.5, bfloat16: 0.5, float8: 0.5, memory: 0.8}
     multiprocessors: 304
     launch: 3us
+    overlap_slowdown: 0.2
 hosts: {count: 1, devices: 8, device_type: mi300x, nics: 8}
 links:
   intra_host: {bandwidth: 448GB/s, latency: 3us, efficiency: 0.8}
@@ -247,6 +257,7 @@ device_types:
     efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
+    overlap_slowdown: 0.2
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
 links:

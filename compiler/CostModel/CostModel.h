@@ -33,6 +33,8 @@ public:
                        const std::optional<Product> &product = {}) const;
   /// One kernel that computes attention without storing its scores.
   double attentionSeconds(double flops, double bytes, llvm::StringRef dtype) const;
+  /// The part of its seconds that a collective costs beside work that hides it.
+  double hiddenPart() const { return mesh.device.overlapSlowdown; }
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;

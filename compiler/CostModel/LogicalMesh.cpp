@@ -168,6 +168,7 @@ static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind>
     for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
       entry.second = std::min(entry.second, type.reachableFlopsPerSecond(entry.getKey()));
     attention = std::min(attention, type.attentionPart());
+    weakest.overlapSlowdown = std::max(weakest.overlapSlowdown, type.overlapSlowdown);
   }
   weakest.efficiency.clear();
   weakest.efficiency["attention"] = attention;

@@ -14,6 +14,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -125,9 +126,10 @@ public:
     addOps();
     addMoves();
     addHeldPrices();
+    addExposed();
     addDecisions();
     addRunnersUp();
-    explanation.objective = objectiveOf(choices);
+    explanation.objective = objectiveOf(choices) + explanation.exposedPicoseconds;
     explanation.fixedPicoseconds = builder.fixedPicoseconds();
     return std::move(explanation);
   }
@@ -139,6 +141,9 @@ private:
                Operation *user);
   void addSum(const ValueInfo &sum);
   void addHeldPrices();
+  void addExposed();
+  /// Of a collective of so many picoseconds in a step what is paid.
+  int64_t pay(int64_t picoseconds, double part);
   void addDecisions();
   void addRunnersUp();
   void addTraffic(Collective collective, int axis, int64_t count, double bytes,
@@ -188,6 +193,22 @@ void Explainer::addTraffic(Collective collective, int axis, int64_t count, doubl
   explanation.communicationPicoseconds += picoseconds;
 }
 
+int64_t Explainer::pay(int64_t picoseconds, double part) {
+  if (part == 1)
+    return picoseconds;
+  int64_t paid = std::llround(static_cast<double>(picoseconds) * part);
+  explanation.hiddenPicoseconds += picoseconds - paid;
+  return paid;
+}
+
+void Explainer::addExposed() {
+  PhaseSeconds run = builder.phaseSeconds(choices);
+  for (unsigned phase = 0; phase < kNumPhases; ++phase)
+    explanation.exposedPicoseconds +=
+        builder.weight(OpPhase(phase)) * toPicoseconds(run.exposed[phase]);
+  explanation.hiddenPicoseconds -= explanation.exposedPicoseconds;
+}
+
 void Explainer::addOps() {
   for (const OpPart &part : builder.getParts()) {
     const OpInfo &info = builder.getOps()[part.op];
@@ -210,7 +231,7 @@ void Explainer::addOps() {
                                                builder.getValues()[info.results[result]].bytes,
                                                projection, model));
     for (const CollectiveUse &use : uses) {
-      int64_t picoseconds = times * toPicoseconds(use.seconds);
+      int64_t picoseconds = pay(times * toPicoseconds(use.seconds), builder.paidPart(info));
       row.communicationPicoseconds += picoseconds;
       row.computePicoseconds -= picoseconds;
       addTraffic(use.collective, static_cast<int>(use.axis),
@@ -245,7 +266,7 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
     held = step.spec;
     if (step.kind == ReshardKind::Slice)
       continue;
-    int64_t picoseconds = times * step.picoseconds;
+    int64_t picoseconds = pay(times * step.picoseconds, builder.paidPart(value, phase));
     sum += picoseconds;
     double bytes = static_cast<double>(times) * localBytes;
     switch (step.kind) {
@@ -518,11 +539,16 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
   auto isWanted = [&](llvm::StringRef name, llvm::StringRef where) {
     return onlyOp.empty() || name.contains(onlyOp) || where.contains(onlyOp);
   };
-  int64_t total = computePicoseconds + communicationPicoseconds + heldPicoseconds;
+  int64_t total =
+      computePicoseconds + communicationPicoseconds + exposedPicoseconds + heldPicoseconds;
   os << llvm::formatv("a step takes {0}: {1} of computation, {2} of communication, {3} as the "
                       "price of held bytes\n",
                       formatTime(total), formatTime(computePicoseconds),
                       formatTime(communicationPicoseconds), formatTime(heldPicoseconds));
+  if (hiddenPicoseconds + exposedPicoseconds > 0)
+    os << llvm::formatv("{0} of communication more are hidden by other work; {1} are left when "
+                        "that has ended\n",
+                        formatTime(hiddenPicoseconds), formatTime(exposedPicoseconds));
   os << llvm::formatv("the problem's objective is {0}; {1} no choice can change\n",
                       formatTime(static_cast<double>(objective)), formatTime(fixedPicoseconds));
   os << "\ncommunication\n";
@@ -629,6 +655,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
   return builder.getDictionaryAttr(
       {named("compute_seconds", seconds(computePicoseconds)),
        named("communication_seconds", seconds(communicationPicoseconds)),
+       named("hidden_communication_seconds", seconds(hiddenPicoseconds)),
+       named("exposed_communication_seconds", seconds(exposedPicoseconds)),
        named("held_bytes_seconds", seconds(heldPicoseconds)),
        named("objective_seconds", seconds(static_cast<double>(objective))),
        named("fixed_seconds", seconds(fixedPicoseconds)),

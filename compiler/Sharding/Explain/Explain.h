@@ -55,8 +55,11 @@ struct Explanation {
   std::vector<ExplainedTraffic> traffic;
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0;
+  /// Of collectives that run beside other work: what costs nothing, and what is left of them
+  /// when that has ended. What they slow it down is in `communicationPicoseconds`.
+  int64_t hiddenPicoseconds = 0, exposedPicoseconds = 0;
   int64_t heldPicoseconds = 0;   // The nominal price on held bytes.
-  solver::CostSum objective = 0; // The problem's, for these choices.
+  solver::CostSum objective = 0; // The problem's, for these choices, and what is exposed.
   int64_t fixedPicoseconds = 0;  // What no choice changes: part of the step, not of the objective.
 
   void print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t most) const;

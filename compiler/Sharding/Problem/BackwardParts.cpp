@@ -41,7 +41,7 @@ BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
   llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
   const std::vector<ValueInfo> &values = builder.getValues();
   BackwardParts parts;
-  parts.inputSeconds = builder.phaseSeconds(choices)[size_t(OpPhase::Backward)];
+  parts.inputSeconds = builder.phaseSeconds(choices).seconds[size_t(OpPhase::Backward)];
   llvm::DenseSet<Operation *> inputPart = findInputPart(builder.getOps());
   if (inputPart.empty())
     return parts;
@@ -61,7 +61,7 @@ BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
   }
   auto addMove = [&](const ValueInfo &value, PackedSpec from, PackedSpec to) {
     if (from != to)
-      picoseconds += double(builder.reshardsOf(value).picoseconds(from, to));
+      picoseconds += double(builder.movePicoseconds(value, from, to, OpPhase::Backward));
   };
   for (const OperandDemand &demand : builder.getDemands())
     if (demand.charged && isWeightPart(demand.user))

@@ -17,6 +17,7 @@
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
+#include <cmath>
 
 using namespace alpa;
 using namespace alpa::sharding;
@@ -178,6 +179,17 @@ void ProblemBuilder::findReads(const OpInfo &info) {
   }
 }
 
+void ProblemBuilder::findStateValues(const OpInfo &info) {
+  bool isOfState = false;
+  for (unsigned operand : info.operands) {
+    isOfState |= values[operand].isOfState;
+    if (!values[operand].isOfState && values[operand].kind != ValueKind::Free)
+      return;
+  }
+  for (unsigned result : info.results)
+    values[result].isOfState = isOfState;
+}
+
 llvm::Error ProblemBuilder::build() {
   if (meshShape.size() > PackedSpec::kMaxAxes)
     return makeError(ErrorCode::Method, "a mesh of " + llvm::Twine(meshShape.size()) +
@@ -187,6 +199,8 @@ llvm::Error ProblemBuilder::build() {
   // With one micro-batch there is nothing to save.
   if (options.numMicroBatches > 1)
     waiting = WaitingValues(stage.ops);
+  if (model.hiddenPart() < 1)
+    forUpdate = WaitingValues(stage.ops);
   if (llvm::Error error = collectOps())
     return error;
   if (llvm::Error error = collectPins())
@@ -207,6 +221,7 @@ llvm::Error ProblemBuilder::build() {
     }
     for (Value value : captured)
       pending.push_back({valueOf(value), nullptr, 0, -1, 0, info.phase});
+    findStateValues(info);
     demand();
     visit(info);
     if (!failure.empty())
@@ -281,20 +296,53 @@ void ProblemBuilder::addNodesToProblem() {
   }
 }
 
-std::array<double, kNumPhases>
-ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
-  std::array<double, kNumPhases> totals{};
+/// What of it is paid; forbidden costs stay forbidden.
+static int64_t partOf(int64_t picoseconds, double part) {
+  return part == 1 || picoseconds >= kForbiddenCost
+             ? picoseconds
+             : std::llround(static_cast<double>(picoseconds) * part);
+}
+
+double ProblemBuilder::paidPart(const ValueInfo &value, OpPhase phase) const {
+  bool isEarly = phase == OpPhase::Forward || phase == OpPhase::Backward;
+  bool hides =
+      (isEarly && value.isOfState) || (phase == OpPhase::Backward && forUpdate.waits(value.value));
+  return hides ? model.hiddenPart() : 1;
+}
+
+double ProblemBuilder::paidPart(const OpInfo &info) const {
+  bool hides = info.phase == OpPhase::Backward && info.op->getNumResults() == 1 &&
+               forUpdate.waits(info.op->getResult(0));
+  return hides ? model.hiddenPart() : 1;
+}
+
+int64_t ProblemBuilder::movePicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to,
+                                        OpPhase phase) const {
+  return partOf(reshardPicoseconds(value, from, to), paidPart(value, phase));
+}
+
+PhaseSeconds ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
+  std::array<double, kNumPhases> totals{}, hideable{};
   for (unsigned phase = 0; phase < kNumPhases; ++phase) {
     totals[phase] = static_cast<double>(fixedCosts[phase]);
-    for (auto [node, choice] : llvm::zip_equal(nodes, choices))
+    hideable[phase] = static_cast<double>(fixedHideable[phase]);
+    for (auto [node, choice] : llvm::zip_equal(nodes, choices)) {
       totals[phase] += static_cast<double>(node.costs[phase][choice]);
+      if (!node.hideable[phase].empty())
+        hideable[phase] += static_cast<double>(node.hideable[phase][choice]);
+    }
   }
+  auto addMove = [&](const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase) {
+    int64_t whole = reshardPicoseconds(value, from, to);
+    double part = paidPart(value, phase);
+    totals[static_cast<size_t>(phase)] += static_cast<double>(partOf(whole, part));
+    if (part < 1)
+      hideable[static_cast<size_t>(phase)] += static_cast<double>(whole);
+  };
   for (const ValueInfo &value : values)
-    if (value.isMoved && value.madeNode >= 0 && value.madeNode != value.node)
-      totals[static_cast<size_t>(opPhaseOf(value.value.getDefiningOp()))] +=
-          static_cast<double>(reshards.of(shapeOf(value.value), value.bytes)
-                                  .picoseconds(specOf(value.madeNode, value.madeTable, choices),
-                                               specOf(value, choices)));
+    if (value.isMoved && value.madeNode >= 0 && value.node >= 0)
+      addMove(value, specOf(value.madeNode, value.madeTable, choices), specOf(value, choices),
+              opPhaseOf(value.value.getDefiningOp()));
   for (const ValueInfo &value : values)
     if (value.sumOf >= 0 && value.node >= 0 && value.node != values[value.sumOf].node)
       totals[static_cast<size_t>(OpPhase::Update)] +=
@@ -303,12 +351,59 @@ ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) const {
     const ValueInfo &value = values[demand.value];
     if (!demand.charged || demand.node < 0 || demand.node == value.node)
       continue; // Part of a node's own costs.
-    totals[static_cast<size_t>(demand.phase)] += static_cast<double>(reshardPicoseconds(
-        value, specOf(value, choices), specOf(demand.node, demand.table, choices)));
+    addMove(value, specOf(value, choices), specOf(demand.node, demand.table, choices),
+            demand.phase);
   }
-  for (double &total : totals)
-    total = toSeconds(total);
-  return totals;
+  PhaseSeconds result;
+  double part = model.hiddenPart();
+  for (unsigned phase = 0; phase < kNumPhases; ++phase) {
+    double rest = totals[phase] - part * hideable[phase];
+    double exposed = (1 - part) * std::max(0.0, hideable[phase] - rest);
+    result.exposed[phase] = toSeconds(exposed);
+    result.seconds[phase] = toSeconds(totals[phase] + exposed);
+  }
+  return result;
+}
+
+/// With r for the seconds of other work, h for those of the collectives, and s for what a
+/// second of them slows it down, a phase takes the longer of r + s h and h + s r; so no
+/// less than any mean of the two.
+static double ofAll(double part, double exposure) { return 1 - exposure * (1 - part); }
+static double ofHideable(double part, double exposure) { return exposure * (1 - part * part); }
+
+int64_t ProblemBuilder::fixedPicoseconds(double exposure) const {
+  double part = model.hiddenPart(), sum = 0;
+  for (unsigned phase = 0; phase < kNumPhases; ++phase)
+    sum += static_cast<double>(weight(static_cast<OpPhase>(phase))) *
+           (ofAll(part, exposure) * static_cast<double>(fixedCosts[phase]) +
+            ofHideable(part, exposure) * static_cast<double>(fixedHideable[phase]));
+  return static_cast<int64_t>(sum);
+}
+
+solver::Problem ProblemBuilder::exposedProblem(double exposure) const {
+  double part = model.hiddenPart();
+  auto mix = [&](int64_t &cost, double hideable) {
+    if (cost < kForbiddenCost)
+      cost = static_cast<int64_t>(ofAll(part, exposure) * static_cast<double>(cost) +
+                                  ofHideable(part, exposure) * hideable);
+  };
+  solver::Problem exposed = problem;
+  for (auto [node, info] : llvm::zip_equal(exposed.nodes, nodes))
+    for (size_t choice = 0; choice < node.costs.size(); ++choice) {
+      double hideable = 0;
+      for (unsigned phase = 0; phase < kNumPhases; ++phase)
+        if (!info.hideable[phase].empty())
+          hideable += static_cast<double>(info.hideable[phase][choice]) *
+                      static_cast<double>(weight(static_cast<OpPhase>(phase)));
+      mix(node.costs[choice], hideable);
+    }
+  for (auto [index, edge] : llvm::enumerate(exposed.edges)) {
+    auto hideable = hideableEdges.find(index);
+    for (size_t pair = 0; pair < edge.costs.size(); ++pair)
+      mix(edge.costs[pair],
+          hideable == hideableEdges.end() ? 0 : static_cast<double>(hideable->second[pair]));
+  }
+  return exposed;
 }
 
 //===----------------------------------------------------------------------===//
@@ -348,6 +443,7 @@ unsigned ProblemBuilder::valueOf(Value value) {
     return known;
   unsigned index = addValue(value);
   values[index].isInput = true;
+  values[index].isOfState = isStateArgument(value);
   // What other stages make of constants alone is made anew here.
   if (Operation *op = value.getDefiningOp();
       op && op->getNumOperands() == 0 && op->getNumRegions() == 0 && analysis::getShardingRule(op))
@@ -471,6 +567,63 @@ void ProblemBuilder::addNodeCosts(int node, OpPhase phase, unsigned table,
   std::vector<int64_t> &sums = nodes[node].costs[static_cast<size_t>(phase)];
   for (size_t choice = 0; choice < sums.size(); ++choice)
     sums[choice] += costs[tables[table].index[choice]];
+}
+
+void ProblemBuilder::addHideable(int node, OpPhase phase, unsigned table,
+                                 llvm::ArrayRef<int64_t> costs) {
+  if (node < 0) {
+    fixedHideable[static_cast<size_t>(phase)] += costs[0];
+    return;
+  }
+  std::vector<int64_t> &sums = nodes[node].hideable[static_cast<size_t>(phase)];
+  sums.resize(nodes[node].numChoices());
+  for (size_t choice = 0; choice < sums.size(); ++choice)
+    sums[choice] += costs[tables[table].index[choice]];
+}
+
+void ProblemBuilder::addMoves(const ValueInfo &value, int from, unsigned fromTable, int to,
+                              unsigned toTable, OpPhase phase) {
+  const std::vector<int64_t> &matrix = reshardCosts(fromTable, toTable, value);
+  if (matrix.empty())
+    return;
+  double part = paidPart(value, phase);
+  std::vector<int64_t> paid, hideable;
+  if (part < 1)
+    for (int64_t cost : matrix) {
+      paid.push_back(partOf(cost, part));
+      hideable.push_back(cost >= kForbiddenCost ? 0 : cost);
+    }
+  else
+    paid = matrix;
+  if (to >= 0 && to != from) {
+    addEdge(from, fromTable, to, toTable, paid, weight(phase));
+    if (!hideable.empty())
+      addHideableEdge(from, fromTable, to, toTable, hideable, weight(phase));
+    return;
+  }
+  const SpecTable &held = tables[fromTable], &wanted = tables[toTable];
+  auto add = [&](std::vector<int64_t> &sums, llvm::ArrayRef<int64_t> costs) {
+    sums.resize(nodes[from].numChoices());
+    for (size_t choice = 0; choice < sums.size(); ++choice)
+      sums[choice] +=
+          costs[held.index[choice] * wanted.specs.size() + (to < 0 ? 0 : wanted.index[choice])];
+  };
+  add(nodes[from].costs[static_cast<size_t>(phase)], paid);
+  if (!hideable.empty())
+    add(nodes[from].hideable[static_cast<size_t>(phase)], hideable);
+}
+
+void ProblemBuilder::addHideableEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
+                                     llvm::ArrayRef<int64_t> matrix, int64_t times) {
+  unsigned edge = edgeIndex.lookup(std::minmax(a, b));
+  size_t choicesA = nodes[a].numChoices(), choicesB = nodes[b].numChoices();
+  std::vector<int64_t> &costs = hideableEdges[edge];
+  costs.resize(problem.edges[edge].costs.size());
+  const SpecTable &from = tables[tableA], &to = tables[tableB];
+  for (size_t i = 0; i < choicesA; ++i)
+    for (size_t j = 0; j < choicesB; ++j)
+      costs[a > b ? j * choicesA + i : i * choicesB + j] +=
+          times * matrix[from.index[i] * to.specs.size() + to.index[j]];
 }
 
 void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
@@ -600,19 +753,7 @@ void ProblemBuilder::charge(const Pending &request) {
   demands.push_back(record);
   if (!record.charged)
     return;
-  const std::vector<int64_t> &matrix = reshardCosts(value.table, table, value);
-  if (matrix.empty())
-    return;
-  const SpecTable &from = tables[value.table], &to = tables[table];
-  if (node < 0) {
-    addNodeCosts(value.node, request.phase, value.table, matrix);
-  } else if (node == value.node) {
-    std::vector<int64_t> &sums = nodes[node].costs[static_cast<size_t>(request.phase)];
-    for (size_t choice = 0; choice < sums.size(); ++choice)
-      sums[choice] += matrix[from.index[choice] * to.specs.size() + to.index[choice]];
-  } else {
-    addEdge(value.node, value.table, node, table, matrix, weight(request.phase));
-  }
+  addMoves(value, value.node, value.table, node, table, request.phase);
 }
 
 //===----------------------------------------------------------------------===//
@@ -703,9 +844,18 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
                    : work.launches  ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
                                     : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (unsigned result = 0; result < info.results.size(); ++result)
-    seconds += reductionSeconds(info.rule, result, strategy, values[info.results[result]].bytes,
-                                projection, model);
+    seconds +=
+        paidPart(info) * reductionSeconds(info.rule, result, strategy,
+                                          values[info.results[result]].bytes, projection, model);
   return toPicoseconds(seconds);
+}
+
+int64_t ProblemBuilder::hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
+                                            const Strategy &strategy) const {
+  return paidPart(info) == 1 || !info.rule.work.empty()
+             ? 0
+             : toPicoseconds(reductionSeconds(info.rule, 0, strategy, values[info.results[0]].bytes,
+                                              projection, model));
 }
 
 void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
@@ -733,14 +883,8 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
 void ProblemBuilder::moveAtOnce(const ValueInfo &value) {
   if (value.madeNode < 0)
     return; // Made whole: every device keeps its slice.
-  OpPhase phase = opPhaseOf(value.value.getDefiningOp());
-  const std::vector<int64_t> &matrix = reshardCosts(value.madeTable, value.table, value);
-  if (matrix.empty())
-    return;
-  if (value.node < 0)
-    addNodeCosts(value.madeNode, phase, value.madeTable, matrix);
-  else
-    addEdge(value.madeNode, value.madeTable, value.node, value.table, matrix, weight(phase));
+  addMoves(value, value.madeNode, value.madeTable, value.node, value.table,
+           opPhaseOf(value.value.getDefiningOp()));
 }
 
 void ProblemBuilder::lead(const OpInfo &info) {
@@ -775,6 +919,11 @@ void ProblemBuilder::lead(const OpInfo &info) {
     int64_t cost = picoseconds(info, projection, strategies[choice]);
     auto phase = static_cast<size_t>(info.phase);
     (node < 0 ? fixedCosts[phase] : nodes[node].costs[phase][choice]) += cost;
+    int64_t hideable = hideablePicoseconds(info, projection, strategies[choice]);
+    if (node >= 0 && hideable > 0)
+      nodes[node].hideable[phase].resize(strategies.size());
+    if (hideable > 0)
+      (node < 0 ? fixedHideable[phase] : nodes[node].hideable[phase][choice]) += hideable;
   }
   parts.push_back({static_cast<unsigned>(&info - ops.data()), node, 0, /*leads=*/true, {}});
   if (node >= 0)
@@ -817,11 +966,13 @@ void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &t
                             unsigned table, bool isFirst, OpPhase phase) {
   RuleProjection projection(info.rule, meshShape);
   llvm::SmallVector<Strategy> strategies;
-  llvm::SmallVector<int64_t> costs;
+  llvm::SmallVector<int64_t> costs, hideable;
   for (PackedSpec spec : tables[table].specs) {
     strategies.push_back(strategyFor(info, projection, tensor, spec));
-    if (isFirst)
+    if (isFirst) {
       costs.push_back(picoseconds(info, projection, strategies.back()));
+      hideable.push_back(hideablePicoseconds(info, projection, strategies.back()));
+    }
   }
   auto derive = [&](const analysis::TensorFactors &other, bool hasTerms) {
     llvm::SmallVector<PackedSpec> specs;
@@ -834,6 +985,8 @@ void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &t
   if (isFirst) {
     parts.push_back({static_cast<unsigned>(&info - ops.data()), node, table, false, tensor});
     addNodeCosts(node, info.phase, table, costs);
+    if (llvm::any_of(hideable, [](int64_t cost) { return cost > 0; }))
+      addHideable(node, info.phase, table, hideable);
     for (auto [i, index, result] : llvm::enumerate(info.results, info.rule.results)) {
       setSettled(index, node, derive(result, i == 0));
       values[index].isLed = info.link >= 0 && values[info.operands[info.link]].isLed;

@@ -62,6 +62,7 @@ struct ValueInfo {
   /// choice of how their sum is held.
   bool isLed = false;
   bool isInput = false;
+  bool isOfState = false;   // Made of state and constants alone, such as a weight in bfloat16.
   bool isAsked = false;     // Some user has said how it wants this Free or View value.
   bool materialized = true; // False if its users compute it on the fly.
   /// Values in memory that whoever computes it reads: itself if materialized.
@@ -94,8 +95,9 @@ struct NodeInfo {
   std::string name;
   mlir::Value value;                                  // Result 0 of the leading op, or the input.
   std::array<std::vector<int64_t>, kNumPhases> costs; // Picoseconds, once.
-  std::vector<Strategy> strategies;                   // Of a leading op, one per choice.
-  std::vector<int64_t> heldPrices;                    // Nominal; part of the costs.
+  std::array<std::vector<int64_t>, kNumPhases> hideable; // Likewise, as if nothing hid them.
+  std::vector<Strategy> strategies;                      // Of a leading op, one per choice.
+  std::vector<int64_t> heldPrices;                       // Nominal; part of the costs.
   size_t numChoices() const { return costs[0].size(); }
 };
 
@@ -126,6 +128,15 @@ struct CarriedValue {
   unsigned value = 0;
 };
 
+/// Seconds of one run of each phase. Collectives whose results nothing waits for at once
+/// (gathers of weights, sums of gradients) run beside other work of their phase, and
+/// count as much as they slow it down (CostModel::hiddenPart). What is left when that
+/// work has ended is exposed.
+struct PhaseSeconds {
+  std::array<double, kNumPhases> seconds{}; // With what is exposed.
+  std::array<double, kNumPhases> exposed{}; // In no cost of the problem.
+};
+
 class ProblemBuilder {
 public:
   ProblemBuilder(const StageView &stage, const cost::CostModel &model,
@@ -141,8 +152,13 @@ public:
   int find(mlir::Value value) const;
   PackedSpec specOf(const ValueInfo &info, llvm::ArrayRef<unsigned> choices) const;
   PackedSpec specOf(int node, unsigned table, llvm::ArrayRef<unsigned> choices) const;
-  /// Seconds of one run of each phase under a choice per node.
-  std::array<double, kNumPhases> phaseSeconds(llvm::ArrayRef<unsigned> choices) const;
+  PhaseSeconds phaseSeconds(llvm::ArrayRef<unsigned> choices) const;
+  /// A problem whose cost is no more than the seconds of any choices, as that of
+  /// getProblem() is. That one counts all work, and of collectives that can hide what
+  /// they slow down; with `exposure` 1 this one counts those collectives, and of the
+  /// work what they lose to it; between 0 and 1 it counts parts of both.
+  solver::Problem exposedProblem(double exposure) const;
+  int64_t fixedPicoseconds(double exposure) const;
 
   llvm::ArrayRef<int64_t> getMeshShape() const { return meshShape; }
   const std::vector<OpInfo> &getOps() const { return ops; }
@@ -163,6 +179,12 @@ public:
   LocalWork workOf(const OpInfo &info, const RuleProjection &projection,
                    const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;
+  /// What it costs in a phase to move a value.
+  int64_t movePicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to,
+                          OpPhase phase) const;
+  /// The part of its seconds that a move of the value, or a sum that the op completes, costs.
+  double paidPart(const ValueInfo &value, OpPhase phase) const;
+  double paidPart(const OpInfo &info) const;
   /// How the terms of a value with `sumOf` become what the update reads.
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
@@ -170,6 +192,10 @@ public:
   int64_t fixedPicoseconds() const;
 
 private:
+  /// Of the sums that an op completes, as if nothing hid them; 0 if nothing does.
+  int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
+                              const Strategy &strategy) const;
+  void findStateValues(const OpInfo &info);
   bool isComputedInUsers(const OpInfo &info) const;
   void findReads(const OpInfo &info);
   bool isAlias(const OpInfo &info) const;
@@ -227,10 +253,16 @@ private:
   std::vector<uint32_t> possibleSpecs(mlir::Value value);
   void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
                llvm::ArrayRef<int64_t> matrix, int64_t times);
+  void addHideableEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
+                       llvm::ArrayRef<int64_t> matrix, int64_t times);
+  /// Adds the moves of a value to the costs of their two nodes, or of one.
+  void addMoves(const ValueInfo &value, int from, unsigned fromTable, int to, unsigned toTable,
+                OpPhase phase);
   /// Cost per spec of one table and of the other; empty if none costs anything.
   const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
   int64_t reshardPicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
   void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
+  void addHideable(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   void carryState();
   void requireEqual(unsigned a, unsigned b);
   bool isReplicated(unsigned table) const {
@@ -249,8 +281,9 @@ private:
   std::vector<SpecTable> tables;
   std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
   std::vector<NodeInfo> nodes;
-  std::array<int64_t, kNumPhases> fixedCosts{};
+  std::array<int64_t, kNumPhases> fixedCosts{}, fixedHideable{};
   solver::Problem problem;
+  std::map<unsigned, std::vector<int64_t>> hideableEdges; // Costs of edges that have any.
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;
   std::vector<OperandDemand> demands;
   std::vector<OpPart> parts;
@@ -258,7 +291,8 @@ private:
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
-  WaitingValues waiting;
+  WaitingValues waiting;   // Whose sums may wait for the update, with several micro-batches.
+  WaitingValues forUpdate; // That nothing reads before the update.
   llvm::DenseMap<unsigned, unsigned> sums; // By the value that is held as terms.
   llvm::SmallVector<Pending> pending;
   llvm::DenseMap<mlir::Value, PackedSpec> pinned;

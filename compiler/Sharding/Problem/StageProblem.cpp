@@ -53,19 +53,30 @@ StageProblem::build(StageView view, const cost::CostModel &model, const IntraOpO
   const std::vector<OpInfo> &ops = stage->builder.getOps();
   for (unsigned op : stage->liveness.order)
     stage->steadyEnd += ops[op].phase != OpPhase::Update;
-  stage->priced = stage->builder.getProblem();
   return stage;
 }
 
-double StageProblem::seconds(CostSum picoseconds) const {
-  return (double(picoseconds) + double(builder.fixedPicoseconds())) * kPicosecond /
-         double(options.numMicroBatches);
+const StageProblem::Counted &StageProblem::counted(double exposure) const {
+  auto [it, isNew] = countedAt.try_emplace(exposure);
+  if (isNew) {
+    it->second.problem = exposure > 0 ? builder.exposedProblem(exposure) : builder.getProblem();
+    it->second.fixedPicoseconds =
+        double(exposure > 0 ? builder.fixedPicoseconds(exposure) : builder.fixedPicoseconds());
+    it->second.priced = it->second.problem;
+  }
+  return it->second;
+}
+
+double StageProblem::seconds(CostSum picoseconds, double fixedPicoseconds) const {
+  return (double(picoseconds) + fixedPicoseconds) * kPicosecond / double(options.numMicroBatches);
 }
 
 llvm::Expected<StageProblem::Priced>
 StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
   double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
-  const solver::Problem &problem = builder.getProblem();
+  const Counted &counts = counted(effort.exposure);
+  const solver::Problem &problem = counts.problem;
+  solver::Problem &priced = counts.priced;
   // Costs stay within what a problem may hold. Less than the price keeps bounds true.
   constexpr double kDearest = double(solver::kForbiddenCost) / 10;
   for (auto [index, node] : llvm::enumerate(problem.nodes)) {
@@ -83,7 +94,7 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   if (!solution)
     return solution.takeError();
   Priced answer;
-  answer.boundSeconds = seconds(solution->lowerBound);
+  answer.boundSeconds = seconds(solution->lowerBound, counts.fixedPicoseconds);
   if (usage)
     answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
   if (solution->choices.empty() && !problem.nodes.empty())
@@ -91,8 +102,52 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   CostSum objective = solution->objective;
   for (auto [index, choice] : llvm::enumerate(solution->choices))
     objective += problem.nodes[index].costs[choice] - priced.nodes[index].costs[choice];
+  if (effort.exposure > 0)
+    objective = solver::evaluate(builder.getProblem(), solution->choices).objective;
   answer.point = measure(std::move(solution->choices), objective);
   return answer;
+}
+
+llvm::Expected<StageProblem::Exposed>
+StageProblem::solveExposed(const Priced &free, Effort effort,
+                           std::vector<std::shared_ptr<StagePoint>> &points) const {
+  constexpr unsigned kMostSolves = 4;
+  Exposed best{free.point, free.boundSeconds, 0};
+  if (!free.point || free.point->exposedSeconds == 0)
+    return best;
+  // A plan's cost is a straight line of the exposure; where the cheapest known plans of its
+  // two ends cost the same, another one may be cheaper.
+  auto costAt = [&](const StagePoint &point, double exposure) {
+    const Counted &counts = counted(exposure);
+    return seconds(solver::evaluate(counts.problem, point.choices).objective,
+                   counts.fixedPicoseconds);
+  };
+  std::shared_ptr<StagePoint> left = free.point, right;
+  double exposure = 1;
+  for (unsigned i = 0; i < kMostSolves; ++i) {
+    effort.exposure = exposure;
+    llvm::Expected<Priced> priced = solve(nullptr, 0, effort);
+    if (!priced)
+      return priced.takeError();
+    if (priced->boundSeconds > best.boundSeconds) {
+      best.boundSeconds = priced->boundSeconds;
+      best.exposure = exposure;
+    }
+    if (!priced->point)
+      break;
+    points.push_back(priced->point);
+    if (priced->point->seconds < best.point->seconds)
+      best.point = priced->point;
+    (!right || priced->point->exposedSeconds == 0 ? right : left) = priced->point;
+    double leftFalls = costAt(*left, 1) - costAt(*left, 0);
+    double rightFalls = costAt(*right, 1) - costAt(*right, 0);
+    double apart = costAt(*right, 0) - costAt(*left, 0);
+    double next = leftFalls > rightFalls ? apart / (leftFalls - rightFalls) : 0;
+    if (next <= 1e-3 || next >= 1 || std::abs(next - exposure) < 1e-3)
+      break;
+    exposure = next;
+  }
+  return best;
 }
 
 StageUsage StageProblem::usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const {
@@ -143,7 +198,7 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
                                                   CostSum objective) const {
   auto point = std::make_shared<StagePoint>();
   MemoryUse use = measureMemory(builder, liveness, choices);
-  point->seconds = seconds(objective);
+  point->seconds = seconds(objective, double(builder.fixedPicoseconds()));
   point->stateBytes = use.stateBytes;
   point->activationBytes = use.activationBytes;
   for (auto [time, bytes] : llvm::enumerate(use.bytesAt)) {
@@ -154,7 +209,12 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
       (isSteady ? point->steadyTime : point->updateTime) = time;
     }
   }
-  std::array<double, kNumPhases> phases = builder.phaseSeconds(choices);
+  PhaseSeconds run = builder.phaseSeconds(choices);
+  for (unsigned phase = 0; phase < kNumPhases; ++phase)
+    point->exposedSeconds += run.exposed[phase] * double(builder.weight(OpPhase(phase))) /
+                             double(options.numMicroBatches);
+  point->seconds += point->exposedSeconds;
+  const std::array<double, kNumPhases> &phases = run.seconds;
   point->times.forwardSeconds = phases[unsigned(OpPhase::Forward)];
   point->times.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
   point->times.backwardSeconds = phases[unsigned(OpPhase::Backward)];
@@ -227,7 +287,8 @@ IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
   IntraOpResult result;
   solver::Solution &solution = result.solution;
   solution.choices = point.choices;
-  solution.objective = solver::evaluate(builder.getProblem(), point.choices).objective;
+  solution.objective = solver::evaluate(builder.getProblem(), point.choices).objective +
+                       toPicoseconds(point.exposedSeconds * double(options.numMicroBatches));
   double bound = boundSeconds * double(options.numMicroBatches) / kPicosecond -
                  double(builder.fixedPicoseconds());
   solution.lowerBound = std::min(solution.objective, CostSum(std::max(0.0, std::min(bound, 1e30))));
@@ -249,8 +310,8 @@ IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
 
 size_t StageProblem::numBytes() const {
   size_t numbers = 0;
-  for (const solver::ProblemEdge &edge : priced.edges)
+  for (const solver::ProblemEdge &edge : builder.getProblem().edges)
     numbers += edge.costs.size();
-  // The matrices are held twice, and what they were made of about once more.
-  return 3 * sizeof(int64_t) * numbers;
+  // What the matrices were made of is about as large as they are.
+  return (2 + 2 * countedAt.size()) * sizeof(int64_t) * numbers;
 }

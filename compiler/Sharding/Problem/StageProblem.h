@@ -13,6 +13,7 @@
 #include "compiler/Sharding/Problem/BackwardParts.h"
 #include "compiler/Sharding/Problem/StageMemory.h"
 
+#include <map>
 #include <memory>
 
 namespace alpa::sharding {
@@ -22,6 +23,7 @@ namespace alpa::sharding {
 struct StagePoint {
   std::vector<unsigned> choices; // Of the nodes of the stage's problem.
   double seconds = 0;            // Of one micro-batch, with its share of the update.
+  double exposedSeconds = 0;     // Of these, while only collectives run that could hide.
   int64_t stateBytes = 0;
   int64_t activationBytes = 0; // Of one micro-batch in flight.
   /// The most that forward and backward hold with one micro-batch in flight, and
@@ -65,10 +67,22 @@ public:
   struct Effort {
     double timeLimitSeconds = 1;
     double acceptableGap = 0; // The search ends when the bound is as close, as a part.
+    double exposure = 0;      // Of ProblemBuilder::exposedProblem.
   };
   /// `secondsPerByte` of a micro-batch on what `usage` counts.
   llvm::Expected<Priced> solve(const StageUsage *usage, double secondsPerByte,
                                const Effort &effort) const;
+
+  /// The run as one stage, once the free problem is solved: where work ends before the
+  /// collectives beside it, with these counted more. Bounds are less sharp there, as
+  /// between two kinds of plans that mix no further.
+  struct Exposed {
+    std::shared_ptr<StagePoint> point; // The fastest that was found.
+    double boundSeconds = 0;
+    double exposure = 0; // That gave the bound.
+  };
+  llvm::Expected<Exposed> solveExposed(const Priced &free, Effort effort,
+                                       std::vector<std::shared_ptr<StagePoint>> &points) const;
 
   /// Of parameters, gradients and optimizer state, and of the activations of one
   /// micro-batch, without the values in `uncounted`.
@@ -90,6 +104,8 @@ public:
   }
   IntraOpResult result(const StagePoint &point, double boundSeconds, int64_t inFlight) const;
 
+  /// What there is to choose, one for each node.
+  llvm::ArrayRef<NodeInfo> nodes() const { return builder.getNodes(); }
   /// Memory that the problem itself takes here.
   size_t numBytes() const;
 
@@ -100,8 +116,16 @@ private:
   StageUsage usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const;
   std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices,
                                       solver::CostSum objective) const;
+  /// The problem that counts collectives that can hide as much, and what no choice
+  /// changes of it.
+  struct Counted {
+    solver::Problem problem;
+    double fixedPicoseconds = 0;
+    mutable solver::Problem priced; // Node costs differ from call to call.
+  };
+  const Counted &counted(double exposure) const;
   std::vector<int64_t> findEquations() const;
-  double seconds(solver::CostSum picoseconds) const;
+  double seconds(solver::CostSum picoseconds, double fixedPicoseconds) const;
 
   StageView view;
   cost::CostModel model;
@@ -109,7 +133,7 @@ private:
   ProblemBuilder builder;
   Liveness liveness; // With one micro-batch in flight.
   int64_t steadyEnd = 0;
-  mutable solver::Problem priced; // Node costs differ from call to call.
+  mutable std::map<double, Counted> countedAt; // By exposure.
 };
 
 } // namespace alpa::sharding

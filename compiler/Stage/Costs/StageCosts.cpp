@@ -125,6 +125,21 @@ llvm::Error StageCosts::state(Run &run, unsigned rangeClass, unsigned way) const
   return llvm::Error::success();
 }
 
+/// Solves a stage whose work ends before the collectives beside it with these counted more.
+llvm::Error StageCosts::countExposed(Run &run) const {
+  if (run.boundSeconds > 0 || !run.free.point)
+    return llvm::Error::success();
+  llvm::Expected<StageProblem::Exposed> exposed = run.problem->solveExposed(
+      run.free, {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8},
+      run.points);
+  if (!exposed)
+    return exposed.takeError();
+  run.free.point = exposed->point;
+  run.boundSeconds = exposed->boundSeconds;
+  run.exposure = exposed->exposure;
+  return llvm::Error::success();
+}
+
 void StageCosts::ignoreMemory() {
   options.store.reset(); // Its entries are for the limit.
   llvm::fill(options.memoryBytes, kNoLimit);
@@ -154,11 +169,16 @@ llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
   mine = {-1, kInfinity, false};
   if (!run.free.point)
     return llvm::Error::success();
+  if (llvm::Error error = countExposed(run))
+    return error;
   auto [lo, hi] = examples[rangeClass];
+  StageProblem::Priced free = run.free;
+  free.boundSeconds = run.boundSeconds;
   llvm::Expected<RunAnswer> found = solveWithin(
-      *run.problem, run.free, inFlight, memoryOf(way),
+      *run.problem, free, inFlight, memoryOf(way),
       bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
-      {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8}, run.points);
+      {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8, run.exposure},
+      run.points);
   if (!found)
     return found.takeError();
   mine.boundSeconds = found->boundSeconds;
@@ -242,7 +262,8 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
 
 bool StageCosts::canImprove(const Run &run, unsigned way, int64_t inFlight) const {
   auto it = run.answers.find(inFlight);
-  if (it == run.answers.end() || memoryOf(way) == kNoLimit)
+  // With the limit in it a problem counts as if all collectives were hidden that can be.
+  if (it == run.answers.end() || memoryOf(way) == kNoLimit || run.exposure > 0)
     return false;
   const Answer &answer = it->second;
   if (answer.isImproved || answer.boundSeconds == kInfinity)
@@ -388,7 +409,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   if (!mine || mine->peakBytes(inFlight) != point.peakBytes(inFlight) ||
       std::abs(mine->seconds - point.seconds) > 1e-9 * point.seconds)
     return llvm::createStringError("internal error: stages that are taken for equal are not");
-  double bound = run->free.boundSeconds;
+  double bound = std::max(run->boundSeconds, run->free.boundSeconds);
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
@@ -611,8 +632,8 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
       unsigned id = (rangeClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
       const Run *run = findRun(rangeClass, way);
-      double free =
-          run && run->free.point ? run->free.boundSeconds : bounds->freeSeconds(way, lo, hi);
+      double free = run && run->free.point ? std::max(run->boundSeconds, run->free.boundSeconds)
+                                           : bounds->freeSeconds(way, lo, hi);
       if (free == kInfinity)
         continue;
       double atLeast = 0; // With fewer in flight.
@@ -730,6 +751,8 @@ void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
   for (StagePoint &point : stored->points)
     run.points.push_back(std::make_shared<StagePoint>(std::move(point)));
   run.free.boundSeconds = stored->freeBoundSeconds;
+  run.boundSeconds = stored->boundSeconds;
+  run.exposure = stored->exposure;
   if (stored->freePoint >= 0)
     run.free.point = run.points[stored->freePoint];
   for (const StoredRun::Answer &answer : stored->answers)
@@ -754,6 +777,8 @@ void StageCosts::keep() const {
       return it->second;
     };
     stored.freeBoundSeconds = run.free.boundSeconds;
+    stored.boundSeconds = run.boundSeconds;
+    stored.exposure = run.exposure;
     if (run.free.point)
       stored.freePoint = numberOf(run.free.point);
     for (const auto &[inFlight, answer] : run.answers)

@@ -126,6 +126,10 @@ private:
   struct Run {
     std::unique_ptr<sharding::StageProblem> problem; // While it is remembered.
     sharding::StageProblem::Priced free; // Without memory limit; no point before it is solved.
+    /// The bound of the run as one stage, 0 before it is known, and how collectives that can
+    /// hide are counted for it. As a part of a stage it has the bound of `free`: its collectives
+    /// may be hidden by other layers.
+    double boundSeconds = 0, exposure = 0;
     std::vector<std::shared_ptr<sharding::StagePoint>> points;
     std::vector<std::shared_ptr<sharding::StagePoint>> chosen;
     std::map<int64_t, Answer> answers;     // By micro-batches in flight.
@@ -159,6 +163,7 @@ private:
   llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
+  llvm::Error countExposed(Run &run) const;
   llvm::Error answer(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
   llvm::Expected<bool> improve(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;

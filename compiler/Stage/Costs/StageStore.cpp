@@ -91,12 +91,13 @@ static json::Value fromPoint(const sharding::StagePoint &point) {
                      point.times.updateSeconds,  point.times.barrierSeconds,
                      point.stateBytes,           point.activationBytes,
                      point.steadyBytes,          point.steadyTime,
-                     point.updateBytes,          point.updateTime};
+                     point.updateBytes,          point.updateTime,
+                     point.exposedSeconds};
 }
 
 static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   const json::Array *fields = value.getAsArray();
-  if (!fields || fields->size() != 12 || !(*fields)[0].getAsArray())
+  if (!fields || fields->size() != 13 || !(*fields)[0].getAsArray())
     return false;
   for (const json::Value &choice : *(*fields)[0].getAsArray()) {
     std::optional<int64_t> number = choice.getAsInteger();
@@ -109,6 +110,7 @@ static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   for (double *seconds : {&point.seconds, &point.times.forwardSeconds, &point.times.backwardSeconds,
                           &point.times.updateSeconds, &point.times.barrierSeconds})
     isGood &= toSeconds(&(*fields)[at++], *seconds);
+  isGood &= toSeconds(&(*fields)[12], point.exposedSeconds);
   for (int64_t *bytes : {&point.stateBytes, &point.activationBytes, &point.steadyBytes,
                          &point.steadyTime, &point.updateBytes, &point.updateTime}) {
     std::optional<int64_t> number = (*fields)[at++].getAsInteger();
@@ -184,10 +186,11 @@ static std::string printRun(const StoredRun &run) {
                                   fromSeconds(answer.boundSeconds), answer.isImproved});
   for (const auto &[counting, facts] : run.layers)
     layers.push_back(fromLayer(counting, facts));
-  json::Value whole = json::Object{{"free", json::Array{run.freePoint, run.freeBoundSeconds}},
-                                   {"points", std::move(points)},
-                                   {"answers", std::move(answers)},
-                                   {"layers", std::move(layers)}};
+  json::Value whole = json::Object{
+      {"free", json::Array{run.freePoint, run.freeBoundSeconds, run.boundSeconds, run.exposure}},
+      {"points", std::move(points)},
+      {"answers", std::move(answers)},
+      {"layers", std::move(layers)}};
   std::string text;
   llvm::raw_string_ostream(text) << whole;
   return text;
@@ -204,13 +207,14 @@ static std::optional<StoredRun> readRun(llvm::StringRef text) {
   const json::Array *points = fields ? fields->getArray("points") : nullptr;
   const json::Array *answers = fields ? fields->getArray("answers") : nullptr;
   const json::Array *layers = fields ? fields->getArray("layers") : nullptr;
-  if (!free || free->size() != 2 || !points || !answers || !layers)
+  if (!free || free->size() != 4 || !points || !answers || !layers)
     return std::nullopt;
   StoredRun run;
   auto isPoint = [&](std::optional<int64_t> index) {
     return index && *index >= -1 && *index < int64_t(points->size());
   };
-  if (!isPoint((*free)[0].getAsInteger()) || !toSeconds(&(*free)[1], run.freeBoundSeconds))
+  if (!isPoint((*free)[0].getAsInteger()) || !toSeconds(&(*free)[1], run.freeBoundSeconds) ||
+      !toSeconds(&(*free)[2], run.boundSeconds) || !toSeconds(&(*free)[3], run.exposure))
     return std::nullopt;
   run.freePoint = int(*(*free)[0].getAsInteger());
   for (const json::Value &point : *points)

@@ -29,6 +29,7 @@ struct StoredRun {
     bool isImproved = false;
   };
   double freeBoundSeconds = 0;
+  double boundSeconds = 0, exposure = 0;
   int freePoint = -1; // -1 if there is no plan at all.
   std::vector<sharding::StagePoint> points;
   std::vector<Answer> answers;

@@ -47,13 +47,32 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     return "\n".join(lines)
 
 
+def _communication_seconds(found: Row) -> float:
+    """What communication adds to the seconds of a step."""
+    return float(found["communication_seconds"]) + _hidden_and_exposed(found)[1]
+
+
+def _hidden_and_exposed(found: Row) -> tuple[float, float]:
+    """Seconds of collectives beside other work; plans of before had none."""
+    return (
+        found.get("hidden_communication_seconds", 0.0),
+        found.get("exposed_communication_seconds", 0.0),
+    )
+
+
 def _stage_lines(found: Row, op: str, most: int) -> list[str]:
+    hidden, exposed = _hidden_and_exposed(found)
     total = found["compute_seconds"] + found["communication_seconds"] + found["held_bytes_seconds"]
     lines = [
-        f"{_time(total)} a step: {_time(found['compute_seconds'])} of computation, "
-        f"{_time(found['communication_seconds'])} of communication",
-        "communication",
+        f"{_time(total + exposed)} a step: {_time(found['compute_seconds'])} of computation, "
+        f"{_time(found['communication_seconds'])} of communication"
     ]
+    if hidden + exposed > 0:
+        lines.append(
+            f"{_time(hidden)} of communication more are hidden by other work; "
+            f"{_time(exposed)} are left when that has ended"
+        )
+    lines.append("communication")
     for row in sorted(found["communication"], key=lambda row: -row["seconds"]):
         axis = f"axis {row['axis']}" if "axis" in row else "any axis"
         lines.append(
@@ -253,7 +272,7 @@ def _limits(plan: Plan, index: int, stage: StageInfo, capacity: float | None) ->
         stage.layers,
         sum(stage.predicted.get(name, 0.0) for name in _PHASES),
         stage.predicted.get("update_seconds", 0.0),
-        None if found is None else float(found["communication_seconds"]),
+        None if found is None else _communication_seconds(found),
         stage.predicted.get("peak_bytes"),
         capacity,
         solver.get("gap"),

@@ -26,7 +26,8 @@ def test_parts_add_up_to_the_objective(method):
     plan = plan_of(method)
     for number, stage in enumerate(plan.stages):
         found = plan.explanation(number)
-        parts = ("compute_seconds", "communication_seconds", "held_bytes_seconds")
+        exposed = "exposed_communication_seconds"
+        parts = ("compute_seconds", "communication_seconds", exposed, "held_bytes_seconds")
         whole = sum(found[part] for part in parts)
         assert whole == pytest.approx(found["objective_seconds"] + found["fixed_seconds"], rel=1e-9)
         assert found["objective_seconds"] == pytest.approx(stage.solver["objective_seconds"])

@@ -30,7 +30,8 @@ def column(table, name):
 
 
 compute, communication = field("compute_seconds"), field("communication_seconds")
-whole = compute + communication + field("held_bytes_seconds")
+exposed = field("exposed_communication_seconds")
+whole = compute + communication + exposed + field("held_bytes_seconds")
 assert whole == field("objective_seconds") + field("fixed_seconds"), plain
 assert sum(column("communication", "seconds")) == communication
 assert sum(column("ops", "compute_seconds")) == compute
