@@ -236,17 +236,6 @@ llvm::Error ProblemBuilder::build() {
   return llvm::Error::success();
 }
 
-void ProblemBuilder::requireEqual(unsigned a, unsigned b) {
-  const ValueInfo &left = values[a], &right = values[b];
-  if (left.node < 0 || right.node < 0 || left.node == right.node)
-    return;
-  std::vector<int64_t> matrix;
-  for (PackedSpec from : tables[left.table].specs)
-    for (PackedSpec to : tables[right.table].specs)
-      matrix.push_back(from == to ? 0 : kForbiddenCost);
-  addEdge(left.node, left.table, right.node, right.table, matrix, 1);
-}
-
 void ProblemBuilder::carryState() {
   if (ops.empty())
     return;
@@ -254,7 +243,7 @@ void ProblemBuilder::carryState() {
   if (!function || function.isExternal())
     return;
   Operation *terminator = function.getFunctionBody().front().getTerminator();
-  llvm::DenseMap<unsigned, unsigned> firstArgument;
+  llvm::DenseSet<int> seen;
   for (BlockArgument argument : function.getArguments()) {
     auto attr =
         function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), alpa::attr::carriedBy);
@@ -264,18 +253,12 @@ void ProblemBuilder::carryState() {
     int next = find(terminator->getOperand(attr.getInt()));
     if (next < 0)
       continue;
-    if (values[next].isInput) {
-      if (int index = find(argument); index >= 0)
-        requireEqual(index, next);
+    // What is another argument's value too, or becomes two arguments', is moved for this one.
+    if (values[next].isInput && (argument == values[next].value || find(argument) < 0))
       continue;
-    }
     unsigned index = valueOf(argument);
-    auto [it, isNew] = firstArgument.try_emplace(next, index);
-    if (!isNew) {
-      requireEqual(it->second, index);
-      continue;
-    }
-    carried.push_back({index, static_cast<unsigned>(next)});
+    if (!values[next].isInput && seen.insert(next).second)
+      carried.push_back({index, static_cast<unsigned>(next)});
     pending.push_back({static_cast<unsigned>(next), nullptr, 0, values[index].node,
                        values[index].table, OpPhase::Update});
     demand();

@@ -264,7 +264,6 @@ private:
   void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   void addHideable(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
   void carryState();
-  void requireEqual(unsigned a, unsigned b);
   bool isReplicated(unsigned table) const {
     return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};
   }

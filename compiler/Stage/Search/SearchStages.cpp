@@ -721,11 +721,21 @@ llvm::Error AlpaSearchStagesPass::run() {
   StageCosts &costs = (*best)->costs;
   const FoundPlan &found = (*best)->found;
   if (!(*best)->hasPlan()) {
-    std::string whyNone =
-        pipeline == "auto" ? "no way to split the model's operators was found for any stage"
-                           : "with pipeline '" + pipeline +
-                                 "' no stages use all devices of cluster '" + described->name +
-                                 "'; use pipeline 'auto', or another number of devices or layers";
+    auto whyNone = [&]() -> llvm::Error {
+      if (pipeline != "auto")
+        return makeError(ErrorCode::Infeasible,
+                         "no plan exists: with pipeline '" + llvm::Twine(pipeline) +
+                             "' no stages use all devices of cluster '" + described->name +
+                             "'; use pipeline 'auto', or another number of devices or layers");
+      if (method != "auto")
+        return makeError(ErrorCode::Method,
+                         "method '" + llvm::Twine(method) +
+                             "' leaves no way to split the model's operators, whatever the "
+                             "memory; use another method");
+      return makeError(ErrorCode::Infeasible,
+                       "no plan exists: no way to split the model's operators was found for any "
+                       "stage");
+    };
     return fail(
         explainInfeasible((*best)->search, costs, setup.tried, main, again != nullptr, whyNone));
   }

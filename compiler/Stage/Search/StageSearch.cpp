@@ -219,7 +219,8 @@ static std::string formatBytes(double bytes) {
 
 llvm::Error stage::explainInfeasible(StageSearch &search, StageCosts &costs,
                                      const StageSearchSpace &space, func::FuncOp main,
-                                     bool isRematerialized, const llvm::Twine &whyNone) {
+                                     bool isRematerialized,
+                                     llvm::function_ref<llvm::Error()> whyNone) {
   std::vector<int64_t> available = search.getProblem().memoryBytes;
   search.ignoreMemory();
   llvm::Expected<FoundPlan> found = search.run(space);
@@ -228,7 +229,7 @@ llvm::Error stage::explainInfeasible(StageSearch &search, StageCosts &costs,
   const StagePlan *plan = &found->plan;
   const StageDpProblem &problem = search.getProblem();
   if (plan->stages.empty())
-    return makeError(ErrorCode::Infeasible, "no plan exists: " + whyNone);
+    return whyNone();
   const PlannedStage *worst = nullptr;
   int64_t needed = -1, inFlight = 1;
   unsigned number = 0;

@@ -72,7 +72,7 @@ private:
 /// even so.
 llvm::Error explainInfeasible(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
                               mlir::func::FuncOp main, bool isRematerialized,
-                              const llvm::Twine &whyNone);
+                              llvm::function_ref<llvm::Error()> whyNone);
 /// The same where stages share meshes; `found` is the best plan without a limit.
 llvm::Error explainVirtualInfeasible(const FoundPlan &found, const StageDpProblem &problem,
                                      const StageSearchSpace &space);
