@@ -8,6 +8,10 @@ Beside them stand the memory traffic and the kernels that the plan was priced wi
     python benchmark/xla_gpu.py
     python benchmark/xla_gpu.py gpt-1.3b llama-8b --gpu a100-80gb
     python benchmark/xla_gpu.py gpt-1.3b --kernels backward      # XLA's kernels, the largest first
+    python benchmark/xla_gpu.py gpt-1.3b --overlap               # what XLA runs beside collectives
+
+With `--overlap` a case is planned with ZeRO-3 on the GPUs of one host, and each collective of the
+schedule is said to be hidden if a kernel runs between its beginning and its end.
 """
 
 # pyright: basic
@@ -96,10 +100,81 @@ _KERNELS = ("fusion", "custom-call", "copy", "reduce", "dot", "convolution", "tr
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\(", re.MULTILINE)
 
 
+def _modules(plan: Any, devices: Any) -> Iterator[tuple[Any, Any]]:
+    """The optimized module of each function of a plan."""
+    merged = merge_step(plan)
+    for key, job in stage_jobs(plan, donations(plan, merged, True), sums_of(merged)).items():
+        compiled = xla.compile_described(
+            job.text, devices, per_device=job.per_device, where=job.label
+        )
+        (module,) = compiled.hlo_modules()
+        yield key, module
+
+
 def kernels_of(text: str) -> list[str]:
     """Names of the kernels that an optimized module launches, those of loops once."""
     entry = text[text.index("\nENTRY ") :]
     return [name for name, op in _INSTRUCTION.findall(entry) if op in _KERNELS]
+
+
+_COLLECTIVE = re.compile(
+    r"^\s+(?:ROOT )?%(\S+) = .*? ((?:all-gather|all-reduce|reduce-scatter|all-to-all|"
+    r"collective-permute|async)(?:-start|-done)?)\(([^)]*)\)(.*)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Collectives of one function: how many there are, and beside how many kernels run."""
+
+    case: str
+    function: str
+    collectives: int
+    hidden: int
+
+
+def hidden_collectives(text: str) -> tuple[int, int]:
+    """Collectives of a scheduled module, and those beside which a kernel runs.
+
+    Example:
+        >>> hidden_collectives("\\nENTRY {\\n  %a = f32[] all-reduce(%x)\\n}")
+        (1, 0)
+    """
+    entry = text[text.index("\nENTRY ") :]
+    begun: dict[str, int] = {}
+    collectives = hidden = kernels = 0
+    for line in entry.splitlines():
+        match = _COLLECTIVE.match(line)
+        if match is None:
+            found = _INSTRUCTION.match(line)
+            kernels += found is not None and found.group(2) in _KERNELS
+            continue
+        name, op, operands, rest = match.groups()
+        if op.endswith("-done"):
+            start = re.search(r"%([^\s,]+)", operands)
+            hidden += start is not None and begun.get(start.group(1), kernels) < kernels
+        else:
+            collectives += 1
+            if op.endswith("-start") and '"is_sync":true' not in rest:
+                begun[name] = kernels
+    return collectives, hidden
+
+
+def overlap_of(case: str, gpu: str) -> Iterator[Overlap]:
+    """What XLA runs beside the collectives of each function, under ZeRO-3."""
+    step, shapes = CASES[case]()
+    parallel = alpa_mlir.parallelize(
+        step,
+        cluster=_PRESETS[gpu],
+        method=alpa_mlir.ShardParallel(method="zero-3"),
+        cache=False,
+    )
+    plan = parallel.plan(*shapes).plan
+    (mesh,) = plan.meshes
+    devices = xla.described_devices(GPUS[gpu], 1, len(mesh.devices))
+    for (_, function), module in _modules(plan, devices):
+        yield Overlap(case, function, *hidden_collectives(module.to_string()))
 
 
 def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
@@ -116,14 +191,8 @@ def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
     )
     plan = parallel.plan(*shapes).plan
     devices = xla.described_devices(GPUS[gpu], 1, 1)
-    merged = merge_step(plan)
-    jobs = stage_jobs(plan, donations(plan, merged, True), sums_of(merged))
     ops = (plan.explanation(0) or {})["ops"]
-    for (_, function), job in jobs.items():
-        compiled = xla.compile_described(
-            job.text, devices, per_device=job.per_device, where=job.label
-        )
-        (module,) = compiled.hlo_modules()
+    for (_, function), module in _modules(plan, devices):
         cpu = jax.devices("cpu")[0].client
         moved = _xla_client._xla.hlo_module_cost_analysis(cpu, module)["bytes accessed"]
         phase = "update" if function.startswith("update") else function
@@ -155,12 +224,20 @@ def main() -> None:
     add("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}")
     add("--gpu", choices=sorted(_PRESETS), default="h100", help="for which (%(default)s)")
     add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
+    add("--overlap", action="store_true", help="count collectives that XLA runs beside kernels")
     add("--json", action="store_true", help="one JSON document on the output")
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
     rows: list[Row] = []
+    if options.overlap:
+        found = [row for case in options.cases or CASES for row in overlap_of(case, options.gpu)]
+        for row in found if not options.json else ():
+            print(f"{row.case:12} {row.function:10} {row.hidden:4} of {row.collectives:4} hidden")
+        if options.json:
+            print(json.dumps([asdict(row) for row in found]))
+        return
     try:
         for case in options.cases or CASES:
             for row, text in rows_of(case, options.gpu):
