@@ -23,13 +23,16 @@ if(ALPA_ODR)
   target_link_options(alpa_flags INTERFACE -flto=auto -Wodr -Wlto-type-mismatch -Werror)
 else()
   target_compile_options(alpa_flags INTERFACE -Wall -Wextra -Werror -Wno-unused-parameter -ffunction-sections -fdata-sections)
-  target_link_options(alpa_flags INTERFACE -fuse-ld=lld -Wl,--as-needed -Wl,--gc-sections -Wl,--exclude-libs,ALL)
+  target_link_options(alpa_flags INTERFACE -fuse-ld=lld -Wl,--as-needed -Wl,--gc-sections)
 endif()
 if(ALPA_SANITIZE)
   # LLVM's libraries are built without type information for `vptr` and `function`.
   set(sanitize -fsanitize=${ALPA_SANITIZE} -fno-sanitize=vptr,function)
   target_compile_options(alpa_flags INTERFACE ${sanitize} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(alpa_flags INTERFACE ${sanitize})
+elseif(NOT ALPA_ODR)
+  # The sanitizers' own memory functions are those of shared libraries, too.
+  target_link_options(alpa_flags INTERFACE -Wl,--exclude-libs,ALL)
 endif()
 if(SKBUILD)
   # Wheels run beside other versions of the C++ library than the one that they were built with.

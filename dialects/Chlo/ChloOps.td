@@ -41,6 +41,13 @@ def Chlo_RaggedDotDimensionNumbers : AttrDef<Chlo_Dialect, "RaggedDotDimensionNu
   let hasCustomAssemblyFormat = 1;
 }
 
+/// JAX writes those of this dialect, also where it reads StableHLO's.
+def Chlo_PrecisionAttr : EnumAttr<Chlo_Dialect, Stablehlo_Precision, "precision"> {
+  let assemblyFormat = "$value";
+}
+def Chlo_PrecisionConfig : OptionalAttr<TypedArrayAttrBase<
+    AnyAttrOf<[Chlo_PrecisionAttr, Stablehlo_PrecisionAttr]>, "precisions">>;
+
 class Chlo_Op<string mnemonic, list<Trait> traits = []>
     : Op<Chlo_Dialect, mnemonic, !listconcat([Pure], traits)>;
 
@@ -128,7 +135,7 @@ def Chlo_RaggedDotOp : Chlo_Op<"ragged_dot"> {
   }];
   let arguments = (ins HLO_AnyTensor:$lhs, HLO_AnyTensor:$rhs, HLO_IntTensor:$group_sizes,
                        Chlo_RaggedDotDimensionNumbers:$ragged_dot_dimension_numbers,
-                       HLO_PrecisionConfig:$precision_config);
+                       Chlo_PrecisionConfig:$precision_config);
   let results = (outs HLO_AnyTensor:$result);
   let hasVerifier = 1;
 }

@@ -104,6 +104,23 @@ def intercept_grad(
 _CUDNN = 91002  # Newer than what any check of fused attention asks for.
 
 
+def plain_lowering() -> dict[str, Any]:
+    """Arguments of `Traced.lower` for cumulative sums in windows, as on other platforms.
+
+    On GPUs JAX writes them as an op of its own from 0.12 on, which XLA turns into windows.
+    """
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lax.control_flow.loops import cumsum_p
+
+        owner: Any = mlir
+        found: Any = owner._lowerings[cumsum_p]
+        rules = ((cumsum_p, getattr(found, "rule", found)),)
+        return {"_private_parameters": mlir.LoweringParameters(override_lowering_rules=rules)}
+    except (ImportError, AttributeError, KeyError, TypeError):
+        return {}
+
+
 @contextlib.contextmanager
 def described_gpu(compute_capability: str) -> Generator[None, None, None]:
     """Let JAX lower for GPUs that this process does not have.

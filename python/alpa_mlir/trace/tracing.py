@@ -343,14 +343,15 @@ def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
 
     A step for the CPU that calls kernels of GPUs is lowered for those.
     """
+    plain = jax_internals.plain_lowering()
     if compute_capability:
-        return traced.lower(lowering_platforms=("cuda",)), False
+        return traced.lower(lowering_platforms=("cuda",), **plain), False
     try:
-        return traced.lower(), False
+        return traced.lower(**plain), False
     except NotImplementedError as error:
         if _has_gpu() or not foreign_errors.says_attention_of_gpus(error):
             raise
-        return traced.lower(lowering_platforms=("cuda",)), True
+        return traced.lower(lowering_platforms=("cuda",), **plain), True
 
 
 def name_of(fn: Any) -> str:
