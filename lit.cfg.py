@@ -28,7 +28,9 @@ config.environment["PATH"] = os.pathsep.join(  # noqa: F821
 )
 # Of sanitizers (`make sanitize`): LLVM's containers come from libraries without them, and what a
 # program holds at its end is no leak to it.
-config.environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_container_overflow=0"  # noqa: F821
+# LLVM's own libraries do not say which memory of theirs is in use.
+asan = "detect_leaks=0:detect_container_overflow=0:allow_user_poisoning=0"
+config.environment["ASAN_OPTIONS"] = asan  # noqa: F821
 config.environment["UBSAN_OPTIONS"] = "print_stacktrace=1"  # noqa: F821
 config.environment["FILECHECK_OPTS"] = "-enable-var-scope"  # noqa: F821
 config.substitutions.append(("%python", python))  # noqa: F821

@@ -281,8 +281,10 @@ static std::string runOne(unsigned run, Progress &progress) {
   int null = open("/dev/null", O_WRONLY);
   dup2(null, STDOUT_FILENO);
   dup2(null, STDERR_FILENO);
+#if !LLVM_ADDRESS_SANITIZER_BUILD // Which reserves far more than it uses.
   rlimit memory{rlim_t(4) << 30, rlim_t(4) << 30};
   setrlimit(RLIMIT_AS, &memory);
+#endif
   for (unsigned run = begin; run < end; ++run) {
     shared.current = run;
     itimerval watchdog{{0, 0}, {int(unsigned(cpuSeconds)), 0}};
