@@ -179,6 +179,21 @@ void ProblemBuilder::findReads(const OpInfo &info) {
   }
 }
 
+void ProblemBuilder::findValuesForUpdate() {
+  // Users come later in program order, so they are known.
+  for (Operation *op : llvm::reverse(stage.ops)) {
+    if (opPhaseOf(op) != OpPhase::Backward || op->use_empty())
+      continue;
+    bool rests = llvm::all_of(op->getUsers(), [&](Operation *user) {
+      return user->getBlock() == op->getBlock() && !user->hasTrait<OpTrait::IsTerminator>() &&
+             (opPhaseOf(user) == OpPhase::Update ||
+              (user->getNumResults() > 0 && forUpdate.contains(user->getResult(0))));
+    });
+    if (rests)
+      forUpdate.insert(op->result_begin(), op->result_end());
+  }
+}
+
 void ProblemBuilder::findStateValues(const OpInfo &info) {
   bool isOfState = false;
   for (unsigned operand : info.operands) {
@@ -200,7 +215,7 @@ llvm::Error ProblemBuilder::build() {
   if (options.numMicroBatches > 1)
     waiting = WaitingValues(stage.ops);
   if (model.hiddenPart() < 1)
-    forUpdate = WaitingValues(stage.ops);
+    findValuesForUpdate();
   if (llvm::Error error = collectOps())
     return error;
   if (llvm::Error error = collectPins())
@@ -288,14 +303,14 @@ static int64_t partOf(int64_t picoseconds, double part) {
 
 double ProblemBuilder::paidPart(const ValueInfo &value, OpPhase phase) const {
   bool isEarly = phase == OpPhase::Forward || phase == OpPhase::Backward;
-  bool hides =
-      (isEarly && value.isOfState) || (phase == OpPhase::Backward && forUpdate.waits(value.value));
+  bool hides = (isEarly && value.isOfState) ||
+               (phase == OpPhase::Backward && forUpdate.contains(value.value));
   return hides ? model.hiddenPart() : 1;
 }
 
 double ProblemBuilder::paidPart(const OpInfo &info) const {
   bool hides = info.phase == OpPhase::Backward && info.op->getNumResults() == 1 &&
-               forUpdate.waits(info.op->getResult(0));
+               forUpdate.contains(info.op->getResult(0));
   return hides ? model.hiddenPart() : 1;
 }
 

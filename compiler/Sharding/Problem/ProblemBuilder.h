@@ -196,6 +196,7 @@ private:
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                               const Strategy &strategy) const;
   void findStateValues(const OpInfo &info);
+  void findValuesForUpdate();
   bool isComputedInUsers(const OpInfo &info) const;
   void findReads(const OpInfo &info);
   bool isAlias(const OpInfo &info) const;
@@ -290,8 +291,8 @@ private:
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
-  WaitingValues waiting;   // Whose sums may wait for the update, with several micro-batches.
-  WaitingValues forUpdate; // That nothing reads before the update.
+  WaitingValues waiting; // Whose sums may wait for the update, with several micro-batches.
+  llvm::DenseSet<mlir::Value> forUpdate;   // Of the backward phase, on which only the update rests.
   llvm::DenseMap<unsigned, unsigned> sums; // By the value that is held as terms.
   llvm::SmallVector<Pending> pending;
   llvm::DenseMap<mlir::Value, PackedSpec> pinned;
