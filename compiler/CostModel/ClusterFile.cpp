@@ -108,10 +108,9 @@ private:
         (value.find("launch") &&
          !readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
                        /*allowZero=*/true)) ||
-        (value.find("overlap_slowdown") &&
-         !readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
-                   "what work loses for each second of a collective beside it, more than 0 and at "
-                   "most 1")) ||
+        !readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
+                  "what work loses for each second of a collective beside it, more than 0 and at "
+                  "most 1") ||
         (value.find("compute_capability") &&
          !readNumber(value, path, "compute_capability", "a version of CUDA devices, such as 9.0",
                      type.computeCapability)))

@@ -202,10 +202,7 @@ int64_t Explainer::pay(int64_t picoseconds, double part) {
 }
 
 void Explainer::addExposed() {
-  PhaseSeconds run = builder.phaseSeconds(choices);
-  for (unsigned phase = 0; phase < kNumPhases; ++phase)
-    explanation.exposedPicoseconds +=
-        builder.weight(OpPhase(phase)) * toPicoseconds(run.exposed[phase]);
+  explanation.exposedPicoseconds = toPicoseconds(builder.phaseSeconds(choices).exposedInStep);
   explanation.hiddenPicoseconds -= explanation.exposedPicoseconds;
 }
 
@@ -491,13 +488,6 @@ Strategy ProblemBuilder::strategyOf(const OpPart &part, const RuleProjection &pr
 
 TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
   return reshards.of(analysis::shapeOf(value.value), value.bytes);
-}
-
-int64_t ProblemBuilder::fixedPicoseconds() const {
-  int64_t sum = 0;
-  for (unsigned phase = 0; phase < kNumPhases; ++phase)
-    sum += weight(static_cast<OpPhase>(phase)) * fixedCosts[phase];
-  return sum;
 }
 
 llvm::Expected<Explanation> sharding::explainIntraOp(const StageView &stage,

@@ -236,10 +236,7 @@ void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
 /// What the problem does not count: collectives that nothing is left to hide.
 static void countExposed(const ProblemBuilder &builder, IntraOpResult &result) {
   Solution &solution = result.solution;
-  PhaseSeconds run = builder.phaseSeconds(solution.choices);
-  double seconds = 0;
-  for (unsigned phase = 0; phase < kNumPhases; ++phase)
-    seconds += run.exposed[phase] * double(builder.weight(OpPhase(phase)));
+  double seconds = builder.phaseSeconds(solution.choices).exposedInStep;
   if (seconds == 0)
     return;
   solution.objective += toPicoseconds(seconds);

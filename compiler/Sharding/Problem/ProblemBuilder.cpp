@@ -357,7 +357,8 @@ PhaseSeconds ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) cons
   for (unsigned phase = 0; phase < kNumPhases; ++phase) {
     double rest = totals[phase] - part * hideable[phase];
     double exposed = (1 - part) * std::max(0.0, hideable[phase] - rest);
-    result.exposed[phase] = toSeconds(exposed);
+    result.exposedInStep +=
+        toSeconds(static_cast<double>(weight(static_cast<OpPhase>(phase))) * exposed);
     result.seconds[phase] = toSeconds(totals[phase] + exposed);
   }
   return result;
@@ -366,26 +367,29 @@ PhaseSeconds ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) cons
 /// With r for the seconds of other work, h for those of the collectives, and s for what a
 /// second of them slows it down, a phase takes the longer of r + s h and h + s r; so no
 /// less than any mean of the two.
-static double ofAll(double part, double exposure) { return 1 - exposure * (1 - part); }
-static double ofHideable(double part, double exposure) { return exposure * (1 - part * part); }
+int64_t ProblemBuilder::counted(int64_t cost, double hideable, double exposure) const {
+  double part = model.hiddenPart();
+  return exposure == 0 || cost >= kForbiddenCost
+             ? cost
+             : static_cast<int64_t>((1 - exposure * (1 - part)) * static_cast<double>(cost) +
+                                    exposure * (1 - part * part) * hideable);
+}
 
 int64_t ProblemBuilder::fixedPicoseconds(double exposure) const {
-  double part = model.hiddenPart(), sum = 0;
-  for (unsigned phase = 0; phase < kNumPhases; ++phase)
-    sum += static_cast<double>(weight(static_cast<OpPhase>(phase))) *
-           (ofAll(part, exposure) * static_cast<double>(fixedCosts[phase]) +
-            ofHideable(part, exposure) * static_cast<double>(fixedHideable[phase]));
-  return static_cast<int64_t>(sum);
+  int64_t cost = 0;
+  double hideable = 0;
+  for (unsigned phase = 0; phase < kNumPhases; ++phase) {
+    int64_t times = weight(static_cast<OpPhase>(phase));
+    cost += times * fixedCosts[phase];
+    hideable += static_cast<double>(times) * static_cast<double>(fixedHideable[phase]);
+  }
+  return counted(cost, hideable, exposure);
 }
 
 solver::Problem ProblemBuilder::exposedProblem(double exposure) const {
-  double part = model.hiddenPart();
-  auto mix = [&](int64_t &cost, double hideable) {
-    if (cost < kForbiddenCost)
-      cost = static_cast<int64_t>(ofAll(part, exposure) * static_cast<double>(cost) +
-                                  ofHideable(part, exposure) * hideable);
-  };
   solver::Problem exposed = problem;
+  if (exposure == 0)
+    return exposed;
   for (auto [node, info] : llvm::zip_equal(exposed.nodes, nodes))
     for (size_t choice = 0; choice < node.costs.size(); ++choice) {
       double hideable = 0;
@@ -393,13 +397,15 @@ solver::Problem ProblemBuilder::exposedProblem(double exposure) const {
         if (!info.hideable[phase].empty())
           hideable += static_cast<double>(info.hideable[phase][choice]) *
                       static_cast<double>(weight(static_cast<OpPhase>(phase)));
-      mix(node.costs[choice], hideable);
+      node.costs[choice] = counted(node.costs[choice], hideable, exposure);
     }
   for (auto [index, edge] : llvm::enumerate(exposed.edges)) {
     auto hideable = hideableEdges.find(index);
     for (size_t pair = 0; pair < edge.costs.size(); ++pair)
-      mix(edge.costs[pair],
-          hideable == hideableEdges.end() ? 0 : static_cast<double>(hideable->second[pair]));
+      edge.costs[pair] =
+          counted(edge.costs[pair],
+                  hideable == hideableEdges.end() ? 0 : static_cast<double>(hideable->second[pair]),
+                  exposure);
   }
   return exposed;
 }
@@ -556,25 +562,22 @@ int ProblemBuilder::addNode(Value value, size_t numChoices) {
   return static_cast<int>(nodes.size()) - 1;
 }
 
-void ProblemBuilder::addNodeCosts(int node, OpPhase phase, unsigned table,
-                                  llvm::ArrayRef<int64_t> costs) {
-  if (node < 0) {
-    fixedCosts[static_cast<size_t>(phase)] += costs[0];
-    return;
-  }
-  std::vector<int64_t> &sums = nodes[node].costs[static_cast<size_t>(phase)];
-  for (size_t choice = 0; choice < sums.size(); ++choice)
-    sums[choice] += costs[tables[table].index[choice]];
+std::vector<int64_t> &ProblemBuilder::nodeCosts(int node, OpPhase phase, Count count) {
+  NodeInfo &info = nodes[node];
+  auto index = static_cast<size_t>(phase);
+  std::vector<int64_t> &costs = count == Count::Paid ? info.costs[index] : info.hideable[index];
+  costs.resize(info.numChoices());
+  return costs;
 }
 
-void ProblemBuilder::addHideable(int node, OpPhase phase, unsigned table,
-                                 llvm::ArrayRef<int64_t> costs) {
+void ProblemBuilder::addNodeCosts(int node, OpPhase phase, unsigned table,
+                                  llvm::ArrayRef<int64_t> costs, Count count) {
   if (node < 0) {
-    fixedHideable[static_cast<size_t>(phase)] += costs[0];
+    auto &fixed = count == Count::Paid ? fixedCosts : fixedHideable;
+    fixed[static_cast<size_t>(phase)] += costs[0];
     return;
   }
-  std::vector<int64_t> &sums = nodes[node].hideable[static_cast<size_t>(phase)];
-  sums.resize(nodes[node].numChoices());
+  std::vector<int64_t> &sums = nodeCosts(node, phase, count);
   for (size_t choice = 0; choice < sums.size(); ++choice)
     sums[choice] += costs[tables[table].index[choice]];
 }
@@ -584,55 +587,39 @@ void ProblemBuilder::addMoves(const ValueInfo &value, int from, unsigned fromTab
   const std::vector<int64_t> &matrix = reshardCosts(fromTable, toTable, value);
   if (matrix.empty())
     return;
-  double part = paidPart(value, phase);
-  std::vector<int64_t> paid, hideable;
-  if (part < 1)
-    for (int64_t cost : matrix) {
-      paid.push_back(partOf(cost, part));
-      hideable.push_back(cost >= kForbiddenCost ? 0 : cost);
-    }
-  else
-    paid = matrix;
-  if (to >= 0 && to != from) {
-    addEdge(from, fromTable, to, toTable, paid, weight(phase));
-    if (!hideable.empty())
-      addHideableEdge(from, fromTable, to, toTable, hideable, weight(phase));
-    return;
-  }
-  const SpecTable &held = tables[fromTable], &wanted = tables[toTable];
-  auto add = [&](std::vector<int64_t> &sums, llvm::ArrayRef<int64_t> costs) {
-    sums.resize(nodes[from].numChoices());
+  auto add = [&](llvm::ArrayRef<int64_t> costs, Count count) {
+    if (to < 0)
+      return addNodeCosts(from, phase, fromTable, costs, count);
+    if (to != from)
+      return addEdge(from, fromTable, to, toTable, costs, weight(phase), count);
+    const SpecTable &held = tables[fromTable], &wanted = tables[toTable];
+    std::vector<int64_t> &sums = nodeCosts(from, phase, count);
     for (size_t choice = 0; choice < sums.size(); ++choice)
-      sums[choice] +=
-          costs[held.index[choice] * wanted.specs.size() + (to < 0 ? 0 : wanted.index[choice])];
+      sums[choice] += costs[held.index[choice] * wanted.specs.size() + wanted.index[choice]];
   };
-  add(nodes[from].costs[static_cast<size_t>(phase)], paid);
-  if (!hideable.empty())
-    add(nodes[from].hideable[static_cast<size_t>(phase)], hideable);
-}
-
-void ProblemBuilder::addHideableEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
-                                     llvm::ArrayRef<int64_t> matrix, int64_t times) {
-  unsigned edge = edgeIndex.lookup(std::minmax(a, b));
-  size_t choicesA = nodes[a].numChoices(), choicesB = nodes[b].numChoices();
-  std::vector<int64_t> &costs = hideableEdges[edge];
-  costs.resize(problem.edges[edge].costs.size());
-  const SpecTable &from = tables[tableA], &to = tables[tableB];
-  for (size_t i = 0; i < choicesA; ++i)
-    for (size_t j = 0; j < choicesB; ++j)
-      costs[a > b ? j * choicesA + i : i * choicesB + j] +=
-          times * matrix[from.index[i] * to.specs.size() + to.index[j]];
+  double part = paidPart(value, phase);
+  if (part == 1)
+    return add(matrix, Count::Paid);
+  std::vector<int64_t> paid, hideable;
+  for (int64_t cost : matrix) {
+    paid.push_back(partOf(cost, part));
+    hideable.push_back(cost >= kForbiddenCost ? 0 : cost);
+  }
+  add(paid, Count::Paid);
+  add(hideable, Count::Hideable);
 }
 
 void ProblemBuilder::addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
-                             llvm::ArrayRef<int64_t> matrix, int64_t times) {
+                             llvm::ArrayRef<int64_t> matrix, int64_t times, Count count) {
   size_t choicesA = nodes[a].numChoices(), choicesB = nodes[b].numChoices();
   bool isSwapped = a > b;
   auto [it, isNew] = edgeIndex.try_emplace(std::minmax(a, b), problem.edges.size());
   if (isNew)
     problem.edges.push_back(
         {std::min(a, b), std::max(a, b), std::vector<int64_t>(choicesA * choicesB)});
-  std::vector<int64_t> &costs = problem.edges[it->second].costs;
+  std::vector<int64_t> &costs =
+      count == Count::Paid ? problem.edges[it->second].costs : hideableEdges[it->second];
+  costs.resize(choicesA * choicesB);
   const SpecTable &from = tables[tableA], &to = tables[tableB];
   for (size_t i = 0; i < choicesA; ++i) {
     const int64_t *row = &matrix[from.index[i] * to.specs.size()];
@@ -918,10 +905,9 @@ void ProblemBuilder::lead(const OpInfo &info) {
     auto phase = static_cast<size_t>(info.phase);
     (node < 0 ? fixedCosts[phase] : nodes[node].costs[phase][choice]) += cost;
     int64_t hideable = hideablePicoseconds(info, projection, strategies[choice]);
-    if (node >= 0 && hideable > 0)
-      nodes[node].hideable[phase].resize(strategies.size());
     if (hideable > 0)
-      (node < 0 ? fixedHideable[phase] : nodes[node].hideable[phase][choice]) += hideable;
+      (node < 0 ? fixedHideable[phase] : nodeCosts(node, info.phase, Count::Hideable)[choice]) +=
+          hideable;
   }
   parts.push_back({static_cast<unsigned>(&info - ops.data()), node, 0, /*leads=*/true, {}});
   if (node >= 0)
@@ -984,7 +970,7 @@ void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &t
     parts.push_back({static_cast<unsigned>(&info - ops.data()), node, table, false, tensor});
     addNodeCosts(node, info.phase, table, costs);
     if (llvm::any_of(hideable, [](int64_t cost) { return cost > 0; }))
-      addHideable(node, info.phase, table, hideable);
+      addNodeCosts(node, info.phase, table, hideable, Count::Hideable);
     for (auto [i, index, result] : llvm::enumerate(info.results, info.rule.results)) {
       setSettled(index, node, derive(result, i == 0));
       values[index].isLed = info.link >= 0 && values[info.operands[info.link]].isLed;

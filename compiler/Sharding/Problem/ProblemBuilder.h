@@ -134,7 +134,7 @@ struct CarriedValue {
 /// work has ended is exposed.
 struct PhaseSeconds {
   std::array<double, kNumPhases> seconds{}; // With what is exposed.
-  std::array<double, kNumPhases> exposed{}; // In no cost of the problem.
+  double exposedInStep = 0;                 // All runs of all phases; in no cost of the problem.
 };
 
 class ProblemBuilder {
@@ -158,7 +158,8 @@ public:
   /// they slow down; with `exposure` 1 this one counts those collectives, and of the
   /// work what they lose to it; between 0 and 1 it counts parts of both.
   solver::Problem exposedProblem(double exposure) const;
-  int64_t fixedPicoseconds(double exposure) const;
+  /// What no choice changes of such a problem.
+  int64_t fixedPicoseconds(double exposure = 0) const;
 
   llvm::ArrayRef<int64_t> getMeshShape() const { return meshShape; }
   const std::vector<OpInfo> &getOps() const { return ops; }
@@ -189,7 +190,6 @@ public:
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
   int64_t weight(OpPhase phase) const { return runsOnce(phase) ? 1 : options.numMicroBatches; }
-  int64_t fixedPicoseconds() const;
 
 private:
   /// Of the sums that an op completes, as if nothing hid them; 0 if nothing does.
@@ -252,18 +252,21 @@ private:
                  const Strategy &strategy) const;
   /// The value's specs that are even, keep random keys whole and pass the filter.
   std::vector<uint32_t> possibleSpecs(mlir::Value value);
+  /// What is paid is a cost of the problem; what of it could hide counts in full beside it.
+  enum class Count : uint8_t { Paid, Hideable };
   void addEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
-               llvm::ArrayRef<int64_t> matrix, int64_t times);
-  void addHideableEdge(unsigned a, unsigned tableA, unsigned b, unsigned tableB,
-                       llvm::ArrayRef<int64_t> matrix, int64_t times);
+               llvm::ArrayRef<int64_t> matrix, int64_t times, Count count = Count::Paid);
   /// Adds the moves of a value to the costs of their two nodes, or of one.
   void addMoves(const ValueInfo &value, int from, unsigned fromTable, int to, unsigned toTable,
                 OpPhase phase);
   /// Cost per spec of one table and of the other; empty if none costs anything.
   const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
   int64_t reshardPicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to) const;
-  void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
-  void addHideable(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs);
+  std::vector<int64_t> &nodeCosts(int node, OpPhase phase, Count count);
+  void addNodeCosts(int node, OpPhase phase, unsigned table, llvm::ArrayRef<int64_t> costs,
+                    Count count = Count::Paid);
+  /// A cost of which `hideable` could hide, at an exposure.
+  int64_t counted(int64_t cost, double hideable, double exposure) const;
   void carryState();
   bool isReplicated(unsigned table) const {
     return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};

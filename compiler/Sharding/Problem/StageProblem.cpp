@@ -56,15 +56,29 @@ StageProblem::build(StageView view, const cost::CostModel &model, const IntraOpO
   return stage;
 }
 
-const StageProblem::Counted &StageProblem::counted(double exposure) const {
+StageProblem::Counted &StageProblem::counted(double exposure) const {
   auto [it, isNew] = countedAt.try_emplace(exposure);
   if (isNew) {
-    it->second.problem = exposure > 0 ? builder.exposedProblem(exposure) : builder.getProblem();
-    it->second.fixedPicoseconds =
-        double(exposure > 0 ? builder.fixedPicoseconds(exposure) : builder.fixedPicoseconds());
-    it->second.priced = it->second.problem;
+    Counted &counts = it->second;
+    counts.priced = builder.exposedProblem(exposure);
+    for (const solver::ProblemNode &node : counts.priced.nodes)
+      counts.nodeCosts.push_back(node.costs);
+    counts.fixedPicoseconds = double(builder.fixedPicoseconds(exposure));
   }
   return it->second;
+}
+
+void StageProblem::setPrice(Counted &counts, const StageUsage *usage,
+                            double picosecondsPerByte) const {
+  // Costs stay within what a problem may hold. Less than the price keeps bounds true.
+  constexpr double kDearest = double(solver::kForbiddenCost) / 10;
+  for (auto [index, node] : llvm::enumerate(counts.priced.nodes)) {
+    node.costs = counts.nodeCosts[index];
+    if (usage && !usage->ofNode[index].empty())
+      for (auto [cost, bytes] : llvm::zip_equal(node.costs, usage->ofNode[index]))
+        if (cost < solver::kForbiddenCost)
+          cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
+  }
 }
 
 double StageProblem::seconds(CostSum picoseconds, double fixedPicoseconds) const {
@@ -74,19 +88,9 @@ double StageProblem::seconds(CostSum picoseconds, double fixedPicoseconds) const
 llvm::Expected<StageProblem::Priced>
 StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
   double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
-  const Counted &counts = counted(effort.exposure);
-  const solver::Problem &problem = counts.problem;
+  Counted &counts = counted(effort.exposure);
   solver::Problem &priced = counts.priced;
-  // Costs stay within what a problem may hold. Less than the price keeps bounds true.
-  constexpr double kDearest = double(solver::kForbiddenCost) / 10;
-  for (auto [index, node] : llvm::enumerate(problem.nodes)) {
-    std::vector<int64_t> &costs = priced.nodes[index].costs;
-    costs = node.costs;
-    if (usage && !usage->ofNode[index].empty())
-      for (auto [cost, bytes] : llvm::zip_equal(costs, usage->ofNode[index]))
-        if (cost < solver::kForbiddenCost)
-          cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
-  }
+  setPrice(counts, usage, picosecondsPerByte);
   solver::SolveOptions solveOptions;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
@@ -97,11 +101,11 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   answer.boundSeconds = seconds(solution->lowerBound, counts.fixedPicoseconds);
   if (usage)
     answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
-  if (solution->choices.empty() && !problem.nodes.empty())
+  if (solution->choices.empty() && !priced.nodes.empty())
     return answer;
   CostSum objective = solution->objective;
   for (auto [index, choice] : llvm::enumerate(solution->choices))
-    objective += problem.nodes[index].costs[choice] - priced.nodes[index].costs[choice];
+    objective += counts.nodeCosts[index][choice] - priced.nodes[index].costs[choice];
   if (effort.exposure > 0)
     objective = solver::evaluate(builder.getProblem(), solution->choices).objective;
   answer.point = measure(std::move(solution->choices), objective);
@@ -118,8 +122,9 @@ StageProblem::solveExposed(const Priced &free, Effort effort,
   // A plan's cost is a straight line of the exposure; where the cheapest known plans of its
   // two ends cost the same, another one may be cheaper.
   auto costAt = [&](const StagePoint &point, double exposure) {
-    const Counted &counts = counted(exposure);
-    return seconds(solver::evaluate(counts.problem, point.choices).objective,
+    Counted &counts = counted(exposure);
+    setPrice(counts, nullptr, 0);
+    return seconds(solver::evaluate(counts.priced, point.choices).objective,
                    counts.fixedPicoseconds);
   };
   std::shared_ptr<StagePoint> left = free.point, right;
@@ -210,9 +215,7 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
     }
   }
   PhaseSeconds run = builder.phaseSeconds(choices);
-  for (unsigned phase = 0; phase < kNumPhases; ++phase)
-    point->exposedSeconds += run.exposed[phase] * double(builder.weight(OpPhase(phase))) /
-                             double(options.numMicroBatches);
+  point->exposedSeconds = run.exposedInStep / double(options.numMicroBatches);
   point->seconds += point->exposedSeconds;
   const std::array<double, kNumPhases> &phases = run.seconds;
   point->times.forwardSeconds = phases[unsigned(OpPhase::Forward)];
@@ -313,5 +316,5 @@ size_t StageProblem::numBytes() const {
   for (const solver::ProblemEdge &edge : builder.getProblem().edges)
     numbers += edge.costs.size();
   // What the matrices were made of is about as large as they are.
-  return (2 + 2 * countedAt.size()) * sizeof(int64_t) * numbers;
+  return (2 + countedAt.size()) * sizeof(int64_t) * numbers;
 }

@@ -119,11 +119,12 @@ private:
   /// The problem that counts collectives that can hide as much, and what no choice
   /// changes of it.
   struct Counted {
-    solver::Problem problem;
+    solver::Problem priced;                      // Node costs differ from call to call.
+    std::vector<std::vector<int64_t>> nodeCosts; // Without a price.
     double fixedPicoseconds = 0;
-    mutable solver::Problem priced; // Node costs differ from call to call.
   };
-  const Counted &counted(double exposure) const;
+  Counted &counted(double exposure) const;
+  void setPrice(Counted &counts, const StageUsage *usage, double picosecondsPerByte) const;
   std::vector<int64_t> findEquations() const;
   double seconds(solver::CostSum picoseconds, double fixedPicoseconds) const;
 

@@ -409,7 +409,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   if (!mine || mine->peakBytes(inFlight) != point.peakBytes(inFlight) ||
       std::abs(mine->seconds - point.seconds) > 1e-9 * point.seconds)
     return llvm::createStringError("internal error: stages that are taken for equal are not");
-  double bound = std::max(run->boundSeconds, run->free.boundSeconds);
+  double bound = run->bound();
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
@@ -632,8 +632,7 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
       unsigned id = (rangeClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
       const Run *run = findRun(rangeClass, way);
-      double free = run && run->free.point ? std::max(run->boundSeconds, run->free.boundSeconds)
-                                           : bounds->freeSeconds(way, lo, hi);
+      double free = run && run->free.point ? run->bound() : bounds->freeSeconds(way, lo, hi);
       if (free == kInfinity)
         continue;
       double atLeast = 0; // With fewer in flight.

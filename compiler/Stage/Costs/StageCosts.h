@@ -130,6 +130,7 @@ private:
     /// hide are counted for it. As a part of a stage it has the bound of `free`: its collectives
     /// may be hidden by other layers.
     double boundSeconds = 0, exposure = 0;
+    double bound() const { return std::max(boundSeconds, free.boundSeconds); }
     std::vector<std::shared_ptr<sharding::StagePoint>> points;
     std::vector<std::shared_ptr<sharding::StagePoint>> chosen;
     std::map<int64_t, Answer> answers;     // By micro-batches in flight.
