@@ -237,7 +237,10 @@ private:
     auto phase = op->getAttrOfType<StringAttr>(attr::phase);
     return phase ? phase.getValue() : StringRef("update");
   }
-  static std::string placeOf(Operation *op);
+  static std::string placeOf(Location location);
+  static std::string placeOf(Operation *op) { return placeOf(op->getLoc()); }
+  /// Where a value is made; of an argument that has no place, the loop or function around it.
+  static std::string placeOf(Value value);
 
   func::FuncOp main;
   int64_t count;
@@ -322,16 +325,22 @@ Value BatchSplitter::spread(OpBuilder &builder, Value scalar, ArrayRef<int64_t> 
              {builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({}))});
 }
 
-std::string BatchSplitter::placeOf(Operation *op) {
+std::string BatchSplitter::placeOf(Location location) {
   std::string text;
-  op->getLoc()->walk([&](Location location) {
-    auto file = dyn_cast<FileLineColLoc>(location);
+  location->walk([&](Location part) {
+    auto file = dyn_cast<FileLineColLoc>(part);
     if (!file)
       return WalkResult::advance();
     text = (file.getFilename().getValue() + ":" + Twine(file.getLine())).str();
     return WalkResult::interrupt();
   });
   return text;
+}
+
+std::string BatchSplitter::placeOf(Value value) {
+  std::string place = placeOf(value.getLoc());
+  Operation *around = value.getParentBlock()->getParentOp();
+  return place.empty() && around ? placeOf(around) : place;
 }
 
 BatchSplitter::Scope &BatchSplitter::scopeOf(Value made) {
@@ -645,8 +654,7 @@ std::optional<Form> BatchSplitter::baseForm(Value value) {
                  RankedTensorType::get({}, type.getElementType()), value.getLoc(),
                  phaseAttributes(true));
     bases.push_back({id, base, value});
-    Operation *op = value.getDefiningOp();
-    scales.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
+    scales.push_back(StringAttr::get(context, placeOf(value)));
   }
   Operation *op = value.getDefiningOp();
   Value one = constant(top().builder, splatOf(1, type), value.getLoc(),
@@ -2188,7 +2196,7 @@ Value BatchSplitter::complete(Value value) {
   }
   case Layout::Split:
     result = join(form, attributes);
-    joins.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
+    joins.push_back(StringAttr::get(context, placeOf(value)));
     break;
   case Layout::Unreduced: {
     RankedTensorType type = typeOf(result);
@@ -2205,7 +2213,7 @@ Value BatchSplitter::complete(Value value) {
         form.scale.clear();
         result = op1(builder, "stablehlo.convert", result, type, loc, update);
       }
-      sums.push_back(StringAttr::get(context, op ? placeOf(op) : std::string()));
+      sums.push_back(StringAttr::get(context, placeOf(value)));
       break;
     }
     result = join(form, attributes);
