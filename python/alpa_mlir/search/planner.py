@@ -5,6 +5,7 @@ rematerialization; where none fits, what would.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -293,8 +294,9 @@ class Candidates:
         return self._modules[count]
 
     def _coupling_fix(self) -> str:
-        batch = [item.name for item in self._traced.signature.inputs if item.kind == "batch"]
-        names = ", ".join(batch[:3]) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
+        inputs = self._traced.signature.inputs
+        batch = {re.split(r"[.[]", item.name)[0] for item in inputs if item.kind == "batch"}
+        names = " and ".join(sorted(batch))
         others = {
             "exact": "say with micro_batch_semantics what several ones may compute",
             "relaxed": "look whether micro_batch_semantics='independent' says what is meant",
