@@ -1,8 +1,8 @@
 //===- ExportShardy.cpp - shardings become Shardy annotations -------------===//
 
 #include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Export/AttributeJson.h"
 #include "compiler/Export/Passes.h"
-#include "compiler/Export/PlanTexts.h"
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"

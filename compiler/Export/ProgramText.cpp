@@ -8,7 +8,7 @@
 
 #include "compiler/Export/ProgramText.h"
 
-#include "compiler/Export/PlanTexts.h"
+#include "compiler/Export/AttributeJson.h"
 
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/TypeSwitch.h"

@@ -2,7 +2,7 @@
 
 #include "compiler/Reshard/Fragments.h"
 
-#include "compiler/Reshard/Balance.h"
+#include "compiler/Reshard/LinkBalance.h"
 #include "compiler/Reshard/TransferStrategies.h"
 
 #include "llvm/ADT/STLExtras.h"

@@ -41,7 +41,7 @@ int64_t keptZbH1(const ScheduleProblem &problem, int64_t mesh);
 llvm::Expected<std::vector<StepList>> generateZbAuto(const ScheduleProblem &problem);
 int64_t keptZbAuto(const ScheduleProblem &problem, int64_t mesh);
 
-// Custom.cpp
+// CustomSchedule.cpp
 llvm::Expected<std::vector<StepList>> generateCustom(const ScheduleProblem &problem);
 int64_t keptCustom(const ScheduleProblem &problem, int64_t mesh);
 

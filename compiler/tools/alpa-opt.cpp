@@ -1,7 +1,7 @@
 //===- alpa-opt.cpp - run passes on a StableHLO file ----------------------===//
 
 #include "compiler/BuildInfo.h"
-#include "compiler/Nesting.h"
+#include "compiler/NestingLimit.h"
 #include "compiler/Registration.h"
 #ifdef ALPA_TEST_PASSES
 #include "test/passes/Passes.h"

@@ -1,8 +1,8 @@
 //===- ChloDialect.cpp - functions beside StableHLO that JAX emits --------===//
 
 #include "dialects/Chlo/ChloOps.h"
-#include "dialects/Common/ClosedSet.h"
 #include "dialects/Common/StructText.h"
+#include "dialects/Common/UnknownOps.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"

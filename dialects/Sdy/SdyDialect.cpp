@@ -1,6 +1,6 @@
 //===- SdyDialect.cpp - ops of meshes and shardings -----------------------===//
 
-#include "dialects/Common/ClosedSet.h"
+#include "dialects/Common/UnknownOps.h"
 #include "dialects/Sdy/SdyOps.h"
 
 #include "mlir/IR/Builders.h"

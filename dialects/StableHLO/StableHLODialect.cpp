@@ -1,6 +1,6 @@
 //===- StableHLODialect.cpp - what the dialect registers ------------------===//
 
-#include "dialects/Common/ClosedSet.h"
+#include "dialects/Common/UnknownOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"

@@ -8,15 +8,15 @@
 
 #include "Bindings.h"
 #include "compiler/BuildInfo.h"
-#include "compiler/Export/PlanJson.h"
+#include "compiler/Export/WritePlan.h"
 #include "compiler/Import/Signature.h"
-#include "compiler/Nesting.h"
+#include "compiler/NestingLimit.h"
 #include "compiler/Registration.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Stage/Search/PipelineMethods.h"
 #include "dialects/Alpa/AlpaDialect.h"
-#include "dialects/Common/ClosedSet.h"
 #include "dialects/Common/Diagnostics.h"
+#include "dialects/Common/UnknownOps.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Diagnostics.h"

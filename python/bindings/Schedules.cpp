@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Bindings.h"
-#include "compiler/Schedule/Custom.h"
+#include "compiler/Schedule/CustomSchedule.h"
 #include "compiler/Schedule/Timeline.h"
 
 #include <nanobind/stl/pair.h>

@@ -10,7 +10,7 @@
 #include "Mutate.h"
 #include "compiler/CostModel/Cluster.h"
 #include "compiler/CostModel/Profile.h"
-#include "compiler/Nesting.h"
+#include "compiler/NestingLimit.h"
 #include "compiler/Registration.h"
 #include "compiler/Solver/Solve.h"
 

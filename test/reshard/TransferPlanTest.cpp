@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/CostModel/Network.h"
-#include "compiler/Reshard/Balance.h"
+#include "compiler/Reshard/LinkBalance.h"
 #include "compiler/Reshard/PlanCache.h"
 
 #include "test/Check.h"

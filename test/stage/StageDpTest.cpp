@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Stage/Search/StageDp.h"
-#include "compiler/Stage/Search/DeviceStates.h"
+#include "compiler/Stage/Search/FreeDevices.h"
 #include "compiler/Stage/Search/Placement.h"
 #include "compiler/Stage/Search/StageInfeasibility.h"
 

@@ -2,7 +2,7 @@
 
 #include "compiler/Solver/Limited/Infeasibility.h"
 #include "compiler/Solver/Limited/LargeNeighbourhoodSearch.h"
-#include "compiler/Solver/Limited/Usage.h"
+#include "compiler/Solver/Limited/LocalSearch.h"
 #include "compiler/Solver/Model/TimePoints.h"
 
 #include "llvm/ADT/STLExtras.h"

@@ -1,7 +1,7 @@
 //===- LimitedSearch.cpp - answers and bounds under a memory limit --------===//
 
 #include "compiler/Solver/Limited/LimitedSearch.h"
-#include "compiler/Solver/Limited/Usage.h"
+#include "compiler/Solver/Limited/LocalSearch.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 
 #include "llvm/ADT/STLExtras.h"

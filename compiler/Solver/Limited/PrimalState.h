@@ -8,8 +8,8 @@
 #ifndef ALPA_COMPILER_SOLVER_LIMITED_PRIMALSTATE_H
 #define ALPA_COMPILER_SOLVER_LIMITED_PRIMALSTATE_H
 
+#include "compiler/Solver/Limited/LocalSearch.h"
 #include "compiler/Solver/Limited/LocalTables.h"
-#include "compiler/Solver/Limited/Usage.h"
 
 namespace alpa::solver {
 

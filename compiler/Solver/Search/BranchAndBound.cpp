@@ -1,7 +1,7 @@
 //===- BranchAndBound.cpp - branch and bound by prices --------------------===//
 
 #include "compiler/Solver/Search/BranchAndBound.h"
-#include "compiler/Solver/Limited/Usage.h"
+#include "compiler/Solver/Limited/LocalSearch.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 #include "compiler/Solver/Search/PricedBound.h"
 

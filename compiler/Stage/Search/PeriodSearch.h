@@ -11,7 +11,7 @@
 #ifndef ALPA_COMPILER_STAGE_SEARCH_PERIODSEARCH_H
 #define ALPA_COMPILER_STAGE_SEARCH_PERIODSEARCH_H
 
-#include "compiler/Stage/Search/DeviceStates.h"
+#include "compiler/Stage/Search/FreeDevices.h"
 #include "compiler/Stage/Search/StageDp.h"
 
 namespace alpa::stage {

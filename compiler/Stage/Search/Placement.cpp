@@ -2,7 +2,7 @@
 
 #include "compiler/Stage/Search/Placement.h"
 
-#include "compiler/Stage/Search/DeviceStates.h"
+#include "compiler/Stage/Search/FreeDevices.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include <numeric>

@@ -1,6 +1,6 @@
-//===- DeviceStates.cpp - which devices are still free --------------------===//
+//===- FreeDevices.cpp - which devices are still free ---------------------===//
 
-#include "compiler/Stage/Search/DeviceStates.h"
+#include "compiler/Stage/Search/FreeDevices.h"
 
 #include "llvm/ADT/STLExtras.h"
 

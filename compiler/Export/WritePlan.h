@@ -1,7 +1,7 @@
-//===- PlanJson.h - a sliced and scheduled module as a plan ------*- C++ -*-===//
+//===- WritePlan.h - a sliced and scheduled module as a plan ----*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_EXPORT_PLANJSON_H
-#define ALPA_COMPILER_EXPORT_PLANJSON_H
+#ifndef ALPA_COMPILER_EXPORT_WRITEPLAN_H
+#define ALPA_COMPILER_EXPORT_WRITEPLAN_H
 
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/Error.h"
@@ -21,4 +21,4 @@ llvm::Expected<ExportedPlan> exportPlan(mlir::ModuleOp module);
 
 } // namespace alpa::exporter
 
-#endif // ALPA_COMPILER_EXPORT_PLANJSON_H
+#endif // ALPA_COMPILER_EXPORT_WRITEPLAN_H

@@ -1,7 +1,7 @@
-//===- DeviceStates.h - which devices are still free -------------*- C++ -*-===//
+//===- FreeDevices.h - which devices are still free -------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_STAGE_SEARCH_DEVICESTATES_H
-#define ALPA_COMPILER_STAGE_SEARCH_DEVICESTATES_H
+#ifndef ALPA_COMPILER_STAGE_SEARCH_FREEDEVICES_H
+#define ALPA_COMPILER_STAGE_SEARCH_FREEDEVICES_H
 
 #include "compiler/CostModel/Cluster.h"
 
@@ -78,4 +78,4 @@ private:
 
 } // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_SEARCH_DEVICESTATES_H
+#endif // ALPA_COMPILER_STAGE_SEARCH_FREEDEVICES_H

@@ -1,7 +1,7 @@
-//===- Balance.h - even loads of links ---------------------------*- C++ -*-===//
+//===- LinkBalance.h - even loads of links ----------------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_RESHARD_BALANCE_H
-#define ALPA_COMPILER_RESHARD_BALANCE_H
+#ifndef ALPA_COMPILER_RESHARD_LINKBALANCE_H
+#define ALPA_COMPILER_RESHARD_LINKBALANCE_H
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
@@ -38,4 +38,4 @@ std::vector<llvm::SmallVector<Share, 2>> balance(llvm::ArrayRef<LinkDemand> dema
 
 } // namespace alpa::reshard
 
-#endif // ALPA_COMPILER_RESHARD_BALANCE_H
+#endif // ALPA_COMPILER_RESHARD_LINKBALANCE_H

@@ -1,7 +1,7 @@
-//===- ClosedSet.h - dialects whose set of ops is fixed ----------*- C++ -*-===//
+//===- UnknownOps.h - dialects whose set of ops is fixed --------*- C++ -*-===//
 
-#ifndef ALPA_DIALECTS_COMMON_CLOSEDSET_H
-#define ALPA_DIALECTS_COMMON_CLOSEDSET_H
+#ifndef ALPA_DIALECTS_COMMON_UNKNOWNOPS_H
+#define ALPA_DIALECTS_COMMON_UNKNOWNOPS_H
 
 #include "mlir/IR/Dialect.h"
 #include "mlir/Transforms/InliningUtils.h"
@@ -33,4 +33,4 @@ void explainUnknownOps(mlir::Dialect &dialect);
 
 } // namespace alpa
 
-#endif // ALPA_DIALECTS_COMMON_CLOSEDSET_H
+#endif // ALPA_DIALECTS_COMMON_UNKNOWNOPS_H

@@ -1,7 +1,7 @@
-//===- Usage.h - usage over time, and choices that respect it ---*- C++ -*-===//
+//===- LocalSearch.h - usage over time, choices that respect it -*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_SOLVER_LIMITED_USAGE_H
-#define ALPA_COMPILER_SOLVER_LIMITED_USAGE_H
+#ifndef ALPA_COMPILER_SOLVER_LIMITED_LOCALSEARCH_H
+#define ALPA_COMPILER_SOLVER_LIMITED_LOCALSEARCH_H
 
 #include "compiler/Solver/Model/Graph.h"
 
@@ -92,4 +92,4 @@ private:
 
 } // namespace alpa::solver
 
-#endif // ALPA_COMPILER_SOLVER_LIMITED_USAGE_H
+#endif // ALPA_COMPILER_SOLVER_LIMITED_LOCALSEARCH_H

@@ -1,6 +1,6 @@
-//===- ClosedSet.cpp - dialects whose set of ops is fixed -----------------===//
+//===- UnknownOps.cpp - dialects whose set of ops is fixed ----------------===//
 
-#include "dialects/Common/ClosedSet.h"
+#include "dialects/Common/UnknownOps.h"
 
 #include "dialects/Common/Diagnostics.h"
 

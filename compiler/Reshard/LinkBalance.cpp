@@ -1,4 +1,4 @@
-//===- Balance.cpp - even loads of links ----------------------------------===//
+//===- LinkBalance.cpp - even loads of links ------------------------------===//
 //
 // First the loads: each demand in turn takes its bytes back and pours them over its
 // links like water, lowest first, until nothing moves. That is descent on a convex
@@ -8,7 +8,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Reshard/Balance.h"
+#include "compiler/Reshard/LinkBalance.h"
 
 #include "llvm/ADT/STLExtras.h"
 

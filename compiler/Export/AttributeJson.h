@@ -1,7 +1,7 @@
-//===- PlanTexts.h - MLIR attributes and types as JSON -----------*- C++ -*-===//
+//===- AttributeJson.h - MLIR attributes and types as JSON ------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_EXPORT_PLANTEXTS_H
-#define ALPA_COMPILER_EXPORT_PLANTEXTS_H
+#ifndef ALPA_COMPILER_EXPORT_ATTRIBUTEJSON_H
+#define ALPA_COMPILER_EXPORT_ATTRIBUTEJSON_H
 
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -29,4 +29,4 @@ std::string plainText(mlir::ModuleOp stage);
 
 } // namespace alpa::exporter
 
-#endif // ALPA_COMPILER_EXPORT_PLANTEXTS_H
+#endif // ALPA_COMPILER_EXPORT_ATTRIBUTEJSON_H

@@ -1,6 +1,6 @@
-//===- Nesting.cpp - texts that MLIR's parser does not survive ------------===//
+//===- NestingLimit.cpp - texts that MLIR's parser does not survive -------===//
 
-#include "compiler/Nesting.h"
+#include "compiler/NestingLimit.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"

@@ -1,7 +1,7 @@
-//===- PlanTexts.cpp - MLIR attributes and types as JSON ------------------===//
+//===- AttributeJson.cpp - MLIR attributes and types as JSON --------------===//
 
-#include "compiler/Export/PlanTexts.h"
-#include "compiler/Nesting.h"
+#include "compiler/Export/AttributeJson.h"
+#include "compiler/NestingLimit.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"

@@ -1,6 +1,6 @@
-//===- Usage.cpp - usage over time, and choices that respect it -----------===//
+//===- LocalSearch.cpp - usage over time, and choices that respect it -----===//
 
-#include "compiler/Solver/Limited/Usage.h"
+#include "compiler/Solver/Limited/LocalSearch.h"
 #include "compiler/Solver/Model/Graph.h"
 
 #include "llvm/ADT/STLExtras.h"

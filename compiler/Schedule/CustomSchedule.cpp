@@ -1,6 +1,6 @@
-//===- Custom.cpp - schedules given as text -------------------------------===//
+//===- CustomSchedule.cpp - schedules given as text -----------------------===//
 
-#include "compiler/Schedule/Custom.h"
+#include "compiler/Schedule/CustomSchedule.h"
 
 #include "compiler/Schedule/ScheduleFamilies.h"
 #include "compiler/Schedule/Timeline.h"

@@ -1,7 +1,7 @@
-//===- Custom.h - schedules given as text ------------------------*- C++ -*-===//
+//===- CustomSchedule.h - schedules given as text ---------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_SCHEDULE_CUSTOM_H
-#define ALPA_COMPILER_SCHEDULE_CUSTOM_H
+#ifndef ALPA_COMPILER_SCHEDULE_CUSTOMSCHEDULE_H
+#define ALPA_COMPILER_SCHEDULE_CUSTOMSCHEDULE_H
 
 #include "compiler/Schedule/Schedules.h"
 
@@ -30,4 +30,4 @@ llvm::Error checkSteps(const ScheduleProblem &problem, llvm::ArrayRef<StepList> 
 
 } // namespace alpa::schedule
 
-#endif // ALPA_COMPILER_SCHEDULE_CUSTOM_H
+#endif // ALPA_COMPILER_SCHEDULE_CUSTOMSCHEDULE_H

@@ -1,7 +1,7 @@
-//===- Nesting.h - texts that would use up the parser's stack ----*- C++ -*-===//
+//===- NestingLimit.h - texts too deep for the parser -----------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_NESTING_H
-#define ALPA_COMPILER_NESTING_H
+#ifndef ALPA_COMPILER_NESTINGLIMIT_H
+#define ALPA_COMPILER_NESTINGLIMIT_H
 
 #include "dialects/Common/ErrorCode.h"
 
@@ -19,4 +19,4 @@ llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file,
 
 } // namespace alpa
 
-#endif // ALPA_COMPILER_NESTING_H
+#endif // ALPA_COMPILER_NESTINGLIMIT_H

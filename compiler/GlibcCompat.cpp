@@ -1,4 +1,4 @@
-//===- Arc4Random.cpp - random numbers without a new C library ------------===//
+//===- GlibcCompat.cpp - random numbers without a new C library -----------===//
 //
 // LLVM draws parts of the names of temporary files by arc4random, the only
 // function that it needs of glibc 2.36. With this one in its place a wheel runs
