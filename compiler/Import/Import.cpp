@@ -1,5 +1,7 @@
 //===- Import.cpp - from JAX's module to one planned function -------------===//
 
+#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
@@ -11,6 +13,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/IR/SymbolTable.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
@@ -412,6 +415,123 @@ static unsigned foldTransposedDots(func::FuncOp main) {
 }
 
 //===----------------------------------------------------------------------===//
+// Scatters of one element
+//===----------------------------------------------------------------------===//
+
+/// Writes a scatter that adds one slice to zeros, for every place of its batching
+/// dimensions, as a choice between the slice and zero by a comparison of indices.
+static bool writeAsSelect(stablehlo::ScatterOp scatter) {
+  auto numbers = scatter.getScatterDimensionNumbers();
+  if (scatter.getInputs().size() != 1 ||
+      analysis::reducerOf(scatter.getUpdateComputation()) != analysis::Reducer::Sum ||
+      !analysis::isNeutral(scatter.getInputs()[0], analysis::Reducer::Sum))
+    return false;
+  Value input = scatter.getInputs()[0], indices = scatter.getScatterIndices();
+  Value update = scatter.getUpdates()[0];
+  auto type = cast<RankedTensorType>(input.getType());
+  auto indexType = cast<RankedTensorType>(indices.getType());
+  auto updateType = cast<RankedTensorType>(update.getType());
+  int64_t vectorDim = numbers.getIndexVectorDim(), rank = type.getRank();
+  ArrayRef<int64_t> scattered = numbers.getScatterDimsToOperandDims();
+  ArrayRef<int64_t> inserted = numbers.getInsertedWindowDims();
+  ArrayRef<int64_t> inputBatch = numbers.getInputBatchingDims();
+  unsigned indexBits = indexType.getElementType().getIntOrFloatBitWidth();
+  // Every place of the result is named by one index vector at most, whose size it holds.
+  for (int64_t dim : scattered)
+    if (!llvm::is_contained(inserted, dim) ||
+        (indexBits < 32 && type.getDimSize(dim) >> (indexBits - 1)))
+      return false;
+  if (inserted.size() != scattered.size() || rank == 0)
+    return false;
+  // Dimensions of the input that those of indices and updates stand for; -1 for one of size 1.
+  SmallVector<int64_t> ofIndices, ofUpdate;
+  for (int64_t dim = 0; dim < indexType.getRank(); ++dim) {
+    const auto *it = llvm::find(numbers.getScatterIndicesBatchingDims(), dim);
+    if (it != numbers.getScatterIndicesBatchingDims().end())
+      ofIndices.push_back(inputBatch[it - numbers.getScatterIndicesBatchingDims().begin()]);
+    else if (dim == vectorDim || indexType.getDimSize(dim) == 1)
+      ofIndices.push_back(-1);
+    else
+      return false;
+  }
+  SmallVector<int64_t> windows;
+  for (int64_t dim = 0; dim < rank; ++dim)
+    if (!llvm::is_contained(inserted, dim) && !llvm::is_contained(inputBatch, dim))
+      windows.push_back(dim);
+  const int64_t *window = windows.begin(), *place = ofIndices.begin();
+  for (int64_t dim = 0; dim < updateType.getRank(); ++dim) {
+    if (!llvm::is_contained(numbers.getUpdateWindowDims(), dim)) {
+      place += place - ofIndices.begin() == vectorDim;
+      ofUpdate.push_back(*place++);
+    } else if (updateType.getDimSize(dim) == type.getDimSize(*window)) {
+      ofUpdate.push_back(*window++);
+    } else {
+      return false; // The window's place is told by more than the indices.
+    }
+  }
+
+  ImplicitLocOpBuilder builder(scatter.getLoc(), scatter);
+  auto make = [&](StringRef name, ValueRange operands, Type result,
+                  ArrayRef<NamedAttribute> attributes = {}) {
+    return builder.create(OperationState(builder.getLoc(), name, operands, result, attributes))
+        ->getResult(0);
+  };
+  auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
+  // The value without the dimensions that stand for none, along those of the result.
+  auto spread = [&](Value value, ArrayRef<int64_t> dims) {
+    auto from = cast<RankedTensorType>(value.getType());
+    SmallVector<int64_t> shape, to;
+    for (auto [dim, size] : llvm::zip_equal(dims, from.getShape()))
+      if (dim >= 0) {
+        shape.push_back(size);
+        to.push_back(dim);
+      }
+    if (to.size() != dims.size())
+      value = make("stablehlo.reshape", value, from.clone(shape));
+    return make("stablehlo.broadcast_in_dim", value, type.clone(from.getElementType()),
+                named("broadcast_dimensions", builder.getDenseI64ArrayAttr(to)));
+  };
+  Value isThere;
+  for (auto [number, dim] : llvm::enumerate(scattered)) {
+    Value index = indices;
+    if (vectorDim < indexType.getRank()) {
+      SmallVector<int64_t> from(indexType.getRank(), 0), to(indexType.getShape());
+      SmallVector<int64_t> steps(indexType.getRank(), 1), shape(to);
+      from[vectorDim] = static_cast<int64_t>(number);
+      to[vectorDim] = from[vectorDim] + 1;
+      shape[vectorDim] = 1;
+      index = make("stablehlo.slice", index, indexType.clone(shape),
+                   {named("start_indices", builder.getDenseI64ArrayAttr(from)),
+                    named("limit_indices", builder.getDenseI64ArrayAttr(to)),
+                    named("strides", builder.getDenseI64ArrayAttr(steps))});
+    }
+    Value own = make("stablehlo.iota", {}, type.clone(indexType.getElementType()),
+                     named("iota_dimension", builder.getI64IntegerAttr(dim)));
+    Value isEqual =
+        make("stablehlo.compare", {spread(index, ofIndices), own}, type.clone(builder.getI1Type()),
+             named("comparison_direction",
+                   stablehlo::ComparisonDirectionAttr::get(builder.getContext(),
+                                                           stablehlo::ComparisonDirection::EQ)));
+    isThere = isThere ? make("stablehlo.and", {isThere, isEqual}, isEqual.getType()) : isEqual;
+  }
+  Value added = spread(update, ofUpdate);
+  Value result = isThere ? make("stablehlo.select", {isThere, added, input}, type) : added;
+  scatter.getResult(0).replaceAllUsesWith(result);
+  scatter.erase();
+  return true;
+}
+
+/// The gradient of what takes one element of each row (`jnp.take_along_axis`, as in a cross
+/// entropy) is such a scatter. As a choice it can be split along every dimension, and XLA
+/// computes it in the kernels that read it, where the scatter fills an array as large as
+/// the logits. Returns how many were written so.
+static unsigned writeScattersAsSelects(func::FuncOp main) {
+  SmallVector<stablehlo::ScatterOp> scatters;
+  main.walk([&](stablehlo::ScatterOp op) { scatters.push_back(op); });
+  return llvm::count_if(scatters, writeAsSelect);
+}
+
+//===----------------------------------------------------------------------===//
 // Forward, backward, update
 //===----------------------------------------------------------------------===//
 
@@ -696,6 +816,7 @@ public:
         failed(verifySignature(main)))
       return signalPassFailure();
     foldedTransposes += foldTransposedDots(main);
+    selects += writeScattersAsSelects(main);
 
     // Before phases are known, because folding shares constants; it merges no other ops.
     OpPassManager canonicalize("builtin.module");

@@ -30,7 +30,10 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     uses them, so that no later cut has to carry them. Equal ops are merged
     within a phase and an equation only; a value that the backward pass computes
     again (`jax.checkpoint`) stays computed again. A product that is only read
-    transposed, as JAX writes the gradient of a weight, is made in that order.
+    transposed, as JAX writes the gradient of a weight, is made in that order. A
+    scatter that adds one element to a row of zeros (the gradient of
+    `jnp.take_along_axis`) becomes a select by a comparison of indices, which XLA
+    fuses into what reads it.
 
     Before:
     ```mlir
@@ -69,6 +72,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
+    Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
     Statistic<"updateOps", "update ops", "Ops of the update phase">
