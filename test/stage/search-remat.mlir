@@ -17,7 +17,7 @@
 // RUN: sed s/MEMORY/288KiB/ %t.yaml > %t.288KiB.yaml
 // RUN: alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" | FileCheck %s --check-prefix=TIGHT
 // TIGHT: layers = [0, 2]
-// TIGHT-SAME: peak_bytes = 278528 : i64, rematerialized_layers = 2 : i64
+// TIGHT-SAME: peak_bytes = 262144 : i64, rematerialized_layers = 2 : i64
 // TIGHT-SAME: layers = [2, 4]
 // TIGHT-SAME: peak_bytes = 262144 : i64, rematerialized_layers = 0 : i64
 // TIGHT: func.func @main(
@@ -34,9 +34,9 @@
 // NONE-SAME: or rematerialization (jax.checkpoint)
 
 // Rematerialization is no advice where it was tried.
-// RUN: sed s/MEMORY/264KiB/ %t.yaml > %t.264KiB.yaml
-// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.264KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" 2>&1 | FileCheck %s --check-prefix=SHORT
-// SHORT: error: alpa-search-stages: no plan fits into memory: with layers computed again the fastest one needs 272.00 KiB on a device of stage 0 of 2, 264.00 KiB are available
+// RUN: sed s/MEMORY/248KiB/ %t.yaml > %t.248KiB.yaml
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.248KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" 2>&1 | FileCheck %s --check-prefix=SHORT
+// SHORT: error: alpa-search-stages: no plan fits into memory: with layers computed again the fastest one needs 256.00 KiB on a device of stage 0 of 2, 248.00 KiB are available
 // SHORT-SAME: the plan that is closest, of 2 stages, needs 1.03 times the memory for stage 0
 // SHORT-NOT: rematerialization
 

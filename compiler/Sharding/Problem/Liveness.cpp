@@ -93,19 +93,28 @@ private:
   void findUses() {
     uses.resize(values.size());
     birth.assign(values.size(), -1);
+    aliased.assign(values.size(), -1);
     for (auto [time, op] : llvm::enumerate(live.order)) {
       unsigned phase = static_cast<unsigned>(ops[op].phase);
       auto use = [&, time = time](unsigned index) {
         int64_t &first = uses[index].first[phase];
         first = first < 0 ? time : first;
         uses[index].last[phase] = time;
+        // Within a function, whoever reads a name reads what it is a name for.
+        while (aliased[index] >= 0 &&
+               opPhaseOf(values[index].value.getDefiningOp()) == static_cast<OpPhase>(phase)) {
+          index = aliased[index];
+          uses[index].last[phase] = time;
+        }
       };
       for (unsigned operand : ops[op].operands) {
         use(operand);
         llvm::for_each(values[operand].reads, use); // To compute it on the fly.
       }
-      for (unsigned result : ops[op].results)
+      for (auto [number, result] : llvm::enumerate(ops[op].results)) {
         birth[result] = time;
+        aliased[result] = builder.aliasOf(ops[op], number);
+      }
     }
     for (unsigned index = 0; index < values.size(); ++index) {
       if (values[index].sumOf >= 0) {
@@ -234,7 +243,12 @@ private:
       return;
     }
     if (values[index].materialized)
-      add({index, Lifetime::Temporary, 1, {birth[index], lastUse(index) + 1}, -1, true});
+      add({index,
+           Lifetime::Temporary,
+           1,
+           {birth[index], lastUse(index) + 1},
+           aliased[index],
+           true});
   }
 
   /// What the barrier makes is there once, for the backward runs of all micro-batches and
@@ -280,6 +294,7 @@ private:
   Liveness live;
   std::vector<Uses> uses;
   std::vector<int64_t> birth;
+  std::vector<int> aliased;               // What a value is another name for, or -1.
   llvm::DenseSet<unsigned> updated;       // By an update of another stage.
   llvm::DenseSet<unsigned> met;           // By the barrier of another stage.
   llvm::DenseSet<unsigned> sent;          // To another stage.

@@ -24,7 +24,9 @@
 // are; the sum itself lives while the update reads it.
 //
 // The next value of a state argument is written into the argument's own space,
-// unless an op still reads the argument then, or the two are split differently.
+// unless an op still reads the argument then, or the two are split differently. What
+// a reshape or an optimization barrier gives is another name for its operand, unless
+// it goes to another function.
 //
 //===----------------------------------------------------------------------===//
 
@@ -43,8 +45,8 @@ struct LiveItem {
   Lifetime lifetime = Lifetime::Temporary;
   int64_t copies = 1;
   solver::Interval life;
-  /// A state argument whose space is used if both follow one node and are split
-  /// alike; or -1.
+  /// A value whose space is used if both follow one node and are split alike: a state
+  /// argument, or what this is another name for; or -1.
   int replaces = -1;
   /// Neither argument nor result of the function in which it lives.
   bool isInner = false;

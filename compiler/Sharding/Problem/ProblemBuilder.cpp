@@ -110,6 +110,11 @@ static bool isComputedOnce(Operation *op) {
       .Default(op->getDialect() && op->getDialect()->getNamespace() == "chlo");
 }
 
+/// Whether an op reads no more elements of its operand than its result has.
+static bool readsPart(Operation *op) {
+  return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
+}
+
 /// XLA computes a fusible value inside its users if all of them can do that.
 bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
   if (!info.fusible || info.op->getNumResults() != 1)
@@ -122,7 +127,8 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
     if (it == opIndex.end())
       return false;
     const OpInfo &userInfo = ops[it->second];
-    return userInfo.phase == info.phase && !userInfo.rule.heavy && !userInfo.rule.leads;
+    return userInfo.phase == info.phase && !userInfo.rule.heavy &&
+           (!userInfo.rule.leads || readsPart(user));
   });
 }
 
@@ -144,9 +150,9 @@ static int64_t numElements(Value value) {
 }
 
 /// Whoever computes a value on the fly reads what that is made of instead, every
-/// user anew. Of very many values one is made, as XLA does.
+/// user anew. Of very many values one is made, as XLA does; of a few, a scalar (a norm).
 void ProblemBuilder::findReads(const OpInfo &info) {
-  constexpr size_t kMostReads = 16;
+  size_t mostReads = numElements(info.op->getResult(0)) == 1 ? 4 : 16;
   llvm::SmallSetVector<unsigned, 8> reads, spread;
   for (unsigned operand : info.operands)
     reads.insert(values[operand].reads.begin(), values[operand].reads.end());
@@ -158,7 +164,18 @@ void ProblemBuilder::findReads(const OpInfo &info) {
                  llvm::is_contained(values[operand].spread, read);
         }))
       spread.insert(read);
-  bool isFused = isComputedInUsers(info) && reads.size() <= kMostReads;
+  bool isFused = isComputedInUsers(info) && reads.size() <= mostReads;
+  if (info.phase == OpPhase::Update && info.fusible && !isFused)
+    for (unsigned read : reads)
+      updateReaders.try_emplace(read, info.op);
+  if (auto reduce = llvm::dyn_cast<stablehlo::ReduceOp>(info.op)) {
+    std::vector<unsigned> key(reads.begin(), reads.end());
+    llvm::sort(key);
+    key.push_back(static_cast<unsigned>(info.phase));
+    key.insert(key.end(), reduce.getDimensions().begin(), reduce.getDimensions().end());
+    if (!reductions.insert(std::move(key)).second)
+      reducedBeside.insert(info.op);
+  }
   llvm::SmallSetVector<unsigned, 8> rows;
   bool endsRows = !isFused && !reducesRows(info.op);
   for (unsigned operand : info.operands) {
@@ -745,15 +762,16 @@ void ProblemBuilder::charge(const Pending &request) {
 // Ops that lead and ops that follow
 //===----------------------------------------------------------------------===//
 
-/// Another name for what is in memory already.
-bool ProblemBuilder::isAlias(const OpInfo &info) const {
-  return llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) &&
-         llvm::all_of(info.operands, [&](unsigned index) { return values[index].materialized; });
+int ProblemBuilder::aliasOf(const OpInfo &info, unsigned result) const {
+  bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op);
+  unsigned operand = isName ? info.operands[result] : 0;
+  return isName && values[operand].materialized ? static_cast<int>(operand) : -1;
 }
 
-/// Whether an op reads no more elements of its operand than its result has.
-static bool readsPart(Operation *op) {
-  return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
+bool ProblemBuilder::isAlias(const OpInfo &info) const {
+  return !info.results.empty() &&
+         llvm::all_of(llvm::seq<unsigned>(0, info.results.size()),
+                      [&](unsigned result) { return aliasOf(info, result) >= 0; });
 }
 
 LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &projection,
@@ -787,7 +805,10 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
       if (values[other].kind == ValueKind::Free || llvm::is_contained(read, other))
         continue;
       read.push_back(other);
-      if (isAtHand(other, index) ||
+      // One kernel updates a weight and what the optimizer keeps of it.
+      if (info.phase == OpPhase::Update && info.fusible && updateReaders.lookup(other) != info.op)
+        continue;
+      if (isAtHand(other, index) || reducedBeside.contains(info.op) ||
           (mayGoOn && !tensor.empty() && hasRows(other) &&
            spec.numPieces(static_cast<int>(tensor.size()) - 1, meshShape) == 1)) {
         goesOn = true;
@@ -803,8 +824,10 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
           static_cast<double>(llvm::is_contained(values[index].spread, other) ? 1 : pieces);
     }
   }
-  for (auto [index, tensor] : llvm::zip_equal(info.results, info.rule.results))
-    if (values[index].materialized && values[index].kind != ValueKind::Free && !isAlias(info))
+  for (auto [result, tensor] : llvm::enumerate(info.rule.results))
+    if (unsigned index = info.results[result]; values[index].materialized &&
+                                               values[index].kind != ValueKind::Free &&
+                                               aliasOf(info, result) < 0)
       work.bytes +=
           values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
   // XLA updates the weights of a step in few kernels, since they do not depend on each other.

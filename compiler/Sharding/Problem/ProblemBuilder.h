@@ -190,8 +190,11 @@ public:
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
   int64_t weight(OpPhase phase) const { return runsOnce(phase) ? 1 : options.numMicroBatches; }
+  /// The value in memory that a result is another name for, unless it is moved; or -1.
+  int aliasOf(const OpInfo &info, unsigned result) const;
 
 private:
+  bool isAlias(const OpInfo &info) const; // All of its results are.
   /// Of the sums that an op completes, as if nothing hid them; 0 if nothing does.
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                               const Strategy &strategy) const;
@@ -199,7 +202,6 @@ private:
   void findValuesForUpdate();
   bool isComputedInUsers(const OpInfo &info) const;
   void findReads(const OpInfo &info);
-  bool isAlias(const OpInfo &info) const;
 
   struct Pending {
     unsigned value;
@@ -295,7 +297,13 @@ private:
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;
   WaitingValues waiting; // Whose sums may wait for the update, with several micro-batches.
-  llvm::DenseSet<mlir::Value> forUpdate;   // Of the backward phase, on which only the update rests.
+  llvm::DenseSet<mlir::Value> forUpdate; // Of the backward phase, on which only the update rests.
+  /// Of a value that kernels of the update read, the first of them: those of one weight are one.
+  llvm::DenseMap<unsigned, mlir::Operation *> updateReaders;
+  /// What reductions read, with their phases and dimensions; and those that read what another
+  /// one does, whose kernel makes both results (the moments of a batch norm).
+  std::set<std::vector<unsigned>> reductions;
+  llvm::DenseSet<mlir::Operation *> reducedBeside;
   llvm::DenseMap<unsigned, unsigned> sums; // By the value that is held as terms.
   llvm::SmallVector<Pending> pending;
   llvm::DenseMap<mlir::Value, PackedSpec> pinned;
