@@ -63,23 +63,80 @@ llvm::StringRef analysis::getComputeType(Operation *op) {
   return "float32";
 }
 
-double analysis::getTripCount(Operation *loop) {
-  Region &condition = loop->getRegion(0);
-  if (!condition.hasOneBlock())
-    return 1;
-  for (Operation &compare : condition.front()) {
-    if (compare.getName().getStringRef() != "stablehlo.compare")
-      continue;
-    DenseIntElementsAttr bound;
-    Value limit = compare.getOperand(1);
-    // The limit may be a constant outside of the loop that is carried along.
-    if (auto argument = llvm::dyn_cast<BlockArgument>(limit);
-        argument && argument.getOwner() == &condition.front())
-      limit = loop->getOperand(argument.getArgNumber());
-    if (matchPattern(limit, m_Constant(&bound)) && bound.getNumElements() == 1)
-      return std::max(1.0, static_cast<double>((*bound.begin()).getSExtValue()));
+/// The integer that a value of a loop's condition always is, or that it begins with.
+static std::optional<int64_t> beginsWith(Value value, Operation *loop) {
+  if (auto argument = llvm::dyn_cast<BlockArgument>(value);
+      argument && argument.getOwner()->getParentOp() == loop)
+    value = loop->getOperand(argument.getArgNumber());
+  DenseIntElementsAttr number;
+  if (!matchPattern(value, m_Constant(&number)) || number.getNumElements() != 1)
+    return std::nullopt;
+  return (*number.begin()).getSExtValue();
+}
+
+/// What each iteration adds to carried value `index`; nothing if that is not always the same.
+static std::optional<int64_t> stepOf(Operation *loop, unsigned index) {
+  if (!loop->getRegion(1).hasOneBlock())
+    return std::nullopt;
+  Block &body = loop->getRegion(1).front();
+  Operation *next = body.getTerminator()->getOperand(index).getDefiningOp();
+  bool isDown = next && llvm::isa<stablehlo::SubtractOp>(next);
+  if (!next || !(isDown || llvm::isa<stablehlo::AddOp>(next)))
+    return std::nullopt;
+  Value other = next->getOperand(1);
+  if (next->getOperand(0) != body.getArgument(index)) {
+    if (isDown || other != body.getArgument(index))
+      return std::nullopt;
+    other = next->getOperand(0);
   }
-  return 1;
+  DenseIntElementsAttr number;
+  if (!matchPattern(other, m_Constant(&number)) || number.getNumElements() != 1)
+    return std::nullopt;
+  int64_t step = (*number.begin()).getSExtValue();
+  return isDown ? -step : step;
+}
+
+double analysis::getTripCount(Operation *loop) {
+  // A loop that the data may end earlier is taken to do so, after as many at the most.
+  constexpr double kMostUnknown = 32;
+  Region &condition = loop->getRegion(0);
+  if (!condition.hasOneBlock() || condition.front().getTerminator()->getNumOperands() != 1)
+    return 1;
+  std::optional<double> trips;
+  bool isKnown = true;
+  llvm::SmallVector<Value> parts{condition.front().getTerminator()->getOperand(0)};
+  for (size_t part = 0; part < parts.size(); ++part) {
+    Operation *op = parts[part].getDefiningOp();
+    if (op && llvm::isa<stablehlo::AndOp>(op)) {
+      parts.append(op->operand_begin(), op->operand_end());
+      continue;
+    }
+    auto compare = llvm::dyn_cast_or_null<stablehlo::CompareOp>(op);
+    std::optional<double> counted;
+    for (unsigned side : {0u, 1u}) {
+      auto counter = compare ? llvm::dyn_cast<BlockArgument>(compare->getOperand(side))
+                             : BlockArgument();
+      if (!counter || counter.getOwner() != &condition.front())
+        continue;
+      std::optional<int64_t> limit = beginsWith(compare->getOperand(1 - side), loop);
+      std::optional<int64_t> step = stepOf(loop, counter.getArgNumber());
+      if (!limit || step == 0)
+        continue;
+      double from = static_cast<double>(beginsWith(counter, loop).value_or(0));
+      auto direction = compare.getComparisonDirection();
+      bool isInclusive = direction == stablehlo::ComparisonDirection::LE ||
+                         direction == stablehlo::ComparisonDirection::GE;
+      double way = std::abs(static_cast<double>(*limit) - from) + isInclusive;
+      double size = std::abs(static_cast<double>(step.value_or(1)));
+      counted = std::max(1.0, std::ceil(way / size));
+      isKnown &= step.has_value();
+      break;
+    }
+    isKnown &= counted.has_value();
+    if (counted)
+      trips = std::min(trips.value_or(*counted), *counted);
+  }
+  return !trips ? 1 : isKnown ? *trips : std::min(*trips, kMostUnknown);
 }
 
 static double regionFlops(Operation *op) {

@@ -92,7 +92,8 @@ bool isElementwiseName(llvm::StringRef name);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
-/// Iterations of a loop that counts to a constant, as scans do; 1 if unknown.
+/// Iterations of a loop that counts to a constant, as scans do. Where the data may end it earlier,
+/// so many but at most 32; 1 if nothing is counted.
 double getTripCount(mlir::Operation *loop);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);

@@ -170,6 +170,17 @@ def noise_drawn_outside_of_the_loss():
 
 
 @style(single=True)
+def counts_that_a_loop_draws():
+    """Poisson counts, by a loop with the largest int32 as its limit."""
+
+    def loss(params, b, key):
+        counts = jax.random.poisson(key, 2.0, b["x"].shape)
+        return jnp.mean((dense(params, b["x"] * counts) - b["y"]) ** 2)
+
+    return keyed(loss)
+
+
+@style(single=True)
 def variational_autoencoder():
     def loss(params, b, key):
         h = dense(params["encoder"], b["x"])
