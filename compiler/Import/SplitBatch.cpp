@@ -199,6 +199,8 @@ private:
   void takeFromWhole(Operation *op);
   void findTwice();
   std::optional<Form> repeatedForm(Value value, const std::optional<Form> &form);
+  LogicalResult rearrange(Operation *op);
+  bool joinRearranged(Operation *op);
   unsigned numberOf(Value value);
 
   // Parts of whole values.
@@ -270,6 +272,8 @@ private:
   DenseSet<Operation *> meeting;             // Ops of the step that read what was completed.
   DenseMap<Value, Value> handedOn;           // Values of the step as it becomes, to themselves.
   SmallVector<Base> bases;                   // Scalars that wait.
+  /// Slices of what the batch's arguments say, with the dimension and number of all its examples.
+  DenseMap<Value, std::pair<int64_t, int64_t>> someRows;
   DenseMap<Value, Value> repeats_;           // By value of the step, and by argument.
   SmallVector<BlockArgument> wholeArguments; // Of the step as it was.
   Refusal last;
@@ -1011,6 +1015,53 @@ std::optional<Form> BatchSplitter::repeatedForm(Value value, const std::optional
   if (Operation *op = value.getDefiningOp())
     repeats.push_back(StringAttr::get(context, placeOf(op)));
   return result;
+}
+
+/// Examples in another order, or some of them, of what the batch's arguments say (mixup): each
+/// micro-batch knows them all, and takes as many rows as it has examples.
+LogicalResult BatchSplitter::rearrange(Operation *op) {
+  if (!isAtTop() || op->getNumResults() != 1 || !canRepeat(op->getResult(0)))
+    return failure();
+  Value result = op->getResult(0);
+  Form ofAll{repeated(result), Layout(), {}};
+  RankedTensorType type = typeOf(result);
+  for (Value operand : op->getOperands()) {
+    auto it = forms.find(operand);
+    if (it == forms.end() || !it->second.isSplit() || it->second.layout.outer != 1)
+      continue;
+    Layout layout = it->second.layout;
+    int64_t rows = typeOf(operand).getDimSize(layout.dim);
+    if (auto gather = dyn_cast<hlo::GatherOp>(op)) { // The picked examples' dimension.
+      SmallVector<int64_t> dims;
+      for (int64_t dim = 0; dim < type.getRank(); ++dim)
+        if (!llvm::is_contained(gather.getDimensionNumbers().getOffsetDims(), dim))
+          dims.push_back(dim);
+      layout.dim = dims.size() == 1 ? dims[0] : type.getRank();
+    }
+    if (layout.dim < type.getRank() && type.getDimSize(layout.dim) == rows)
+      ofAll = {cut(ofAll.value, layout, top(), attributesOf(op)), layout, {}};
+    else if (isa<hlo::SliceOp>(op))
+      someRows[result] = {layout.dim, rows};
+    break;
+  }
+  repeats.push_back(StringAttr::get(context, placeOf(op)));
+  forms[result] = ofAll;
+  return success();
+}
+
+/// All examples again, of slices of them (`jnp.roll`).
+bool BatchSplitter::joinRearranged(Operation *op) {
+  auto joined = dyn_cast<hlo::ConcatenateOp>(op);
+  if (!joined || !llvm::all_of(op->getOperands(), [&](Value operand) {
+        auto it = someRows.find(operand);
+        return it != someRows.end() && it->second.first == int64_t(joined.getDimension()) &&
+               it->second.second == typeOf(op->getResult(0)).getDimSize(it->second.first);
+      }))
+    return false;
+  Layout layout = Layout::split(joined.getDimension(), 1);
+  Value whole = repeated(op->getResult(0));
+  forms[op->getResult(0)] = {cut(whole, layout, top(), attributesOf(op)), layout, {}};
+  return true;
 }
 
 std::optional<Form> BatchSplitter::formOf(Value value) {
@@ -1950,6 +2001,8 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
     if (other.size() == in.size() && succeeded(plain(op, other)))
       return success();
   }
+  if (anySplit && semantics != Semantics::Independent && succeeded(rearrange(op)))
+    return success();
   if (wantsEstimates) {
     SmallVector<Form> other;
     for (Value operand : op->getOperands()) {
@@ -2288,7 +2341,7 @@ void BatchSplitter::visit(Operation *op) {
   bool isLate = phaseOf(op) == "update" && llvm::any_of(getUsedValues(op), [&](Value value) {
                   return mixed.contains(forms.lookup(value).value);
                 });
-  if (!isLate && cloneWhole(op))
+  if (!isLate && (joinRearranged(op) || cloneWhole(op)))
     return;
   bool anySplit = false, anyLoose = false, anyEstimate = false;
   for (Value value : getUsedValues(op)) {

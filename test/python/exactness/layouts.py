@@ -322,3 +322,57 @@ def graphs_in_rows():
         return jnp.mean((pooled @ params[-1]["w"] + params[-1]["b"] - b["y"]) ** 2)
 
     return Case(trained(loss), (layers(),), one(batch))
+
+
+def mixed(order):
+    """Mixup: inputs and losses of each example and of another one, which `order` puts there."""
+
+    def loss(params, b):
+        logits = dense(params, 0.7 * b["x"] + 0.3 * order(b["x"]))
+        own, other = (cross_entropies(logits, y) for y in (b["label"], order(b["label"])))
+        return jnp.mean(0.7 * own + 0.3 * other)
+
+    return Case(trained(loss), (layers(),), one(labelled))
+
+
+@style
+def mixup_with_the_batch_reversed():
+    return mixed(lambda x: x[::-1])
+
+
+@style
+def mixup_with_the_batch_rolled():
+    return mixed(lambda x: jnp.roll(x, 3, 0))
+
+
+@style
+def mixup_with_the_batch_permuted():
+    return mixed(lambda x: x[jax.random.permutation(jax.random.key(5), len(x))])
+
+
+@style
+def layers_on_neighbours():
+    """Layers that see the next example alone, and half of the batch."""
+
+    def loss(params, b):
+        shifted = dense(params, jnp.roll(b["x"], -1, 0))
+        half = dense(params, b["x"][: len(b["x"]) // 2])
+        return jnp.mean((shifted - b["y"]) ** 2) + 0.1 * jnp.mean(half**2)
+
+    return Case(trained(loss), (layers(),), one(pairs))
+
+
+@style
+def segments_by_lengths():
+    """Rows of tokens, of which the batch says how many each example has."""
+
+    def batch(rng, n=8):
+        return {"tokens": rows(rng, 4 * n, WIDTH), "lengths": np.full(n, 4, np.int32)}
+
+    def loss(params, b):
+        n = len(b["lengths"])
+        owner = jnp.repeat(jnp.arange(n), b["lengths"], total_repeat_length=4 * n)
+        sums = jax.ops.segment_sum(dense(params, b["tokens"]), owner, n)
+        return jnp.mean((sums / b["lengths"][:, None]) ** 2)
+
+    return Case(trained(loss), (layers(),), one(batch))
