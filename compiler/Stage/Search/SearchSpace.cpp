@@ -128,7 +128,9 @@ llvm::Expected<SearchSpace> stage::manualSearchSpace(const Cluster &cluster, uns
                 llvm::Twine(layerRanges.size()) + " for " + llvm::Twine(numStages));
   if (numStages > numLayers)
     return fail(llvm::Twine(numStages) + " stages need as many layers, got " +
-                llvm::Twine(numLayers) + "; use fewer stages, or raise `layers`");
+                llvm::Twine(numLayers) +
+                "; use fewer stages, or raise `layers`; a branch or jax.checkpoint around several "
+                "layers makes them one");
 
   SearchSpace space;
   space.manual = true;

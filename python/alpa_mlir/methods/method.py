@@ -556,13 +556,13 @@ class Method(ABC):
         """The counts to choose from, rising; without any given, all that divide the batch.
 
         Raises:
-            MethodError: none of the given numbers divides the batch, or it is empty.
+            MethodError: none of the given numbers divides the batch.
         """
         counts = self.num_micro_batches
         if isinstance(counts, int):
             return (counts,)
         if batch_size == 0:
-            raise MethodError("the batch is empty", fix="pass a batch that has examples")
+            return (1,)  # Planning says which argument is empty.
         given = range(1, batch_size + 1) if counts is None else sorted(set(counts))
         fitting = tuple(n for n in given if batch_size % n == 0)
         if not fitting:

@@ -273,7 +273,9 @@ class Candidates:
             if rows == 0 or rows % count:
                 divisors = [n for n in range(1, rows + 1) if rows % n == 0]
                 raise MicroBatchError(
-                    f"{rows} rows cannot be split into {count} equal micro-batches",
+                    f"{rows} rows cannot be split into {count} equal micro-batches"
+                    if rows
+                    else "the batch has no rows",
                     where=item.name,
                     fix=_count_fix(divisors),
                 )

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
+from jax.extend import core, source_info_util
 
 _jax: Any = jax
 _core: Any = core
+_source: Any = source_info_util
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
 
@@ -56,17 +57,23 @@ def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
     return list(_jax.core.eval_jaxpr(single, (), *given.values()))
 
 
-def placed(eqn: Any, stack: Any | None) -> Any:
-    """An equation of a call's body where the call stands, whose name stack is `stack`."""
-    if stack is None:
+def placed(eqn: Any, call: Any | None) -> Any:
+    """An equation of a plain call's body where the call stands.
+
+    Functions that JAX jits itself (`jnp.roll`) have no line of the user's inside; theirs is the
+    call's.
+    """
+    if call is None:
         return eqn
-    joined = stack + eqn.source_info.name_stack
-    return eqn.replace(source_info=eqn.source_info.replace(name_stack=joined))
-
-
-def stack_inside(call: Any) -> Any:
-    """The name stack for the body of a plain call."""
-    return call.source_info.name_stack.extend(f"jit({call.params.get('name', 'call')})")
+    own, outer = eqn.source_info, call.source_info
+    inside = outer.name_stack.extend(f"jit({call.params.get('name', 'call')})")
+    has_line = bool(_source.summarize(own).strip(" ()"))
+    return eqn.replace(
+        source_info=own.replace(
+            name_stack=inside + own.name_stack,
+            traceback=own.traceback if has_line else outer.traceback,
+        )
+    )
 
 
 def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:

@@ -27,7 +27,7 @@ from alpa_runtime import jax_internals, trees
 from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed, stack_inside
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed
 from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
@@ -166,17 +166,17 @@ def _evaluate(
     jaxpr: Any,
     consts: Sequence[Any],
     args: Sequence[Any],
-    scope: Any | None,
+    call: Any | None,
 ) -> list[Any]:
-    """Evaluate `jaxpr`, each equation under a tag; `scope` is the name stack of the call."""
+    """Evaluate `jaxpr`, each equation under a tag; `call` is the equation whose body it is."""
     values = Values.at_start(jaxpr, consts, args)
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:
-        eqn = placed(eqn, scope)
+        eqn = placed(eqn, call)
         operands = values.read(eqn.invars)
         body = call_body(eqn)
         if body is not None:
-            outputs = _evaluate(session, *body, operands, stack_inside(eqn))
+            outputs = _evaluate(session, *body, operands, eqn)
         else:
             if eqn.primitive.name == "scan":
                 eqn = with_tagged_body(eqn, session.level + 1)

@@ -166,6 +166,19 @@ def test_nested_jit_that_was_traced_before_is_tagged(inputs):
     assert session.equations > 0
 
 
+def test_ops_of_functions_that_jax_jits_have_the_line_of_their_call(inputs):
+    def loss(params, x):
+        shifted = jnp.roll(x, 1, 0)
+        return jnp.sum(shifted @ params["a"])
+
+    line = loss.__code__.co_firstlineno + 1
+    stacks, _ = _stacks(jax.grad(loss), *inputs)
+    slices = [stack for stack in stacks if "_roll_static" in stack and "slice" in stack]
+    assert slices
+    for stack in slices:
+        assert re.search(r'test_tagging\.py":(\d+)', stack)[1] == str(line)
+
+
 def test_nested_gradient_is_tagged_at_the_outer_level_only(inputs):
     params, x = inputs
 
