@@ -28,7 +28,7 @@ from alpa_runtime.execution.program_merge import Place, remote_parts, worker_ste
 from alpa_runtime.execution.transfers import PointToPoint
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.interface import DONE, Sending
-from alpa_runtime.transport.memory import aligned, shaped
+from alpa_runtime.transport.shared_memory import aligned, shaped
 from alpa_runtime.worker_group import Placement
 
 _jax: Any = jax

@@ -1,6 +1,6 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
-#include "compiler/Analysis/Attention.h"
+#include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
@@ -114,8 +114,8 @@ double analysis::getTripCount(Operation *loop) {
     auto compare = llvm::dyn_cast_or_null<stablehlo::CompareOp>(op);
     std::optional<double> counted;
     for (unsigned side : {0u, 1u}) {
-      auto counter = compare ? llvm::dyn_cast<BlockArgument>(compare->getOperand(side))
-                             : BlockArgument();
+      auto counter =
+          compare ? llvm::dyn_cast<BlockArgument>(compare->getOperand(side)) : BlockArgument();
       if (!counter || counter.getOwner() != &condition.front())
         continue;
       std::optional<int64_t> limit = beginsWith(compare->getOperand(1 - side), loop);

@@ -1,6 +1,6 @@
 //===- ExportShardy.cpp - shardings become Shardy annotations -------------===//
 
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Export/AttributeJson.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Spmd/OpSplit.h"

@@ -1,7 +1,7 @@
 //===- ExpandKernels.cpp - kernels known by name, in plain ops ------------===//
 
-#include "compiler/Analysis/Attention.h"
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"

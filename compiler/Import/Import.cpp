@@ -1,6 +1,6 @@
 //===- Import.cpp - from JAX's module to one planned function -------------===//
 
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"

@@ -14,8 +14,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Analysis/Attention.h"
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"

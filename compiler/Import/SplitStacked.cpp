@@ -1,11 +1,11 @@
 //===- SplitStacked.cpp - stacks of layers into their layers --------------===//
 
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
-#include "compiler/Import/Stacked.h"
+#include "compiler/Import/StackedRows.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 

@@ -4,7 +4,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
-#include "compiler/Import/Stacked.h"
+#include "compiler/Import/StackedRows.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 

@@ -5,7 +5,7 @@
 #include "compiler/Schedule/PeakMemory.h"
 #include "compiler/Schedule/ProgramOrder.h"
 #include "compiler/Schedule/ProgramTable.h"
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "dialects/Common/Diagnostics.h"
 

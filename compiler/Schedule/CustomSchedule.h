@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SCHEDULE_CUSTOMSCHEDULE_H
 #define ALPA_COMPILER_SCHEDULE_CUSTOMSCHEDULE_H
 
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 
 namespace alpa::schedule {
 

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H
 #define ALPA_COMPILER_SCHEDULE_SCHEDULEFAMILIES_H
 
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 
 namespace alpa::schedule {
 

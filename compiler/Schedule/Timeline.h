@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SCHEDULE_TIMELINE_H
 #define ALPA_COMPILER_SCHEDULE_TIMELINE_H
 
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include <optional>

@@ -2,7 +2,7 @@
 
 #include "compiler/NestingLimit.h"
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/StageOfMain.h"
+#include "compiler/Sharding/WholeStepProblem.h"
 #include "dialects/Common/Diagnostics.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/JSON.h"
@@ -69,7 +69,7 @@ llvm::Error ApplyShardingSolution::run() {
   llvm::Expected<std::vector<unsigned>> choices = readChoices();
   if (!choices)
     return choices.takeError();
-  llvm::Expected<StageOfMain> stage = readStageOfMain(
+  llvm::Expected<WholeStepProblem> stage = readWholeStepProblem(
       getOperation(),
       {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
   if (!stage)

@@ -1,7 +1,7 @@
 //===- BuildShardingProblem.cpp - @main's problem as a file ---------------===//
 
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/StageOfMain.h"
+#include "compiler/Sharding/WholeStepProblem.h"
 #include "dialects/Common/Diagnostics.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/ToolOutputFile.h"
@@ -37,7 +37,7 @@ private:
 llvm::Error BuildShardingProblem::run() {
   if (output.empty())
     return llvm::createStringError("option 'output' is missing; give a file for the problem");
-  llvm::Expected<StageOfMain> stage = readStageOfMain(
+  llvm::Expected<WholeStepProblem> stage = readWholeStepProblem(
       getOperation(),
       {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
   if (!stage)

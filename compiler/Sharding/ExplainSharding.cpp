@@ -2,7 +2,7 @@
 
 #include "compiler/Sharding/Explain/Explain.h"
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/StageOfMain.h"
+#include "compiler/Sharding/WholeStepProblem.h"
 #include "dialects/Common/Diagnostics.h"
 
 namespace alpa::sharding {
@@ -28,7 +28,7 @@ struct ExplainSharding : public sharding::impl::ExplainShardingBase<ExplainShard
 
 private:
   llvm::Error run() {
-    llvm::Expected<StageOfMain> stage = readStageOfMain(
+    llvm::Expected<WholeStepProblem> stage = readWholeStepProblem(
         getOperation(),
         {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
     if (!stage)

@@ -1,7 +1,7 @@
 //===- SolveSharding.cpp - split @main over one mesh ----------------------===//
 
 #include "compiler/Sharding/Passes.h"
-#include "compiler/Sharding/StageOfMain.h"
+#include "compiler/Sharding/WholeStepProblem.h"
 #include "dialects/Common/Diagnostics.h"
 
 namespace alpa::sharding {
@@ -32,7 +32,7 @@ private:
 } // namespace
 
 llvm::Error SolveSharding::run() {
-  llvm::Expected<StageOfMain> stage = readStageOfMain(
+  llvm::Expected<WholeStepProblem> stage = readWholeStepProblem(
       getOperation(),
       {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
   if (!stage)

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Solve.h"
-#include "compiler/Solver/Limited/Infeasibility.h"
-#include "compiler/Solver/Limited/LimitedSearch.h"
+#include "compiler/Solver/MemoryLimited/Infeasibility.h"
+#include "compiler/Solver/MemoryLimited/LimitedSearch.h"
 #include "compiler/Solver/Model/TimePoints.h"
 #include "compiler/Solver/Presolve/Presolve.h"
 #include "compiler/Solver/Search/UnlimitedSearch.h"

@@ -1,6 +1,6 @@
 //===- DeferSums.cpp - terms of sums get a place in their types -----------===//
 
-#include "compiler/Sharding/Problem/DeferredSum.h"
+#include "compiler/Sharding/Problem/SumCompletion.h"
 #include "compiler/Spmd/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"

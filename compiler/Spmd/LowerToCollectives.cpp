@@ -1,6 +1,6 @@
 //===- LowerToCollectives.cpp - programs of one device --------------------===//
 
-#include "compiler/Analysis/PartOfOp.h"
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"

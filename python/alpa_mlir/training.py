@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import jax
 from alpa_runtime import trees
 from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
-from alpa_runtime.checkpoint.manifest import check_root
+from alpa_runtime.checkpoint.folders import check_root
 from alpa_runtime.checkpoint.save_restore import StateTarget, restore_newest
 from alpa_runtime.errors import FUNCTION, PATH, ROW, WHOLE, Kind, check_type
 from alpa_runtime.parallel_step import ParallelStep

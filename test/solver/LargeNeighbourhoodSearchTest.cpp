@@ -6,7 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Solver/Limited/LargeNeighbourhoodSearch.h"
+#include "compiler/Solver/MemoryLimited/LargeNeighbourhoodSearch.h"
 #include "compiler/Solver/Solve.h"
 
 #include "llvm/Support/CommandLine.h"

@@ -15,7 +15,7 @@ namespace {
 
 /// Micro-batches of which a stage may have sent values that the next one has not
 /// taken yet: as many as the sender has in flight more than the next stage, which is
-/// one in 1f1b and two in 1f1b-overlap (Schedules.cpp).
+/// one in 1f1b and two in 1f1b-overlap (ScheduleRegistry.cpp).
 constexpr int64_t kSendsUnderway = 2;
 
 class LivenessBuilder {

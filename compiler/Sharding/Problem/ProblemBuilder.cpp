@@ -2,7 +2,7 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
-#include "compiler/Analysis/Attention.h"
+#include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"

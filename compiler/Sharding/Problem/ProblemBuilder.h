@@ -15,10 +15,10 @@
 #ifndef ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 #define ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 
-#include "compiler/Sharding/Problem/DeferredSum.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Sharding/Problem/Strategies.h"
+#include "compiler/Sharding/Problem/SumCompletion.h"
 #include "llvm/ADT/DenseSet.h"
 #include <map>
 

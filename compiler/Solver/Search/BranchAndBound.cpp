@@ -1,9 +1,9 @@
 //===- BranchAndBound.cpp - branch and bound by prices --------------------===//
 
 #include "compiler/Solver/Search/BranchAndBound.h"
-#include "compiler/Solver/Limited/LocalSearch.h"
+#include "compiler/Solver/MemoryLimited/LocalSearch.h"
 #include "compiler/Solver/Presolve/Presolve.h"
-#include "compiler/Solver/Search/PricedBound.h"
+#include "compiler/Solver/Search/LagrangianBound.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -98,7 +98,8 @@ void BranchAndBound::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> valu
 /// price is right: these two parts are kept apart. Without such a variable, the
 /// choice that is taken most is, where answers agree least. The part that answers
 /// take more often comes first.
-BranchAndBound::Split BranchAndBound::chooseSplit(const Graph &graph, const PricedBound &bound) {
+BranchAndBound::Split BranchAndBound::chooseSplit(const Graph &graph,
+                                                  const LagrangianBound &bound) {
   BranchAndBound::Split best;
   llvm::ArrayRef<float> shares = bound.shares();
   size_t at = 0;
@@ -176,7 +177,7 @@ void BranchAndBound::expand(Node &&node) {
         upper = (*offer)(readOut(graph, {}, numVariables), graph.constant);
       return;
     }
-    PricedBound bound(graph, limit);
+    LagrangianBound bound(graph, limit);
     bound.startFrom(prices);
     for (unsigned step = 0; step < kSteps && !bound.isStuck(); ++step) {
       spent += bound.stepWork();

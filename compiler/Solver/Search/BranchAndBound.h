@@ -16,7 +16,7 @@
 
 namespace alpa::solver {
 
-class PricedBound;
+class LagrangianBound;
 
 /// Depth first; can be stopped and gone on with.
 class BranchAndBound {
@@ -41,7 +41,7 @@ public:
 private:
   struct Node;
   struct Split;
-  static Split chooseSplit(const Graph &graph, const PricedBound &bound);
+  static Split chooseSplit(const Graph &graph, const LagrangianBound &bound);
   void expand(Node &&node);
   void tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> values);
 

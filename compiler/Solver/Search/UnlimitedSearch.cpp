@@ -2,7 +2,7 @@
 
 #include "compiler/Solver/Search/UnlimitedSearch.h"
 
-#include "compiler/Solver/Limited/LocalSearch.h"
+#include "compiler/Solver/MemoryLimited/LocalSearch.h"
 #include "compiler/Solver/Search/BucketElimination.h"
 #include "compiler/Solver/Search/CostShifting.h"
 

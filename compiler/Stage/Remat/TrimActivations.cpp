@@ -3,8 +3,8 @@
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Slice/MinimumCut.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
-#include "compiler/Stage/Slice/ValueCut.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"

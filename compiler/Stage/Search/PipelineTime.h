@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H
 #define ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H
 
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 
 #include <optional>
 

@@ -26,7 +26,7 @@
 #define ALPA_COMPILER_STAGE_SEARCH_STAGEDP_H
 
 #include "compiler/CostModel/Cluster.h"
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 
 #include <cstdint>
 #include <functional>

@@ -2,11 +2,11 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
-#include "compiler/Schedule/Schedules.h"
+#include "compiler/Schedule/ScheduleRegistry.h"
 #include "compiler/Schedule/SlicedModule.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Slice/MinimumCut.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
-#include "compiler/Stage/Slice/ValueCut.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"

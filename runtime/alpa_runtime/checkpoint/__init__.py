@@ -1,6 +1,6 @@
 """Checkpoints: every process writes and reads its own shards, in a form that orbax reads too."""
 
-from alpa_runtime.checkpoint.manifest import steps_in
+from alpa_runtime.checkpoint.folders import steps_in
 from alpa_runtime.checkpoint.save_restore import (
     Saving,
     latest_checkpoint,

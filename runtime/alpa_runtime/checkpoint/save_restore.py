@@ -19,9 +19,7 @@ import numpy as np
 
 from alpa_runtime import trees
 from alpa_runtime.arrays import DistributedArray, StackedArray, WholeArray, keys_in_workers
-from alpa_runtime.checkpoint.manifest import (
-    LeafRecord,
-    Manifest,
+from alpa_runtime.checkpoint.folders import (
     Writing,
     choose_step,
     numbered_in,
@@ -29,6 +27,7 @@ from alpa_runtime.checkpoint.manifest import (
     step_number,
     steps_in,
 )
+from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest
 from alpa_runtime.checkpoint.shards import (
     Piece,
     RemoteCopies,

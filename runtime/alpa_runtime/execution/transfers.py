@@ -36,7 +36,7 @@ from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.transport.device import DeviceTransport, EndingQueue, Outlet
 from alpa_runtime.transport.device_backends import Block
 from alpa_runtime.transport.interface import Sending, Transport, description
-from alpa_runtime.transport.memory import aligned, shaped
+from alpa_runtime.transport.shared_memory import aligned, shaped
 
 _jax: Any = jax
 _jnp: Any = jax.numpy

@@ -24,7 +24,7 @@ from alpa_runtime.errors import TransportError, WorkerError, WorkerLostError
 from alpa_runtime.hosts.process import CONTROL, HostProcess, die_with_parent, portable_error
 from alpa_runtime.transport.connection import Address, Reception, dial, host_identity, listen
 from alpa_runtime.transport.framing import PROTOCOL
-from alpa_runtime.transport.memory import aligned
+from alpa_runtime.transport.shared_memory import aligned
 
 # Bytes of the pickle, number of large buffers that follow it; then the bytes of each of them.
 _HEAD = struct.Struct("<QI")

@@ -40,7 +40,7 @@ from alpa_runtime.transport.interface import (
     check_tag,
     description,
 )
-from alpa_runtime.transport.memory import (
+from alpa_runtime.transport.shared_memory import (
     Array,
     Budget,
     Bytes,

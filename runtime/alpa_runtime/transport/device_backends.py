@@ -15,7 +15,7 @@ from threading import Event, Lock
 from typing import Any, Protocol
 
 from alpa_runtime.errors import TransportError
-from alpa_runtime.transport.memory import aligned, size_class
+from alpa_runtime.transport.shared_memory import aligned, size_class
 
 
 def import_cupy(where: str) -> Any:

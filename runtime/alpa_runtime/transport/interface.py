@@ -18,7 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from alpa_runtime.errors import TransportError
-from alpa_runtime.transport.memory import Array, MemoryPool, shaped
+from alpa_runtime.transport.shared_memory import Array, MemoryPool, shaped
 
 
 class Sending(Protocol):

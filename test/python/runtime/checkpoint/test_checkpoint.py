@@ -27,7 +27,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.arrays import StackedArray
-from alpa_runtime.checkpoint import manifest, save_restore, shards, steps_in
+from alpa_runtime.checkpoint import folders, save_restore, shards, steps_in
 from alpa_runtime.checkpoint.manifest import Manifest, chunk_shape, chunks_of, folder_names
 from alpa_runtime.execution.host_shards import Filling
 from flax.training.train_state import TrainState
@@ -308,7 +308,7 @@ def test_numbers_take_the_type_of_what_they_meet(tmp_path):
 
 def test_two_that_save_at_the_same_time(tmp_path, monkeypatch):
     """One may look for leftovers when the other has made its folder, and not locked it yet."""
-    locking, seen = manifest.fcntl.flock, []
+    locking, seen = folders.fcntl.flock, []
 
     def lock(handle, how):
         if not seen:
@@ -316,7 +316,7 @@ def test_two_that_save_at_the_same_time(tmp_path, monkeypatch):
             save_checkpoint(tmp_path, [1], step=1).wait()
         return locking(handle, how)
 
-    monkeypatch.setattr(manifest.fcntl, "flock", lock)
+    monkeypatch.setattr(folders.fcntl, "flock", lock)
     save_checkpoint(tmp_path, [2], step=2).wait()
     assert seen
     assert restore_checkpoint(tmp_path, step=1) == [1]

@@ -22,7 +22,7 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_runtime.checkpoint import manifest, save_restore, steps_in
+from alpa_runtime.checkpoint import folders, save_restore, steps_in
 from same_bits import check_same
 from source_paths import PYTHONPATH
 
@@ -167,14 +167,14 @@ def test_what_cannot_be_saved_is_named(tmp_path):
 
 
 def test_a_step_that_was_saved_meanwhile(tmp_path, monkeypatch):
-    commit = manifest.Writing.commit
+    commit = folders.Writing.commit
 
     def late(writing, *args):
-        monkeypatch.setattr(manifest.Writing, "commit", commit)
+        monkeypatch.setattr(folders.Writing, "commit", commit)
         save_checkpoint(tmp_path, [1], step=1).wait()
         return commit(writing, *args)
 
-    monkeypatch.setattr(manifest.Writing, "commit", late)
+    monkeypatch.setattr(folders.Writing, "commit", late)
     saving = save_checkpoint(tmp_path, [2], step=1)
     with pytest.raises(CheckpointError, match="there is a checkpoint of step 1; fix: save another"):
         saving.wait()
@@ -188,7 +188,7 @@ def test_a_step_that_was_saved_meanwhile(tmp_path, monkeypatch):
 def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, GOOD, step=1).wait()
     usage = shutil.disk_usage(tmp_path)._replace(free=47)
-    monkeypatch.setattr(manifest.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(CheckpointError, match="has 48 bytes, 47 are free; fix: make room"):
         save_checkpoint(tmp_path, GOOD, step=2, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["1"]
@@ -204,7 +204,7 @@ def test_file_systems_without_locks(tmp_path, monkeypatch):
         def flock(*_):
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(manifest.fcntl, "flock", flock)
+        monkeypatch.setattr(folders.fcntl, "flock", flock)
 
     refuse(errno.EOPNOTSUPP)
     save_checkpoint(tmp_path, GOOD, step=1).wait()
@@ -222,7 +222,7 @@ def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device", "somewhere")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest.Writing, "_describe", full)
+        patch.setattr(folders.Writing, "_describe", full)
         with pytest.raises(CheckpointError, match="somewhere: cannot write: No space left"):
             save_checkpoint(tmp_path, GOOD, step=2, keep=1)
     for function in ("write_shards", "check_written"):
@@ -242,7 +242,7 @@ def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 import numpy as np
-from alpa_runtime.checkpoint import manifest, save_checkpoint, save_restore
+from alpa_runtime.checkpoint import folders, save_checkpoint, save_restore
 
 save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 1.0, np.float32)}, step=1).wait()
 where, target = sys.argv[2].split(".")
@@ -251,7 +251,7 @@ def stop(*args):
     print("now", flush=True)
     time.sleep(600)
 
-setattr({"save": save_restore, "os": manifest.os}[where], target, stop)
+setattr({"save": save_restore, "os": folders.os}[where], target, stop)
 save_checkpoint(sys.argv[1], {"w": np.full((64, 64), 2.0, np.float32)}, step=2, keep=1)
 """
 

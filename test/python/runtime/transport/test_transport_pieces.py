@@ -10,7 +10,7 @@ from alpa_mlir.errors import TransportError
 from alpa_runtime.transport.connection import Connection
 from alpa_runtime.transport.framing import Kind, frame
 from alpa_runtime.transport.interface import description
-from alpa_runtime.transport.memory import MemoryPool
+from alpa_runtime.transport.shared_memory import MemoryPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,0 +1,233 @@
+//===- AttentionCall.cpp - calls of fused attention ---------------------------===//
+
+#include "compiler/Analysis/AttentionCall.h"
+
+#include "compiler/Analysis/RuleBuilder.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/JSON.h"
+
+using namespace alpa;
+using namespace alpa::analysis;
+using namespace mlir;
+namespace hlo = mlir::stablehlo;
+
+static constexpr llvm::StringLiteral kConfig = "cudnn_fmha_backend_config";
+
+static std::optional<llvm::json::Value> configOf(hlo::CustomCallOp op) {
+  auto text = dyn_cast_or_null<StringAttr>(op.getBackendConfigAttr());
+  if (!text)
+    return std::nullopt;
+  llvm::Expected<llvm::json::Value> value = llvm::json::parse(text.getValue());
+  if (!value) {
+    llvm::consumeError(value.takeError());
+    return std::nullopt;
+  }
+  const llvm::json::Object *outer = value->getAsObject();
+  if (!outer || !outer->getObject(kConfig))
+    return std::nullopt;
+  return std::move(*value);
+}
+
+/// Whether a dot of the configuration has its heads in dimension 1 of the queries.
+static std::optional<bool> hasHeadsFirst(const llvm::json::Object &config, bool isBackward) {
+  const llvm::json::Object *dot = config.getObject(
+      isBackward ? "bmm2_grad_gemm2_dot_dimension_numbers" : "bmm1_dot_dimension_numbers");
+  const llvm::json::Array *dims = dot ? dot->getArray("lhs_batch_dimensions") : nullptr;
+  if (!dims || dims->size() != 2)
+    return std::nullopt;
+  auto is = [&](size_t i, llvm::StringRef text) { return (*dims)[i].getAsString() == text; };
+  if (!is(0, "0") || !(is(1, "1") || is(1, "2")))
+    return std::nullopt;
+  return is(1, "1");
+}
+
+std::optional<AttentionCall> AttentionCall::read(Operation *op) {
+  auto custom = dyn_cast<hlo::CustomCallOp>(op);
+  if (!custom)
+    return std::nullopt;
+  llvm::StringRef target = custom.getCallTargetName();
+  if (!target.consume_front("__cudnn$fmha") || !custom.getCalledComputations().empty())
+    return std::nullopt;
+  AttentionCall call;
+  call.op = custom;
+  call.isBackward = target.consume_back("Backward");
+  bool hasDropout = target.consume_back("Dropout");
+  bool hasBias = target == "ScaleBiasSoftmax";
+  if (!hasBias && target != "Softmax")
+    return std::nullopt;
+  std::optional<llvm::json::Value> parsed = configOf(custom);
+  if (!parsed)
+    return std::nullopt;
+  const llvm::json::Object &config = *parsed->getAsObject()->getObject(kConfig);
+  std::optional<bool> order = hasHeadsFirst(config, call.isBackward);
+  std::optional<llvm::StringRef> mask = config.getString("mask_type");
+  if (!order || !mask || config.getBoolean("is_paged_attention").value_or(false))
+    return std::nullopt;
+  call.headsFirst = *order;
+  call.isCausal = *mask == "CAUSAL" || *mask == "PADDING_CAUSAL";
+  bool isPadded = *mask == "PADDING" || *mask == "PADDING_CAUSAL";
+  if (!call.isCausal && !isPadded && *mask != "NO_MASK")
+    return std::nullopt;
+  call.scale = config.getNumber("fmha_scale").value_or(1);
+  call.dropout = config.getNumber("dropout_rate").value_or(0);
+  if (hasDropout != (call.dropout > 0))
+    return std::nullopt;
+  call.window = config.getInteger("sliding_window_length").value_or(0);
+  call.segments = config.getInteger("max_seg_per_batch").value_or(1);
+
+  int next = 3;
+  if (call.isBackward) {
+    call.statistics = next++;
+    call.outputGradient = next++;
+  }
+  if (hasBias)
+    call.bias = next++;
+  if (call.isBackward)
+    call.output = next++;
+  if (isPadded || call.segments > 1) {
+    call.queryLengths = next++;
+    call.keyLengths = next++;
+  }
+  next += call.segments > 1 ? 2 : 0; // Where each begins.
+  int results = static_cast<int>(op->getNumResults());
+  if (call.isBackward && results == 5)
+    call.biasGradient = 3;
+  bool fits =
+      static_cast<int>(op->getNumOperands()) == next &&
+      (call.isBackward ? results == 4 || (results == 5 && hasBias) : results == 2 || results == 3);
+  auto hasRank = [](Value value, size_t rank) {
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    return type && type.hasStaticShape() && type.getShape().size() == rank;
+  };
+  for (int i = 0; fits && i < next; ++i)
+    fits = hasRank(op->getOperand(i),
+                   i == call.statistics ? 3
+                   : i < 3 || i == call.bias || i == call.output || i == call.outputGradient
+                       ? 4
+                       : shapeOf(op->getOperand(i)).size());
+  if (!fits)
+    return std::nullopt;
+  llvm::ArrayRef<int64_t> query = shapeOf(op->getOperand(0)), key = shapeOf(op->getOperand(1)),
+                          value = shapeOf(op->getOperand(2));
+  call.batch = query[0];
+  call.heads = query[call.headDim()];
+  call.tokens = query[call.tokenDim()];
+  call.keyHeads = key[call.headDim()];
+  call.keyTokens = key[call.tokenDim()];
+  call.features = query[3];
+  call.valueFeatures = value[3];
+  llvm::SmallVector<int64_t> made{call.batch, call.heads, call.tokens,
+                                  call.isBackward ? call.features : call.valueFeatures};
+  fits = key[0] == call.batch && key[3] == call.features && value[0] == call.batch &&
+         value[call.headDim()] == call.keyHeads && value[call.tokenDim()] == call.keyTokens &&
+         call.keyHeads > 0 && call.heads % call.keyHeads == 0 &&
+         shapeOf(op->getResult(0)) == llvm::ArrayRef(made);
+  if (!fits)
+    return std::nullopt;
+  return call;
+}
+
+/// Examples are parallel, and so are groups of heads that share their keys. Masks of
+/// dropout are drawn by place, offsets of packed sequences count from the first
+/// example, and the gradient of a bias for all examples or heads is their sum: there
+/// the kernel needs all of them.
+ShardingRule AttentionCall::rule() const {
+  RuleBuilder builder(op);
+  bool isWhole = dropout > 0 || segments > 1;
+  auto kindOf = [&](bool mustStay) {
+    return isWhole || mustStay ? FactorKind::Sequential : FactorKind::Parallel;
+  };
+  llvm::ArrayRef<int64_t> biasShape =
+      bias < 0 ? llvm::ArrayRef<int64_t>() : shapeOf(op->getOperand(bias));
+  auto isShared = [&](int64_t dim, int64_t size) {
+    return biasGradient >= 0 && biasShape[dim] != size;
+  };
+  unsigned example = builder.factor(batch, kindOf(isShared(0, batch)));
+  unsigned keyHead = builder.factor(keyHeads, kindOf(isShared(1, heads)));
+  unsigned inGroup = builder.factor(heads / keyHeads, FactorKind::Sequential);
+  DimFactors queryHeads{keyHead, inGroup};
+  auto operand = [&](int index, int64_t dim, const DimFactors &factors) {
+    builder.operand(static_cast<unsigned>(index), dim, factors);
+  };
+  for (int index : {0, outputGradient, output})
+    if (index >= 0) {
+      operand(index, 0, {example});
+      operand(index, headDim(), queryHeads);
+    }
+  for (int index : {1, 2}) {
+    operand(index, 0, {example});
+    operand(index, headDim(), {keyHead});
+  }
+  auto biasDims = [&](auto &&set) {
+    if (biasShape[0] == batch)
+      set(0, DimFactors{example});
+    if (biasShape[1] == heads)
+      set(1, queryHeads);
+  };
+  if (bias >= 0)
+    biasDims([&](int64_t dim, const DimFactors &factors) { operand(bias, dim, factors); });
+  for (int index : {queryLengths, keyLengths})
+    if (index >= 0 && segments == 1)
+      operand(index, 0, {example});
+  if (statistics >= 0 && segments == 1) {
+    operand(statistics, 0, {example});
+    operand(statistics, 1, queryHeads);
+  }
+  builder.result(0, 0, {example}).result(0, 1, queryHeads);
+  if (isBackward) {
+    for (unsigned index : {1u, 2u})
+      builder.result(index, 0, {example}).result(index, 1, {keyHead});
+    if (biasGradient >= 0)
+      biasDims([&](int64_t dim, const DimFactors &factors) {
+        builder.result(static_cast<unsigned>(biasGradient), dim, factors);
+      });
+  } else if (op->getNumResults() == 3 && segments == 1) {
+    builder.result(1, 0, {example}).result(1, 1, queryHeads);
+  }
+  builder.rule.heavy = true;
+  return builder.rule;
+}
+
+double AttentionCall::flops() const {
+  // Pairs of a query and a key that it sees; queries are the last ones of the keys.
+  double rows = static_cast<double>(tokens), columns = static_cast<double>(keyTokens);
+  double pairs = rows * columns;
+  if (isCausal) {
+    double seen = std::min(rows, columns);
+    pairs -= seen * (seen - 1) / 2;
+  }
+  if (window > 0)
+    pairs = std::min(pairs, rows * static_cast<double>(window));
+  double all = static_cast<double>(batch) * static_cast<double>(heads) * pairs;
+  double toScores = 2 * all * static_cast<double>(features);
+  double toValues = 2 * all * static_cast<double>(valueFeatures);
+  // Backward: scores again, and two products for each of the two forward.
+  return isBackward ? 3 * toScores + 2 * toValues : toScores + toValues;
+}
+
+void analysis::fitAttention(hlo::CustomCallOp custom) {
+  std::optional<AttentionCall> call = AttentionCall::read(custom);
+  if (!call)
+    return;
+  std::optional<llvm::json::Value> config = configOf(custom);
+  llvm::json::Object *shape =
+      config->getAsObject()->getObject(kConfig)->getObject("intermediate_tensor_shape");
+  if (!shape)
+    return;
+  llvm::json::Array sizes;
+  for (int64_t size : {call->batch, call->heads, call->tokens, call->keyTokens})
+    sizes.push_back(std::to_string(size));
+  (*shape)["dimensions"] = std::move(sizes);
+  custom.setBackendConfigAttr(
+      StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
+}
+
+static ShardingRule customCall(Operation *op) {
+  if (std::optional<AttentionCall> call = AttentionCall::read(op))
+    return call->rule();
+  return RuleBuilder(op).rule; // Not looked into: it runs on whole tensors.
+}
+
+void analysis::attachCallRules(MLIRContext &context) {
+  attachRule<customCall, hlo::CustomCallOp>(context);
+}

@@ -1,0 +1,56 @@
+//===- AttentionCall.h - calls of fused attention --------------------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
+#define ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+namespace alpa::analysis {
+
+/// A call of cuDNN's fused attention as JAX makes it
+/// (`jax.nn.dot_product_attention(.., implementation="cudnn")`), forward or backward.
+/// Queries are [batch, tokens, heads, features] or, with `headsFirst`, [batch, heads,
+/// tokens, features]; keys and values may have fewer heads, each for a group of the
+/// queries'. Results are always [batch, heads, tokens, features].
+///
+///   forward:  query, key, value, bias?, lengths? -> output, statistics?, workspace
+///   backward: query, key, value, statistics, output gradient, bias?, output, lengths?
+///             -> gradients of query, key, value and bias?, workspace
+///
+/// The statistics are the logarithms of the sums of exponentials, one for each row.
+struct AttentionCall {
+  mlir::stablehlo::CustomCallOp op;
+  bool isBackward = false;
+  bool headsFirst = false;
+  bool isCausal = false;
+  double scale = 1;
+  double dropout = 0;   // The rate.
+  int64_t window = 0;   // Keys that a query sees, itself the last; 0 for all.
+  int64_t segments = 1; // Most sequences that are packed in one example.
+  int64_t batch = 0, heads = 0, keyHeads = 0, tokens = 0, keyTokens = 0;
+  int64_t features = 0, valueFeatures = 0;
+  // Numbers of operands and results; -1 where there is none.
+  int bias = -1, statistics = -1, outputGradient = -1, output = -1;
+  int queryLengths = -1, keyLengths = -1;
+  int biasGradient = -1;
+
+  /// Nothing for other ops and for kinds that are not known (8-bit floats, pages,
+  /// functions of scores, ALiBi): those are calls like any others.
+  static std::optional<AttentionCall> read(mlir::Operation *op);
+
+  /// Dimensions of an operand like the query's.
+  int64_t tokenDim() const { return headsFirst ? 2 : 1; }
+  int64_t headDim() const { return headsFirst ? 1 : 2; }
+
+  ShardingRule rule() const;
+  /// Of the scores that the masks leave, which are all that the kernel computes.
+  double flops() const;
+};
+
+/// Sets what the configuration repeats of the operands' shapes.
+void fitAttention(mlir::stablehlo::CustomCallOp call);
+
+} // namespace alpa::analysis
+
+#endif // ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H

@@ -1,0 +1,114 @@
+//===- ScheduleRegistry.h - the order of runs on each mesh --------------*- C++ -*-===//
+//
+// A schedule makes one list of steps for each mesh, from numbers alone; no IR.
+// Several stages may lie on one mesh.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef ALPA_COMPILER_SCHEDULE_SCHEDULEREGISTRY_H
+#define ALPA_COMPILER_SCHEDULE_SCHEDULEREGISTRY_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Error.h"
+#include <vector>
+
+namespace alpa::schedule {
+
+/// What a step runs. The backward run of a stage may be split: its input part
+/// makes the gradient that the stage before waits for, its weight part the rest.
+enum class RunKind : uint8_t { Forward, Backward, BackwardInput, BackwardWeight };
+
+struct ScheduleStep {
+  RunKind kind;
+  int64_t stage;
+  int64_t microBatch;
+  bool operator==(const ScheduleStep &other) const {
+    return kind == other.kind && stage == other.stage && microBatch == other.microBatch;
+  }
+};
+
+/// The steps of one mesh in their order.
+using StepList = std::vector<ScheduleStep>;
+
+/// Seconds of a stage's runs for one micro-batch, of sending to the stage after it and
+/// back, and of its barrier.
+struct StageSeconds {
+  double forward = 1, backwardInput = 1, backwardWeight = 1;
+  double forth = 0, back = 0;
+  double barrier = 0; // Once, behind the forward runs of its mesh.
+};
+
+struct ScheduleProblem {
+  int64_t numMicroBatches = 1;
+  std::vector<int64_t> meshOf;       // Of each stage; numbered by first appearance.
+  std::vector<bool> hasBackward;     // Of each stage; empty for all.
+  std::vector<StageSeconds> seconds; // Of each stage; empty where unknown.
+  /// Whether something runs once between the forward runs of all micro-batches and their
+  /// backward runs, so that no backward run comes before a forward run.
+  bool hasBarrier = false;
+  /// Activations of so many micro-batches fit on each mesh; 0 for one a mesh, as many
+  /// as 1F1B keeps. Only schedules that look for an order by themselves heed it.
+  double limit = 0;
+  /// The part of a micro-batch's activations that is kept from the input part of its
+  /// backward run to the weight part.
+  double keptPart = 1;
+  /// The steps of `custom`, a line for each mesh.
+  std::string steps;
+  /// Whether a mesh begins its next step without waiting for the others: then the
+  /// time of the slowest mesh counts, from its first run to its last.
+  bool stepsOverlap = false;
+
+  int64_t numStages() const { return int64_t(meshOf.size()); }
+  int64_t numMeshes() const;
+  StageSeconds secondsOf(int64_t stage) const {
+    return seconds.empty() ? StageSeconds() : seconds[stage];
+  }
+};
+
+/// `stagesPerMesh` rounds of stages over the meshes.
+ScheduleProblem stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh, int64_t numMicroBatches);
+inline ScheduleProblem oneStagePerMesh(int64_t numStages, int64_t numMicroBatches) {
+  return stagesInRounds(numStages, 1, numMicroBatches);
+}
+
+/// The list of each mesh. Runs of one kind of a stage take the micro-batches in
+/// ascending order.
+using ScheduleFunction = llvm::Expected<std::vector<StepList>> (*)(const ScheduleProblem &);
+
+/// How many micro-batches a stage has begun at most whose gradient it did not send
+/// back yet, if there are so many stages from it to the end, itself included, one a
+/// mesh. It begins no other one before the first of them came back.
+using InFlightFunction = int64_t (*)(int64_t stagesFromHere, int64_t numMicroBatches);
+
+/// How many activations a mesh keeps at most, one for each stage and micro-batch from
+/// the forward run to the end of the backward run, both parts.
+using KeptFunction = int64_t (*)(const ScheduleProblem &problem, int64_t mesh);
+
+struct ScheduleInfo {
+  llvm::StringLiteral name;
+  llvm::StringLiteral summary;
+  ScheduleFunction generate;
+  InFlightFunction inFlight;
+  KeptFunction kept;
+  bool splitsBackward = false;
+  bool takesSeveralStages = false; // On one mesh.
+  bool isForwardOnly = false;
+  bool takesBarrier = false; // All forward runs come first.
+};
+
+/// All schedules; a new one needs one entry.
+llvm::ArrayRef<ScheduleInfo> getSchedules();
+/// Their names, "a, b or c", for messages.
+std::string scheduleNames();
+/// Null if there is none of that name.
+const ScheduleInfo *findSchedule(llvm::StringRef name);
+
+/// What a schedule generates, without the backward runs that stages lack. Fails,
+/// saying why, if the schedule does not take the problem.
+llvm::Expected<std::vector<StepList>> scheduleSteps(const ScheduleInfo &schedule,
+                                                    const ScheduleProblem &problem);
+
+} // namespace alpa::schedule
+
+#endif // ALPA_COMPILER_SCHEDULE_SCHEDULEREGISTRY_H

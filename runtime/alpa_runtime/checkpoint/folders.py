@@ -1,0 +1,310 @@
+"""The folder of checkpoints: one folder a step, which is there as a whole or not at all.
+
+A checkpoint is written under another name, beside a lock that its writer holds, and renamed when
+all of it is on the disk. What a process that died has left is told by its lock, and deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import json
+import operator
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from alpa_runtime.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
+from alpa_runtime.errors import CheckpointError, DamagedCheckpointError
+
+_SAVING, _DELETING, _LOCK = ".saving-", ".deleting-", "lock"
+_DAMAGED = ".damaged"  # After a step's number.
+# Of file systems that are mounted without locks: what is left there, nobody clears away.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_NUMBER = re.compile("0|[1-9][0-9]*")
+_OURS = re.compile(rf"\{_SAVING}.*|\{_DELETING}.*|({_NUMBER.pattern})\{_DAMAGED}(-[0-9]+)?")
+
+
+def steps_in(folder: str | Path) -> list[int]:
+    """The steps of which there are checkpoints, rising; empty if there is no such folder."""
+    return [step for step in numbered_in(folder) if (Path(folder) / str(step) / MANIFEST).is_file()]
+
+
+def numbered_in(folder: str | Path) -> list[int]:
+    """The same, with those that have lost their manifests."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if _is_numbered(path))
+
+
+def step_number(step: Any) -> int:
+    """The number of a step, which may be one of NumPy or JAX.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    number = operator.index(step)
+    if number < 0:
+        raise CheckpointError(f"step {number}", fix="number steps from 0")
+    return number
+
+
+def _is_numbered(path: Path) -> bool:
+    """Whether it is a folder with the name of a step."""
+    return bool(_NUMBER.fullmatch(path.name)) and path.is_dir()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a checkpoint, a part of one, or one that was set aside."""
+    has_manifest = _is_numbered(path) and (path / MANIFEST).is_file()
+    return has_manifest or bool(_OURS.fullmatch(path.name))
+
+
+def set_aside(root: Path, step: int) -> Path | None:
+    """Give a checkpoint a name under which nobody takes it for one, and nobody deletes it.
+
+    Returns:
+        Where it is now; None if it is gone, or had that name already.
+
+    Raises:
+        CheckpointError: the file system refuses.
+    """
+    for number in itertools.count(1):
+        aside = root / f"{step}{_DAMAGED}{f'-{number}' if number > 1 else ''}"
+        if aside.exists():
+            continue
+        try:
+            os.rename(root / str(step), aside)
+            _sync(root)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise _os_error(error, root) from None
+        else:
+            return aside
+    return None
+
+
+def check_root(folder: Path) -> None:
+    """Refuse a folder that holds other things and no checkpoint.
+
+    Raises:
+        CheckpointError: names what is there.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError("a file, expected a folder", where=str(folder), fix="give another")
+    entries = sorted(folder.iterdir())
+    if entries and not any(map(_is_ours, entries)):
+        raise CheckpointError(
+            f"the folder holds {entries[0].name!r} and no checkpoint",
+            where=str(folder),
+            fix="give a new or an empty folder",
+        )
+
+
+class Writing:
+    """A checkpoint that is being written, in a folder beside those that are whole.
+
+    It holds a lock as long as its process lives, so that what a killed process left can be told
+    from what another one is writing, and is deleted by the next one that saves there.
+
+    Args:
+        root: the folder of checkpoints.
+        manifest: what is going to be written.
+
+    Raises:
+        CheckpointError: the folder holds other things, there is a checkpoint of that step, or
+            the disk is too full. Nothing is left behind.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        check_root(root)
+        self.root = root
+        self.manifest = manifest
+        self.final: Path = root / str(manifest.step)
+        if self.final.exists():
+            raise self._there_is_one()
+        self._lock = -1
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _delete_leftovers(root)
+            _check_room(root, manifest)
+            self.folder: Path = self._make()
+            self._describe()
+        except OSError as error:
+            if self._lock >= 0:
+                self.abandon()
+            raise _os_error(error, root) from None
+
+    def _there_is_one(self) -> CheckpointError:
+        return CheckpointError(
+            f"there is a checkpoint of step {self.manifest.step}",
+            where=str(self.root),
+            fix="save another step, or delete it first",
+        )
+
+    def _make(self) -> Path:
+        """A folder of its own, locked."""
+        while True:
+            folder = self.root / f"{_SAVING}{self.manifest.step}-{secrets.token_hex(6)}"
+            folder.mkdir()
+            try:
+                lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(lock)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+            if os.fstat(lock).st_nlink:
+                self._lock = lock
+                return folder
+            os.close(lock)  # Another process took it for one that was left, and deleted it.
+
+    def _describe(self) -> None:
+        arrays = self.folder / ARRAYS
+        files = {ARRAYS + "/" + k: v for k, v in self.manifest.orbax_files().items()}
+        for leaf in self.manifest.leaves:
+            files[f"{ARRAYS}/{leaf.folder}/zarr.json"] = leaf.zarr_json()
+        files["_CHECKPOINT_METADATA"] = json.dumps(
+            {
+                "item_handlers": None,
+                "metrics": {},
+                "performance_metrics": {},
+                "init_timestamp_nsecs": time.time_ns(),
+                "commit_timestamp_nsecs": time.time_ns(),
+                "custom_metadata": {},
+            }
+        )
+        arrays.mkdir()
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        self._files = list(files)
+
+    def commit(self, manifest: Manifest, keep: int | None) -> Path:
+        """Give the written checkpoint its name, and delete the oldest beyond `keep`.
+
+        Raises:
+            CheckpointError: the file system refuses.
+        """
+        try:
+            (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+            for name in (*self._files, MANIFEST):
+                _sync(self.folder / name)
+            for folder, _, _ in os.walk(self.folder):
+                _sync(Path(folder))
+            try:
+                os.rename(self.folder, self.final)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # Written meanwhile.
+                    raise self._there_is_one() from None
+                raise
+            _sync(self.root)
+            (self.final / _LOCK).unlink()
+        except OSError as error:
+            raise _os_error(error, self.root) from None
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+        if keep is not None:
+            others = [step for step in steps_in(self.root) if step != manifest.step]
+            for step in others[: max(0, len(others) - (keep - 1))]:
+                _delete(self.root / str(step))
+        return self.final
+
+    def abandon(self) -> None:
+        """Delete what was written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _check_room(root: Path, manifest: Manifest) -> None:
+    needed = sum(leaf.num_chunks * leaf.chunk_bytes for leaf in manifest.leaves)
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise CheckpointError(
+            f"the checkpoint has {needed} bytes, {free} are free",
+            where=str(root),
+            fix="make room or give another folder; the checkpoints that were there are whole",
+        )
+
+
+def _delete_leftovers(root: Path) -> None:
+    """What killed processes left: folders whose lock nobody holds."""
+    for path in root.glob(f"{_DELETING}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in root.glob(f"{_SAVING}*"):
+        with suppress(OSError):
+            lock = os.open(path / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _delete(path: Path) -> None:
+    """A checkpoint is no checkpoint any more at once, and gone soon after."""
+    doomed = path.with_name(f"{_DELETING}{path.name}-{secrets.token_hex(6)}")
+    with suppress(OSError):
+        os.rename(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _os_error(error: OSError, root: Path) -> CheckpointError:
+    return CheckpointError(
+        f"cannot write: {error.strerror}",
+        where=str(error.filename or root),
+        fix="make room or give another folder; the checkpoints that were there are whole",
+    )
+
+
+def choose_step(folder: Path, step: int | None) -> int:
+    """The step to restore: the one that is wanted, or the last.
+
+    Raises:
+        DamagedCheckpointError: it has lost its manifest.
+        CheckpointError: there is no such checkpoint; says which there are.
+    """
+    present = steps_in(folder)
+    if step is None and present:
+        return present[-1]
+    if step is not None and (step := step_number(step)) in present:
+        return step
+    what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    fix = "there are steps " + _list(present) if present else "give the folder of save_checkpoint"
+    if (folder / str(step)).is_dir():
+        what += f": {step}/{MANIFEST} is missing"
+        raise DamagedCheckpointError(what, where=str(folder), fix=fix)
+    check_root(folder)
+    raise CheckpointError(what, where=str(folder), fix=fix)
+
+
+def _list(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, steps))
