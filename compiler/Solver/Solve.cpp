@@ -68,7 +68,6 @@ private:
     UnlimitedSearch search(problem, options, clock);
     solution.eliminated = search.eliminated;
     if (search.impossibleNode) {
-      clipped |= search.clipped;
       refuseImpossible(*search.impossibleNode);
       return false;
     }
@@ -76,7 +75,6 @@ private:
       return true; // Prices of zero are where the search with memory begins.
     search.run();
     if (search.choices.empty()) {
-      clipped |= search.clipped;
       refuse(search.proven ? "no combination of choices avoids all forbidden pairs"
                            : "no allowed choices were found in the time limit; that there are none "
                              "is not proven",
@@ -94,10 +92,8 @@ private:
   void solveWithin(int64_t limit) {
     TimePoints timePoints = collectTimePoints(problem);
     Graph graph = buildGraph(problem, &timePoints);
-    if (graph.impossibleNode) {
-      clipped |= graph.clipped;
+    if (graph.impossibleNode)
       return refuseImpossible(*graph.impossibleNode);
-    }
     std::optional<Tightest> tightest = findTightest(problem, timePoints, graph);
     std::string live = tightest ? tightest->live : "";
     if (tightest && tightest->bytes > limit)
@@ -118,7 +114,6 @@ private:
     }
     if (found)
       return accept(readOut(graph, values, problem.nodes.size()), lower);
-    clipped |= graph.clipped && proven;
     refuse((proven ? "no combination of choices stays within "
                    : "no choices were found in the time limit that stay within ") +
                std::to_string(limit) +
@@ -136,10 +131,6 @@ private:
   }
 
   llvm::Expected<Solution> finish() {
-    if (clipped)
-      return llvm::createStringError(llvm::inconvertibleErrorCode(),
-                                     "costs are too large to be added up exactly: allowed ones "
-                                     "reach 2^58 in sum; count in a larger unit");
     if (solution.status != SolveStatus::Infeasible) {
       Evaluation evaluation = evaluate(problem, solution.choices);
       solution.objective = evaluation.objective;
@@ -167,13 +158,32 @@ private:
   Clock clock;
   Solution solution;
   CostSum memoryFreeBound = 0;
-  bool clipped = false; // And that may be why there is no answer.
 };
 
 } // namespace
 
+/// The sum of the largest allowed cost of each node and edge.
+static CostSum mostOfAllowed(const Problem &problem) {
+  CostSum sum = 0;
+  auto add = [&](llvm::ArrayRef<int64_t> costs) {
+    int64_t most = 0;
+    for (int64_t cost : costs)
+      most = cost < kForbiddenCost ? std::max(most, cost) : most;
+    sum += most;
+  };
+  for (const ProblemNode &node : problem.nodes)
+    add(node.costs);
+  for (const ProblemEdge &edge : problem.edges)
+    add(edge.costs);
+  return sum;
+}
+
 llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOptions &options) {
   if (llvm::Error error = verifyProblem(problem))
     return error;
+  if (mostOfAllowed(problem) >= kInfinity)
+    return llvm::createStringError(llvm::inconvertibleErrorCode(),
+                                   "costs are too large to be added up exactly: allowed ones may "
+                                   "reach 2^58 in sum; count in a larger unit");
   return Solver(problem, options).run();
 }

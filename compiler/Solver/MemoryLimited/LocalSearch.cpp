@@ -129,8 +129,19 @@ int64_t LocalSearch::costOf(unsigned variable, unsigned choice,
                             llvm::ArrayRef<unsigned> choices) const {
   int64_t cost = graph.variables[variable].costs[choice];
   for (const Link &link : links[variable])
-    cost = clip(cost + pairCost(link, variable, choice, choices[link.other]));
+    cost = addCosts(cost, pairCost(link, variable, choice, choices[link.other]));
   return cost;
+}
+
+/// Costs may be negative here, so that the sum does not tell.
+bool LocalSearch::isAllowed(llvm::ArrayRef<unsigned> choices) const {
+  for (unsigned v = 0; v < choices.size(); ++v)
+    if (graph.variables[v].costs[choices[v]] >= kInfinity)
+      return false;
+  return llvm::all_of(graph.edges, [&](const GraphEdge &edge) {
+    size_t columns = graph.variables[edge.b].numChoices();
+    return edge.costs[choices[edge.a] * columns + choices[edge.b]] < kInfinity;
+  });
 }
 
 CostSum LocalSearch::objective(llvm::ArrayRef<unsigned> choices) const {
@@ -192,7 +203,7 @@ bool LocalSearch::repair(std::vector<unsigned> &choices, double maxWork) {
       return false;
     move(taken->first, taken->second, choices);
   }
-  return objective(choices) - graph.constant < kInfinity;
+  return isAllowed(choices);
 }
 
 bool LocalSearch::improveOne(unsigned variable, std::vector<unsigned> &choices) {
@@ -222,17 +233,20 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
       costs[c] = graph.variables[v].costs[c];
       for (const Link &l : links[v])
         if (l.other != except)
-          costs[c] = clip(costs[c] + pairCost(l, v, c, choices[l.other]));
+          costs[c] = addCosts(costs[c], pairCost(l, v, c, choices[l.other]));
     }
   };
   without(variable, other, a);
   without(other, variable, b);
-  int64_t now = a[oldA] + b[oldB] + pairCost(link, variable, oldA, oldB);
+  auto costOfPair = [&](unsigned i, unsigned j) {
+    return addCosts(addCosts(a[i], b[j]), pairCost(link, variable, i, j));
+  };
+  int64_t now = costOfPair(oldA, oldB);
   for (unsigned i = 0; i < sizeA; ++i) {
     if (a[i] >= kInfinity)
       continue;
     for (unsigned j = 0; j < sizeB; ++j) {
-      if (a[i] + b[j] + pairCost(link, variable, i, j) >= now)
+      if (costOfPair(i, j) >= now)
         continue;
       move(variable, i, choices);
       move(other, j, choices);

@@ -71,6 +71,7 @@ public:
   bool repair(std::vector<unsigned> &choices, double maxWork = 1e18);
   /// Makes `choices`, which respect the limit, cheaper.
   void polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime);
+  bool isAllowed(llvm::ArrayRef<unsigned> choices) const;
   CostSum objective(llvm::ArrayRef<unsigned> choices) const;
 
 private:

@@ -47,12 +47,6 @@ Graph solver::translate(const Problem &problem, const TimePoints *timePoints) {
   Graph graph;
   if (timePoints)
     graph.baseBytes.assign(timePoints->times.size(), 0);
-  auto clipInput = [&](int64_t cost) {
-    if (cost < kInfinity)
-      return cost;
-    graph.clipped |= cost < kForbiddenCost;
-    return kInfinity;
-  };
   graph.variables.resize(problem.nodes.size());
   for (unsigned i = 0; i < problem.nodes.size(); ++i) {
     const ProblemNode &node = problem.nodes[i];
@@ -63,7 +57,7 @@ Graph solver::translate(const Problem &problem, const TimePoints *timePoints) {
     std::iota(member.choices.begin(), member.choices.end(), 0);
     variable.costs.reserve(node.costs.size());
     for (int64_t cost : node.costs)
-      variable.costs.push_back(clipInput(cost));
+      variable.costs.push_back(clip(cost));
     if (!timePoints || timePoints->ofNode[i].empty())
       continue;
     Use &use = variable.uses.emplace_back();
@@ -89,9 +83,7 @@ Graph solver::translate(const Problem &problem, const TimePoints *timePoints) {
       for (size_t j = 0; j < sizeB; ++j) {
         int64_t cost = edge.a == a ? edge.costs[i * sizeB + j] : edge.costs[j * sizeA + i];
         int64_t &sum = costs[i * sizeB + j];
-        bool allowed = sum < kInfinity && cost < kInfinity;
-        sum = clip(sum + clipInput(cost));
-        graph.clipped |= allowed && sum >= kInfinity;
+        sum = addCosts(sum, cost);
       }
   }
   return graph;

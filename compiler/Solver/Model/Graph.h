@@ -17,11 +17,15 @@
 
 namespace alpa::solver {
 
-/// Stands for a forbidden choice in sums; 31 of them can be added. Finite costs
-/// at or above it are treated alike, which `Graph::clipped` tells.
+/// Stands for a forbidden choice in sums; 31 of them can be added. `solve` refuses problems
+/// whose allowed costs may reach it in sum.
 inline constexpr int64_t kInfinity = int64_t(1) << 58;
 
 inline int64_t clip(int64_t cost) { return cost < kInfinity ? cost : kInfinity; }
+/// What is forbidden stays so, whatever negative cost is added.
+inline int64_t addCosts(int64_t a, int64_t b) {
+  return a >= kInfinity || b >= kInfinity ? kInfinity : clip(a + b);
+}
 
 /// A node of the problem, and its choice for each choice of the variable.
 struct Member {
@@ -77,7 +81,6 @@ struct Graph {
   std::vector<int64_t> baseBytes;
   /// A node all of whose choices are ruled out, if there is one.
   std::optional<unsigned> impossibleNode;
-  bool clipped = false;
 };
 
 /// Drops forbidden and dominated choices, fixed variables and separable edges.

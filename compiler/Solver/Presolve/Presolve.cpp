@@ -199,11 +199,7 @@ void Presolver::kill(unsigned e) {
   std::vector<int64_t>().swap(edges[e].costs);
 }
 
-void Presolver::add(int64_t &sum, int64_t cost) {
-  bool allowed = sum < kInfinity && cost < kInfinity;
-  sum = allowed ? clip(sum + cost) : kInfinity;
-  graph.clipped |= allowed && sum >= kInfinity;
-}
+void Presolver::add(int64_t &sum, int64_t cost) { sum = addCosts(sum, cost); }
 
 void Presolver::keep(unsigned v, llvm::ArrayRef<unsigned> kept) {
   if (kept.empty()) {
@@ -484,7 +480,7 @@ bool Presolver::mergeByPreference(unsigned v) {
     for (unsigned i = 0, n = size(other); i < n && map.size() == i; ++i) {
       auto costHere = [&](unsigned c) {
         int64_t pair = cost(edge, v, c, i);
-        return pair >= kInfinity ? kInfinity : clip(variable.costs[c] + pair);
+        return addCosts(variable.costs[c], pair);
       };
       unsigned best = 0;
       for (unsigned c = 1; c < size(v); ++c)

@@ -69,9 +69,10 @@ CostSum BranchAndBound::lower() const {
 void BranchAndBound::run(
     double work, CostSum newUpper,
     llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> newOffer,
-    llvm::function_ref<bool()> stop) {
+    llvm::function_ref<bool()> newStop) {
   upper = newUpper;
   offer = &newOffer;
+  stop = newStop;
   for (spent = 0; spent < work && !open.empty() && !stop();) {
     Node node = std::move(open.back());
     open.pop_back();
@@ -79,6 +80,7 @@ void BranchAndBound::run(
       expand(std::move(node));
   }
   offer = nullptr;
+  stop = nullptr;
 }
 
 /// Makes an answer to the priced problem fit, and reports it if it is better.
@@ -88,7 +90,7 @@ void BranchAndBound::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> valu
   std::vector<unsigned> choices(values.begin(), values.end());
   if (!local.repair(choices))
     return;
-  local.polish(choices, [] { return false; });
+  local.polish(choices, stop);
   CostSum cost = local.objective(choices);
   if (cost < upper)
     upper = (*offer)(readOut(graph, choices, numVariables), cost);

@@ -52,6 +52,7 @@ private:
   CostSum upper = 0;
   double spent = 0;
   llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> *offer = nullptr;
+  llvm::function_ref<bool()> stop;
 };
 
 /// The same graph with its variables as the nodes: much to carry around is left

@@ -221,7 +221,6 @@ Graph CostShifting::leftOver(std::optional<CostSum> upper, std::vector<unsigned>
   result.fixed = graph.fixed;
   result.eliminated = graph.eliminated;
   result.baseBytes = graph.baseBytes;
-  result.clipped = graph.clipped;
   result.variables = graph.variables;
   std::vector<std::vector<unsigned>> kept(graph.variables.size());
   for (unsigned v = 0; v < kept.size(); ++v) {

@@ -137,7 +137,6 @@ UnlimitedSearch::UnlimitedSearch(const Problem &problem, const SolveOptions &opt
     : problem(problem), options(options), clock(clock),
       graph(buildGraph(problem, /*timePoints=*/nullptr)) {
   impossibleNode = graph.impossibleNode;
-  clipped = graph.clipped;
   if (impossibleNode)
     return;
   // Shifting costs takes many passes over all edges; tables that cost less than

@@ -33,8 +33,6 @@ public:
   unsigned eliminated = 0; // Nodes that exact reductions took away.
   /// A node that has no allowed choice, if one was found.
   std::optional<unsigned> impossibleNode;
-  /// Some finite costs were too large to be told from forbidden ones.
-  bool clipped = false;
 
 private:
   void offer(std::vector<unsigned> other);
