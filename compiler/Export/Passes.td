@@ -39,7 +39,7 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
 def AlpaWritePlan : Pass<"alpa-write-plan", "mlir::ModuleOp"> {
   let summary = "Write plan.json and the stage modules into a folder";
   let description = [{
-    Reads the module after `alpa-export-shardy` or `alpa-lower-to-collectives`; docs/architecture.md has the
+    Reads the module after `alpa-export-shardy` or `alpa-lower-to-collectives`; docs/ir.md has the
     form of the plan. The module is not changed.
   }];
   let options = [

@@ -199,7 +199,7 @@ static LogicalResult verifySubset(func::FuncOp main) {
   return success();
 }
 
-/// Checks the signature attributes of docs/architecture.md. Without any, all
+/// Checks the signature attributes of docs/ir.md. Without any, all
 /// arguments become state: the whole function works on one micro-batch.
 static LogicalResult verifySignature(func::FuncOp main) {
   unsigned numArgs = main.getNumArguments(), numResults = main.getNumResults();

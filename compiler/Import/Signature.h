@@ -8,7 +8,7 @@
 
 namespace alpa::importer {
 
-/// Sets the signature attributes of docs/architecture.md on @main from JSON:
+/// Sets the signature attributes of docs/ir.md on @main from JSON:
 /// {"inputs": [{"name", "kind", "carried_by"}], "outputs": [{"name"}]}.
 /// A count that differs from @main's is an error.
 llvm::Error annotateSignature(mlir::ModuleOp module, llvm::StringRef json);

@@ -1,7 +1,7 @@
 """Steps that come as StableHLO text: from other frameworks, or from files that passes wrote.
 
 `@main` is the program of the whole batch. What its arguments and results are, either the file says
-with the attributes of docs/architecture.md, or its reader does.
+with the attributes of docs/ir.md, or its reader does.
 """
 
 from __future__ import annotations

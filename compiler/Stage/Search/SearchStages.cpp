@@ -395,7 +395,7 @@ private:
 
 } // namespace
 
-/// Sets the attributes that docs/architecture.md gives to search-stages. Ops
+/// Sets the attributes that docs/ir.md gives to search-stages. Ops
 /// carry `alpa.layer`.
 static void annotatePlan(func::FuncOp main, const Cluster &cluster, const PlanOutcome &plan) {
   PlanAnnotator(main, plan).run(cluster);

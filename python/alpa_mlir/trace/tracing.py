@@ -98,7 +98,7 @@ class Signature:
         return next((x.shape[0] for x in self.inputs if x.kind == "batch"), 1)
 
     def to_json(self) -> str:
-        """JSON text of the form that docs/architecture.md describes."""
+        """JSON text of the form that docs/ir.md describes."""
         return json.dumps(asdict(self))
 
     @staticmethod

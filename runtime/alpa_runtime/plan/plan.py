@@ -1,7 +1,7 @@
 """The plan: what the compiler decided, as a versioned folder that needs no compiler to run; in it
 the candidates that the search tried, and programs that were compiled ahead of time.
 
-A plan is `plan.json` and one StableHLO module per stage; docs/architecture.md gives the
+A plan is `plan.json` and one StableHLO module per stage; docs/ir.md gives the
 form. Reading checks every field by itself (`PlanFormatError` names the field); whether the
 parts fit together is checked when the plan is loaded for running (`PlanMismatchError`).
 
