@@ -9,9 +9,14 @@ Beside them stand the memory traffic and the kernels that the plan was priced wi
     python benchmark/xla_gpu.py gpt-1.3b llama-8b --gpu a100-80gb
     python benchmark/xla_gpu.py gpt-1.3b --kernels backward      # XLA's kernels, the largest first
     python benchmark/xla_gpu.py gpt-1.3b --overlap               # what XLA runs beside collectives
+    python benchmark/xla_gpu.py --memory                         # peaks, predicted and compiled
+    python benchmark/xla_gpu.py --memory --gpu cpu               # those on this host's processor
 
 With `--overlap` a case is planned with ZeRO-3 on the GPUs of one host, and each collective of the
-schedule is said to be hidden if a kernel runs between its beginning and its end.
+schedule is said to be hidden if a kernel runs between its beginning and its end. With `--memory`
+a case is planned for one device, for a mesh of 2 x 2 and for two stages with four micro-batches;
+beside the predicted peak of each mesh stands the one that follows from XLA's memory analysis of
+each function and from what the step holds while it runs.
 """
 
 # pyright: basic
@@ -26,6 +31,7 @@ import math
 import re
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,6 +40,7 @@ import alpa_mlir
 import jax
 import models
 import zoo  # `models` says where it is.
+from alpa_runtime.aot import compile_ahead
 from alpa_runtime.backends import xla
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.execution.compilation import stage_jobs
@@ -80,6 +87,12 @@ CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
         for name in ("gpt", "moe", "wide_resnet", "vit", "unet", "lstm", "mlp")
     },
 }  # fmt: skip
+
+# Batches with which a device has some tens of MB: of arrays of some KB, alignment and what a
+# library call asks for are a good part of the peak.
+_BATCHES = {"gpt": 512, "moe": 1024, "wide_resnet": 1024, "vit": 1024, "unet": 1024,
+            "lstm": 4096, "mlp": 65536}  # fmt: skip
+MEMORY_CASES = CASES | {name: _of_zoo(name, batch) for name, batch in _BATCHES.items()}
 
 
 @dataclass(frozen=True)
@@ -210,12 +223,9 @@ def library_bytes(text: str) -> int:
 def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
     """Each function's row, and its optimized module as text."""
     step, shapes = CASES[case]()
-    fields = json.loads(alpa_mlir.Cluster.load(_PRESETS[gpu]).text)
-    kind = fields["hosts"][0]["device_type"]
-    fields["hosts"] = [{"count": 1, "devices": 1, "device_type": kind}]
     parallel = alpa_mlir.parallelize(
         step,
-        cluster=alpa_mlir.Cluster.from_dict(fields),
+        cluster=_one_host(_PRESETS[gpu], 1),
         method=alpa_mlir.ShardParallel(export="collectives"),
         cache=False,
     )
@@ -232,6 +242,79 @@ def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
         moved += library_bytes(text)
         launched = (len(kernels_of(text)), sum(op["kernels"] for op in mine))
         yield Row(case, function, moved, predicted, *launched), text
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The fullest moment of a mesh's devices, as predicted and as compiled."""
+
+    case: str
+    method: str
+    mesh: int
+    predicted_bytes: int
+    compiled_bytes: int
+    held_bytes: int
+    label: str
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted_bytes / self.compiled_bytes
+
+
+def _peak_methods() -> Iterator[tuple[str, int, Any]]:
+    """Methods of `--memory`: name, devices, method."""
+    yield "1", 1, alpa_mlir.ShardParallel()
+    yield "2x2", 4, alpa_mlir.ShardParallel(mesh_shape=(2, 2))
+    stages = [(1, 1), (1, 1)]
+    yield "2 stages", 2, alpa_mlir.PipeshardParallel(submeshes=stages, num_micro_batches=4)
+
+
+def peaks_of(case: str, target: str) -> Iterator[Peak]:
+    """The peaks of a case; plans for a processor are those for H100, whose memory suffices."""
+    step, shapes = MEMORY_CASES[case]()
+    for method_name, count, method in _peak_methods():
+        cluster = _one_host(_PRESETS.get(target, "dgx-h100"), count)
+        parallel = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+        try:
+            plan = parallel.plan(*shapes).plan
+        except alpa_mlir.AlpaError as error:  # Such as a batch norm in micro-batches.
+            print(f"{case}, {method_name}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        predicted: dict[int, int] = {}
+        for stage in plan.stages:
+            peak = int(stage.predicted["peak_bytes"])
+            predicted[stage.mesh] = max(peak, predicted.get(stage.mesh, 0))
+        with tempfile.TemporaryDirectory() as folder:
+            plan.save(folder)
+            compiled = compile_ahead(folder, target)
+        for peak in compiled.peaks:
+            mesh = peak.mesh
+            where = (case, method_name, mesh)
+            yield Peak(*where, predicted[mesh], peak.bytes, peak.held_bytes, peak.label)
+
+
+def _one_host(preset: str, count: int) -> Any:
+    """So many devices of a preset."""
+    fields = json.loads(alpa_mlir.Cluster.load(preset).text)
+    kind = fields["hosts"][0]["device_type"]
+    fields["hosts"] = [{"count": 1, "devices": count, "device_type": kind}]
+    return alpa_mlir.Cluster.from_dict(fields)
+
+
+def as_peak_table(rows: Sequence[Peak]) -> str:
+    """The peaks, how far they are off in the median, and the least and the greatest ratio."""
+    lines = [f"{'case':12} {'method':9} {'mesh':4} {'predicted':>13} {'compiled':>13} {'ratio':>6}"]
+    for row in rows:
+        lines.append(
+            f"{row.case:12} {row.method:9} {row.mesh:4} {row.predicted_bytes / 1e6:10,.1f} MB "
+            f"{row.compiled_bytes / 1e6:10,.1f} MB {row.ratio:6.2f}  {row.label}"
+        )
+    ratios = [row.ratio for row in rows]
+    off = statistics.median(abs(ratio - 1) for ratio in ratios)
+    lines.append(
+        f"median difference of peaks: {off:.1%}, ratios {min(ratios):.2f} to {max(ratios):.2f}"
+    )
+    return "\n".join(lines)
 
 
 def as_table(rows: Sequence[Row]) -> str:
@@ -253,15 +336,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}")
-    add("--gpu", choices=sorted(_PRESETS), default="h100", help="for which (%(default)s)")
+    targets = [*sorted(_PRESETS), "cpu"]
+    add("--gpu", choices=targets, default="h100", help="for which (%(default)s); cpu for --memory")
     add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
     add("--overlap", action="store_true", help="count collectives that XLA runs beside kernels")
+    add("--memory", action="store_true", help="peaks of memory, predicted and compiled")
     add("--json", action="store_true", help="one JSON document on the output")
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if options.gpu == "cpu" and not options.memory:
+        parser.error("--gpu cpu needs --memory")
     rows: list[Row] = []
+    if options.memory:
+        alpa_mlir.use_virtual_devices(4)
+        peaks = [
+            peak for case in options.cases or MEMORY_CASES for peak in peaks_of(case, options.gpu)
+        ]
+        print(
+            json.dumps([asdict(peak) for peak in peaks]) if options.json else as_peak_table(peaks)
+        )
+        return
     if options.overlap:
         found = [row for case in options.cases or CASES for row in overlap_of(case, options.gpu)]
         for row in found if not options.json else ():
