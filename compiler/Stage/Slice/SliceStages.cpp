@@ -1,9 +1,11 @@
 //===- SliceStages.cpp - one module per stage, one function per phase -----===//
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -93,6 +95,7 @@ public:
 private:
   void assignOwners();
   LogicalResult assignHomes();
+  void sinkUpdates();
   /// The same for a sum of stages, which is nobody's: from which function on it is known.
   LogicalResult assignSum(SumOfStagesOp sum);
   void planParts(SumOfStagesOp sum);
@@ -195,7 +198,31 @@ LogicalResult SlicePlan::assignHomes() {
     if (failed(sum ? assignSum(sum) : assignHome(&op)))
       return failure();
   }
+  sinkUpdates();
   return success();
+}
+
+/// Elementwise ops of the update whose results a later function alone reads go there: else
+/// one function would hand a decayed moment to the next, of every weight at once.
+void SlicePlan::sinkUpdates() {
+  for (Operation &op : llvm::reverse(main.front().without_terminator())) {
+    auto home = homes.find(&op);
+    bool isCheap = analysis::isElementwiseName(op.getName().getStringRef()) ||
+                   isa<stablehlo::BroadcastInDimOp, stablehlo::ReshapeOp>(op);
+    if (home == homes.end() || home->second.second < kUpdateRank || op.use_empty() || !isCheap)
+      continue;
+    std::optional<int64_t> least;
+    bool mayMove = llvm::all_of(op.getUsers(), [&](Operation *user) {
+      auto other = homes.find(main.front().findAncestorOpInBlock(*user));
+      if (other == homes.end() || other->second.first != home->second.first ||
+          isa<SumOfStagesOp>(user))
+        return false;
+      least = std::min(least.value_or(other->second.second), other->second.second);
+      return true;
+    });
+    if (mayMove)
+      home->second.second = std::max(home->second.second, *least);
+  }
 }
 
 LogicalResult SlicePlan::assignHome(Operation *op) {
