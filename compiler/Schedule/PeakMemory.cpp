@@ -214,24 +214,6 @@ void MemoryWalk::visit(Place place) {
   note(place, state.live);
 }
 
-/// Whether a result is a term that the function itself adds to a sum, which is there.
-static bool isAddedByRun(Value result) {
-  bool isAdded = false;
-  for (OpOperand &use : result.getUses()) {
-    if (isa<FreeOp>(use.getOwner()))
-      continue;
-    auto accumulate = dyn_cast<AccumulateOp>(use.getOwner());
-    if (isAdded || !accumulate || use.getOperandNumber() != 1)
-      return false;
-    Operation *left = accumulate.getLeft().getDefiningOp();
-    isAdded = left && left->getBlock() == result.getDefiningOp()->getBlock() &&
-              left->isBeforeInBlock(result.getDefiningOp());
-    if (!isAdded)
-      return false;
-  }
-  return isAdded;
-}
-
 void MemoryWalk::run(Place place, const Instruction &instruction) {
   MeshState &state = states[place.program];
   const auto &instructions = table.programs[place.program].instructions;
@@ -255,8 +237,7 @@ void MemoryWalk::run(Place place, const Instruction &instruction) {
     dyingAt[buffer] = 0; // Given away once, even if it is read twice.
   }
   for (auto [index, count] : llvm::enumerate(info.outputBytes))
-    make(state, instruction.firstResult + index,
-         isAddedByRun(instruction.op->getResult(index)) ? 0 : count);
+    make(state, instruction.firstResult + index, count);
   note(place, state.live + info.scratchBytes);
 }
 

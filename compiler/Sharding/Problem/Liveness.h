@@ -13,27 +13,20 @@
 //   joined        sums for the barrier: until it is over; what it makes for backward:
 //                 from there to the end of backward; counted as temporaries
 //   temporaries   results of a function that are no activations: as long as it
-//                 runs, as do inputs that one function alone reads. Others: from the
-//                 op that makes them to the last one that reads them
+//                 runs. Others: from the op that makes them to the last one that
+//                 reads them
 //
-// A function's results have their buffers before it runs, as XLA gives them. Until a
-// result is made, temporaries that are no larger live in its buffer, one at a time;
-// they need what they have beyond the least that the result has on a device. In the
-// same way a result takes the buffer of an activation of its type that the function
-// is the last to read (the runtime donates it), and an elementwise op or a loop that of
-// an operand of its size that nothing reads later.
-//
-// What a stage sends keeps its buffer until the receiver takes it, while the sender
-// goes on.
+// A function's results have their buffers before it runs, as XLA gives them (it may
+// put smaller values there meanwhile; that is not counted on). What a stage sends
+// keeps its buffer until the receiver takes it, while the sender goes on.
 //
 // Terms of a sum that waits for the update are summed over micro-batches as they
-// are, each within the function that makes it (the term is a temporary there, until it
-// is added); the sum itself lives while the update reads it.
+// are; the sum itself lives while the update reads it.
 //
 // The next value of a state argument is written into the argument's own space,
 // unless an op still reads the argument then, or the two are split differently. What
-// a reshape or an optimization barrier gives, or a loop hands on as it is, is another
-// name for its operand, unless it goes to another function.
+// a reshape or an optimization barrier gives is another name for its operand, unless
+// it goes to another function.
 //
 //===----------------------------------------------------------------------===//
 
@@ -57,8 +50,6 @@ struct LiveItem {
   int replaces = -1;
   /// Neither argument nor result of the function in which it lives.
   bool isInner = false;
-  /// Of each device's bytes as many are in a buffer that is counted elsewhere.
-  int64_t sharedBytes = 0;
 };
 
 struct Liveness {
