@@ -1,4 +1,4 @@
-//===- AttentionCall.cpp - calls of fused attention ---------------------------===//
+//===- AttentionCall.cpp - calls of fused attention -----------------------===//
 
 #include "compiler/Analysis/AttentionCall.h"
 

@@ -1,4 +1,4 @@
-//===- AttentionCall.h - calls of fused attention --------------------*- C++ -*-===//
+//===- AttentionCall.h - calls of fused attention ---------------*- C++ -*-===//
 
 #ifndef ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
 #define ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H

@@ -63,15 +63,19 @@ llvm::StringRef analysis::getComputeType(Operation *op) {
   return "float32";
 }
 
+static std::optional<int64_t> integerOf(Value value) {
+  DenseIntElementsAttr number;
+  if (!matchPattern(value, m_Constant(&number)) || number.getNumElements() != 1)
+    return std::nullopt;
+  return (*number.begin()).getSExtValue();
+}
+
 /// The integer that a value of a loop's condition always is, or that it begins with.
 static std::optional<int64_t> beginsWith(Value value, Operation *loop) {
   if (auto argument = llvm::dyn_cast<BlockArgument>(value);
       argument && argument.getOwner()->getParentOp() == loop)
     value = loop->getOperand(argument.getArgNumber());
-  DenseIntElementsAttr number;
-  if (!matchPattern(value, m_Constant(&number)) || number.getNumElements() != 1)
-    return std::nullopt;
-  return (*number.begin()).getSExtValue();
+  return integerOf(value);
 }
 
 /// What each iteration adds to carried value `index`; nothing if that is not always the same.
@@ -89,11 +93,8 @@ static std::optional<int64_t> stepOf(Operation *loop, unsigned index) {
       return std::nullopt;
     other = next->getOperand(0);
   }
-  DenseIntElementsAttr number;
-  if (!matchPattern(other, m_Constant(&number)) || number.getNumElements() != 1)
-    return std::nullopt;
-  int64_t step = (*number.begin()).getSExtValue();
-  return isDown ? -step : step;
+  std::optional<int64_t> step = integerOf(other);
+  return step && isDown ? -*step : step;
 }
 
 double analysis::getTripCount(Operation *loop) {

@@ -1,4 +1,4 @@
-//===- PartSizes.cpp - ops on parts of their tensors -----------------------===//
+//===- PartSizes.cpp - ops on parts of their tensors ----------------------===//
 
 #include "compiler/Analysis/PartSizes.h"
 

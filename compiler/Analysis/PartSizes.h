@@ -1,4 +1,4 @@
-//===- PartSizes.h - ops on parts of their tensors ----------------*- C++ -*-===//
+//===- PartSizes.h - ops on parts of their tensors --------------*- C++ -*-===//
 
 #ifndef ALPA_COMPILER_ANALYSIS_PARTSIZES_H
 #define ALPA_COMPILER_ANALYSIS_PARTSIZES_H

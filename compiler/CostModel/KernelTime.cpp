@@ -1,4 +1,4 @@
-//===- KernelTime.cpp - seconds of what a device computes ----------------------===//
+//===- KernelTime.cpp - seconds of what a device computes -----------------===//
 //
 // The roofline model (Williams, Waterman, Patterson, CACM 2009).
 //

@@ -1,4 +1,4 @@
-//===- StackedRows.cpp - tensors made of parts along dimension 0 --------------===//
+//===- StackedRows.cpp - tensors made of parts along dimension 0 ----------===//
 
 #include "compiler/Import/StackedRows.h"
 

@@ -1,4 +1,4 @@
-//===- StackedRows.h - tensors made of parts along dimension 0 -------*- C++ -*-===//
+//===- StackedRows.h - tensors made of parts along dimension 0 --*- C++ -*-===//
 
 #ifndef ALPA_COMPILER_IMPORT_STACKEDROWS_H
 #define ALPA_COMPILER_IMPORT_STACKEDROWS_H

@@ -1,4 +1,4 @@
-//===- ScheduleRegistry.cpp - the table of schedules -----------------------------===//
+//===- ScheduleRegistry.cpp - the table of schedules ----------------------===//
 
 #include "compiler/Schedule/ScheduleRegistry.h"
 

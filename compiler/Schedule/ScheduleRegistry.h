@@ -1,4 +1,4 @@
-//===- ScheduleRegistry.h - the order of runs on each mesh --------------*- C++ -*-===//
+//===- ScheduleRegistry.h - the order of runs on each mesh ------*- C++ -*-===//
 //
 // A schedule makes one list of steps for each mesh, from numbers alone; no IR.
 // Several stages may lie on one mesh.

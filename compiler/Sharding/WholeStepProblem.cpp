@@ -1,4 +1,4 @@
-//===- WholeStepProblem.cpp - all of @main as one stage ------------------------===//
+//===- WholeStepProblem.cpp - all of @main as one stage -------------------===//
 
 #include "compiler/Sharding/WholeStepProblem.h"
 

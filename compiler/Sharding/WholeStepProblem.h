@@ -1,4 +1,4 @@
-//===- WholeStepProblem.h - all of @main as one stage -----------------*- C++ -*-===//
+//===- WholeStepProblem.h - all of @main as one stage -----------*- C++ -*-===//
 //
 // What the passes that build, solve and apply @main's problem share.
 //

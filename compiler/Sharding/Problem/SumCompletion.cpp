@@ -1,4 +1,4 @@
-//===- SumCompletion.cpp - sums over devices that wait for the update -------===//
+//===- SumCompletion.cpp - sums over devices that wait for the update -----===//
 
 #include "compiler/Sharding/Problem/SumCompletion.h"
 

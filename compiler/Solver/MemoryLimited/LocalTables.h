@@ -1,4 +1,4 @@
-//===- LocalTables.h - minimization over part of a problem -------*- C++ -*-===//
+//===- LocalTables.h - minimization over part of a problem ------*- C++ -*-===//
 //
 // Variables are eliminated one by one, cheapest table first; where a table would
 // grow too large, variables are frozen: they keep their choice and all others

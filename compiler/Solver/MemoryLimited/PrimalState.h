@@ -1,4 +1,4 @@
-//===- PrimalState.h - choices under change ----------------------*- C++ -*-===//
+//===- PrimalState.h - choices under change ---------------------*- C++ -*-===//
 //
 // A graph in flat arrays, with the choices taken and the memory they use, for
 // search that changes many choices many times.

@@ -1,4 +1,4 @@
-//===- MinimumCut.cpp - which values to keep, which to make again -----------===//
+//===- MinimumCut.cpp - which values to keep, which to make again ---------===//
 
 #include "compiler/Stage/Slice/MinimumCut.h"
 

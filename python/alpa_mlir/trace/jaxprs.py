@@ -57,6 +57,12 @@ def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
     return list(_jax.core.eval_jaxpr(single, (), *given.values()))
 
 
+def user_line(eqn: Any) -> str:
+    """The line of the user's that an equation stems from; empty for those within JAX alone."""
+    line: str = _source.summarize(eqn.source_info)
+    return line if line.strip(" ()") else ""
+
+
 def placed(eqn: Any, call: Any | None) -> Any:
     """An equation of a plain call's body where the call stands.
 
@@ -67,11 +73,10 @@ def placed(eqn: Any, call: Any | None) -> Any:
         return eqn
     own, outer = eqn.source_info, call.source_info
     inside = outer.name_stack.extend(f"jit({call.params.get('name', 'call')})")
-    has_line = bool(_source.summarize(own).strip(" ()"))
     return eqn.replace(
         source_info=own.replace(
             name_stack=inside + own.name_stack,
-            traceback=own.traceback if has_line else outer.traceback,
+            traceback=own.traceback if user_line(eqn) else outer.traceback,
         )
     )
 

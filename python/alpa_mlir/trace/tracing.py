@@ -24,11 +24,11 @@ from alpa_runtime.calling_convention import (
 )
 from alpa_runtime.plan.interface import InputInfo, StaticArgument
 from alpa_runtime.plan.text import without_locations
-from jax.extend import source_info_util
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import TraceError
 from alpa_mlir.trace import dependencies, state_matching, tagging
+from alpa_mlir.trace.jaxprs import user_line
 
 Kind = Literal["state", "batch"]
 
@@ -203,7 +203,6 @@ class Traced:
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
-_source: Any = source_info_util
 
 
 def trace(
@@ -504,8 +503,7 @@ def _refuse_effects(closed: Any, name: str) -> None:
 def _callback(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
     """The first callback: its kind, and the line of the user's that calls it."""
     for eqn in jaxpr.eqns:
-        place = _source.summarize(eqn.source_info)
-        place = place if place.strip(" ()") else around
+        place = user_line(eqn) or around
         if eqn.primitive.name in _CALLBACKS:
             return eqn.primitive.name, place
         for inner in dependencies.bodies(eqn):
