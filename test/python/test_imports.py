@@ -29,7 +29,6 @@ w, loss = step({"a": np.full((8, 4), 0.1, np.float32)}, np.ones((4, 8), np.float
 w, loss = step(w, np.ones((4, 8), np.float32))
 print(float(loss))
 import alpa_runtime.worker_group
-import alpa_runtime.worker_group
 wrong = {"alpa_mlir._native", "alpa_mlir.compiler", "alpa_mlir.methods.automatic"}
 wrong |= {"alpa_mlir.trace.tracing", "highspy", "gurobipy", "ray", "iree"}
 wrong |= {"tensorstore", "orbax", "optax", "flax"}

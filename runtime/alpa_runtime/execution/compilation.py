@@ -35,7 +35,6 @@ from alpa_runtime.execution.program_merge import (
     Run,
     Send,
     Zero,
-    makes_of,
 )
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.stage import MeshInfo
@@ -423,7 +422,7 @@ def compiled_peaks(
     for place in state:
         add(place.value)
     for action in step.actions:
-        made = makes_of(action)
+        made = action.makes
         match action:
             case Place():
                 if plan.inputs[action.arg].kind != "state":

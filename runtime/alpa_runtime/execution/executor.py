@@ -37,7 +37,6 @@ from alpa_runtime.execution.program_merge import (
     Run,
     Send,
     Zero,
-    makes_of,
     sums_of,
 )
 from alpa_runtime.execution.reshard_steps import ReshardPart
@@ -108,7 +107,7 @@ class Recorder:
         self._events = [describe(plan, step, action) for action in actions]
         sizes = {v: num_bytes(value.tensor) for v, value in enumerate(step.values)}
         self._watched = [
-            sorted(makes_of(action), key=lambda v: (v in given, sizes[v])) for action in actions
+            sorted(action.makes, key=lambda v: (v in given, sizes[v])) for action in actions
         ]
         self._pool = ThreadPoolExecutor(_WATCHERS, thread_name_prefix="alpa-mlir-trace")
         self._found: list[tuple[Event, Future[int | None]]] = []
@@ -574,7 +573,7 @@ class BoundStep:
             case Reshard():
                 inputs = (action.source,)
         assert executable is not None
-        call = _bind_call(executable.call, inputs, makes_of(action), action.last, self.flight)
+        call = _bind_call(executable.call, inputs, action.makes, action.last, self.flight)
         waited = sorted(given & self._sent)
         return _after_sends(call, waited) if waited else call
 

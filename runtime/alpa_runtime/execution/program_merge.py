@@ -4,12 +4,10 @@ each worker's share.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, TypeVar
 
 import jax.numpy
@@ -29,6 +27,7 @@ from alpa_runtime.plan.program import (
     RunOp,
     SendOp,
     ZeroOp,
+    collector_paused,
 )
 from alpa_runtime.plan.reshard import (
     Box,
@@ -63,6 +62,16 @@ class Place:
     arg: int
     micro_batch: int | None
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The values that the action needs, each as often as it does."""
+        return ()
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        """The values that the action defines."""
+        return (self.value,)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -80,6 +89,14 @@ class Run:
     sums: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.inputs
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return self.outputs
+
 
 @dataclass(frozen=True)
 class Zero:
@@ -87,6 +104,14 @@ class Zero:
 
     values: tuple[int, ...]
     last: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return self.values
 
 
 @dataclass(frozen=True)
@@ -97,6 +122,14 @@ class Reshard:
     value: int
     last: tuple[int, ...] = ()
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return (self.value,)
+
 
 @dataclass(frozen=True)
 class Accumulate:
@@ -105,6 +138,14 @@ class Accumulate:
     mesh: int
     sums: tuple[tuple[int, int, int], ...]
     last: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return tuple([v for _, left, right in self.sums for v in (left, right)])
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return tuple([value for value, _, _ in self.sums])
 
 
 @dataclass(frozen=True)
@@ -120,6 +161,14 @@ class Copy:
     tag: int
     last: tuple[int, ...] = ()
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return (self.value,)
+
 
 @dataclass(frozen=True)
 class Send:
@@ -129,6 +178,14 @@ class Send:
     by: int
     tag: int
     last: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +202,14 @@ class Exchange:
     by: int
     tag: int
     last: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return () if self.source is None else (self.source,)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        return () if self.value is None else (self.value,)
 
 
 Action = Place | Run | Zero | Reshard | Accumulate | Copy | Send | Exchange
@@ -192,42 +257,10 @@ def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
                     continue
             open_groups[action.mesh] = len(result)
         elif not isinstance(action, Place):  # A sum that comes before a send harms none.
-            for value in makes_of(action):
+            for value in action.makes:
                 open_groups.pop(values[value].mesh, None)
         result.append(action)
     return result
-
-
-def reads_of(action: Action) -> tuple[int, ...]:
-    """The values that an action needs, each as often as it does."""
-    match action:
-        case Place() | Zero():
-            return ()
-        case Run():
-            return action.inputs
-        case Accumulate():
-            return tuple(v for _, left, right in action.sums for v in (left, right))
-        case Copy() | Reshard() | Send():
-            return (action.source,)
-        case Exchange():
-            return () if action.source is None else (action.source,)
-
-
-def makes_of(action: Action) -> tuple[int, ...]:
-    """The values that an action defines."""
-    match action:
-        case Place() | Copy() | Reshard():
-            return (action.value,)
-        case Zero():
-            return action.values
-        case Send():
-            return ()
-        case Exchange():
-            return () if action.value is None else (action.value,)
-        case Run():
-            return action.outputs
-        case Accumulate():
-            return tuple(value for value, _, _ in action.sums)
 
 
 def sums_of(step: MergedStep) -> dict[tuple[int, str], tuple[int, ...]]:
@@ -245,13 +278,22 @@ def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[
     result: list[Action] = []
     for action in reversed(list(actions)):
         if not isinstance(action, Place):
-            reads = reads_of(action)
-            last = {v for v in (*reads, *makes_of(action)) if v not in read_later}
+            last = {*action.reads, *action.makes}
+            last -= read_later
             if last:
-                read_later.update(reads)
+                read_later |= last
                 action = _changed(action, last=tuple(sorted(last)))
         result.append(action)
-    return tuple(reversed(result))
+    result.reverse()
+    return tuple(result)
+
+
+def with_fused_sums(step: MergedStep) -> MergedStep:
+    """The step with as few programs as possible for its sums: `fold_sums`, then `fuse_sums`."""
+    values = list(step.values)
+    kept = {value for result in step.results for value in result}
+    actions = fuse_sums(fold_sums(step.actions, values, kept), values)
+    return MergedStep(tuple(values), tuple(actions), step.results)
 
 
 def in_one_process(step: MergedStep) -> MergedStep:
@@ -305,8 +347,8 @@ def _foldable(
 ) -> dict[int, dict[int, tuple[int, int]]]:
     """By the run's position and its output: the sum that takes the output's place, and what is
     added to it."""
-    reads = Counter(chain.from_iterable(map(reads_of, actions)))
-    made = {value: at for at, action in enumerate(actions) for value in makes_of(action)}
+    reads = Counter(chain.from_iterable([action.reads for action in actions]))
+    made = {value: at for at, action in enumerate(actions) for value in action.makes}
     found: dict[int, dict[int, tuple[int, int]]] = {}
     for action in actions:
         if not isinstance(action, Accumulate):
@@ -584,19 +626,7 @@ class _Cursor:
         return f"plan.json: program of mesh {self.mesh}, instruction {self.position}"
 
 
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """The collector looks for circles among hundreds of thousands of actions that have none,
-    which takes a third of the time of making them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
+@collector_paused()
 def merge_step(plan: Plan) -> MergedStep:
     """Check and merge the programs of a plan, for one process that has all meshes.
 
@@ -605,12 +635,13 @@ def merge_step(plan: Plan) -> MergedStep:
     Raises:
         PlanMismatchError: programs, functions, meshes and signature contradict each other.
     """
-    with _collector_paused():
-        return in_one_process(merge_programs(plan))
+    return in_one_process(with_fused_sums(merge_programs(plan)))
 
 
+@collector_paused()
 def merge_programs(plan: Plan, meshes: Collection[int] | None = None) -> MergedStep:
-    """Check and merge the programs of a plan. Values are not dropped anywhere yet.
+    """Check and merge the programs of a plan, as they are: each sum is an action of its own, and
+    values are not dropped anywhere yet.
 
     Workers that take those of the actions in which they have a part, in this order, never wait
     for each other in a circle: sends do not block, and come before what waits for them.
@@ -680,10 +711,7 @@ class _Merger:
                     where="programs",
                 )
         results = step_results(self.plan, self.outputs, self.all_are_read)
-        kept = {value for result in results for value in result}
-        folded = fold_sums(self.actions, self.values, kept)
-        actions = tuple(fuse_sums(folded, self.values))
-        return MergedStep(tuple(self.values), actions, results)
+        return MergedStep(tuple(self.values), tuple(self.actions), results)
 
     @property
     def all_are_read(self) -> bool:
@@ -713,6 +741,12 @@ class _Merger:
             )
         return cursor.slots[slot]
 
+    def read_all(self, cursor: _Cursor, slots: Sequence[int]) -> tuple[int, ...]:
+        try:
+            return tuple([cursor.slots[slot] for slot in slots])
+        except KeyError:
+            return tuple([self.read(cursor, slot) for slot in slots])
+
     def send(self, cursor: _Cursor, op: SendOp) -> None:
         self.use_tag(cursor, op.tag, "sent")
         action = Send(self.read(cursor, op.slot), op.by, op.tag)
@@ -724,8 +758,8 @@ class _Merger:
 
     def free(self, cursor: _Cursor, op: FreeOp) -> None:
         for slot in op.slots:
-            self.read(cursor, slot)
-            del cursor.slots[slot]
+            if cursor.slots.pop(slot, None) is None:
+                self.read(cursor, slot)  # Says what is wrong.
 
     def use_tag(self, cursor: _Cursor, tag: int, how: str) -> None:
         if tag in self.used_tags:
@@ -834,8 +868,7 @@ class _Merger:
         )
 
     def accumulate(self, cursor: _Cursor, op: AccumulateOp) -> None:
-        lefts = [self.read(cursor, slot) for slot in op.lefts]
-        rights = [self.read(cursor, slot) for slot in op.rights]
+        lefts, rights = self.read_all(cursor, op.lefts), self.read_all(cursor, op.rights)
         for slot, left, right in zip(op.slots, lefts, rights, strict=True):
             a, b = self.values[left], self.values[right]
             if a is not b and a.tensor != b.tensor:
@@ -904,27 +937,29 @@ class _Merger:
             known = self.functions[key] = self.function(cursor, op)
         function, results = known
         self.check_micro_batch(cursor, op.micro_batch)
-        for kind, slots, tensors in (
-            ("inputs", op.inputs, function.inputs),
-            ("outputs", op.outputs, results),
-        ):
-            if len(slots) != len(tensors):
-                raise PlanMismatchError(
-                    f"{len(slots)} {kind} for {op.function} of stage {op.stage}, which has "
-                    f"{len(tensors)}",
-                    where=cursor.where(),
-                )
-        inputs = tuple([self.read(cursor, slot) for slot in op.inputs])
+        self.check_count(cursor, op, "inputs", len(op.inputs), len(function.inputs))
+        self.check_count(cursor, op, "outputs", len(op.outputs), len(results))
+        inputs = self.read_all(cursor, op.inputs)
+        values = self.values
         for i, (value, tensor) in enumerate(zip(inputs, function.inputs, strict=True)):
-            found = self.values[value].tensor
+            found = values[value].tensor
             if found is not tensor and found != tensor:
                 raise PlanMismatchError(
                     f"input {i} of {op.function} of stage {op.stage} is {found.as_text()}, "
                     f"expected {tensor.as_text()}",
                     where=cursor.where(),
                 )
-        outputs = tuple(map(self.new_value, repeat(cursor), op.outputs, results))
+        outputs = tuple(range(len(values), len(values) + len(results)))
+        values += results
+        cursor.slots.update(zip(op.outputs, outputs, strict=True))
         self.actions.append(Run(op.stage, op.function, op.micro_batch, inputs, outputs))
+
+    def check_count(self, cursor: _Cursor, op: RunOp, kind: str, slots: int, expected: int) -> None:
+        if slots != expected:
+            raise PlanMismatchError(
+                f"{slots} {kind} for {op.function} of stage {op.stage}, which has {expected}",
+                where=cursor.where(),
+            )
 
     def receive(self, cursor: _Cursor, op: RecvOp) -> None:
         source, by, to = self.take_sent(cursor, op)
@@ -989,6 +1024,7 @@ class _Merger:
 _jnp: Any = jax.numpy
 
 
+@collector_paused()
 def worker_step(plan: Plan, placement: Placement, rank: int) -> MergedStep:
     """What worker `rank` does of a step. Only the programs that it needs for that are read.
 
@@ -1000,11 +1036,10 @@ def worker_step(plan: Plan, placement: Placement, rank: int) -> MergedStep:
         PlanMismatchError: what it reads contradicts itself.
     """
     share = _Share(plan, placement, set(placement.meshes_of(plan, rank)))
-    with _collector_paused():
-        step = merge_programs(plan, share.read)
-        actions = [own for action in step.actions for own in share.of(action, step)]
-        kept = {v for r in step.results for v in r if step.values[v].mesh in share.mine}
-        return replace(step, actions=drop_at_last_use(actions, kept))
+    step = with_fused_sums(merge_programs(plan, share.read))
+    actions = [own for action in step.actions for own in share.of(action, step)]
+    kept = {v for r in step.results for v in r if step.values[v].mesh in share.mine}
+    return replace(step, actions=drop_at_last_use(actions, kept))
 
 
 def remote_parts(

@@ -34,7 +34,7 @@ from alpa_runtime.plan.interface import (
     join_pieces,
     owner_numbers,
 )
-from alpa_runtime.plan.program import Order, ProgramInfo, order_lines, read_order
+from alpa_runtime.plan.program import Order, ProgramInfo, collector_paused, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
@@ -638,6 +638,7 @@ class Plan:
     order: Order = field(default=(), repr=False)
 
     @classmethod
+    @collector_paused()
     def from_json(
         cls,
         text: str,

@@ -28,7 +28,7 @@ from alpa_runtime.errors import (
     is_out_of_memory,
 )
 from alpa_runtime.execution.host_shards import assembled, covering, shifted, slices
-from alpa_runtime.execution.program_merge import MergedStep, Place, merge_step
+from alpa_runtime.execution.program_merge import MergedStep, Place, merge_programs
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.reshard import Box, held_boxes
 from alpa_runtime.plan.tensor import TensorSpec
@@ -85,11 +85,16 @@ class CallToWorkers:
 
 def inputs_in_workers(plan: Plan, placement: Placement, step: MergedStep) -> list[InputInWorkers]:
     """What workers need of each input of the plan."""
-    return [_input(plan, placement, step, index) for index in range(len(plan.inputs))]
+    places: list[list[Place]] = [[] for _ in plan.inputs]
+    for action in step.actions:
+        if isinstance(action, Place):
+            places[action.arg].append(action)
+    return [_input(plan, placement, step, of_input) for of_input in places]
 
 
-def _input(plan: Plan, placement: Placement, step: MergedStep, index: int) -> InputInWorkers:
-    places = [a for a in step.actions if isinstance(a, Place) and a.arg == index]
+def _input(
+    plan: Plan, placement: Placement, step: MergedStep, places: Sequence[Place]
+) -> InputInWorkers:
     boxes: dict[int, list[Box]] = {}
     for place in places:
         value = step.values[place.value]
@@ -246,7 +251,7 @@ class DistributedPlan:
     def __init__(
         self, plan: Plan, placement: Placement, group: WorkerGroup, donate_state: bool
     ) -> None:
-        step = merge_step(plan)
+        step = merge_programs(plan)
         placement.check(plan)
         self.plan = plan
         self.placement = placement

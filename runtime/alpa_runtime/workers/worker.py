@@ -49,7 +49,6 @@ from alpa_runtime.execution.program_merge import (
     Run,
     Send,
     Zero,
-    makes_of,
     meshes_of_inputs,
     remote_parts,
     worker_step,
@@ -335,7 +334,7 @@ class WorkInFlight:
         self._wires = wires
         self._actions: list[Action] = list(bound.started.values())
         self._programs = [
-            action for action in self._actions if isinstance(action, _PROGRAMS) and makes_of(action)
+            action for action in self._actions if isinstance(action, _PROGRAMS) and action.makes
         ]
         self._taking_time = 0
 

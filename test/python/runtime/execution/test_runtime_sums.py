@@ -20,7 +20,6 @@ from alpa_runtime.execution.program_merge import (
     Reshard,
     Run,
     Zero,
-    makes_of,
     merge_step,
     worker_step,
 )
@@ -182,7 +181,7 @@ def form(step):
         # `last` is sorted by the numbers of before.
         last = sorted(map(renamed, fields.pop("last", ())))
         named = {k: renamed(v) if k in kinds else v for k, v in fields.items()}
-        values = {renamed(v): step.values[v] for v in makes_of(action)}
+        values = {renamed(v): step.values[v] for v in action.makes}
         result.append((type(action), named, last, values))
     return result, [tuple(map(renamed, r)) for r in step.results]
 
