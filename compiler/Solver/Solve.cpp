@@ -178,6 +178,26 @@ static CostSum mostOfAllowed(const Problem &problem) {
   return sum;
 }
 
+std::optional<CoarseProblem> solver::coarsenCosts(const Problem &problem) {
+  CostSum most = mostOfAllowed(problem);
+  unsigned bits = 0;
+  while (most >> bits >= kInfinity)
+    ++bits;
+  if (bits == 0)
+    return std::nullopt;
+  CoarseProblem coarse{problem, bits};
+  auto shift = [bits](std::vector<int64_t> &costs) {
+    for (int64_t &cost : costs)
+      if (cost < kForbiddenCost)
+        cost >>= bits;
+  };
+  for (ProblemNode &node : coarse.problem.nodes)
+    shift(node.costs);
+  for (ProblemEdge &edge : coarse.problem.edges)
+    shift(edge.costs);
+  return coarse;
+}
+
 llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOptions &options) {
   if (llvm::Error error = verifyProblem(problem))
     return error;

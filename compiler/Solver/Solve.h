@@ -5,6 +5,8 @@
 
 #include "compiler/Solver/Model/Problem.h"
 
+#include <optional>
+
 namespace alpa::solver {
 
 enum class SolveStatus { Optimal, Feasible, Infeasible };
@@ -52,6 +54,15 @@ struct Evaluation {
 
 /// Recomputes cost and memory from the choices alone.
 Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
+
+/// The same problem with costs in units of 2^bits, rounded down, for as few bits as let
+/// them add up; nothing if they do. The bound of its solution, times 2^bits, is one of
+/// the problem.
+struct CoarseProblem {
+  Problem problem;
+  unsigned bits;
+};
+std::optional<CoarseProblem> coarsenCosts(const Problem &problem);
 
 /// Solves and re-evaluates; the reported objective is always the evaluator's.
 llvm::Expected<Solution> solve(const Problem &problem, const SolveOptions &options = {});

@@ -195,6 +195,16 @@ public:
                           priced.point->times.updateSeconds / double(intraOp.numMicroBatches);
           CHECK(std::abs(phases - priced.point->seconds) <= 1e-6 * phases);
         }
+        // Memory so dear that its prices do not add up as they are.
+        constexpr double kSecondsPerByte = 1e6;
+        sharding::StageUsage usage = problem->usageAt(best->steadyTime, 1);
+        usage.add(problem->stateUsage(), 1);
+        usage.add(problem->activationUsage(), 1);
+        sharding::StageProblem::Priced dear =
+            llvm::cantFail(problem->solve(&usage, kSecondsPerByte, {}));
+        CHECK(dear.point);
+        CHECK(dear.boundSeconds <=
+              (best->seconds + kSecondsPerByte * double(usage.bytes(best->choices))) * (1 + 1e-6));
         sharding::StageProblem::Priced free = llvm::cantFail(problem->solve(nullptr, 0, {}));
         std::vector<std::shared_ptr<sharding::StagePoint>> points;
         auto found = llvm::cantFail(problem->solveExposed(free, {}, points));

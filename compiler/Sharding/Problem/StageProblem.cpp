@@ -94,20 +94,20 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   solver::SolveOptions solveOptions;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
-  llvm::Expected<solver::Solution> solution = solver::solve(priced, solveOptions);
+  // Where memory is very dear, its prices may not add up as they are.
+  std::optional<solver::CoarseProblem> coarse = solver::coarsenCosts(priced);
+  llvm::Expected<solver::Solution> solution =
+      solver::solve(coarse ? coarse->problem : priced, solveOptions);
   if (!solution)
     return solution.takeError();
   Priced answer;
-  answer.boundSeconds = seconds(solution->lowerBound, counts.fixedPicoseconds);
+  CostSum lowerBound = solution->lowerBound << (coarse ? coarse->bits : 0);
+  answer.boundSeconds = seconds(lowerBound, counts.fixedPicoseconds);
   if (usage)
     answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
   if (solution->choices.empty() && !priced.nodes.empty())
     return answer;
-  CostSum objective = solution->objective;
-  for (auto [index, choice] : llvm::enumerate(solution->choices))
-    objective += counts.nodeCosts[index][choice] - priced.nodes[index].costs[choice];
-  if (effort.exposure > 0)
-    objective = solver::evaluate(builder.getProblem(), solution->choices).objective;
+  CostSum objective = solver::evaluate(builder.getProblem(), solution->choices).objective;
   answer.point = measure(std::move(solution->choices), objective);
   return answer;
 }
