@@ -10,7 +10,7 @@
 #include "compiler/Registration.h"
 #include "compiler/Stage/Layers/StageShape.h"
 #include "compiler/Stage/Layers/StepLayers.h"
-#include "compiler/Stage/Search/StageSearch.h"
+#include "compiler/Stage/Search/LazyStageDp.h"
 #include "test/Check.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -148,7 +148,7 @@ public:
     problem.numMicroBatches = numMicroBatches;
     problem.memoryBytes.assign(space.submeshes.size(), memory);
     PlanTimer timer(cluster, problem, layers.crossings, costs);
-    StageSearch search(costs, timer, problem, options.tolerance);
+    LazyStageDp search(costs, timer, problem, options.tolerance);
     StageSearchSpace tried;
     tried.schedules = {schedule::findSchedule("1f1b")};
     llvm::Expected<FoundPlan> found = search.run(tried);

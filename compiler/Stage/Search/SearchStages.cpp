@@ -8,10 +8,10 @@
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Remat/Rematerialize.h"
 #include "compiler/Stage/Remat/StepVariants.h"
+#include "compiler/Stage/Search/LazyStageDp.h"
 #include "compiler/Stage/Search/PipelineTime.h"
 #include "compiler/Stage/Search/SearchSpace.h"
 #include "compiler/Stage/Search/StageDp.h"
-#include "compiler/Stage/Search/StageSearch.h"
 #include "compiler/Stage/Search/VirtualStageSearch.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/Diagnostics.h"
@@ -80,7 +80,7 @@ private:
 public:
   StageCosts costs;
   PlanTimer timer;
-  StageSearch search;
+  LazyStageDp search;
   FoundPlan found;
 };
 

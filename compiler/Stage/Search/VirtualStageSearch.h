@@ -1,7 +1,7 @@
 //===- VirtualStageSearch.h - stages that share meshes -----------*- C++ -*-===//
 //
 // Plans for a schedule with several stages on each mesh: for every number of equal
-// meshes the best cut of the layers (VirtualStages.h), found as StageSearch finds
+// meshes the best cut of the layers (VirtualStages.h), found as LazyStageDp finds
 // plans, by solving the stages that the best cut rests on; of these the plan whose
 // step takes the fewest seconds.
 //
@@ -10,7 +10,7 @@
 #ifndef ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H
 #define ALPA_COMPILER_STAGE_SEARCH_VIRTUALSTAGESEARCH_H
 
-#include "compiler/Stage/Search/StageSearch.h"
+#include "compiler/Stage/Search/LazyStageDp.h"
 #include "compiler/Stage/Search/VirtualStages.h"
 
 namespace alpa::stage {

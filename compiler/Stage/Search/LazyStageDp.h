@@ -1,4 +1,4 @@
-//===- StageSearch.h - the best stages, solving few --------------*- C++ -*-===//
+//===- LazyStageDp.h - the best stages, solving few --------------*- C++ -*-===//
 //
 // Runs the stage DP on bounds, solves the stages that its plan rests on, and
 // repeats until the plan rests on solutions, or one that does cannot be beaten by
@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H
-#define ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H
+#ifndef ALPA_COMPILER_STAGE_SEARCH_LAZYSTAGEDP_H
+#define ALPA_COMPILER_STAGE_SEARCH_LAZYSTAGEDP_H
 
 #include "compiler/Stage/Costs/StageCosts.h"
 #include "compiler/Stage/Search/PipelineMethods.h"
@@ -33,10 +33,10 @@ struct FoundPlan {
   TimedPlan timed;
 };
 
-class StageSearch {
+class LazyStageDp {
 public:
   /// `problem` says all but rule, schedule and choices.
-  StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
+  LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
 
   llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
 
@@ -70,7 +70,7 @@ private:
 /// and which of its stages exceeds which limit. `isRematerialized` says that layers
 /// are computed again for their gradients; `whyNone` says why there may be no plan
 /// even so.
-llvm::Error explainInfeasible(StageSearch &search, StageCosts &costs, const StageSearchSpace &space,
+llvm::Error explainInfeasible(LazyStageDp &search, StageCosts &costs, const StageSearchSpace &space,
                               mlir::func::FuncOp main, bool isRematerialized,
                               llvm::function_ref<llvm::Error()> whyNone);
 /// The same where stages share meshes; `found` is the best plan without a limit.
@@ -79,4 +79,4 @@ llvm::Error explainVirtualInfeasible(const FoundPlan &found, const StageDpProble
 
 } // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_SEARCH_STAGESEARCH_H
+#endif // ALPA_COMPILER_STAGE_SEARCH_LAZYSTAGEDP_H

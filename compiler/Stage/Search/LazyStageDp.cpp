@@ -1,6 +1,6 @@
-//===- StageSearch.cpp - the best stages, solving few ---------------------===//
+//===- LazyStageDp.cpp - the best stages, solving few ---------------------===//
 
-#include "compiler/Stage/Search/StageSearch.h"
+#include "compiler/Stage/Search/LazyStageDp.h"
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Stage/Search/StageInfeasibility.h"
@@ -19,7 +19,7 @@ using namespace mlir;
 /// How much slower than the best plan by the DP's formula one may be that is timed.
 static constexpr double kClose = 1.05;
 
-StageSearch::StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
+LazyStageDp::LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
                          double gap)
     : costs(costs), timer(timer), problem(std::move(problem)), gap(gap) {
   this->problem.choices = [this](unsigned lo, unsigned hi, unsigned submesh) {
@@ -27,14 +27,14 @@ StageSearch::StageSearch(StageCosts &costs, const PlanTimer &timer, StageDpProbl
   };
 }
 
-StagePlan StageSearch::runDp(std::vector<StagePlan> *others) {
+StagePlan LazyStageDp::runDp(std::vector<StagePlan> *others) {
   auto begin = std::chrono::steady_clock::now();
   StagePlan plan = solveStageDp(problem, others);
   dpSeconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return plan;
 }
 
-std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
+std::vector<StageCosts::Request> LazyStageDp::requestsOf(const StagePlan &plan,
                                                          bool onlyHopes) const {
   std::vector<StageCosts::Request> requests;
   for (auto [index, stage] : llvm::enumerate(plan.stages))
@@ -44,7 +44,7 @@ std::vector<StageCosts::Request> StageSearch::requestsOf(const StagePlan &plan,
 }
 
 /// The same stages as they turned out, if all fit.
-StagePlan StageSearch::solved(StagePlan plan) const {
+StagePlan LazyStageDp::solved(StagePlan plan) const {
   for (auto [index, stage] : llvm::enumerate(plan.stages)) {
     std::optional<StageChoice> known =
         costs.known(stage.choice.id, problem.held(plan.stages.size() - index));
@@ -56,7 +56,7 @@ StagePlan StageSearch::solved(StagePlan plan) const {
   return plan;
 }
 
-llvm::Expected<StagePlan> StageSearch::search(double mostSeconds) {
+llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
   // In a round: enough to keep all threads busy, few enough that each tells something.
   const size_t mostRequests = std::max<size_t>(4, 2 * costs.numThreads());
   StagePlan best;
@@ -121,7 +121,7 @@ static int64_t heldBy(const StagePlan &plan, const TimedPlan &timed) {
 /// Of a plan and those close to it that the DP saw, the one whose step takes the
 /// least time. What waits for weight parts is not known to the DP; `held` is set to
 /// what may be enough, if that leaves none.
-llvm::Expected<FoundPlan> StageSearch::fastest(const StagePlan &plan, int64_t &held) const {
+llvm::Expected<FoundPlan> LazyStageDp::fastest(const StagePlan &plan, int64_t &held) const {
   FoundPlan best;
   held = std::numeric_limits<int64_t>::max();
   double most = plan.seconds * kClose;
@@ -144,12 +144,12 @@ llvm::Expected<FoundPlan> StageSearch::fastest(const StagePlan &plan, int64_t &h
   return best;
 }
 
-void StageSearch::ignoreMemory() {
+void LazyStageDp::ignoreMemory() {
   problem.memoryBytes.clear();
   costs.ignoreMemory();
 }
 
-llvm::Error StageSearch::beat(FoundPlan &best, const schedule::ScheduleInfo *schedule,
+llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *schedule,
                               const StageRule &rule, double mostSeconds) {
   // Where there is a plan already, another one is worth less.
   const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
@@ -181,7 +181,7 @@ llvm::Error StageSearch::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
   return llvm::Error::success();
 }
 
-llvm::Expected<FoundPlan> StageSearch::run(const StageSearchSpace &space) {
+llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   FoundPlan best;
   if (!isPrepared)
     if (llvm::Error error = costs.prepare())
@@ -217,7 +217,7 @@ static std::string formatBytes(double bytes) {
   return llvm::formatv(unit == 0 ? "{0:F0} {1}" : "{0:F2} {1}", bytes, units[unit]).str();
 }
 
-llvm::Error stage::explainInfeasible(StageSearch &search, StageCosts &costs,
+llvm::Error stage::explainInfeasible(LazyStageDp &search, StageCosts &costs,
                                      const StageSearchSpace &space, func::FuncOp main,
                                      bool isRematerialized,
                                      llvm::function_ref<llvm::Error()> whyNone) {
