@@ -343,9 +343,10 @@ def main() -> None:
     add("--memory", action="store_true", help="peaks of memory, predicted and compiled")
     add("--json", action="store_true", help="one JSON document on the output")
     options = parser.parse_args()
-    unknown = set(options.cases) - set(CASES)
+    known = MEMORY_CASES if options.memory else CASES
+    unknown = set(options.cases) - set(known)
     if unknown:
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if options.gpu == "cpu" and not options.memory:
         parser.error("--gpu cpu needs --memory")
     rows: list[Row] = []
