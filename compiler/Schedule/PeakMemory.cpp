@@ -4,6 +4,8 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 
+#include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/MapVector.h"
 #include <deque>
 
 using namespace mlir;
@@ -26,6 +28,7 @@ void mergeInto(Clock &clock, const Clock &other) {
 /// Sizes of what a function takes and gives; equal forms have equal numbers.
 struct FunctionSizes {
   SmallVector<uint32_t> inputForms, outputForms;
+  SmallVector<uint32_t> given; // Inputs whose buffers outputs take.
   SmallVector<int64_t> outputBytes;
   uint32_t numForms = 0;
   int64_t scratchBytes = 0;
@@ -45,6 +48,7 @@ public:
 
 private:
   void listFunction(const StageFunction &function);
+  void findGiven();
   void visit(Place place);
   void run(Place place, const Instruction &instruction);
   void make(MeshState &state, uint32_t buffer, int64_t count) {
@@ -66,27 +70,25 @@ private:
   const SlicedModule &sliced;
   int64_t capacity;
   std::vector<MeshState> states;
-  std::vector<int64_t> bytes;                 // By buffer; what a free gives back.
-  std::vector<bool> isLent;                   // By buffer: the caller's, which no result may take.
-  std::vector<uint32_t> lastSend, sendBefore; // By buffer, by transfer: how it was sent.
-  std::vector<uint32_t> receivedAt;           // By transfer: position of the receive.
-  std::vector<Clock> sentClocks, sumClocks;   // By transfer, by sum.
-  std::vector<std::deque<Clock>> receipts;    // By channel, if its capacity is bounded.
-  std::vector<int64_t> numSent;               // By channel.
+  std::vector<int64_t> bytes;                         // By buffer; what a free gives back.
+  std::vector<uint32_t> lastSend, sendBefore;         // By buffer, by transfer: how it was sent.
+  std::vector<uint32_t> receivedAt;                   // By transfer: position of the receive.
+  std::vector<Clock> sentClocks, sumClocks;           // By transfer, by sum.
+  std::vector<std::deque<Clock>> receipts;            // By channel, if its capacity is bounded.
+  std::vector<int64_t> numSent;                       // By channel.
   llvm::DenseMap<Attribute, FunctionSizes> functions; // By callee.
-  std::vector<uint32_t> dyingAt; // By buffer: number of the run after which it is freed.
-  uint32_t numRuns = 0;
 };
 
 } // namespace
 
 MemoryWalk::MemoryWalk(const ProgramTable &table, SlicedModule &sliced, int64_t capacity)
     : table(table), sliced(sliced), capacity(capacity), states(table.programs.size()),
-      bytes(table.numBuffers), isLent(table.numBuffers), lastSend(table.numBuffers, none),
+      bytes(table.numBuffers), lastSend(table.numBuffers, none),
       sendBefore(table.transfers.size(), none), receivedAt(table.transfers.size()),
       sentClocks(table.transfers.size()), sumClocks(table.sums.size()), receipts(table.numChannels),
-      numSent(table.numChannels), dyingAt(table.numBuffers) {
+      numSent(table.numChannels) {
   forEachFunction(sliced, [&](StageFunction &function, bool) { listFunction(function); });
+  findGiven();
   for (auto [index, program] : llvm::enumerate(table.programs)) {
     states[index].clock.resize(table.programs.size());
     for (auto [position, instruction] : llvm::enumerate(program.instructions)) {
@@ -142,6 +144,81 @@ void MemoryWalk::listFunction(const StageFunction &function) {
   info.scratchBytes = scratchBytes(sliced, function);
 }
 
+/// Whether a result is a term that the function itself adds to a sum, which is there
+/// (program_merge.fold_sums).
+static bool isAddedByRun(Value result) {
+  bool isAdded = false;
+  if (cast<TensorType>(result.getType()).getElementType().isInteger(1))
+    return false;
+  for (OpOperand &use : result.getUses()) {
+    if (isa<FreeOp>(use.getOwner()))
+      continue;
+    auto accumulate = dyn_cast<AccumulateOp>(use.getOwner());
+    if (isAdded || !accumulate || use.getOperandNumber() != 1)
+      return false;
+    Operation *left = accumulate.getLeft().getDefiningOp();
+    isAdded = left && left->getBlock() == result.getDefiningOp()->getBlock() &&
+              left->isBeforeInBlock(result.getDefiningOp());
+    if (!isAdded)
+      return false;
+  }
+  return isAdded;
+}
+
+/// Whether no one reads a run's argument later, and its buffer may be another's then
+/// (executor.donations): the caller keeps what no result replaces, and what was sent may
+/// not be received yet.
+static bool isLastReadBy(OpOperand &argument, func::FuncOp main) {
+  Operation *run = argument.getOwner();
+  auto next = dyn_cast_or_null<FreeOp>(run->getNextNode());
+  if (!next || !llvm::is_contained(next->getOperands(), argument.get()) ||
+      llvm::count(run->getOperands(), argument.get()) > 1)
+    return false;
+  if (auto input = argument.get().getDefiningOp<InputOp>();
+      input && !main.getArgAttr(input.getArg(), attr::carriedBy))
+    return false;
+  return llvm::none_of(argument.get().getUsers(),
+                       [](Operation *user) { return isa<SendOp, AllReduceOp>(user); });
+}
+
+/// Of each function the arguments whose buffers its results take: those that every run is
+/// the last to read. A result to which a run adds takes the buffer of its sum.
+void MemoryWalk::findGiven() {
+  struct Found {
+    llvm::BitVector dying, summed;
+  };
+  llvm::MapVector<Attribute, Found> found;
+  for (const MeshProgram &program : table.programs)
+    for (const Instruction &instruction : program.instructions) {
+      auto run = dyn_cast<RunOp>(instruction.op);
+      if (!run)
+        continue;
+      auto [it, isNew] = found.try_emplace(run.getCallee());
+      Found &all = it->second;
+      if (isNew) {
+        all.dying.resize(run->getNumOperands(), true);
+        all.summed.resize(run->getNumResults());
+      }
+      for (OpOperand &argument : run->getOpOperands())
+        if (all.dying[argument.getOperandNumber()] && !isLastReadBy(argument, sliced.main))
+          all.dying.reset(argument.getOperandNumber());
+      for (OpResult result : run->getResults())
+        if (isAddedByRun(result))
+          all.summed.set(result.getResultNumber());
+    }
+  for (auto &[callee, all] : found) {
+    FunctionSizes &info = functions[callee];
+    SmallVector<int64_t> wanted(info.numForms);
+    for (auto [index, form] : llvm::enumerate(info.outputForms))
+      wanted[form] += !all.summed[index];
+    for (unsigned index : all.dying.set_bits())
+      if (int64_t &left = wanted[info.inputForms[index]]; left > 0) {
+        --left;
+        info.given.push_back(index);
+      }
+  }
+}
+
 std::vector<PeakMemory> MemoryWalk::walk(ArrayRef<Place> places) {
   for (Place place : places)
     visit(place);
@@ -159,8 +236,6 @@ void MemoryWalk::visit(Place place) {
   switch (instruction.kind) {
   case InstructionKind::Input: {
     auto input = cast<InputOp>(instruction.op);
-    func::FuncOp main = sliced.main;
-    isLent[result] = !main.getArgAttr(input.getArg(), attr::carriedBy);
     if (!isState(input))
       make(state, result,
            sizeOf(input.getBuffer().getType(), input.getSharding(), meshOf(place.program)));
@@ -216,28 +291,15 @@ void MemoryWalk::visit(Place place) {
 
 void MemoryWalk::run(Place place, const Instruction &instruction) {
   MeshState &state = states[place.program];
-  const auto &instructions = table.programs[place.program].instructions;
   const FunctionSizes &info = functions.find(cast<RunOp>(instruction.op).getCallee())->second;
-  ++numRuns;
-  if (place.position + 1 < instructions.size())
-    if (const Instruction &next = instructions[place.position + 1];
-        next.kind == InstructionKind::Free)
-      for (uint32_t buffer : table.operandsOf(next))
-        dyingAt[buffer] = numRuns;
-  SmallVector<int64_t> wanted(info.numForms);
-  for (uint32_t form : info.outputForms)
-    ++wanted[form];
-  for (auto [index, buffer] : llvm::enumerate(table.operandsOf(instruction))) {
-    int64_t &left = wanted[info.inputForms[index]];
-    if (dyingAt[buffer] != numRuns || isLent[buffer] || lastSend[buffer] != none || left == 0)
-      continue;
-    --left;
-    state.live -= bytes[buffer];
-    bytes[buffer] = 0;
-    dyingAt[buffer] = 0; // Given away once, even if it is read twice.
+  ArrayRef<uint32_t> operands = table.operandsOf(instruction);
+  for (uint32_t index : info.given) {
+    state.live -= bytes[operands[index]];
+    bytes[operands[index]] = 0;
   }
   for (auto [index, count] : llvm::enumerate(info.outputBytes))
-    make(state, instruction.firstResult + index, count);
+    make(state, instruction.firstResult + index,
+         isAddedByRun(instruction.op->getResult(index)) ? 0 : count);
   note(place, state.live + info.scratchBytes);
 }
 

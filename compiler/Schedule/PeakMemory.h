@@ -28,7 +28,8 @@ struct PeakMemory {
 /// received (another message says so, or a channel of `capacity` would be full). What
 /// the search foresaw that a function holds besides its arguments and results counts
 /// while it runs. A result takes the buffer of an argument of its form that is freed
-/// next and was never sent, and a sum that of its left operand.
+/// next and was never sent, and a sum that of its left operand. A term that a function
+/// adds to a sum itself, as the runtime has it, takes no buffer.
 std::vector<PeakMemory> peakMemory(const ProgramTable &table, SlicedModule &sliced,
                                    llvm::ArrayRef<Place> places, int64_t capacity);
 

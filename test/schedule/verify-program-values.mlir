@@ -74,6 +74,13 @@
 // What the search foresaw that the function holds inside counts, too.
 // RUN: sed 's/on 0 {/on 0 attributes {peak_bytes = 128 : i64} {/; s/attributes {alpa.num_micro/attributes {alpa.stages = [#alpa.stage<mesh = <shape = [1], devices = [0]>, layers = [0, 1], predicted = {backward_scratch_bytes = 5.0 : f64}>], alpa.num_micro/' %s | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=SCRATCH
 // SCRATCH: error: alpa_programs_c8: a device of mesh 0 needs 133 bytes here
+// A function adds what it makes to the sum that is there: an input that stays longer has
+// room where the second gradient would be. Not if the second is the sum.
+// RUN: sed 's/on 0 {/on 0 attributes {peak_bytes = 128 : i64} {/; s/free %%x0, %%d0 : tensor<4xf32>,/free %%d0 :/; s/free %%x1, %%d1 :/free %%x0, %%x1, %%d1 : tensor<4xf32>,/' %s > %t.longer
+// RUN: alpa-opt %t.longer --alpa-verify-program -o /dev/null
+// RUN: sed 's/accumulate %%g0, %%g1/accumulate %%g1, %%g0/' %t.longer | not alpa-opt --alpa-verify-program 2>&1 | FileCheck %s --check-prefix=TERM
+// TERM: error: alpa_programs_c8: a device of mesh 0 needs 144 bytes here, but its program promises at most 128
+// TERM-NEXT: %g1 = alpa.run
 // A bounded channel lets fewer activations wait.
 // RUN: sed 's/on 0 {/on 0 attributes {peak_bytes = 112 : i64} {/' %s | not alpa-opt --alpa-verify-program=channel-capacity=1 2>&1 | FileCheck %s --check-prefix=BOUNDED
 // BOUNDED: error: alpa_programs_c8: a device of mesh 0 needs 128 bytes here

@@ -21,7 +21,7 @@
 // RUN: not alpa-opt %S/Inputs/step.mlir -alpa-apply-sharding-solution="cluster=%S/Inputs/cluster.yaml mesh-shape=1,4 solution=%t.deep" 2>&1 | FileCheck %s --check-prefix=DEEP
 // DEEP: apply-sharding-solution.mlir.tmp.deep:1:1001: error: brackets are nested more than 1000 deep
 // MISSING: error: option 'solution' is missing; give a file of choices
-// SHORT: error: the solution has 2 choices, but the problem has 5 nodes
+// SHORT: error: the solution has 2 choices, but the problem has 6 nodes
 // HIGH: error: the solution takes choice 7 of 'argument {{[0-9]}}', which has 3
 // TEXT: error: {{.*}}text.json: the choice of node 1 is not a number of a choice
 // LIMIT: error: the solution needs {{[0-9]+}} bytes a device; 5000000 are allowed

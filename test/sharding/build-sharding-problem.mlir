@@ -6,10 +6,10 @@
 // Nodes: batch and weight, the two dots, the gradient as the update reads it, momentum. The weight takes 2 MiB or a
 // quarter, and so does the momentum. At the one moment that can bind, the backward
 // dot, the batch is there, what tanh made, and its square; the gradient counts
-// twice, as the sum over micro-batches and as this one's share, whole also where the
-// sum over devices waits. The last node is the sum of the losses.
+// once, as the sum over micro-batches, to which the product adds in place, whole also
+// where the sum over devices waits. The last node is the sum of the losses.
 // CHECK: "intervals":{{\[\[}}0,1],[0,1],[0,1],[0,1],[],[0,1],[0,1]]
-// CHECK: "usages":{{\[\[}}8388608,2097152,2097152],[2097152,524288,524288],[2097152,2097152,8388608,2097152,2097152],[1048576,1048576,4194304,1048576,1048576],[],[2097152,524288,524288],[4]]
+// CHECK: "usages":{{\[\[}}8388608,2097152,2097152],[2097152,524288,524288],[2097152,2097152,8388608,2097152,2097152],[524288,524288,2097152,524288,524288],[],[2097152,524288,524288],[4]]
 // CHECK: "usage_limit":9000000
 
 // FREE-NOT: usage_limit":{{[0-9]}}

@@ -3,23 +3,23 @@
 // come at once.
 // RUN: echo '{device_types: {small: {memory_bytes: MEMORY, memory_bandwidth: 1e10, peak_flops: {float32: 2e10}}}, hosts: {devices: 2, device_type: small}, links: {intra_host: {bandwidth: 4e9, latency: 2e-6}, inter_host: {bandwidth: 1e8, latency: 5e-5}}}' > %t.yaml
 
-// As it is written, the first stage needs 304 KiB and the second 256 KiB.
-// RUN: sed s/MEMORY/304KiB/ %t.yaml > %t.304KiB.yaml
-// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.304KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" | FileCheck %s --check-prefix=ROOMY
+// As it is written, the first stage needs 272 KiB and the second 208 KiB.
+// RUN: sed s/MEMORY/272KiB/ %t.yaml > %t.272KiB.yaml
+// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.272KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" | FileCheck %s --check-prefix=ROOMY
 // ROOMY-NOT: alpa.rematerialized
 // ROOMY: layers = [0, 2]
-// ROOMY-SAME: peak_bytes = 311296 : i64, rematerialized_layers = 0 : i64
+// ROOMY-SAME: peak_bytes = 278528 : i64, rematerialized_layers = 0 : i64
 // ROOMY-SAME: layers = [2, 4]
-// ROOMY-SAME: peak_bytes = 262144 : i64, rematerialized_layers = 0 : i64
+// ROOMY-SAME: peak_bytes = 212992 : i64, rematerialized_layers = 0 : i64
 // ROOMY-NOT: optimization_barrier
 
 // With less, the first alone computes its layers again.
-// RUN: sed s/MEMORY/288KiB/ %t.yaml > %t.288KiB.yaml
-// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" | FileCheck %s --check-prefix=TIGHT
+// RUN: sed s/MEMORY/240KiB/ %t.yaml > %t.240KiB.yaml
+// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.240KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" | FileCheck %s --check-prefix=TIGHT
 // TIGHT: layers = [0, 2]
-// TIGHT-SAME: peak_bytes = 262144 : i64, rematerialized_layers = 2 : i64
+// TIGHT-SAME: peak_bytes = 212992 : i64, rematerialized_layers = 2 : i64
 // TIGHT-SAME: layers = [2, 4]
-// TIGHT-SAME: peak_bytes = 262144 : i64, rematerialized_layers = 0 : i64
+// TIGHT-SAME: peak_bytes = 212992 : i64, rematerialized_layers = 0 : i64
 // TIGHT: func.func @main(
 // TIGHT-SAME: alpa.rematerialized = array<i64: 0, 1>
 // TIGHT-NOT: optimization_barrier {{.*}}alpa.stage = 1
@@ -28,26 +28,26 @@
 // TIGHT-NOT: func.func
 
 // The default computes nothing again.
-// RUN: sed s/MEMORY/288KiB/ %t.yaml > %t.288KiB.yaml
-// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 " 2>&1 | FileCheck %s --check-prefix=NONE
-// NONE: no plan fits into memory: the fastest one needs 304.00 KiB on a device of stage 0 of 2, 288.00 KiB are available
+// RUN: sed s/MEMORY/240KiB/ %t.yaml > %t.240KiB.yaml
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.240KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 " 2>&1 | FileCheck %s --check-prefix=NONE
+// NONE: no plan fits into memory: the fastest one needs 272.00 KiB on a device of stage 0 of 2, 240.00 KiB are available
 // NONE-SAME: or rematerialization (jax.checkpoint)
 
 // Rematerialization is no advice where it was tried.
-// RUN: sed s/MEMORY/248KiB/ %t.yaml > %t.248KiB.yaml
-// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.248KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" 2>&1 | FileCheck %s --check-prefix=SHORT
-// SHORT: error: alpa-search-stages: no plan fits into memory: with layers computed again the fastest one needs 256.00 KiB on a device of stage 0 of 2, 248.00 KiB are available
-// SHORT-SAME: the plan that is closest, of 2 stages, needs 1.03 times the memory for stage 0
+// RUN: sed s/MEMORY/200KiB/ %t.yaml > %t.200KiB.yaml
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.200KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto" 2>&1 | FileCheck %s --check-prefix=SHORT
+// SHORT: error: alpa-search-stages: no plan fits into memory: with layers computed again the fastest one needs 208.00 KiB on a device of stage 0 of 2, 200.00 KiB are available
+// SHORT-SAME: the plan that is closest, of 2 stages, needs 1.04 times the memory for stage 0
 // SHORT-NOT: rematerialization
 
 // A method may restrict the gradients of what is computed again, too.
-// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto method=data-parallel" | FileCheck %s --check-prefix=TIGHT
+// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.240KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto method=data-parallel" | FileCheck %s --check-prefix=TIGHT
 // One whose choices depend on the whole step has the same for all stages.
-// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto method=heuristic" | FileCheck %s --check-prefix=WHOLE
+// RUN: alpa-opt %s -alpa-search-stages="cluster=%t.240KiB.yaml num-micro-batches=4 memory-fraction=1 submeshes=1x1,1x1 layer-ranges=0-2,2-4 remat=auto method=heuristic" | FileCheck %s --check-prefix=WHOLE
 // WHOLE: rematerialized_layers = 2 : i64
 // WHOLE-SAME: rematerialized_layers = 2 : i64
 
-// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.288KiB.yaml remat=all" 2>&1 | FileCheck %s --check-prefix=WORD
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.240KiB.yaml remat=all" 2>&1 | FileCheck %s --check-prefix=WORD
 // WORD: error: alpa-search-stages: remat must be none or auto, got 'all'
 func.func @main(%w0: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %w1: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %w2: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 2 : i64}, %w3: tensor<64x64xf32> {alpa.kind = "state", alpa.carried_by = 3 : i64}, %x0: tensor<64x64xf32> {alpa.kind = "batch"}) -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>) {
   %a0 = stablehlo.dot_general %x0, %w0, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>

@@ -3,13 +3,48 @@
 #include "compiler/Sharding/Problem/Liveness.h"
 
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include <map>
 
 using namespace alpa;
 using namespace alpa::sharding;
 using namespace mlir;
+
+/// Whether GPU libraries lack the convolution, since it pads one side more than the
+/// other: XLA pads a copy of the image, or cuts one off the image's gradient.
+static bool padsCopy(stablehlo::ConvolutionOp conv) {
+  auto shapeOf = [](Value value) {
+    return llvm::cast<RankedTensorType>(value.getType()).getShape();
+  };
+  auto entry = [](std::optional<llvm::ArrayRef<int64_t>> values, size_t index) {
+    return values ? (*values)[index] : 1;
+  };
+  auto numbers = conv.getDimensionNumbers();
+  for (auto [i, inDim, kernelDim, outDim] :
+       llvm::enumerate(numbers.getInputSpatialDimensions(), numbers.getKernelSpatialDimensions(),
+                       numbers.getOutputSpatialDimensions())) {
+    int64_t image = shapeOf(conv->getOperand(0))[inDim];
+    int64_t kernel = shapeOf(conv->getOperand(1))[kernelDim];
+    int64_t out = shapeOf(conv->getResult(0))[outDim];
+    int64_t low = conv.getPadding() ? conv.getPadding()->getValues<int64_t>()[2 * i] : 0;
+    int64_t stride = entry(conv.getWindowStrides(), i);
+    // As the convolution of which this is the gradient.
+    if (int64_t base = entry(conv.getLhsDilation(), i); base > 1) {
+      stride = base;
+      std::swap(image, out);
+      low = kernel - 1 - low;
+    } else if (int64_t window = entry(conv.getRhsDilation(), i); window > 1) {
+      stride = window;
+      std::swap(kernel, out);
+    }
+    if (low < 0 || (image + 2 * low - kernel) / stride + 1 != out)
+      return true;
+  }
+  return false;
+}
 
 namespace {
 
@@ -17,6 +52,9 @@ namespace {
 /// taken yet: as many as the sender has in flight more than the next stage, which is
 /// one in 1f1b and two in 1f1b-overlap (ScheduleRegistry.cpp).
 constexpr int64_t kSendsUnderway = 2;
+/// While forward runs follow each other without a backward run, as in a warm-up: one
+/// for each micro-batch in flight where links are slow. More than these are not counted.
+constexpr int64_t kSendsInWarmUp = 8;
 
 class LivenessBuilder {
 public:
@@ -47,10 +85,23 @@ public:
       else
         addResult(index);
     }
+    giveAway(OpPhase::Forward);
+    giveAway(OpPhase::Backward);
+    shareResults();
+    // Larger than what they are made of, so that none lives in a result's buffer.
+    for (auto [time, op] : llvm::enumerate(live.order))
+      addCopies(ops[op], time);
     return std::move(live);
   }
 
 private:
+  /// A function's argument or result.
+  struct Port {
+    OpPhase phase;
+    unsigned value;
+    size_t item; // Of `live`.
+  };
+
   /// What reads a value.
   struct Uses {
     int64_t first[kNumPhases] = {-1, -1, -1, -1}, last[kNumPhases] = {-1, -1, -1, -1};
@@ -179,6 +230,12 @@ private:
       live.items.push_back(item);
   }
 
+  /// The value that was added last is an argument or a result of a function.
+  void note(std::vector<Port> &ports, OpPhase phase, unsigned value) {
+    if (!live.items.empty() && live.items.back().value == value)
+      ports.push_back({phase, value, live.items.size() - 1});
+  }
+
   int64_t beginOf(OpPhase phase) const {
     return phase == OpPhase::Forward ? 0 : live.phaseEnd[unsigned(phase) - 1];
   }
@@ -192,13 +249,19 @@ private:
     bool isForward = use.isIn(OpPhase::Forward), isBackward = use.isIn(OpPhase::Backward);
     Operation *maker = values[index].value.getDefiningOp();
     bool isOfBarrier = maker && opPhaseOf(maker) == OpPhase::Barrier;
-    // All micro-batches of a batch argument are there from the start; a value of
-    // another stage comes when it is needed.
-    if (llvm::isa<BlockArgument>(values[index].value) || (isForward && isBackward))
+    bool isOfCaller = llvm::isa<BlockArgument>(values[index].value);
+    bool isLater = use.isIn(OpPhase::Barrier) || use.isIn(OpPhase::Update);
+    // A micro-batch of an argument is there when it is needed, as is a value of another
+    // stage.
+    if ((isForward && isBackward) || (isOfCaller && isLater)) {
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
-    else if (isForward || isBackward) {
+      if (!isOfCaller && !isLater && !sent.contains(index))
+        note(consumed, OpPhase::Backward, index);
+    } else if (isForward || isBackward) {
       OpPhase phase = isForward ? OpPhase::Forward : OpPhase::Backward;
       add(index, Lifetime::Temporary, 1, beginOf(phase), endOf(phase));
+      if (!isOfCaller && !isLater && !sent.contains(index))
+        note(consumed, phase, index);
     }
     for (OpPhase phase : {OpPhase::Barrier, OpPhase::Update})
       if (use.isIn(phase) && !(isOfBarrier && phase == OpPhase::Barrier))
@@ -222,33 +285,180 @@ private:
       add(index, Lifetime::State, 1, 0, live.end());
     else if (!isOfUpdate && options.numMicroBatches > 1 && next == replaced.end())
       add(index, Lifetime::State, kept.lookup(index), 0, live.end());
+    bool isRead = use.outside || use.isIn(OpPhase::Barrier) ||
+                  (phase == OpPhase::Forward && use.isIn(OpPhase::Backward));
+    if (isSummed && !isRead) {
+      // The function adds the term: elementwise ops and products at once.
+      const OpInfo &maker = ops[live.order[birth[index]]];
+      bool isAdded = maker.fusible || llvm::isa<stablehlo::DotGeneralOp>(maker.op);
+      if (!isAdded || lastUse(index) > birth[index])
+        addInner(index, -1);
+      return;
+    }
     if (phase == OpPhase::Forward && use.isIn(OpPhase::Backward)) {
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
-      if (isUpdated && !isSummed)
+      note(made, phase, index);
+      if (!isUpdated && !isMet && !kept.contains(index) && !sent.contains(index))
+        note(consumed, OpPhase::Backward, index);
+      bool waits = options.numMicroBatches == 1 && kept.contains(index);
+      if ((isUpdated && !isSummed) || waits)
         add(index, Lifetime::Temporary, 1, backwardEnd(), live.end());
       return;
     }
     // This micro-batch's share of a sum, until it is added.
     if (isMet && !isUpdated)
       return add(index, Lifetime::Temporary, 1, begin, end);
-    if (isUpdated)
-      return add(index, Lifetime::Temporary, 1, begin, isSummed ? end : live.end());
+    if (isUpdated) {
+      add(index, Lifetime::Temporary, 1, begin, isSummed ? end : live.end());
+      note(made, phase, index);
+      return;
+    }
     if (next != replaced.end())
       return addNextState(index, next->second);
     if (use.outside) {
-      add(index, Lifetime::Temporary, 1, begin, end);
+      bool waits = !isOfUpdate && options.numMicroBatches == 1 && kept.contains(index);
+      add(index, Lifetime::Temporary, 1, begin, waits ? live.end() : end);
+      note(made, phase, index);
       if (!isOfUpdate && sent.contains(index))
-        add(index, Lifetime::Temporary, std::min(kSendsUnderway, options.numMicroBatches - 1), 0,
-            backwardEnd());
+        addSends(index, phase);
       return;
     }
     if (values[index].materialized)
-      add({index,
-           Lifetime::Temporary,
-           1,
-           {birth[index], lastUse(index) + 1},
-           aliased[index],
-           true});
+      addInner(index, aliased[index]);
+  }
+
+  /// What receivers may not have taken yet. Those of forward runs have by the time that
+  /// the last backward run ends, since it needs what they make of it.
+  void addSends(unsigned index, OpPhase phase) {
+    int64_t others = options.numMicroBatches - 1;
+    int64_t before = std::min(kSendsUnderway, others);
+    if (phase == OpPhase::Forward) {
+      add(index, Lifetime::Temporary, std::min(kSendsInWarmUp, others), 0, endOf(phase));
+      add(index, Lifetime::Temporary, before, endOf(phase), backwardEnd());
+    } else {
+      add(index, Lifetime::Temporary, before, 0, backwardEnd());
+      add(index, Lifetime::Temporary, before + 1, backwardEnd(), live.end());
+    }
+  }
+
+  void addInner(unsigned index, int replaces) {
+    int64_t last = lastUse(index), end = last + 1;
+    if (last > birth[index] && isTakenOver(index, ops[live.order[last]]))
+      end = last;
+    LiveItem item{index, Lifetime::Temporary, 1, {birth[index], end}, -1, true};
+    if (replaces >= 0)
+      shareBuffer(item, replaces);
+    add(item);
+  }
+
+  /// The item has another value's buffer where both are split alike, which is known if
+  /// they follow one node or one device has all.
+  void shareBuffer(LiveItem &item, unsigned other) const {
+    if (values[item.value].node == values[other].node)
+      item.replaces = other;
+    else if (numDevices() == 1)
+      item.fittingBytes = leastBytes(other);
+  }
+
+  /// Whether an op that is the last to read a value may write its result in its place.
+  bool isTakenOver(unsigned index, const OpInfo &reader) const {
+    auto isAlike = [&](unsigned result) {
+      return values[result].materialized && values[result].node == values[index].node &&
+             values[result].bytes == values[index].bytes && aliased[result] < 0;
+    };
+    if (llvm::isa<stablehlo::WhileOp>(reader.op))
+      return llvm::any_of(llvm::zip_equal(reader.operands, reader.results), [&](auto pair) {
+        return std::get<0>(pair) == index && isAlike(std::get<1>(pair));
+      });
+    return reader.fusible && reader.results.size() == 1 && isAlike(reader.results[0]);
+  }
+
+  /// What each device has of a value at the least.
+  int64_t leastBytes(unsigned value) const {
+    return static_cast<int64_t>(values[value].bytes) / numDevices();
+  }
+  int64_t numDevices() const { return llvm::product_of(builder.getMeshShape()); }
+
+  /// Results take the buffers of arguments that the function is the last to read, of
+  /// which one copy is counted: as a temporary, or of an activation.
+  void giveAway(OpPhase phase) {
+    llvm::DenseMap<Type, llvm::SmallVector<const Port *>> free;
+    for (const Port &port : llvm::reverse(consumed)) // The first at the end.
+      if (port.phase == phase)
+        free[values[port.value].value.getType()].push_back(&port);
+    for (Port &port : made) {
+      if (port.phase != phase)
+        continue;
+      auto it = free.find(values[port.value].value.getType());
+      if (it == free.end() || it->second.empty())
+        continue;
+      const Port *argument = it->second.pop_back_val();
+      // The result of which there is one, or the argument.
+      size_t number = phase == OpPhase::Forward ? argument->item : port.item;
+      LiveItem item = live.items[number];
+      // Behind the function the buffer is the result's alone.
+      if (int64_t end = endOf(phase); item.life.end > end) {
+        live.items[number].life.end = end;
+        item.life.begin = end;
+        add(item);
+      }
+      shareBuffer(live.items[number], phase == OpPhase::Forward ? port.value : argument->value);
+      isGiven.insert(port.value);
+    }
+  }
+
+  /// Temporaries live in buffers of results that are not made yet: the least that fits.
+  void shareResults() {
+    std::vector<std::pair<int64_t, size_t>> temporaries; // Beginnings and items.
+    for (OpPhase phase : {OpPhase::Forward, OpPhase::Backward}) {
+      std::multimap<double, std::pair<int64_t, unsigned>> free; // By bytes: birth and value.
+      for (const Port &port : made)
+        if (port.phase == phase && !isGiven.contains(port.value))
+          free.insert({values[port.value].bytes, {birth[port.value], port.value}});
+      temporaries.clear();
+      for (auto [number, item] : llvm::enumerate(live.items))
+        if (item.isInner && item.replaces < 0 && item.life.begin >= beginOf(phase) &&
+            item.life.end <= endOf(phase))
+          temporaries.push_back({item.life.begin, number});
+      llvm::sort(temporaries);
+      using Slot = decltype(free)::value_type;
+      std::multimap<int64_t, Slot> taken; // By when they are free again.
+      for (auto [begin, number] : temporaries) {
+        LiveItem &item = live.items[number];
+        while (!taken.empty() && taken.begin()->first <= begin) {
+          free.insert(taken.begin()->second);
+          taken.erase(taken.begin());
+        }
+        constexpr unsigned kMostTries = 16;
+        auto it = free.lower_bound(values[item.value].bytes);
+        for (unsigned tries = 0; it != free.end() && tries < kMostTries; ++tries) {
+          if (it->second.first <= begin) {
+            it = free.erase(it); // Made by now.
+            continue;
+          }
+          if (it->second.first >= item.life.end)
+            break;
+          ++it;
+        }
+        if (it == free.end() || it->second.first < item.life.end)
+          continue;
+        shareBuffer(item, it->second.second);
+        item.fittingBytes = leastBytes(it->second.second);
+        taken.insert({item.life.end, *it});
+        free.erase(it);
+      }
+    }
+  }
+
+  /// Of what the op's kernel needs in another form.
+  void addCopies(const OpInfo &info, int64_t time) {
+    auto conv = llvm::dyn_cast<stablehlo::ConvolutionOp>(info.op);
+    if (!conv || !padsCopy(conv))
+      return;
+    auto dilation = conv.getLhsDilation();
+    bool isOfImage = dilation && llvm::any_of(*dilation, [](int64_t size) { return size > 1; });
+    unsigned value = isOfImage ? info.results[0] : info.operands[0];
+    add({value, Lifetime::Temporary, 1, {time, time + 1}, -1, true});
   }
 
   /// What the barrier makes is there once, for the backward runs of all micro-batches and
@@ -299,6 +509,8 @@ private:
   llvm::DenseSet<unsigned> met;           // By the barrier of another stage.
   llvm::DenseSet<unsigned> sent;          // To another stage.
   llvm::DenseMap<unsigned, int64_t> kept; // Results of the step: buffers until its end.
+  std::vector<Port> made, consumed;       // Results, and arguments that nothing reads later.
+  llvm::DenseSet<unsigned> isGiven;       // Results with the buffer of an argument.
   llvm::DenseMap<unsigned, unsigned> replaced;
   llvm::DenseMap<Operation *, int64_t> times;
 };

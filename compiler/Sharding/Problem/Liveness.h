@@ -13,20 +13,28 @@
 //   joined        sums for the barrier: until it is over; what it makes for backward:
 //                 from there to the end of backward; counted as temporaries
 //   temporaries   results of a function that are no activations: as long as it
-//                 runs. Others: from the op that makes them to the last one that
-//                 reads them
+//                 runs, as do inputs that one function alone reads. Others: from the
+//                 op that makes them to the last one that reads them
 //
-// A function's results have their buffers before it runs, as XLA gives them (it may
-// put smaller values there meanwhile; that is not counted on). What a stage sends
-// keeps its buffer until the receiver takes it, while the sender goes on.
+// A function's results have their buffers before it runs, as XLA gives them. Until a
+// result is made, temporaries live in its buffer, one at a time, if they are sure to fit:
+// both are split alike, or the result has no less on a device under any choice. In the
+// same way a result takes the buffer of an activation of its type that is split alike
+// and that the function is the last to read (the runtime donates it, unless it was
+// sent), and an elementwise op or a loop that of an operand of its size that nothing
+// reads later.
+//
+// What a stage sends keeps its buffer until the receiver takes it, while the sender
+// goes on.
 //
 // Terms of a sum that waits for the update are summed over micro-batches as they
-// are; the sum itself lives while the update reads it.
+// are, each within the function that makes it (the term is a temporary there, until it
+// is added); the sum itself lives while the update reads it.
 //
 // The next value of a state argument is written into the argument's own space,
 // unless an op still reads the argument then, or the two are split differently. What
-// a reshape or an optimization barrier gives is another name for its operand, unless
-// it goes to another function.
+// a reshape or an optimization barrier gives, or a loop hands on as it is, is another
+// name for its operand, unless it goes to another function.
 //
 //===----------------------------------------------------------------------===//
 
@@ -46,10 +54,12 @@ struct LiveItem {
   int64_t copies = 1;
   solver::Interval life;
   /// A value whose space is used if both follow one node and are split alike: a state
-  /// argument, or what this is another name for; or -1.
+  /// argument, what this is another name for, or whose buffer this has; or -1.
   int replaces = -1;
   /// Neither argument nor result of the function in which it lives.
   bool isInner = false;
+  /// If it has no more bytes on a device, it lives in a buffer that is counted elsewhere.
+  int64_t fittingBytes = 0;
 };
 
 struct Liveness {

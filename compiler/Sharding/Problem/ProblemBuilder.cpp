@@ -762,8 +762,16 @@ void ProblemBuilder::charge(const Pending &request) {
 // Ops that lead and ops that follow
 //===----------------------------------------------------------------------===//
 
+/// Whether each run of a loop's body gives on what it got.
+static bool isHandedOn(stablehlo::WhileOp loop, unsigned result) {
+  Block &body = loop.getBody().front();
+  return body.getTerminator()->getOperand(result) == body.getArgument(result);
+}
+
 int ProblemBuilder::aliasOf(const OpInfo &info, unsigned result) const {
-  bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op);
+  auto loop = llvm::dyn_cast<stablehlo::WhileOp>(info.op);
+  bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) ||
+                (loop && isHandedOn(loop, result));
   unsigned operand = isName ? info.operands[result] : 0;
   return isName && values[operand].materialized ? static_cast<int>(operand) : -1;
 }

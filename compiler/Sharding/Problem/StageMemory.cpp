@@ -15,6 +15,13 @@ static int64_t localBytes(double bytes, PackedSpec spec, llvm::ArrayRef<int64_t>
   return static_cast<int64_t>(std::ceil(bytes / spec.numPieces(meshShape)));
 }
 
+/// What an item needs beside the buffers of others.
+static int64_t ownBytes(const LiveItem &item, double bytes, PackedSpec spec,
+                        llvm::ArrayRef<int64_t> meshShape) {
+  int64_t own = item.copies * localBytes(bytes, spec, meshShape);
+  return own > item.fittingBytes ? own : 0;
+}
+
 int64_t sharding::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
                             llvm::ArrayRef<unsigned> choices) {
   const ValueInfo &info = builder.getValues()[item.value];
@@ -24,7 +31,7 @@ int64_t sharding::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
     if (old.node == info.node && builder.specOf(old, choices) == spec)
       return 0;
   }
-  return item.copies * localBytes(info.bytes, spec, builder.getMeshShape());
+  return ownBytes(item, info.bytes, spec, builder.getMeshShape());
 }
 
 MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness &liveness,
@@ -92,17 +99,18 @@ private:
     bool isAliased = item.replaces >= 0 && info.node == builder.getValues()[item.replaces].node;
     unsigned other = isAliased ? builder.getValues()[item.replaces].table + 1 : 0;
     auto [it, isNew] = usageIndex.try_emplace(
-        {info.node < 0 ? 0 : info.table + 1, other, item.copies, info.bytes}, usages.size());
+        {info.node < 0 ? 0 : info.table + 1, other, item.copies, item.fittingBytes, info.bytes},
+        usages.size());
     if (!isNew)
       return it->second;
     Usage usage;
     if (info.node < 0) {
-      usage = {isAliased ? 0 : item.copies * localBytes(info.bytes, {}, builder.getMeshShape())};
+      usage = {isAliased ? 0 : ownBytes(item, info.bytes, {}, builder.getMeshShape())};
     } else {
       const SpecTable &table = builder.getTables()[info.table];
       llvm::SmallVector<int64_t> sizes;
       for (PackedSpec spec : table.specs)
-        sizes.push_back(item.copies * localBytes(info.bytes, spec, builder.getMeshShape()));
+        sizes.push_back(ownBytes(item, info.bytes, spec, builder.getMeshShape()));
       for (uint16_t entry : table.index)
         usage.push_back(sizes[entry]);
       if (isAliased) {
@@ -291,7 +299,7 @@ private:
   const std::vector<LiveItem> &items;
   std::vector<Usage> usages;
   std::vector<int64_t> least, most; // Of each usage.
-  std::map<std::tuple<unsigned, unsigned, int64_t, double>, unsigned> usageIndex;
+  std::map<std::tuple<unsigned, unsigned, int64_t, int64_t, double>, unsigned> usageIndex;
   std::vector<unsigned> usageOf;             // Of each item.
   std::vector<int64_t> moments;              // Times, rising.
   std::vector<std::vector<unsigned>> liveAt; // Short-lived items.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from alpa_runtime.plan.program import (
     FreeOp,
     InputOp,
     Instruction,
+    OutputOp,
     ProgramInfo,
     RecvOp,
     ReshardOp,
@@ -43,8 +44,8 @@ from alpa_mlir.simulator.engine import RUN, Record, Step, Steps, Work, execute
 # makes them until the one that frees them, or until the receivers have taken what was sent of them.
 # A function's results have their buffers while it runs. A result takes the buffer of an argument of
 # the same form that is freed next, as the runtime gives it away, and a sum that of its left operand
-# where it has its slot. What the search foresaw that a function holds besides its arguments and
-# results is there while it runs.
+# where it has its slot. A term that the runtime lets the function add to its sum takes none. What
+# the search foresaw that a function holds besides its arguments and results is there while it runs.
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,114 @@ class MemoryUse:
         return float(self.bytes[index]) if index >= 0 else 0.0
 
 
+@dataclass(frozen=True)
+class _Sharing:
+    """Which buffers the runs of a program share.
+
+    Attributes:
+        terms: where runs make terms that they add to sums, as (position, slot).
+        given: for each (stage, function) the inputs whose buffers outputs take.
+    """
+
+    terms: Set[tuple[int, int]]
+    given: Mapping[tuple[int, str], Sequence[int]]
+
+
+def _sharing_of(plan: Plan, instructions: Sequence[Instruction]) -> _Sharing:
+    """As the runtime has it: `executor.donations`, `program_merge.fold_sums`.
+
+    A function adds a term that is read for its sum alone, if the sum is there before. An output
+    takes the buffer of an input of its form that each run is the last to read, other than arrays
+    that the caller keeps and, since receivers may be slow, what was sent; an output to which a run
+    adds takes its sum's.
+    """
+    made: dict[int, int] = {}  # Positions by slot.
+    kept: set[int] = set()  # Slots of what was lent by the caller or sent.
+    reads: Counter[tuple[int, int]] = Counter()
+    added: list[tuple[int, int]] = []
+    dying: dict[tuple[int, str], set[int]] = {}
+    for position, op in enumerate(instructions):
+        match op:
+            case RunOp():
+                following = instructions[position + 1] if position + 1 < len(instructions) else None
+                freed = set(following.slots) if isinstance(following, FreeOp) else set[int]()
+                count = Counter(op.inputs)
+                now = {
+                    i
+                    for i, slot in enumerate(op.inputs)
+                    if slot in freed and slot not in kept and count[slot] == 1
+                }
+                key = op.stage, op.function
+                dying[key] = dying[key] & now if key in dying else now
+            case AccumulateOp():
+                added += [
+                    (made[right], right)
+                    for left, right in zip(op.lefts, op.rights, strict=True)
+                    if made[left] < made[right]
+                ]
+            case SendOp():
+                kept.add(op.slot)
+            case AllReduceOp():
+                kept.add(op.operand)
+            case _:
+                pass
+        reads.update((made[slot], slot) for slot in _read_slots(op))
+        for slot in _made_slots(op):
+            made[slot] = position
+            kept.discard(slot)
+        if isinstance(op, InputOp) and plan.inputs[op.arg].carried_by is None:
+            kept.add(op.slot)
+        if isinstance(op, AllReduceOp) and not op.by:
+            kept.add(op.slot)
+    terms: set[tuple[int, int]] = set()
+    summed: dict[tuple[int, str], set[int]] = {}
+    for position, slot in added:
+        run = instructions[position]
+        if not isinstance(run, RunOp) or reads[position, slot] > 1:
+            continue
+        output = run.outputs.index(slot)
+        if plan.stages[run.stage].functions[run.function].outputs[output].dtype != "bool":
+            terms.add((position, slot))
+            summed.setdefault((run.stage, run.function), set()).add(output)
+    given: dict[tuple[int, str], list[int]] = {}
+    for (stage, name), inputs in dying.items():
+        function = plan.stages[stage].functions[name]
+        sums = summed.get((stage, name), ())
+        wanted = Counter(t for j, t in enumerate(function.outputs) if j not in sums)
+        taken = given[stage, name] = list[int]()
+        for i in sorted(inputs):
+            if wanted[function.inputs[i]] > 0:
+                wanted[function.inputs[i]] -= 1
+                taken.append(i)
+    return _Sharing(terms, given)
+
+
+def _read_slots(op: Instruction) -> Sequence[int]:
+    match op:
+        case RunOp():
+            return op.inputs
+        case AccumulateOp():
+            return (*op.lefts, *op.rights)
+        case ReshardOp() | AllReduceOp():
+            return (op.operand,)
+        case SendOp() | OutputOp():
+            return (op.slot,)
+        case _:
+            return ()
+
+
+def _made_slots(op: Instruction) -> Sequence[int]:
+    match op:
+        case RunOp():
+            return op.outputs
+        case AccumulateOp():
+            return op.slots
+        case InputOp() | RecvOp() | ReshardOp() | ZeroOp() | AllReduceOp():
+            return (op.slot,)
+        case _:
+            return ()
+
+
 class _MeshMemory:
     """Walks one program; changes are (time, bytes) in program order."""
 
@@ -89,19 +198,17 @@ class _MeshMemory:
         self.forms: dict[int, TensorSpec] = {}
         self.keys = iter([what for kind, what, _ in steps if kind != RUN])
         self.busy_until: dict[int, float] = {}  # Slots that receivers still have to take.
-        self.lent: set[int] = set()  # Slots of the caller's arrays that the step may not reuse.
         self.times: list[float] = []
         self.changes: list[float] = []
         self.sizes: dict[int, float] = {}
-        self.aliases: dict[tuple[int, str, tuple[int, ...]], tuple[int, ...]] = {}
 
     def walk(self, program: ProgramInfo) -> None:
         instructions = program.instructions
+        sharing = _sharing_of(self.plan, instructions)
         for position, op in enumerate(instructions):
-            following = instructions[position + 1] if position + 1 < len(instructions) else None
             match op:
                 case RunOp():
-                    self.run(op, following)
+                    self.run(op, position, sharing)
                 case SendOp():
                     self.send(op.slot)
                 case RecvOp():
@@ -112,10 +219,8 @@ class _MeshMemory:
                 case AllReduceOp():
                     self.all_reduce(op)
                 case InputOp():
-                    info = self.plan.inputs[op.arg]
-                    self.make(0.0 if info.kind == "state" else self.now, op.slot, op.tensor)
-                    if info.carried_by is None:
-                        self.lent.add(op.slot)
+                    is_state = self.plan.inputs[op.arg].kind == "state"
+                    self.make(0.0 if is_state else self.now, op.slot, op.tensor)
                 case AccumulateOp():
                     self.accumulate(op)
                 case FreeOp():
@@ -166,55 +271,30 @@ class _MeshMemory:
             self.free(slot)
         size = self.held[slot] = self.size_of(tensor)
         self.forms[slot] = tensor
-        self.lent.discard(slot)
         self.change(time, size)
 
     def free(self, slot: int) -> None:
         until = max(self.now, self.busy_until.pop(slot, 0.0))
         self.change(until, -self.held.pop(slot, 0.0))
 
-    def run(self, op: RunOp, following: Instruction | None) -> None:
+    def run(self, op: RunOp, position: int, sharing: _Sharing) -> None:
         start, end = next(self.runs)
         self.now = next(self.clocks)
         stage = self.plan.stages[op.stage]
         outputs = stage.functions[op.function].outputs
-        taken = self.given_away(op, following)
-        made = sum(map(self.size_of, outputs))
+        taken = [op.inputs[i] for i in sharing.given[op.stage, op.function]]
+        made = 0.0
         for slot, tensor in zip(op.outputs, outputs, strict=True):
-            self.held[slot] = self.size_of(tensor)
+            is_added = (position, slot) in sharing.terms
+            self.held[slot] = 0.0 if is_added else self.size_of(tensor)
             self.forms[slot] = tensor
-            self.lent.discard(slot)
+            made += self.held[slot]
         for slot in taken:
             made -= self.held[slot]
             self.held[slot] = 0.0
         scratch = _scratch_bytes(stage, op.function)
         self.change(start, made + scratch)
         self.change(end, -scratch)
-
-    def given_away(self, op: RunOp, following: Instruction | None) -> Sequence[int]:
-        """Slots of arguments whose buffers the results take."""
-        if not isinstance(following, FreeOp):
-            return ()
-        freed = set(following.slots)
-        dying = tuple(
-            i
-            for i, slot in enumerate(op.inputs)
-            if slot in freed and slot not in self.busy_until and slot not in self.lent
-        )
-        if not dying:
-            return ()
-        key = (op.stage, op.function, dying)
-        if key not in self.aliases:
-            function = self.plan.stages[op.stage].functions[op.function]
-            wanted = Counter(function.outputs)
-            taken: list[int] = []
-            for i in dying:
-                tensor = function.inputs[i]
-                if wanted[tensor] > 0:
-                    wanted[tensor] -= 1
-                    taken.append(i)
-            self.aliases[key] = tuple(taken)
-        return [op.inputs[i] for i in self.aliases[key]]
 
     def accumulate(self, op: AccumulateOp) -> None:
         forms = [self.forms[left] for left in op.lefts]

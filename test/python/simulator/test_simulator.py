@@ -176,16 +176,16 @@ def test_update_functions_share_the_seconds_by_bytes():
 
 
 def test_memory_by_hand():
-    """One stage: weight and batch, a result, a gradient beside the sum, the new weight."""
+    """One stage: weight and batch, a result, the sum to which gradients add, the new weight."""
     timeline = simulate(pipeline([(1, 2, 1)], 2, "gpipe"), FAST)
     use = timeline.memory[0]
     weight, batch = WEIGHT_BYTES, ACTIVATION_BYTES
     assert use.at(0.5) == weight + batch + batch  # with the first forward's result
     assert use.at(1.5) == weight + 2 * batch + batch
     assert use.at(3) == weight + 2 * batch + weight  # the first gradient
-    assert use.at(5) == weight + batch + 2 * weight  # sum and second gradient
+    assert use.at(5) == weight + batch + weight  # the second one is added to it
     assert use.at(6.5) == 2 * weight  # the new weight takes the old one's place
-    assert use.peak_bytes == 3 * weight + batch
+    assert use.peak_bytes == 2 * weight + 2 * batch
     assert use.capacity_bytes == 10**9
     assert use.predicted_bytes is None
 

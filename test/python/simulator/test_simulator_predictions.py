@@ -57,9 +57,10 @@ def test_predictions_of_models(name, stages):
 def test_programs_hold_no_more_than_foreseen(name, stages, schedule):
     """What the search counts is never too little, and close where nothing may differ.
 
-    It counts two sends each way that wait to be taken, the sum of the gradients beside all
-    micro-batches in flight, and no buffers that results take over from received values. So
-    pipelines hold less than that, the less so the more micro-batches follow each other.
+    It counts sends each way that wait to be taken, the sum of the gradients beside all
+    micro-batches in flight, and only such buffers that results take over from received values as
+    are surely split alike. So pipelines hold less than that, the less so the more micro-batches
+    follow each other.
     """
     model = zoo.get(name)
     net = cluster(hosts=2, devices=4, intra=(1e10, 1e-6), inter=(1e10, 1e-6))
@@ -73,10 +74,7 @@ def test_programs_hold_no_more_than_foreseen(name, stages, schedule):
         plan = parallelize(model.step, cluster=net, method=method).plan(*model.init(4 * count)).plan
         for use in simulate(plan).memory:
             assert use.predicted_bytes is not None
-            # A router's sums reach the update as terms of their own, which the search counts
-            # later than they are made.
-            slack = 1.05 if name == "moe" and stages == 4 else 1
-            assert use.peak_bytes <= slack * use.predicted_bytes
+            assert use.peak_bytes <= use.predicted_bytes
             if schedule == "1f1b" and stages == 1:
                 assert use.predicted_bytes <= 1.03 * use.peak_bytes
             if schedule == "1f1b" and name == "gpt" and count == 6:
