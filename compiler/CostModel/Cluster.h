@@ -43,26 +43,40 @@ struct DeviceType {
   double attentionPart() const;
 };
 
+/// Seconds of a step of those ways in which NCCL moves small messages; each is 0 where
+/// the link does not have it. Its Simple protocol has the link's own latency.
+struct NcclSteps {
+  double ll = 0;    // A flag beside every 4 bytes.
+  double ll128 = 0; // A flag beside every 120 bytes.
+  double nvls = 0;  // All devices at once, in a switch that adds up (NVLink SHARP).
+
+  bool operator==(const NcclSteps &other) const {
+    return ll == other.ll && ll128 == other.ll128 && nvls == other.nvls;
+  }
+};
+
 struct Link {
   double bandwidthBytesPerSecond = 0; // Per device within a host, per host between.
   double latencySeconds = 0;
   double efficiency = 1; // The part of the bandwidth that large messages reach.
+  /// Where collectives are NCCL's; else they are as MPI libraries have them.
+  std::optional<NcclSteps> nccl = {};
 
   bool operator==(const Link &other) const {
     return bandwidthBytesPerSecond == other.bandwidthBytesPerSecond &&
-           latencySeconds == other.latencySeconds && efficiency == other.efficiency;
+           latencySeconds == other.latencySeconds && efficiency == other.efficiency &&
+           nccl == other.nccl;
   }
   /// The link with the bandwidth that it reaches.
-  Link reachable() const { return {bandwidthBytesPerSecond * efficiency, latencySeconds}; }
+  Link reachable() const {
+    return {bandwidthBytesPerSecond * efficiency, latencySeconds, /*efficiency=*/1, nccl};
+  }
   /// Of one message; nothing is no message.
   double secondsFor(double bytes) const {
     return bytes > 0 ? latencySeconds + bytes / bandwidthBytesPerSecond : 0;
   }
   /// What a group of devices gets that uses both.
-  Link slower(const Link &other) const {
-    return {std::min(bandwidthBytesPerSecond, other.bandwidthBytesPerSecond),
-            std::max(latencySeconds, other.latencySeconds)};
-  }
+  Link slower(const Link &other) const;
 };
 
 struct Host {
@@ -132,6 +146,7 @@ std::vector<Submesh> submeshShapes(const Cluster &cluster, bool everyHostCount =
 struct LogicalMesh {
   llvm::SmallVector<int64_t, 3> shape;
   llvm::SmallVector<Link, 3> axes;
+  Link intraHost; // Of the steps within hosts of axes that span them.
   /// How many devices of a group along the axis share a host: the whole axis for
   /// a link within hosts, fewer where the axis spans hosts.
   llvm::SmallVector<int64_t, 3> devicesOnHost;

@@ -72,13 +72,32 @@ private:
     const YamlValue *value = child(links, where.str(), name, "bandwidth and latency");
     std::string path = (where + "." + name).str();
     return value &&
-           checkMap(*value, path, {"bandwidth", "latency", "efficiency"},
+           checkMap(*value, path, {"bandwidth", "latency", "efficiency", "nccl"},
                     "bandwidth and latency") &&
            readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
                         link.bandwidthBytesPerSecond) &&
            readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
                         /*allowZero=*/true) &&
-           readPart(*value, path, "efficiency", link.efficiency);
+           readPart(*value, path, "efficiency", link.efficiency) &&
+           readNccl(*value, path, link.nccl);
+  }
+
+  /// Seconds of a step; what is left out the link does not have.
+  bool readNccl(const YamlValue &link, StringRef path, std::optional<NcclSteps> &steps) {
+    const YamlValue *value = link.find("nccl");
+    if (!value)
+      return true;
+    std::string where = join(path, "nccl");
+    constexpr StringRef expected = "seconds of a step of ll, ll128 and nvls, such as {ll: 0.6us}";
+    if (!checkMap(*value, where, {"ll", "ll128", "nvls"}, expected))
+      return false;
+    NcclSteps &read = steps.emplace();
+    auto readStep = [&](StringRef name, double &seconds) {
+      return !value->find(name) ||
+             readQuantity(*value, where, name, kSeconds,
+                          "a positive number of seconds, such as 6e-7 or 0.6us", seconds);
+    };
+    return readStep("ll", read.ll) && readStep("ll128", read.ll128) && readStep("nvls", read.nvls);
   }
 
   /// What is reached of a peak; all of it if nothing is said.
@@ -312,18 +331,28 @@ llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
   return parseCluster((*buffer)->getBuffer(), presetOrFile);
 }
 
+static std::string printLink(const Link &link) {
+  std::string rest =
+      link.efficiency == 1 ? "" : ", \"efficiency\": " + printNumber(link.efficiency);
+  if (link.nccl) {
+    llvm::ListSeparator separator;
+    rest += ", \"nccl\": {";
+    for (auto [name, seconds] :
+         {std::pair("ll", link.nccl->ll), {"ll128", link.nccl->ll128}, {"nvls", link.nccl->nvls}})
+      if (seconds > 0)
+        rest += (StringRef(separator) + "\"" + name + "\": " + printNumber(seconds)).str();
+    rest += "}";
+  }
+  return llvm::formatv("{{\"bandwidth\": {0}, \"latency\": {1}{2}}",
+                       printNumber(link.bandwidthBytesPerSecond), printNumber(link.latencySeconds),
+                       rest)
+      .str();
+}
+
 std::string cost::printCluster(const Cluster &cluster) {
   std::string text;
   llvm::raw_string_ostream os(text);
   auto quoted = [](StringRef name) { return llvm::json::Value(name); };
-  auto link = [&](const Link &value) {
-    std::string reached =
-        value.efficiency == 1 ? "" : ", \"efficiency\": " + printNumber(value.efficiency);
-    return llvm::formatv("{{\"bandwidth\": {0}, \"latency\": {1}{2}}",
-                         printNumber(value.bandwidthBytesPerSecond),
-                         printNumber(value.latencySeconds), reached)
-        .str();
-  };
   os << "{\n";
   if (!cluster.name.empty())
     os << "  \"name\": " << quoted(cluster.name) << ",\n";
@@ -379,15 +408,15 @@ std::string cost::printCluster(const Cluster &cluster) {
       llvm::ListSeparator linkSeparator;
       os << ", \"links\": {";
       if (host.intraHost)
-        os << linkSeparator << "\"intra_host\": " << link(*host.intraHost);
+        os << linkSeparator << "\"intra_host\": " << printLink(*host.intraHost);
       if (host.interHost)
-        os << linkSeparator << "\"inter_host\": " << link(*host.interHost);
+        os << linkSeparator << "\"inter_host\": " << printLink(*host.interHost);
       os << "}";
     }
     os << "}";
   }
-  os << "\n  ],\n  \"links\": {\n    \"intra_host\": " << link(cluster.intraHost)
-     << ",\n    \"inter_host\": " << link(cluster.interHost) << "\n  }";
+  os << "\n  ],\n  \"links\": {\n    \"intra_host\": " << printLink(cluster.intraHost)
+     << ",\n    \"inter_host\": " << printLink(cluster.interHost) << "\n  }";
   if (cluster.profile && !cluster.profile->empty())
     os << ",\n  \"profile\": " << printProfile(*cluster.profile);
   os << "\n}\n";
@@ -398,14 +427,14 @@ std::string cost::printMesh(const LogicalMesh &mesh) {
   Cluster part;
   part.deviceTypes.push_back(mesh.device);
   part.hosts.push_back({/*deviceType=*/0, /*devices=*/1});
+  part.intraHost = mesh.intraHost;
   part.profile = mesh.profile;
   std::string text = printCluster(part);
   llvm::raw_string_ostream os(text);
   os << "\nkinds: " << llvm::join(mesh.deviceTypes, ", ");
   for (auto [size, link, onHost, groups] :
        llvm::zip_equal(mesh.shape, mesh.axes, mesh.devicesOnHost, mesh.groupsPerHost))
-    os << "\naxis of " << size << ": " << printNumber(link.bandwidthBytesPerSecond) << " B/s, "
-       << printNumber(link.latencySeconds) << " s, " << onHost << " on a host, " << groups
-       << " groups share it";
+    os << "\naxis of " << size << ": " << printLink(link) << ", " << onHost << " on a host, "
+       << groups << " groups share it";
   return text;
 }

@@ -7,8 +7,9 @@
 // MI300X"; those of DGX A100 and DGX H100; the instance tables of Amazon EC2 P3, P4
 // and P5. float32 is TF32 where the device has it, since that is what XLA uses for
 // dots by default. NVLink is given per direction, half of the advertised total.
-// Latencies are not published; they are round figures of the usual order (a few
-// microseconds a step within a host, more between hosts).
+// Seconds of a step are those by which NCCL chooses (its src/graph/tuning.cc: NVLink, PCI
+// and network; NVLS), which hold for InfiniBand; EFA has round figures of the usual
+// order, and so have the V100's and the MI300X's links.
 //
 // What is reached of the peaks: for the V100 dots of 83 TFLOP/s in mixed and a
 // seventh of that in single precision (Markidis et al., "NVIDIA Tensor Core
@@ -72,8 +73,8 @@ device_types:
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
 links:
-  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 50e9, latency: 1e-5, efficiency: 0.9}
+  intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
+  inter_host: {bandwidth: 50e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}
 )";
 
 // 8 H100 of 80 GB with NVSwitch (900 GB/s both ways), 32 adapters of 100 Gbit/s.
@@ -91,8 +92,8 @@ device_types:
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
 links:
-  intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 400e9, latency: 1e-5, efficiency: 0.9}
+  intra_host: {bandwidth: 450e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 400e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}
 )";
 
 // 8 A100 of 80 GB, eight 200 Gbit/s adapters for compute traffic.
@@ -110,8 +111,8 @@ device_types:
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
 links:
-  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 200e9, latency: 5e-6, efficiency: 0.9}
+  intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
+  inter_host: {bandwidth: 200e9, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // 8 H100 of 80 GB, eight 400 Gbit/s adapters for compute traffic.
@@ -129,8 +130,8 @@ device_types:
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
 links:
-  intra_host: {bandwidth: 450e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 400e9, latency: 5e-6, efficiency: 0.9}
+  intra_host: {bandwidth: 450e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 400e9, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // 8 H200 of 141 GB, eight 400 Gbit/s adapters.
@@ -148,8 +149,8 @@ device_types:
     compute_capability: 9.0
 hosts: {count: 1, devices: 8, device_type: h200, nics: 8}
 links:
-  intra_host: {bandwidth: 450GB/s, latency: 3us, efficiency: 0.8}
-  inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
+  intra_host: {bandwidth: 450GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 3200Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // 8 B200 of 180 GB with NVLink 5 (1.8 TB/s both ways), eight 400 Gbit/s adapters.
@@ -167,8 +168,8 @@ device_types:
     compute_capability: 10.0
 hosts: {count: 1, devices: 8, device_type: b200, nics: 8}
 links:
-  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
-  inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
+  intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 3200Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // A rack of 72 B200 (36 Grace hosts), one 400 Gbit/s adapter for each.
@@ -186,8 +187,8 @@ device_types:
     compute_capability: 10.0
 hosts: {count: 1, devices: 72, device_type: gb200, nics: 72}
 links:
-  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
-  inter_host: {bandwidth: 28800Gb/s, latency: 5us, efficiency: 0.9}
+  intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 28800Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // A rack of 72 B300, one 800 Gbit/s adapter for each.
@@ -205,8 +206,8 @@ device_types:
     compute_capability: 10.3
 hosts: {count: 1, devices: 72, device_type: gb300, nics: 72}
 links:
-  intra_host: {bandwidth: 900GB/s, latency: 3us, efficiency: 0.8}
-  inter_host: {bandwidth: 57600Gb/s, latency: 5us, efficiency: 0.9}
+  intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_host: {bandwidth: 57600Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // 8 L40S of 48 GB on PCIe 4.0 (32 GB/s a direction), two 200 Gbit/s adapters.
@@ -224,8 +225,8 @@ device_types:
     compute_capability: 8.9
 hosts: {count: 1, devices: 8, device_type: l40s, nics: 2}
 links:
-  intra_host: {bandwidth: 32GB/s, latency: 3us, efficiency: 0.8}
-  inter_host: {bandwidth: 400Gb/s, latency: 5us, efficiency: 0.9}
+  intra_host: {bandwidth: 32GB/s, latency: 5.7us, efficiency: 0.8, nccl: {ll: 1us}}
+  inter_host: {bandwidth: 400Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us}}
 )";
 
 // 8 MI300X of 192 GB with seven Infinity Fabric links each (448 GB/s a direction).
@@ -261,8 +262,8 @@ device_types:
     compute_capability: 8.0
 hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
 links:
-  intra_host: {bandwidth: 300e9, latency: 3e-6, efficiency: 0.8}
-  inter_host: {bandwidth: 50e9, latency: 1e-5, efficiency: 0.9}
+  intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
+  inter_host: {bandwidth: 50e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}
 )";
 
 static const ClusterPreset kPresets[] = {

@@ -17,6 +17,19 @@
 // In a ring one message at a time leaves a host; in the others all devices of a
 // group send to other hosts at once, and share what the axis has.
 //
+// Links with `nccl` have NCCL's algorithms instead, each with the protocol that is
+// fastest for the size (its src/graph/tuning.cc; Hu et al., "Demystifying NCCL",
+// arXiv 2507.04786, 2025). Of n devices, m of them on each of h hosts:
+//
+//                          steps between, within hosts         bytes a device sends
+//   gather      ring       h - 1, n - h                         B (n - 1) / n
+//               PAT        ceil(lg n), 0     where m is 1       B (n - 1) / n
+//               NVLS       one of the switch, where h is 1      B (n - 1) / n
+//   all-reduce  ring       twice that of a gather               2 B (n - 1) / n
+//               tree       2 ceil(lg h), 2 (m - 1)              2 B / 0.9
+//               NVLS       one of the switch, where h is 1      4 B / 3
+//   all-to-all             (n - 1) / 8, eight peers at a time   as above
+//
 //===----------------------------------------------------------------------===//
 
 #include "compiler/CostModel/CostModel.h"
@@ -36,7 +49,7 @@ namespace {
 /// One axis of the mesh, in the terms of the table above.
 struct Axis {
   Axis(const LogicalMesh &mesh, unsigned axis)
-      : devices(mesh.shape[axis]), link(mesh.axes[axis]),
+      : devices(mesh.shape[axis]), link(mesh.axes[axis]), within(mesh.intraHost),
         local(axis < mesh.devicesOnHost.size() ? mesh.devicesOnHost[axis] : mesh.shape[axis]),
         rounds(llvm::Log2_64_Ceil(mesh.shape[axis])) {}
 
@@ -53,13 +66,80 @@ struct Axis {
   }
   double ring(double bytes) const { return seconds(devices - 1, bytes * (devices - 1) / devices); }
   double gather(double bytes) const {
+    if (link.nccl)
+      return ncclGather(bytes);
     return std::min(ring(bytes), seconds(rounds, spread(bytes)));
+  }
+  double reduce(double bytes) const {
+    return link.nccl ? ncclReduce(bytes) : std::min(2 * gather(bytes), gather(bytes * devices));
+  }
+  double allToAll(double bytes) const {
+    if (link.nccl)
+      return seconds(std::ceil((devices - 1) / kPeersAtOnce), spread(bytes));
+    double doubled = bytes * rounds / 2 * (spansHosts() ? local : 1);
+    return std::min(seconds(devices - 1, spread(bytes)), seconds(rounds, doubled));
+  }
+  /// At worst all devices of a host send to other hosts.
+  double permute(double bytes) const {
+    double sent = bytes * (spansHosts() ? std::min(local, devices - local) : 1);
+    return link.nccl && bytes <= kMostBytesInLl ? fastest(1, 0, sent) : seconds(1, sent);
   }
 
   double devices;
   const Link &link;
+  const Link &within; // Of steps within hosts where the axis spans them.
   double local;
   double rounds;
+
+private:
+  double hosts() const { return std::ceil(devices / local); }
+  /// The best protocol for so many steps between hosts (or all, of an axis within one)
+  /// and within them.
+  double fastest(double steps, double stepsWithin, double bytes) const {
+    const NcclSteps inside = within.nccl.value_or(NcclSteps());
+    auto take = [&](double step, double stepWithin, double part) {
+      return steps * step + stepsWithin * stepWithin +
+             bytes / (part * link.bandwidthBytesPerSecond);
+    };
+    double best = take(link.latencySeconds, within.latencySeconds, 1);
+    if (link.nccl->ll > 0)
+      best = std::min(best, take(link.nccl->ll, inside.ll, kLlPart));
+    if (link.nccl->ll128 > 0)
+      best = std::min(best, take(link.nccl->ll128, inside.ll128, kLl128Part));
+    return best;
+  }
+  double ncclRing(double times, double bytes) const {
+    double between = spansHosts() ? hosts() - 1 : devices - 1;
+    return fastest(times * between, times * (devices - 1 - between),
+                   times * bytes * (devices - 1) / devices);
+  }
+  bool hasSwitch() const { return !spansHosts() && link.nccl->nvls > 0; }
+  double ncclGather(double bytes) const {
+    double best = ncclRing(1, bytes);
+    if (spansHosts() && local == 1)
+      best = std::min(best, seconds(rounds, bytes * (devices - 1) / devices));
+    if (hasSwitch())
+      best = std::min(best, link.nccl->nvls +
+                                bytes * (devices - 1) / devices / link.bandwidthBytesPerSecond);
+    return best;
+  }
+  double ncclReduce(double bytes) const {
+    double best = std::min(ncclRing(2, bytes), 2 * ncclGather(bytes));
+    if (spansHosts())
+      best = std::min(best, fastest(2 * llvm::Log2_64_Ceil(uint64_t(hosts())), 2 * (local - 1),
+                                    2 * bytes / kTreePart));
+    if (hasSwitch())
+      best = std::min(best, link.nccl->nvls + kNvlsBytes * bytes / link.bandwidthBytesPerSecond);
+    return best;
+  }
+
+  // Parts of the bandwidth by which NCCL chooses.
+  static constexpr double kLlPart = 0.25, kLl128Part = 0.92, kTreePart = 0.9;
+  static constexpr double kMostBytesInLl = 16384; // Of a message to one peer.
+  static constexpr double kPeersAtOnce = 8;
+  /// Every device sends all and gets all, besides its own sum of them: B (1 + 1/n). Eight
+  /// H100 take 4/3 of B, and fewer would take more than that.
+  static constexpr double kNvlsBytes = 4.0 / 3;
 };
 } // namespace
 
@@ -101,8 +181,7 @@ double CostModel::allReduceSeconds(double bytes, unsigned axis) const {
     return 0;
   if (const CostTable *table = measured(Collective::AllReduce, axis, bytes))
     return table->at(bytes);
-  Axis on(mesh, axis);
-  return std::min(2 * on.gather(bytes), on.gather(bytes * on.devices));
+  return Axis(mesh, axis).reduce(bytes);
 }
 
 double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
@@ -110,9 +189,7 @@ double CostModel::allToAllSeconds(double bytes, unsigned axis) const {
     return 0;
   if (const CostTable *table = measured(Collective::AllToAll, axis, bytes))
     return table->at(bytes);
-  Axis on(mesh, axis);
-  double doubled = bytes * on.rounds / 2 * (on.spansHosts() ? on.local : 1);
-  return std::min(on.seconds(on.devices - 1, on.spread(bytes)), on.seconds(on.rounds, doubled));
+  return Axis(mesh, axis).allToAll(bytes);
 }
 
 double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
@@ -120,9 +197,7 @@ double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
     return 0;
   if (const CostTable *table = measured(Collective::Permute, axis, bytes))
     return table->at(bytes);
-  // At worst all devices of a host send to other hosts.
-  Axis on(mesh, axis);
-  return on.seconds(1, bytes * (on.spansHosts() ? std::min(on.local, on.devices - on.local) : 1));
+  return Axis(mesh, axis).permute(bytes);
 }
 
 /// The part of a host's adapters that some of its devices use.

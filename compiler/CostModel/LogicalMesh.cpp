@@ -123,6 +123,19 @@ std::optional<Submesh> cost::submeshOf(const Cluster &cluster, llvm::ArrayRef<in
   return submesh;
 }
 
+/// A way that only one of two links has is none that both have.
+static double slowerStep(double a, double b) { return a > 0 && b > 0 ? std::max(a, b) : 0; }
+
+Link Link::slower(const Link &other) const {
+  Link both{std::min(bandwidthBytesPerSecond, other.bandwidthBytesPerSecond),
+            std::max(latencySeconds, other.latencySeconds)};
+  if (nccl && other.nccl)
+    both.nccl =
+        NcclSteps{slowerStep(nccl->ll, other.nccl->ll), slowerStep(nccl->ll128, other.nccl->ll128),
+                  slowerStep(nccl->nvls, other.nccl->nvls)};
+  return both;
+}
+
 double DeviceType::reachableFlopsPerSecond(llvm::StringRef dtype) const {
   auto peak = peakFlopsPerSecond.find(dtype);
   if (peak == peakFlopsPerSecond.end())
@@ -248,6 +261,7 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
         !llvm::is_contained(mesh.deviceTypes, name))
       mesh.deviceTypes.push_back(name);
   }
+  mesh.intraHost = intraHost;
   int64_t stride = submesh.numDevices();
   for (int64_t size : shape) {
     stride /= size;

@@ -291,6 +291,94 @@ static void testCosts() {
         transferLink(two, {1, 4}, {1, 4}).secondsFor(1e9));
 }
 
+/// NCCL's algorithms, each with its best protocol.
+static void testNccl() {
+  Cluster cluster = makeCluster(2, 4);
+  cluster.intraHost = {1e11, 3e-6, 1, NcclSteps{5e-7, 2e-6, 0}};
+  cluster.interHost = {1e10, 1e-5, 1, NcclSteps{2e-6, 4e-6, 0}};
+  CostModel model(makeMesh(cluster, {1, 4}, {1, 4}));
+  // Rings: of large messages with the Simple protocol, of small ones with LL at a
+  // quarter of the bandwidth, between them with LL128.
+  CHECK(close(model.allGatherSeconds(4e8, 1), 3 * 3e-6 + 3e8 / 1e11));
+  CHECK(close(model.reduceScatterSeconds(4e3, 1), 3 * 5e-7 + 3e3 / 2.5e10));
+  CHECK(close(model.allGatherSeconds(1e6, 1), 3 * 2e-6 + 7.5e5 / 9.2e10));
+  CHECK(close(model.allReduceSeconds(4e8, 1), 2 * (3 * 3e-6 + 3e8 / 1e11)));
+  CHECK(close(model.collectivePermuteSeconds(1e3, 1), 5e-7 + 1e3 / 2.5e10));
+  CHECK(close(model.collectivePermuteSeconds(1e6, 1), 3e-6 + 1e6 / 1e11));
+  CHECK(close(model.allToAllSeconds(4e8, 1), 3e-6 + 3e8 / 1e11));
+  // On two hosts one step of the ring leaves a host; trees have fewer steps for sums.
+  CostModel flat(makeMesh(cluster, {2, 4}, {1, 8}));
+  CHECK(close(flat.allGatherSeconds(8e8, 1), 1e-5 + 6 * 3e-6 + 7e8 / 1e10));
+  CHECK(close(flat.allReduceSeconds(8, 1), 2 * 2e-6 + 6 * 5e-7 + 2 * 8 / 0.9 / 2.5e9));
+  CHECK(close(flat.allReduceSeconds(8e8, 1), 2 * (1e-5 + 6 * 3e-6 + 7e8 / 1e10)));
+  // One device on each host: doubling.
+  CostModel thin(makeMesh(makeCluster(8, 1), {8, 1}, {8, 1}));
+  Cluster hosts = makeCluster(8, 1);
+  hosts.intraHost = cluster.intraHost;
+  hosts.interHost = {1e10, 1e-5, 1, NcclSteps()};
+  CostModel patterned(makeMesh(hosts, {8, 1}, {8, 1}));
+  CHECK(close(patterned.allGatherSeconds(8e6, 0), 3e-5 + 7e6 / 1e10));
+  CHECK(close(patterned.allGatherSeconds(8e6, 0), thin.allGatherSeconds(8e6, 0)));
+  // A switch that adds up sends less and has one step, but a long one.
+  Cluster switched = cluster;
+  switched.intraHost.nccl->nvls = 2e-5;
+  CostModel nvls(makeMesh(switched, {1, 4}, {1, 4}));
+  CHECK(close(nvls.allReduceSeconds(4e8, 1), 2e-5 + 4.0 / 3 * 4e8 / 1e11));
+  CHECK(nvls.allReduceSeconds(4e3, 1) == model.allReduceSeconds(4e3, 1));
+  CostModel acrossHosts(makeMesh(switched, {2, 4}, {1, 8}));
+  CHECK(acrossHosts.allReduceSeconds(8e8, 1) == flat.allReduceSeconds(8e8, 1));
+  // A link that both hosts do not have is none of an axis that spans them.
+  CHECK(!cluster.intraHost.slower({1e10, 1e-5}).nccl);
+
+  std::mt19937_64 random(2);
+  auto uniform = [&](double low, double high) {
+    return low + (high - low) * double(random() >> 11) / 0x1p53;
+  };
+  using Cost = double (CostModel::*)(double, unsigned) const;
+  constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
+                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
+                            &CostModel::collectivePermuteSeconds};
+  for (int trial = 0; trial < 200; ++trial) {
+    auto link = [&] {
+      double least = uniform(1e-7, 1e-5);
+      NcclSteps steps{least, trial % 3 ? least * uniform(1, 3) : 0, 0};
+      return Link{uniform(1e9, 1e12), least * uniform(3, 6), 1, steps};
+    };
+    Cluster some = makeCluster(1 + random() % 5, 9);
+    some.intraHost = link();
+    some.interHost = link();
+    if (trial % 2)
+      some.intraHost.nccl->nvls = uniform(1e-6, 1e-4);
+    Cluster faster = some;
+    for (Link *better : {&faster.intraHost, &faster.interHost}) {
+      better->bandwidthBytesPerSecond *= uniform(1, 3);
+      for (double *seconds :
+           {&better->latencySeconds, &better->nccl->ll, &better->nccl->ll128, &better->nccl->nvls})
+        *seconds *= uniform(0.1, 1);
+    }
+    double bytes = std::exp(uniform(0, 20)), more = bytes * uniform(1, 3);
+    int64_t all = int64_t(some.hosts.size());
+    for (auto shape : {std::vector<int64_t>{9 * all}, {all, 9}, {3 * all, 3}}) {
+      CostModel slow(makeMesh(some, {all, 9}, shape)), fast(makeMesh(faster, {all, 9}, shape));
+      for (unsigned axis = 0; axis < shape.size(); ++axis) {
+        for (Cost cost : costs) {
+          CHECK((slow.*cost)(bytes, axis) <= (slow.*cost)(more, axis));
+          CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
+          CHECK(std::isfinite((slow.*cost)(bytes, axis)) && (slow.*cost)(0, axis) == 0);
+        }
+        CHECK(slow.allReduceSeconds(bytes, axis) <=
+              slow.reduceScatterSeconds(bytes, axis) + slow.allGatherSeconds(bytes, axis));
+      }
+    }
+    for (Cost cost : costs)
+      for (int64_t devices = 2; devices < 9; ++devices) {
+        CostModel fewer(makeMesh(some, {1, devices}, {devices})),
+            larger(makeMesh(some, {1, devices + 1}, {devices + 1}));
+        CHECK((fewer.*cost)(bytes, 0) <= (larger.*cost)(bytes, 0));
+      }
+  }
+}
+
 static void testProfile() {
   CostTable table({10, 20, 40}, {1, 3, 2}); // The last is noise: never less than 3.
   CHECK(table.at(1) == 1 && table.at(10) == 1 && close(table.at(15), 2));
@@ -405,6 +493,7 @@ int main(int argc, char **argv) {
   testHostKinds();
   testMeshes();
   testCosts();
+  testNccl();
   testProfile();
   testPresets();
   testDamage();

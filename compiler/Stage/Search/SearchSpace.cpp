@@ -36,8 +36,8 @@ static bool readNumbers(llvm::StringRef text, char separator, int64_t least,
 static unsigned addMesh(SearchSpace &space, LogicalMesh mesh) {
   auto known = llvm::find_if(space.meshes, [&](const LogicalMesh &other) {
     return other.shape == mesh.shape && other.axes == mesh.axes &&
-           other.devicesOnHost == mesh.devicesOnHost && other.groupsPerHost == mesh.groupsPerHost &&
-           other.deviceTypes == mesh.deviceTypes;
+           other.intraHost == mesh.intraHost && other.devicesOnHost == mesh.devicesOnHost &&
+           other.groupsPerHost == mesh.groupsPerHost && other.deviceTypes == mesh.deviceTypes;
   });
   auto index = unsigned(known - space.meshes.begin());
   if (known == space.meshes.end())

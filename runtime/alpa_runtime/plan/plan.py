@@ -147,7 +147,7 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
                 )
     for link in ("intra_host", "inter_host"):
         for before, after in zip(_links(planned, link), _links(given, link), strict=True):
-            for key in ("bandwidth", "latency"):
+            for key in sorted({*before, *after}):
                 if before.get(key) != after.get(key):
                     return (
                         f"{key} of {link} links is {after.get(key)} in the cluster, "
