@@ -20,7 +20,7 @@ _jax: Any = jax
 _jnp: Any = jnp
 _policies: Any = importlib.import_module("jax").checkpoint_policies
 
-Remat = Literal["none", "full", "attention", "alternate", "dots"]
+Remat = Literal["none", "full", "attention", "alternate", "dots", "mlp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,9 @@ class Transformer:
         hidden, layers, heads, kv_heads, ffn, vocab, seq: sizes.
         dtype: what it computes in, `float16` or `bfloat16`.
         remat: what is computed again for gradients: nothing, each layer (`full`), what lies
-            between queries and the attention's result (`attention`), every second layer, or all
-            but products of matrices (`dots`).
+            between queries and the attention's result (`attention`), every second layer, all but
+            products of matrices (`dots`), or what lies between the second norm and the layer's
+            last product (`mlp`).
         fused_attention: one kernel computes attention; ALiBi's few slopes are left out.
     """
 
@@ -125,13 +126,19 @@ def _layer(model: Transformer, p: Any, x: Any) -> Any:
     if model.remat == "attention":
         core = _jax.checkpoint(core)
     x = x + _dense(p["out"], core(q, k, v).reshape(batch, seq, hidden))
-    h = _norm(p["ln_2"], x)
-    inner = _dense(p["up"], h)
+    feed_forward = partial(_feed_forward, model)
+    if model.remat == "mlp":
+        feed_forward = _jax.checkpoint(feed_forward)
+    return x + feed_forward(p, _norm(p["ln_2"], x))
+
+
+def _feed_forward(model: Transformer, p: Any, x: Any) -> Any:
+    inner = _dense(p["up"], x)
     if model.family == "llama":
-        inner = _swiglu(inner.reshape(batch, seq, model.ffn, 2))
+        inner = _swiglu(inner.reshape(*x.shape[:2], model.ffn, 2))
     else:
         inner = _gelu(inner)
-    return x + _dense(p["down"], inner)
+    return _dense(p["down"], inner)
 
 
 # Norms and activations keep what they take alone, as hand-written kernels do.

@@ -12,9 +12,11 @@ For each source: the median of |predicted / published - 1|, the median of predic
 as many devices with one batch: Kendall's tau between predicted and measured seconds, and the
 regret, by how much the run that is predicted to be the fastest is slower than the one that is.
 
-Predictions are kept in a folder until the compiler or the models change.
+Predictions are kept in a folder until the compiler, the models or what is asked of them change.
+With `--write` the table of docs/truth.md, its plot and what `alpa-mlir clusters show` says of the
+presets are made of the result.
 
-Run: python benchmark/published_runs.py [--source NAME] [--ids ID ..] [--every N] [--json]
+Run: python benchmark/published_runs.py [--source NAME] [--ids ID ..] [--every N] [--json] [--write]
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import multiprocessing
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,11 @@ import published_models
 from published_models import Remat, Transformer
 
 DATA = Path(__file__).resolve().parent / "data"
+ROOT = DATA.parents[1]
+# What --write makes.
+DOCS, PLOT = ROOT / "docs/truth.md", ROOT / "docs/truth.svg"
+JUDGED = ROOT / "python/alpa_mlir/cluster/published_errors.json"
+_TABLE_BEGINS, _TABLE_ENDS = "<!-- published_runs.py writes this -->", "<!-- up to here -->"
 WITHIN_A_HOST = "A100 within a host"
 # In groups of fewer runs the order says little.
 FEWEST_OF_A_GROUP = 4
@@ -54,12 +63,21 @@ _REACHED: dict[tuple[str, str], dict[str, float]] = {
     ("Megatron-LM", "A100"): {"float16": 0.65, "bfloat16": 0.65, "overlap_slowdown": 1},
     # Sums of gradients come behind the backward pass.
     ("Megatron-DeepSpeed", "A100"): {"overlap_slowdown": 1},
+    # Its layers are a loop, and XLA of 2023 gathered no weights for the next round; gradients of
+    # models without one were combined up to the last.
+    ("JAX (Paxml", ""): {"overlap_slowdown": 1},
     ("PyTorch", "A100"): {"attention": 0.43},
     ("PyTorch", "H100-80GB"): {"bfloat16": 0.58, "attention": 0.27},
     ("torchtitan", "H100-96GB"): {"bfloat16": 0.5, "attention": 0.6},
 }
 # Devices of the presets that hosts of published runs are like, and of others their data sheets'.
-_PRESETS = {"A100-80GB": "dgx-a100", "A100-40GB": "p4d.24xlarge", "H100-80GB": "dgx-h100"}
+_PRESETS = {
+    "A100-80GB": "dgx-a100",
+    "A100-40GB": "p4d.24xlarge",
+    "H100-80GB": "dgx-h100",
+    "H100-96GB": "dgx-h100",
+    "H200": "dgx-h200",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +96,7 @@ class Run:
         splits_sequence: sequence parallelism beside tensor parallelism.
         needs: what the row has and no method of ours can say.
         seconds: of a step, as published.
+        memory_gib: of a device, as published; 0 where it is not.
         launch: seconds from one kernel to the next where Python launches each; 0 for the preset's.
         overhead: seconds of each step in which Python launches nothing.
         reached: parts of peaks that its framework's kernels reach, where not the preset's.
@@ -100,6 +119,7 @@ class Run:
     splits_sequence: bool = False
     needs: tuple[str, ...]
     seconds: float
+    memory_gib: float = 0.0
     launch: float = 0.0
     overhead: float = 0.0
     reached: tuple[tuple[str, float], ...] = ()
@@ -121,6 +141,8 @@ def _remat(source: str, text: str) -> Remat:
         return text
     if text == "selective":
         return "attention" if source.startswith("Korthikanti") else "alternate"
+    if text.endswith("except_mlp"):
+        return "mlp"
     return "dots"  # Policies that keep what products of matrices give; or not published.
 
 
@@ -182,6 +204,7 @@ def _published_rows() -> Iterable[Run]:
                 splits_sequence=row["seqpar"] == "1",
                 needs=_needs(row),
                 seconds=float(row["step_s"]),
+                memory_gib=float(row["mem_gib"] or 0),
                 launch=_launch(row["framework"]),
                 reached=_reached(row["framework"], row["hardware"]),
             )
@@ -235,6 +258,11 @@ def runs() -> list[Run]:
 Constants = Mapping[str, float]
 
 
+def preset_of(run: Run) -> str:
+    """The preset whose devices and links the run's are, but for what its row says."""
+    return next(preset for kind, preset in _PRESETS.items() if run.hardware.startswith(kind))
+
+
 def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
     """The devices of a run; those of a part of a host are one smaller host.
 
@@ -244,10 +272,7 @@ def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
     """
     from alpa_mlir.cluster import Cluster
 
-    preset = next((p for kind, p in _PRESETS.items() if run.hardware.startswith(kind)), "")
-    if not preset:
-        preset = {"H100-96GB": "dgx-h100", "H200": "dgx-h100"}[run.hardware.split()[0]]
-    fields: dict[str, Any] = json.loads(Cluster.load(preset).text)
+    fields: dict[str, Any] = json.loads(Cluster.load(preset_of(run)).text)
     (host,) = fields["hosts"]
     devices = min(run.gpus, int(host["devices"]))
     fields["hosts"] = {**host, "count": run.gpus // devices, "devices": devices}
@@ -256,16 +281,42 @@ def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
         between["bandwidth"] = run.nic_gbps / 8 * 1e9 * devices
     for device in fields["device_types"].values():
         device["memory_bytes"] = int(float(device["memory_bytes"]) * memory_factor)
-        if run.launch:
-            device["launch"] = run.launch
-        for name, value in {**dict(run.reached), **constants}.items():
+    return Cluster.from_dict(with_constants(fields, {**own_constants(run), **constants}))
+
+
+def own_constants(run: Run) -> dict[str, float]:
+    """Those of its framework, where they are not the preset's."""
+    return {**({"launch": run.launch} if run.launch else {}), **dict(run.reached)}
+
+
+def with_constants(fields: Mapping[str, Any], constants: Constants) -> dict[str, Any]:
+    """A cluster's fields with other constants, of all its device types and links."""
+    result: dict[str, Any] = json.loads(json.dumps(fields))
+    for name, value in constants.items():
+        if name in result["links"]:
+            result["links"][name]["efficiency"] = value
+            continue
+        for device in result["device_types"].values():
             if name in ("launch", "multiprocessors", "overlap_slowdown"):
                 device[name] = value
-            elif name in fields["links"]:
-                fields["links"][name]["efficiency"] = value
             else:
                 device.setdefault("efficiency", {})[name] = value
-    return Cluster.from_dict(fields)
+    return result
+
+
+def constants_in(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    """What a cluster of one device type says of them."""
+    (device,) = fields["device_types"].values()
+    absent = {"launch": 0.0, "multiprocessors": 0.0}
+    found: dict[str, float] = {}
+    for name in names:
+        if name in fields["links"]:
+            found[name] = float(fields["links"][name].get("efficiency", 1))
+        elif name in ("launch", "multiprocessors", "overlap_slowdown"):
+            found[name] = float(device.get(name, absent.get(name, 1.0)))
+        else:
+            found[name] = float(device.get("efficiency", {}).get(name, 1))
+    return found
 
 
 def _method_name(run: Run) -> str:
@@ -301,7 +352,8 @@ def method_of(run: Run) -> Any:
     )
 
 
-@cache
+# A trace of a large model takes a gigabyte; runs of one model come behind each other.
+@lru_cache(maxsize=1)
 def _imported(model: Transformer, batch_size: int) -> Any:
     from alpa_mlir.compiler import Module
     from alpa_mlir.trace import tracing
@@ -314,7 +366,10 @@ def _imported(model: Transformer, batch_size: int) -> Any:
 
 
 def predict(run: Run, constants: Constants) -> dict[str, Any]:
-    """Predicted seconds and bytes of the run; `oom` is why it is said not to fit."""
+    """Predicted seconds and bytes of the run, without `run.overhead`.
+
+    `oom` is why it is said not to fit.
+    """
     from alpa_mlir.errors import AlpaError, InfeasiblePlanError
 
     method = method_of(run)
@@ -337,66 +392,86 @@ def predict(run: Run, constants: Constants) -> dict[str, Any]:
         predicted = module.predicted()
         return {
             **found,
-            "step_seconds": predicted["step_seconds"] + run.overhead,
+            "step_seconds": predicted["step_seconds"],
             "peak_bytes": predicted["peak_bytes"],
         }
     return {"failed": found["oom"]}
 
 
-def _fingerprint() -> str:
-    """Changes with whatever a prediction depends on but the row."""
+@cache
+def _compiler() -> str:
+    """Changes with the compiler and the models."""
     import alpa_mlir
-    from paper import models as paper_models
+    from paper import layers, models
 
     native = sorted(Path(alpa_mlir.__file__).parent.glob("_native*.so"))
-    files = [*native, Path(published_models.__file__), Path(paper_models.__file__), Path(__file__)]
+    files = [*native, *(Path(str(m.__file__)) for m in (published_models, layers, models))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _predict_kept(
-    wanted: Sequence[Run], constants: Constants, folder: Path, fingerprint: str
-) -> list[dict[str, Any]]:
-    """One object a run, from the folder if it is there."""
+def _key(run: Run, constants: Constants) -> str:
+    """Of all that a prediction depends on."""
+    method, count = method_of(run), run.micro_batches
+    cluster = cluster_of(run, constants)
+    passes = (method.layer_passes(count), method.search_passes(cluster, "", count, why=False))
+    text = f"{_compiler()} {run.model} {run.batch} {cluster.text} {passes}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+# A run, and constants to predict it with.
+Question = tuple[Run, Constants]
+
+
+def _answer(questions: Sequence[Question], folder: Path) -> list[dict[str, Any]]:
+    """One object a question, from the folder if it is there."""
     found: list[dict[str, Any]] = []
-    for run in wanted:
-        text = f"{fingerprint} {run} {sorted(constants.items())}"
-        path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-        if not path.exists():
-            path.write_text(json.dumps(predict(run, constants)))
-        found.append(json.loads(path.read_text()))
+    for run, constants in questions:
+        path = folder / f"{_key(run, constants)}.json"
+        is_kept = path.exists()
+        if not is_kept:
+            begin = time.process_time()
+            row = predict(run, constants)
+            row["processor_seconds"] = time.process_time() - begin
+            path.write_text(json.dumps(row))
+        row = json.loads(path.read_text())
+        if "step_seconds" in row:
+            row["step_seconds"] += run.overhead
+        found.append({**row, "is_kept": is_kept})
     return found
 
 
 def predict_all(
-    wanted: Sequence[Run], folder: Path, processes: int, constants: Constants
+    questions: Sequence[Question], folder: Path, processes: int
 ) -> list[dict[str, Any]]:
-    """One object a run, in order; progress on standard error."""
+    """One object a question, in order; progress on standard error.
+
+    Each is what `predict` gives, with `processor_seconds` that it took and whether it `is_kept`
+    of an earlier time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # Runs of one model and batch go to one process, which traces them once.
     alike: dict[tuple[Transformer, int], list[int]] = {}
-    for index, run in enumerate(wanted):
+    for index, (run, _) in enumerate(questions):
         alike.setdefault((run.model, run.batch), []).append(index)
-    found: list[dict[str, Any]] = [{} for _ in wanted]
-    fingerprint = _fingerprint()
+    found: list[dict[str, Any]] = [{} for _ in questions]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         jobs = {
-            pool.submit(
-                _predict_kept, [wanted[i] for i in own], constants, folder, fingerprint
-            ): own
-            for own in alike.values()
+            pool.submit(_answer, [questions[i] for i in own], folder): own for own in alike.values()
         }
         done = 0
         for job in as_completed(jobs):
             for index, row in zip(jobs[job], job.result(), strict=True):
-                run, found[index] = wanted[index], row
+                run, found[index] = questions[index][0], row
                 done += 1
+                if row["is_kept"]:
+                    continue
                 text = (
                     f"{row['step_seconds']:.4g} s predicted, {run.seconds:.4g} s published"
                     if "step_seconds" in row
                     else row["failed"][:150]
                 )
-                line = f"{done} of {len(wanted)}: {run.name}: {text}"
+                line = f"{done} of {len(questions)}: {run.name}: {text}"
                 print(line, file=sys.stderr, flush=True)
     return found
 
@@ -419,28 +494,29 @@ def kendall_tau(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def compare(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Errors of each source, order within each group, and what cannot be said.
+    """Errors of each source, of its kinds of devices and of each group, and what cannot be said.
 
     Args:
         found: of the rows that were predicted, by name.
     """
-    result: dict[str, Any] = {"sources": {}, "groups": {}, "unsaid": unsaid(rows)}
+    result: dict[str, Any] = {"sources": {}, "devices": [], "groups": {}, "unsaid": unsaid(rows)}
     for source in dict.fromkeys(run.source for run in rows):
         own = [run for run in rows if run.source == source]
-        seconds = _seconds(own, found)
-        ratios = [predicted / run.seconds for run, predicted in seconds]
-        result["sources"][source] = {
-            "rows": len(own),
-            "predicted": len(ratios),
-            "median_error": statistics.median(abs(r - 1) for r in ratios) if ratios else None,
-            "bias": statistics.median(ratios) if ratios else None,
-            "least": min(ratios, default=None),
-            "most": max(ratios, default=None),
-            "said_not_to_fit": sum("oom" in found.get(run.name, {}) for run in own),
-            "failed": sum("failed" in found.get(run.name, {}) for run in own),
-        }
+        result["sources"][source] = _errors(own, found)
+        for hardware in dict.fromkeys(run.hardware.split()[0] for run in own):
+            alike = [run for run in own if run.hardware.split()[0] == hardware]
+            result["devices"].append(
+                {
+                    "source": source,
+                    "preset": preset_of(alike[0]),
+                    "hardware": hardware.replace("-", " "),
+                    "own_parts": sorted({name for run in alike for name in own_constants(run)}),
+                    **_errors(alike, found),
+                }
+            )
     for group in dict.fromkeys(run.group for run in rows):
-        own = _seconds([run for run in rows if run.group == group], found)
+        alike = [run for run in rows if run.group == group]
+        own = _seconds(alike, found)
         if len(own) < FEWEST_OF_A_GROUP:
             continue
         predicted = [seconds for _, seconds in own]
@@ -448,11 +524,33 @@ def compare(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> dict
         chosen = measured[predicted.index(min(predicted))]
         result["groups"][group] = {
             "source": own[0][0].source,
-            "runs": len(own),
             "tau": kendall_tau(predicted, measured),
             "regret": chosen / min(measured) - 1,
+            **_errors(alike, found),
         }
     return result
+
+
+def _errors(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of seconds, and of memory: of runs that all fitted, and of those that say their bytes."""
+    ratios = [predicted / run.seconds for run, predicted in _seconds(rows, found)]
+    memory = [
+        found[run.name]["peak_bytes"] / 2**30 / run.memory_gib
+        for run, _ in _seconds(rows, found)
+        if run.memory_gib
+    ]
+    return {
+        "rows": len(rows),
+        "predicted": len(ratios),
+        "median_error": statistics.median(abs(r - 1) for r in ratios) if ratios else None,
+        "bias": statistics.median(ratios) if ratios else None,
+        "least": min(ratios, default=None),
+        "most": max(ratios, default=None),
+        "said_not_to_fit": sum("oom" in found.get(run.name, {}) for run in rows),
+        "memory_rows": len(memory),
+        "memory_bias": statistics.median(memory) if memory else None,
+        "failed": sum("failed" in found.get(run.name, {}) for run in rows),
+    }
 
 
 def _seconds(
@@ -472,29 +570,120 @@ def unsaid(rows: Iterable[Run]) -> dict[str, list[str]]:
     return found
 
 
+def _table(rows: Iterable[tuple[str, Mapping[str, Any]]], first: str) -> str:
+    """Errors in Markdown, a row for each."""
+    lines = [
+        f"| {first} | predicted | median error | bias | least, most | said not to fit | memory |",
+        "|" + "---|" * (first.count("|") + 7),
+    ]
+    for name, row in rows:
+        cells = [name, f"{row['predicted']} of {row['rows']}", *[""] * 5]
+        if row["predicted"]:
+            memory = f"{row['memory_bias']:.2f}" if row["memory_rows"] else ""
+            cells[2:] = [
+                f"{row['median_error']:.1%}",
+                f"{row['bias']:.3f}",
+                f"{row['least']:.2f}, {row['most']:.2f}",
+                str(row["said_not_to_fit"]),
+                memory,
+            ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def print_result(result: Mapping[str, Any]) -> None:
     """Tables in Markdown."""
-    print("| source | runs | predicted | median error | bias | least, most | said not to fit |")
-    print("|---|---|---|---|---|---|---|")
-    for name, row in result["sources"].items():
-        if not row["predicted"]:
-            print(f"| {name} | {row['rows']} | 0 | | | | |")
-            continue
-        print(
-            f"| {name} | {row['rows']} | {row['predicted']} | {row['median_error']:.1%} "
-            f"| {row['bias']:.3f} | {row['least']:.2f}, {row['most']:.2f} "
-            f"| {row['said_not_to_fit']} |"
-        )
-    for source in dict.fromkeys(group["source"] for group in result["groups"].values()):
-        own = [group for group in result["groups"].values() if group["source"] == source]
-        taus, regrets = ([group[key] for group in own] for key in ("tau", "regret"))
-        print(
-            f"\n{source}: {len(own)} groups; tau {statistics.median(taus):.2f} in the median, "
-            f"{min(taus):.2f} at least; regret {statistics.median(regrets):.1%} in the median, "
-            f"{max(regrets):.1%} at most"
-        )
+    print(_table(result["sources"].items(), "source"))
+    if result["groups"]:
+        rows = [
+            (f"{name} | {group['tau']:.2f} | {group['regret']:.1%}", group)
+            for name, group in result["groups"].items()
+        ]
+        print("\n" + _table(rows, "group | tau | regret"))
     for need, names in result["unsaid"].items():
-        print(f"\nNo method says {need}: {len(names)} rows ({', '.join(names[:6])} ..)")
+        few = ", ".join(names[:6])
+        print(f"\nNo method says {need}: {len(names)} rows ({few}{' ..' * (len(names) > 6)})")
+
+
+# What the result is written to.
+
+
+def write_result(
+    rows: Sequence[Run], result: Mapping[str, Any], seconds: Mapping[str, float]
+) -> None:
+    """The table of docs/truth.md, its plot, and the errors that `alpa-mlir clusters show` tells.
+
+    Args:
+        seconds: predicted, by name of a row.
+    """
+    devices = [row for row in result["devices"] if row["predicted"]]
+    own = [(f"{row['source']} | {row['hardware']}", row) for row in devices]
+    text = DOCS.read_text()
+    before, rest = text.split(_TABLE_BEGINS)
+    after = rest.split(_TABLE_ENDS)[1]
+    table = _table(own, "source | hardware")
+    DOCS.write_text(f"{before}{_TABLE_BEGINS}\n{table}\n{_TABLE_ENDS}{after}")
+    named = ("source", "hardware", "predicted", "median_error", "bias", "said_not_to_fit")
+    judged: dict[str, list[Any]] = {}
+    for row in devices:
+        entry = {
+            key: round(row[key], 4) if isinstance(row[key], float) else row[key] for key in named
+        }
+        judged.setdefault(row["preset"], []).append({**entry, "own_parts": row["own_parts"]})
+    JUDGED.write_text(json.dumps(judged, indent=2) + "\n")
+    PLOT.write_text(plot(rows, seconds))
+
+
+_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
+_SIDE, _LEFT, _TOP = 520, 60, 10
+
+
+def plot(rows: Sequence[Run], seconds: Mapping[str, float]) -> str:
+    """An SVG: predicted seconds over published ones, both axes logarithmic, a colour a source."""
+    dots = [(run.source, run.seconds, seconds[run.name]) for run in rows if run.name in seconds]
+    low = math.floor(math.log10(min(min(a, b) for _, a, b in dots)))
+    high = math.ceil(math.log10(max(max(a, b) for _, a, b in dots)))
+
+    def place(value: float) -> float:
+        return _SIDE * (math.log10(value) - low) / (high - low)
+
+    def point(published: float, predicted: float) -> str:
+        return f"{_LEFT + place(published):.1f},{_TOP + _SIDE - place(predicted):.1f}"
+
+    right, bottom, middle = _LEFT + _SIDE, _TOP + _SIDE, _TOP + _SIDE / 2
+    box = f'x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}"'
+    parts = [f'<rect {box} fill="#fff" stroke="#999"/>']
+    for power in range(low, high + 1):
+        x, y = _LEFT + place(10.0**power), bottom - place(10.0**power)
+        label = f"{10.0**power:g} s</text>"
+        parts += [
+            f'<path d="M{x:.1f} {_TOP}V{bottom}M{_LEFT} {y:.1f}H{right}" stroke="#eee"/>',
+            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{label}',
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}',
+        ]
+    for factor in (1.0, 1.1, 1 / 1.1):  # Predicted as published, and a tenth more or less.
+        first = point(10.0**low * max(1, 1 / factor), 10.0**low * max(1, factor))
+        last = point(10.0**high * min(1, 1 / factor), 10.0**high * min(1, factor))
+        dashes = "" if factor == 1 else ' stroke-dasharray="4"'
+        parts.append(f'<path d="M{first}L{last}" stroke="#777" fill="none"{dashes}/>')
+    for index, source in enumerate(dict.fromkeys(name for name, _, _ in dots)):
+        colour, y = _COLOURS[index % len(_COLOURS)], _TOP + 20 + 18 * index
+        for name, published, predicted in dots:
+            if name == source:
+                x_at, y_at = point(published, predicted).split(",")
+                parts.append(f'<circle cx="{x_at}" cy="{y_at}" r="3" fill="{colour}"/>')
+        parts += [
+            f'<circle cx="{_LEFT + 14}" cy="{y - 4}" r="4" fill="{colour}"/>',
+            f'<text x="{_LEFT + 24}" y="{y}">{source}</text>',
+        ]
+    centred = 'text-anchor="middle"'
+    parts += [
+        f'<text x="{_LEFT + _SIDE / 2}" y="{bottom + 34}" {centred}>published</text>',
+        f'<text transform="translate(12 {middle}) rotate(-90)" {centred}>predicted</text>',
+    ]
+    size = f"0 0 {right + 20} {bottom + 44}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="sans-serif"'
+    return f'{head} font-size="12">\n' + "\n".join(parts) + "\n</svg>\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -504,6 +693,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--source", default="", help="only sources whose names begin so")
     parser.add_argument("--ids", nargs="+", default=[], help="only these rows")
+    parser.add_argument(
+        "--without", nargs="+", default=[], help="rows that are not predicted, for they take hours"
+    )
     parser.add_argument("--every", type=int, default=1, help="of rows within a host every N-th")
     parser.add_argument(
         "--constants", type=json.loads, default={}, help='others, such as {"launch": 3e-6}'
@@ -513,6 +705,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--folder", type=Path, default=Path(".benchmarks/published_runs"), help="for predictions"
     )
     parser.add_argument("--json", action="store_true", help="one object, for machines")
+    parser.add_argument(
+        "--write", action="store_true", help="docs/truth.md's table and plot, and presets' errors"
+    )
     wanted = parser.parse_args(arguments)
     rows = [
         run
@@ -521,10 +716,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         and (not wanted.ids or run.name in wanted.ids)
         and (run.source != WITHIN_A_HOST or index % wanted.every == 0)
     ]
-    said = [run for run in rows if not run.needs]
-    predicted = predict_all(said, wanted.folder.resolve(), wanted.processes, wanted.constants)
+    said = [run for run in rows if not run.needs and run.name not in wanted.without]
+    questions = [(run, wanted.constants) for run in said]
+    predicted = predict_all(questions, wanted.folder.resolve(), wanted.processes)
     found = {run.name: row for run, row in zip(said, predicted, strict=True)}
     result = compare(rows, found)
+    took = sum(row["processor_seconds"] for row in predicted)
+    made = sum(not row["is_kept"] for row in predicted)
+    print(
+        f"{made} predictions made, {len(said) - made} kept; to make all takes {took:.0f} seconds "
+        "of a processor",
+        file=sys.stderr,
+    )
+    if wanted.write:
+        seconds = {run.name: second for run, second in _seconds(said, found)}
+        write_result(said, result, seconds)
     if wanted.json:
         cells = [{**asdict(run), "group": run.group, **found[run.name]} for run in said]
         print(json.dumps({**result, "runs": cells}))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib import resources
 from typing import Any
 
 from alpa_mlir.cli._command import Answer
 
 DESCRIPTION = (
     "Lists the built-in clusters with their devices, memory and links; prints one as a YAML file "
-    "to start from; checks a file of your own (docs/cluster.md)."
+    "to start from, and how far published training runs are from what is predicted with it; checks "
+    "a file of your own (docs/cluster.md)."
 )
 EXAMPLES = """\
   alpa-mlir clusters
@@ -45,8 +47,33 @@ def run(options: argparse.Namespace) -> Answer:
     if options.action == "show":
         from alpa_mlir.cli._source import cluster_text
 
-        return Answer(cluster_text(options.name).rstrip("\n"), fields)
+        text = cluster_text(options.name).rstrip("\n")
+        return Answer("\n".join([*_judgement(options.name), text]), fields)
     return Answer(f"{options.name} is right\n{_table({options.name: fields})}", fields)
+
+
+def _judgement(name: str) -> list[str]:
+    """What published runs say of a preset, as comments of a YAML file; nothing of files."""
+    from alpa_mlir.compiler import cluster_presets
+
+    preset = name.partition(":")[0]
+    if preset not in cluster_presets():
+        return []
+    # benchmark/published_runs.py --write makes it.
+    file = resources.files("alpa_mlir.cluster").joinpath("published_errors.json")
+    judged: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
+    if preset not in judged:
+        return [f"# No published run says how true predictions for {preset} are."]
+    lines = [f"# Predictions for {preset} beside published training runs (docs/truth.md):"]
+    for row in judged[preset]:
+        runs = "1 run" if row["predicted"] == 1 else f"{row['predicted']} runs"
+        own = f"; its own {', '.join(row['own_parts'])}" if row["own_parts"] else ""
+        lines.append(
+            f"# - {row['source']}, {row['hardware']}: {runs}, median error "
+            f"{row['median_error']:.1%}, bias {row['bias']:.2f}, {row['said_not_to_fit']} said not "
+            f"to fit{own}"
+        )
+    return lines
 
 
 def _fields(name: str) -> dict[str, Any]:

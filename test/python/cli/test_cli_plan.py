@@ -315,9 +315,14 @@ def test_clusters(tmp_path, capsys):
         assert any(line.startswith(f"{name} ") for line in lines)
     assert cli.main(["clusters", "show", "dgx-a100:4"]) == 0
     (tmp_path / "own.yaml").write_text(capsys.readouterr().out)
+    assert "beside published training runs" in (tmp_path / "own.yaml").read_text()
     assert alpa_mlir.Cluster.load(tmp_path / "own.yaml").num_devices == 32
     assert cli.main(["clusters", "check", str(tmp_path / "own.yaml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["hosts"][0]["count"] == 4
+    assert cli.main(["clusters", "show", "l40s"]) == 0
+    assert capsys.readouterr().out.startswith("# No published run says")
+    assert cli.main(["clusters", "show", str(tmp_path / "own.yaml")]) == 0
+    assert "#" not in capsys.readouterr().out
     (tmp_path / "wrong.yaml").write_text("name: x\nhosts: {count: 0}\n")
     error = failure(["clusters", "check", tmp_path / "wrong.yaml"], capsys)
     assert error["kind"] == "ClusterFileError"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import sys
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 
+import published_runs
 from published_runs import DATA, WITHIN_A_HOST, compare, kendall_tau, predict, runs
 
 RUNS = {run.name: run for run in runs()}
@@ -80,6 +83,47 @@ def test_compare():
     result = compare(rows, found)
     assert result["sources"][WITHIN_A_HOST]["median_error"] == 0.5
     (group,) = result["groups"].values()
-    assert group["runs"] == 4
+    assert group["predicted"] == 4
     assert math.isclose(group["regret"], 1)  # The second was predicted to be the fastest.
     assert math.isclose(group["tau"], 4 / 6)
+
+
+def test_predictions_are_kept(tmp_path):
+    run = RUNS["host-0000"]
+    (first,) = published_runs.predict_all([(run, {})], tmp_path, 1)
+    (again, other) = published_runs.predict_all([(run, {}), (run, {"launch": 0.0})], tmp_path, 1)
+    assert (first["is_kept"], again["is_kept"], other["is_kept"]) == (False, True, False)
+    assert again["step_seconds"] == first["step_seconds"] > other["step_seconds"]
+    # What is added to each step is no part of what is kept.
+    (more,) = published_runs.predict_all([(replace(run, overhead=1.0), {})], tmp_path, 1)
+    assert more["is_kept"]
+    assert more["step_seconds"] == pytest.approx(first["step_seconds"] - run.overhead + 1)
+
+
+def test_what_is_written(tmp_path, monkeypatch):
+    for name, text in (("DOCS", f"a\n{published_runs._TABLE_BEGINS}\nold\n"), ("JUDGED", "")):
+        path = tmp_path / name
+        path.write_text(text + (f"{published_runs._TABLE_ENDS}\nb\n" if text else ""))
+        monkeypatch.setattr(published_runs, name, path)
+    monkeypatch.setattr(published_runs, "PLOT", tmp_path / "plot.svg")
+    rows = [RUNS["sc21-1.7B"], RUNS["sc21-3.6B"], RUNS["jax-pax-05"], RUNS["titan-8b-8-fp8"]]
+    ratios = dict(zip((run.name for run in rows), (1.1, 0.8, 0.5), strict=False))
+    found = {
+        run.name: {"step_seconds": ratios[run.name] * run.seconds, "peak_bytes": 2**30}
+        for run in rows[:3]
+    }
+    found["jax-pax-05"]["oom"] = "no plan fits"
+    seconds = {name: row["step_seconds"] for name, row in found.items()}
+    published_runs.write_result(rows, compare(rows, found), seconds)
+    judged = json.loads((tmp_path / "JUDGED").read_text())
+    (row,) = judged["dgx-a100"]
+    assert row["median_error"] == pytest.approx(0.15)
+    assert row["own_parts"] == ["bfloat16", "float16", "launch", "overlap_slowdown"]
+    assert [row["said_not_to_fit"] for row in judged["dgx-h100"]] == [1]
+    text = (tmp_path / "DOCS").read_text()
+    assert text.startswith("a\n")
+    assert text.endswith("b\n")
+    assert "old" not in text
+    assert "| Megatron-LM SC21 table 1 | A100 80GB | 2 of 2 | 15.0% |" in text
+    dots = [e for e in ET.parse(tmp_path / "plot.svg").iter() if e.tag.endswith("circle")]
+    assert len(dots) == 3 + 2  # And one of each source in the legend.
