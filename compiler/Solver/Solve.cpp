@@ -32,7 +32,8 @@ namespace {
 class Solver {
 public:
   Solver(const Problem &problem, const SolveOptions &options)
-      : problem(problem), options(options), clock(options.timeLimitSeconds) {}
+      : problem(problem), options(options),
+        budget(options.timeLimitSeconds, options.workLimit, options.spentSeconds) {}
 
   llvm::Expected<Solution> run() {
     solution.nodes = problem.nodes.size();
@@ -52,6 +53,10 @@ private:
     solution.infeasibleReason = std::move(reason);
   }
 
+  std::string limitThatStruck() const {
+    return budget.workLeft() > 0 ? "time limit" : "work limit";
+  }
+
   void refuseImpossible(unsigned node) {
     refuse("every choice of " + nameOfNode(problem, node) +
            " is forbidden, by itself or with all choices of a neighbour");
@@ -65,7 +70,7 @@ private:
 
   /// Whether memory has still to be looked at.
   bool solveFree() {
-    UnlimitedSearch search(problem, options, clock);
+    UnlimitedSearch search(problem, options, budget);
     solution.eliminated = search.eliminated;
     if (search.impossibleNode) {
       refuseImpossible(*search.impossibleNode);
@@ -75,9 +80,9 @@ private:
       return true; // Prices of zero are where the search with memory begins.
     search.run();
     if (search.choices.empty()) {
-      refuse(search.proven ? "no combination of choices avoids all forbidden pairs"
-                           : "no allowed choices were found in the time limit; that there are none "
-                             "is not proven",
+      refuse(search.proven ? std::string("no combination of choices avoids all forbidden pairs")
+                           : "no allowed choices were found in the " + limitThatStruck() +
+                                 "; that there are none is not proven",
              search.proven);
       return false;
     }
@@ -91,7 +96,8 @@ private:
 
   void solveWithin(int64_t limit) {
     TimePoints timePoints = collectTimePoints(problem);
-    Graph graph = buildGraph(problem, &timePoints);
+    auto late = [&] { return budget.isLate(); };
+    Graph graph = buildGraph(problem, &timePoints, late);
     if (graph.impossibleNode)
       return refuseImpossible(*graph.impossibleNode);
     std::optional<Tightest> tightest = findTightest(problem, timePoints, graph);
@@ -100,12 +106,14 @@ private:
       return refuse("at least " + std::to_string(tightest->bytes) +
                     " bytes are needed, the limit is " + std::to_string(limit) + "; " + live +
                     nameEnough(timePoints, tightest->bytes));
-    presolveWithin(graph, limit);
+    presolveWithin(graph, limit, /*followed=*/nullptr, late);
     std::vector<unsigned> values;
     bool proven = true, found = !graph.impossibleNode;
     CostSum lower = std::max(memoryFreeBound, graph.constant);
-    if (found && !graph.variables.empty()) {
-      LimitedSearch search(graph, limit, options, clock, memoryFreeBound);
+    if (found && late()) {
+      found = proven = false;
+    } else if (found && !graph.variables.empty()) {
+      LimitedSearch search(graph, limit, options, budget, memoryFreeBound);
       search.run();
       found = !search.choices().empty();
       values = search.choices();
@@ -114,8 +122,8 @@ private:
     }
     if (found)
       return accept(readOut(graph, values, problem.nodes.size()), lower);
-    refuse((proven ? "no combination of choices stays within "
-                   : "no choices were found in the time limit that stay within ") +
+    refuse((proven ? std::string("no combination of choices stays within ")
+                   : "no choices were found in the " + limitThatStruck() + " that stay within ") +
                std::to_string(limit) +
                (proven ? " bytes; " : " bytes (that there are none is not proven); ") + live +
                nameEnough(timePoints, tightest ? tightest->bytes : 0),
@@ -124,9 +132,10 @@ private:
 
   /// What to ask for instead.
   std::string nameEnough(const TimePoints &timePoints, int64_t atLeast) const {
-    if (!options.findsEnough)
+    if (!options.findsEnough || budget.isLate())
       return "";
-    std::optional<int64_t> enough = findEnough(buildGraph(problem, &timePoints), atLeast, clock);
+    std::optional<int64_t> enough = findEnough(
+        buildGraph(problem, &timePoints, [&] { return budget.isLate(); }), atLeast, budget);
     return enough ? "; " + std::to_string(*enough) + " bytes would do" : "";
   }
 
@@ -149,13 +158,15 @@ private:
         solution.gap =
             double(solution.objective - solution.lowerBound) / double(solution.objective);
     }
-    solution.seconds = clock.seconds();
+    solution.seconds = budget.seconds();
+    solution.isOutOfTime = budget.wasLate();
+    solution.work = budget.work();
     return std::move(solution);
   }
 
   const Problem &problem;
   const SolveOptions &options;
-  Clock clock;
+  Budget budget;
   Solution solution;
   CostSum memoryFreeBound = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "compiler/Solver/Model/Problem.h"
 
+#include <limits>
 #include <optional>
 
 namespace alpa::solver {
@@ -13,7 +14,13 @@ enum class SolveStatus { Optimal, Feasible, Infeasible };
 llvm::StringRef stringifySolveStatus(SolveStatus status);
 
 struct SolveOptions {
+  /// The outer bound; a search that it ends might have found something else on
+  /// another day.
   double timeLimitSeconds = 60.0;
+  /// Seconds of the limit that are over already.
+  double spentSeconds = 0.0;
+  /// Table entries and combinations to go through at most, about 5e8 of them a second.
+  double workLimit = std::numeric_limits<double>::infinity();
   uint64_t seed = 0;
   /// Threads to search with, at least 1.
   unsigned threads = 1;
@@ -43,6 +50,9 @@ struct Solution {
   /// With status infeasible: time ran out before an answer was found, and that
   /// there is none is not proven.
   bool isUnknown = false;
+  /// The clock ended the search, rather than a proof or the work limit.
+  bool isOutOfTime = false;
+  double work = 0; // In the units of the limit.
 };
 
 struct Evaluation {

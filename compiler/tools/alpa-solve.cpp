@@ -25,6 +25,11 @@ static cl::opt<std::string> input(cl::Positional, cl::desc("FILE.json[.gz]"), cl
 static cl::opt<double> timeLimit("time-limit", cl::init(60.0), cl::value_desc("S"),
                                  cl::desc("Seconds to use at most, reading the file included"),
                                  cl::cat(category));
+static cl::opt<double> workLimit("work-limit", cl::value_desc("W"),
+                                 cl::desc("Table entries and combinations to go through at most, "
+                                          "about 5e8 a second; the same on any machine"),
+                                 cl::init(std::numeric_limits<double>::infinity()),
+                                 cl::cat(category));
 static cl::opt<double> gap("gap", cl::init(0.0), cl::value_desc("G"),
                            cl::desc("Stop when (cost - lower bound) / cost is at most this"),
                            cl::cat(category));
@@ -147,6 +152,8 @@ int main(int argc, char **argv) {
   cl::ParseCommandLineOptions(argc, argv, kOverview);
   if (!(timeLimit > 0) || !std::isfinite(timeLimit))
     return fail("--time-limit: expected a positive number of seconds");
+  if (!(workLimit > 0))
+    return fail("--work-limit: expected a positive number");
   if (!(gap >= 0) || !std::isfinite(gap))
     return fail("--gap: expected 0 or a positive number");
   if (threads > 1024)
@@ -164,7 +171,9 @@ int main(int argc, char **argv) {
 
   solver::SolveOptions options;
   options.findsEnough = true;
-  options.timeLimitSeconds = std::max(timeLimit - seconds(), 1e-3);
+  options.timeLimitSeconds = timeLimit;
+  options.spentSeconds = seconds();
+  options.workLimit = workLimit;
   options.seed = seed;
   options.threads =
       threads ? unsigned(threads) : llvm::hardware_concurrency().compute_thread_count();

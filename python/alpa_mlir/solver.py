@@ -175,7 +175,8 @@ def solve_problem(
         time_limit_seconds: seconds to use at most.
         gap: stop when (cost - lower bound) / cost is no more than this; 0 asks for a proof.
         threads: threads to search with, at least 1.
-        seed: seed of the search; the same seed gives the same answer.
+        seed: seed of the search; the same seed gives the same answer, whatever the threads,
+            unless the time limit ends the search.
 
     Raises:
         ProblemFormatError: the problem cannot be read, is malformed or has a number out of range.
@@ -211,15 +212,20 @@ def solve_problem(
     if not 0 <= seed < 2**64:
         raise SolverError(f"seed {seed}", fix="give 0 or a positive number of 64 bits")
     read = _read(problem)
-    left = max(1e-3, time_limit_seconds - (time.monotonic() - start))
+    spent = time.monotonic() - start
     if method == "gurobi":
         answer = solve_ilp(
-            read.as_ilp(), time_limit_seconds=left, gap=gap, threads=threads, seed=seed
+            read.as_ilp(),
+            time_limit_seconds=max(1e-3, time_limit_seconds - spent),
+            gap=gap,
+            threads=threads,
+            seed=seed,
         )
     else:
         answer = read.solve(
             method,
-            time_limit_seconds=left,
+            time_limit_seconds=time_limit_seconds,
+            spent_seconds=spent,
             gap=gap,
             threads=threads,
             seed=seed,

@@ -60,9 +60,11 @@ public:
 };
 
 nb::dict solveProblem(const Problem &problem, const std::string &method, double timeLimitSeconds,
-                      double gap, unsigned threads, uint64_t seed, const std::string &library) {
+                      double spentSeconds, double gap, unsigned threads, uint64_t seed,
+                      const std::string &library) {
   solver::SolveOptions options;
   options.timeLimitSeconds = timeLimitSeconds;
+  options.spentSeconds = spentSeconds;
   options.acceptableGap = gap;
   options.threads = threads;
   options.seed = seed;
@@ -107,7 +109,7 @@ void bindSolver(nb::module_ &m) {
            nb::arg("proves_infeasible"));
   m.def("parse_problem", &parse, nb::arg("text"));
   m.def("solve_problem", &solveProblem, nb::arg("problem"), nb::arg("method"),
-        nb::arg("time_limit_seconds"), nb::arg("gap"), nb::arg("threads"), nb::arg("seed"),
-        nb::arg("library"));
+        nb::arg("time_limit_seconds"), nb::arg("spent_seconds"), nb::arg("gap"), nb::arg("threads"),
+        nb::arg("seed"), nb::arg("library"));
   m.def("solver_methods", &methods, "Names and descriptions of the solvers; the default first.");
 }

@@ -155,7 +155,14 @@ func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
 """
 PROBLEM = '{"problem": {"nodes": {"intervals": [[0, 1]], "costs": [[1]], "usages": [[1]]}, '
 PROBLEM += '"edges": {"nodes": [], "costs": []}}}'
-LIMITS = {"time_limit_seconds": 1, "gap": 0, "threads": 1, "seed": 0, "library": ""}
+LIMITS = {
+    "time_limit_seconds": 1,
+    "spent_seconds": 0,
+    "gap": 0,
+    "threads": 1,
+    "seed": 0,
+    "library": "",
+}
 
 # What makes the compiler fail with each of its codes.
 CAUSES = {

@@ -156,7 +156,7 @@ llvm::Expected<Solution> solver::solveByHighs(const Problem &problem, const Solv
     choices = model->choices({});
   while (!infeasible && !model->costs.empty()) {
     llvm::Expected<Answer> answer =
-        run(*highs, *model, options, options.timeLimitSeconds - seconds());
+        run(*highs, *model, options, options.timeLimitSeconds - options.spentSeconds - seconds());
     if (!answer)
       return answer.takeError();
     infeasible = answer->infeasible;

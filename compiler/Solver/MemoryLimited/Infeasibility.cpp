@@ -60,14 +60,17 @@ std::optional<Tightest> solver::findTightest(const Problem &problem, const TimeP
   return Tightest{least.at()[*fullest], nameLargest(problem, timePoints, graph, *fullest)};
 }
 
-std::optional<int64_t> solver::findEnough(const Graph &graph, int64_t atLeast, const Clock &clock) {
+std::optional<int64_t> solver::findEnough(const Graph &graph, int64_t atLeast,
+                                          const Budget &budget) {
   constexpr double kWork = 5e6; // Of one search: some hundredths of a second.
   constexpr double kPrecision = 1e-3;
   if (graph.variables.empty())
     return atLeast;
+  if (budget.isLate())
+    return std::nullopt;
   auto peakWithin = [&](int64_t limit) -> std::optional<int64_t> {
     LargeNeighbourhoodSearch search(graph, limit, /*seed=*/0);
-    search.run(kWork, [&] { return clock.isLate(); });
+    search.run(kWork, [&] { return budget.isLate(); });
     if (search.best().empty())
       return std::nullopt;
     Usage usage(graph, limit);
@@ -84,7 +87,7 @@ std::optional<int64_t> solver::findEnough(const Graph &graph, int64_t atLeast, c
       most += *llvm::max_element(use.bytes);
   most += graph.baseBytes.empty() ? 0 : *llvm::max_element(graph.baseBytes);
   std::optional<int64_t> high = peakWithin(most);
-  while (high && double(*high - low) > kPrecision * double(*high) && !clock.isLate()) {
+  while (high && double(*high - low) > kPrecision * double(*high) && !budget.isLate()) {
     int64_t middle = low + (*high - low) / 2;
     if (std::optional<int64_t> peak = peakWithin(middle))
       high = peak;

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SOLVER_MEMORYLIMITED_INFEASIBILITY_H
 #define ALPA_COMPILER_SOLVER_MEMORYLIMITED_INFEASIBILITY_H
 
-#include "compiler/Solver/Model/Clock.h"
+#include "compiler/Solver/Model/Budget.h"
 #include "compiler/Solver/Model/Graph.h"
 
 namespace alpa::solver {
@@ -25,7 +25,7 @@ std::optional<Tightest> findTightest(const Problem &problem, const TimePoints &t
 
 /// A limit that choices were found to stay within, as small as a short search
 /// finds; `atLeast` bytes are needed. Nothing if no allowed choices were found.
-std::optional<int64_t> findEnough(const Graph &graph, int64_t atLeast, const Clock &clock);
+std::optional<int64_t> findEnough(const Graph &graph, int64_t atLeast, const Budget &budget);
 
 } // namespace alpa::solver
 

@@ -180,7 +180,7 @@ double LargeNeighbourhoodSearch::firstPenalty() const {
 
 /// Makes what is above the limit dearer until nothing is: by all variables at
 /// once, or where that does not help, by parts at the time points concerned.
-void LargeNeighbourhoodSearch::settle(Done done) {
+void LargeNeighbourhoodSearch::settle(Done done, Done stop) {
   constexpr double kMostPenalty = 1e12, kLeastHelp = 0.05;
   constexpr unsigned kParts = 24;
   std::vector<double> given = prices;
@@ -192,6 +192,7 @@ void LargeNeighbourhoodSearch::settle(Done done) {
     SubProblem::Effort effort;
     effort.rounds = inParts ? 8 : 4;
     effort.nodes = 0;
+    effort.stop = stop;
     for (unsigned part = 0; part < (inParts ? kParts : 1) && !done(); ++part) {
       selection.clear();
       if (!inParts) {
@@ -282,12 +283,14 @@ void LargeNeighbourhoodSearch::select(Shape shape, unsigned size) {
   }
 }
 
-void LargeNeighbourhoodSearch::improveBy(const Arm &arm) {
+void LargeNeighbourhoodSearch::improveBy(const Arm &arm, Done stop) {
   constexpr double kMaxTable = 3000, kMaxFusedTable = 20000;
+  SubProblem::Effort effort;
+  effort.stop = stop;
   select(arm.shape, arm.size);
   sub.penalty = kNoLimit;
   if (sub.build(selection.variables(), arm.shape == Fuse ? kMaxFusedTable : kMaxTable, random))
-    sub.solve(SubProblem::Effort());
+    sub.solve(effort);
   sub.pool.clear();
 }
 
@@ -308,12 +311,12 @@ void LargeNeighbourhoodSearch::restart(Done stop) {
   state.load(*start);
   penalty = 0;
   inParts = false;
-  settle([&] { return stop() || spent() > settling; });
+  settle([&] { return stop() || spent() > settling; }, stop);
   double end = spent() + improving;
   while (fits() && spent() < end && !stop()) {
     const Arm &arm = chooseArm(/*evenly=*/true);
     if (arm.shape != Restart)
-      improveBy(arm);
+      improveBy(arm, stop);
   }
   keep();
   if (state.cost() > lowest) {
@@ -331,7 +334,7 @@ void LargeNeighbourhoodSearch::improve(Done stop) {
   if (arm.shape == Restart)
     restart(stop);
   else
-    improveBy(arm);
+    improveBy(arm, stop);
   keep();
   double gain = before - state.cost(), work = sub.work() - worked;
   arm.gain = kForget * arm.gain + gain;
@@ -344,7 +347,7 @@ void LargeNeighbourhoodSearch::run(double work, Done stop) {
   double end = spent() + work;
   auto done = [&] { return stop() || spent() >= end; };
   if (!fits())
-    settle(done);
+    settle(done, stop);
   // However well all else does, a later proposal is tried once in a while.
   constexpr double kGrowth = 1.5;
   while (!done() && fits()) {

@@ -114,10 +114,10 @@ private:
   void keep();
   double valued() const { return state.cost() + penalty * state.excess(); }
   double firstPenalty() const;
-  void settle(Done done);
+  void settle(Done done, Done stop);
   Arm &chooseArm(bool evenly);
   void improve(Done stop);
-  void improveBy(const Arm &arm);
+  void improveBy(const Arm &arm, Done stop);
   double spent();
   void restart(Done stop);
   void select(Shape shape, unsigned size);

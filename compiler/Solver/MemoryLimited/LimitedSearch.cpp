@@ -19,12 +19,10 @@ static constexpr double kFirstWork = 1e6;
 static constexpr double kMostWork = 2e8;
 /// What the search goes through meanwhile, by entry.
 static constexpr double kPrimalShare = 0.1;
-/// A search that has no answer yet may take this much longer.
-static constexpr double kGraceSeconds = 2.0;
 
 LimitedSearch::LimitedSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-                             const Clock &clock, CostSum lower, std::vector<unsigned> start)
-    : graph(graph), limit(limitBytes), options(options), clock(clock),
+                             Budget &budget, CostSum lower, std::vector<unsigned> start)
+    : graph(graph), limit(limitBytes), options(options), budget(budget),
       upper(CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size())), lowest(lower) {
   bestInCore = best = std::move(start);
   if (!best.empty()) {
@@ -61,13 +59,15 @@ void LimitedSearch::startPart() {
     at += costs.size();
   }
   std::vector<unsigned> followed = bestInCore;
-  presolveWithin(part->graph, limit, &followed);
+  presolveWithin(part->graph, limit, &followed, [&] { return budget.isLate(); });
+  if (budget.isLate())
+    return;
   // The best choices are in it, so it is not impossible.
   if (part->graph.variables.empty())
     offer(readOut(part->graph, {}, core->variables.size()));
   else
-    part->search = std::make_unique<LimitedSearch>(part->graph, limit, part->options, clock, lowest,
-                                                   std::move(followed));
+    part->search = std::make_unique<LimitedSearch>(part->graph, limit, part->options, budget,
+                                                   lowest, std::move(followed));
   if (part->search)
     part->search->isPart = true;
 }
@@ -93,7 +93,7 @@ void LimitedSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
   part.reset();
   bound.reset();
   core = std::make_unique<Graph>(std::move(next));
-  bound = std::make_unique<LagrangianBound>(*core, limit);
+  bound = std::make_unique<LagrangianBound>(*core, limit, [&] { return budget.isLate(); });
   if (!prices.empty())
     bound->startFrom(prices);
   numChoices = 0;
@@ -103,14 +103,6 @@ void LimitedSearch::setCore(Graph next, llvm::ArrayRef<double> prices) {
   primal = std::make_unique<LargeNeighbourhoodSearch>(*core, limit, options.seed);
   if (!bestInCore.empty())
     primal->offer(bestInCore);
-}
-
-bool LimitedSearch::outOfTime() const { return outOfTime(!best.empty()); }
-
-bool LimitedSearch::outOfTime(bool answered) const {
-  // What has been begun takes a moment to end.
-  constexpr double kShare = 0.98;
-  return clock.isLate(kShare) && (answered || clock.isLate(1.0, kGraceSeconds));
 }
 
 bool LimitedSearch::isEnough() const {
@@ -135,12 +127,17 @@ void LimitedSearch::offer(std::vector<unsigned> values) {
 void LimitedSearch::offerRepaired(std::vector<unsigned> values) {
   Usage usage(*core, limit);
   LocalSearch local(*core, usage);
-  constexpr double kMostWork = 5e7; // A few seconds.
-  if (!local.repair(values, kMostWork))
+  constexpr double kMostWork = 5e7;
+  auto late = [&] { return budget.isLate(); };
+  bool fits = local.repair(values, kMostWork, late);
+  budget.spend(local.work());
+  if (!fits)
     return;
+  double repairing = local.work();
   // Polishing is worth while for what is nearly the best.
   if (best.empty() || local.objective(values) - lowest < 2 * (upper - lowest))
-    local.polish(values, [&] { return clock.isLate(); });
+    local.polish(values, late);
+  budget.spend(local.work() - repairing);
   offer(std::move(values));
 }
 
@@ -150,9 +147,10 @@ void LimitedSearch::boundRound(double most) {
   constexpr size_t kFew = 4000; // Choices; with more, the search is better at it.
   double work = 0;
   for (unsigned step = 0; step < kFewest || work < most; ++step) {
-    if (outOfTime() || bound->isStuck())
+    if (budget.isLate() || bound->isStuck())
       break;
-    if (!bound->step(upper + !best.empty())) {
+    budget.spend(bound->stepWork());
+    if (!bound->step(upper + !best.empty(), [&] { return budget.isLate(); })) {
       proven = true;
       return;
     }
@@ -176,7 +174,9 @@ void LimitedSearch::shrink() {
     return;
   shrunkGap = gap;
   std::vector<unsigned> followed = bestInCore;
-  std::optional<Graph> left = bound->restricted(upper + 1, &followed);
+  auto late = [&] { return budget.isLate(); };
+  budget.spend(bound->restrictWork());
+  std::optional<Graph> left = bound->restricted(upper + 1, &followed, late);
   lowest = std::max(lowest, std::min(bound->lower(), upper));
   removedAt = bound->numRemoved();
   if (!left) {
@@ -184,11 +184,13 @@ void LimitedSearch::shrink() {
     return;
   }
   std::vector<double> prices = bound->pricePerByte();
-  std::vector<int> standIn = presolveWithin(*left, limit, &followed);
+  std::vector<int> standIn = presolveWithin(*left, limit, &followed, late);
   if (left->impossibleNode) {
     proven = true;
     return;
   }
+  if (late())
+    return;
   std::vector<double> moved(left->baseBytes.size(), 0);
   for (size_t t = 0; t < standIn.size(); ++t)
     if (standIn[t] >= 0)
@@ -215,18 +217,17 @@ void LimitedSearch::branchRound(double work) {
         offer(values);
         return upper;
       },
-      [&] { return outOfTime(); });
+      [&] { return budget.isLate(); });
+  budget.spend(branching->work());
   lowest = std::max(lowest, std::min(branching->lower(), upper));
   proven = branching->isDone();
 }
 
 void LimitedSearch::round(double work) {
   std::atomic<bool> over = false;
-  // The other thread must not look at what this one changes.
-  bool answered = !best.empty();
-  auto search = [&] {
-    primal->run(kPrimalShare * work, [&] { return over || outOfTime(answered); });
-  };
+  // The other thread must not look at what this one changes, nor count with it.
+  auto search = [&] { primal->run(kPrimalShare * work, [&] { return over || budget.isLate(); }); };
+  double searched = primal->work();
   double before = primal->bestCost();
   bool had = !primal->best().empty();
   std::thread thread;
@@ -254,6 +255,7 @@ void LimitedSearch::round(double work) {
     search();
   if (over)
     return;
+  budget.spend((primal->work() - searched) / kPrimalShare);
   if (!primal->best().empty() && (!had || primal->bestCost() < before))
     offer(primal->best());
 }
@@ -274,8 +276,8 @@ void LimitedSearch::exchange() {
 
 void LimitedSearch::run() {
   double work = kFirstWork;
-  while (!isEnough() && !outOfTime()) {
-    round(work);
+  while (!isEnough() && !budget.isOver()) {
+    round(std::min(work, budget.workLeft()));
     work = std::min(2 * work, kMostWork);
     exchange();
   }

@@ -5,7 +5,8 @@
 // no longer help and branch and bound takes over. Beside all that, in a thread of
 // its own if there are two, large neighbourhoods are searched for answers. The
 // two sides tell each other their news after fixed amounts of work, so that an
-// answer depends on the seed, and on time only where time cuts it short.
+// answer depends on the seed, not on threads, and on time only where time cuts it
+// short.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,7 +14,7 @@
 #define ALPA_COMPILER_SOLVER_MEMORYLIMITED_LIMITEDSEARCH_H
 
 #include "compiler/Solver/MemoryLimited/LargeNeighbourhoodSearch.h"
-#include "compiler/Solver/Model/Clock.h"
+#include "compiler/Solver/Model/Budget.h"
 #include "compiler/Solver/Search/BranchAndBound.h"
 #include "compiler/Solver/Search/LagrangianBound.h"
 #include "compiler/Solver/Solve.h"
@@ -24,8 +25,8 @@ class LimitedSearch {
 public:
   /// `graph` is collapsed and has variables; `lower` is a bound known before, and
   /// `start` are choices within the limit, or empty.
-  LimitedSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options,
-                const Clock &clock, CostSum lower, std::vector<unsigned> start = {});
+  LimitedSearch(const Graph &graph, int64_t limitBytes, const SolveOptions &options, Budget &budget,
+                CostSum lower, std::vector<unsigned> start = {});
   ~LimitedSearch();
 
   void run();
@@ -40,8 +41,6 @@ private:
   struct Part;
 
   bool isEnough() const;
-  bool outOfTime() const;
-  bool outOfTime(bool answered) const;
   void offer(std::vector<unsigned> values);
   void offerRepaired(std::vector<unsigned> values);
   void round(double work);
@@ -56,7 +55,7 @@ private:
   const Graph &graph;
   int64_t limit;
   const SolveOptions &options;
-  const Clock &clock;
+  Budget &budget;
   std::vector<unsigned> best;
   CostSum upper = 0;
   CostSum lowest;

@@ -128,6 +128,7 @@ int64_t LocalSearch::pairCost(const Link &link, unsigned variable, unsigned choi
 int64_t LocalSearch::costOf(unsigned variable, unsigned choice,
                             llvm::ArrayRef<unsigned> choices) const {
   int64_t cost = graph.variables[variable].costs[choice];
+  spent += double(1 + links[variable].size());
   for (const Link &link : links[variable])
     cost = addCosts(cost, pairCost(link, variable, choice, choices[link.other]));
   return cost;
@@ -165,17 +166,20 @@ bool LocalSearch::usesLess(unsigned variable, unsigned from, unsigned to) const 
   });
 }
 
-bool LocalSearch::repair(std::vector<unsigned> &choices, double maxWork) {
+bool LocalSearch::repair(std::vector<unsigned> &choices, double maxWork, Stop stop) {
   usage.load(choices);
   // Every move uses less, so this ends.
   for (;;) {
     std::optional<unsigned> timePoint = usage.fullest();
     if (!timePoint || usage.at()[*timePoint] <= usage.limit())
       break;
+    if (stops(stop))
+      return false;
     int64_t over = usage.at()[*timePoint] - usage.limit();
     double best = 0;
     std::optional<std::pair<unsigned, unsigned>> taken;
     maxWork -= double(choices.size());
+    spent += double(choices.size());
     for (unsigned v = 0; v < choices.size(); ++v) {
       const auto *here = llvm::find_if(usage.segments(v), [&](const Usage::Segment &segment) {
         return segment.begin <= *timePoint && *timePoint < segment.end;
@@ -236,6 +240,7 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
           costs[c] = addCosts(costs[c], pairCost(l, v, c, choices[l.other]));
     }
   };
+  spent += double(sizeA * links[variable].size() + sizeB * links[other].size() + sizeA * sizeB);
   without(variable, other, a);
   without(other, variable, b);
   auto costOfPair = [&](unsigned i, unsigned j) {
@@ -259,19 +264,19 @@ bool LocalSearch::improvePair(unsigned variable, const Link &link, std::vector<u
   return false;
 }
 
-void LocalSearch::polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime) {
+void LocalSearch::polish(std::vector<unsigned> &choices, Stop stop) {
   usage.load(choices);
   for (bool changed = true; changed;) {
     changed = false;
-    for (unsigned v = 0; v < choices.size() && !outOfTime(); ++v)
+    for (unsigned v = 0; v < choices.size() && !stops(stop); ++v)
       changed |= improveOne(v, choices);
     if (changed)
       continue;
-    for (unsigned v = 0; v < choices.size() && !outOfTime(); ++v)
+    for (unsigned v = 0; v < choices.size() && !stops(stop); ++v)
       for (const Link &link : links[v])
         if (v < link.other)
           changed |= improvePair(v, link, choices);
-    if (outOfTime())
+    if (stops(stop))
       return;
   }
 }

@@ -67,10 +67,12 @@ public:
   LocalSearch(const Graph &graph, Usage &usage);
 
   /// Moves to choices that use less until the limit holds, at least cost.
-  /// False if it gets stuck, or after looking at `maxWork` choices.
-  bool repair(std::vector<unsigned> &choices, double maxWork = 1e18);
+  /// False if it gets stuck or is stopped, or after looking at `maxWork` choices.
+  bool repair(std::vector<unsigned> &choices, double maxWork = 1e18, Stop stop = nullptr);
   /// Makes `choices`, which respect the limit, cheaper.
-  void polish(std::vector<unsigned> &choices, llvm::function_ref<bool()> outOfTime);
+  void polish(std::vector<unsigned> &choices, Stop stop);
+  /// Costs of single choices and pairs looked at so far.
+  double work() const { return spent; }
   bool isAllowed(llvm::ArrayRef<unsigned> choices) const;
   CostSum objective(llvm::ArrayRef<unsigned> choices) const;
 
@@ -89,6 +91,7 @@ private:
   const Graph &graph;
   Usage &usage;
   std::vector<std::vector<Link>> links;
+  mutable double spent = 0;
 };
 
 } // namespace alpa::solver

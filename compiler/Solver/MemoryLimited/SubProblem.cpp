@@ -396,7 +396,7 @@ SubProblem::Outcome SubProblem::solve(const Effort &effort) {
   bool proven = false;
   double pace = 1.0, bestBound = -std::numeric_limits<double>::infinity();
   unsigned stale = 0;
-  for (unsigned round = 0; round < effort.rounds; ++round) {
+  for (unsigned round = 0; round < effort.rounds && !stops(effort.stop); ++round) {
     double bound = runPriced();
     if (bound > bestBound) {
       bestBound = bound;
@@ -419,7 +419,7 @@ SubProblem::Outcome SubProblem::solve(const Effort &effort) {
     if (spans.empty() || !stepPrices(bound, pace))
       break;
   }
-  if (!proven && !spans.empty() && effort.nodes > 64) {
+  if (!proven && !spans.empty() && effort.nodes > 64 && !stops(effort.stop)) {
     prices = bestPrices;
     proven = dive(runPriced(), free.size() + effort.nodes);
   }

@@ -12,6 +12,7 @@
 #define ALPA_COMPILER_SOLVER_MEMORYLIMITED_SUBPROBLEM_H
 
 #include "compiler/Solver/MemoryLimited/PrimalState.h"
+#include "compiler/Solver/Model/Budget.h"
 
 namespace alpa::solver {
 
@@ -35,6 +36,7 @@ public:
     unsigned rounds = 10; // Of prices.
     size_t nodes = 1000;  // Of the search at the end.
     double slack = 0;     // By how much worse an answer may be.
+    Stop stop = nullptr;  // Once it says so, the best so far is taken.
   };
   enum class Outcome { Better, Same, Proven };
   /// Looks for better choices and moves the state to the best it finds.

@@ -89,12 +89,12 @@ Graph solver::translate(const Problem &problem, const TimePoints *timePoints) {
   return graph;
 }
 
-Graph solver::buildGraph(const Problem &problem, const TimePoints *timePoints) {
+Graph solver::buildGraph(const Problem &problem, const TimePoints *timePoints, Stop stop) {
   Graph graph = translate(problem, timePoints);
   if (timePoints)
-    presolveGraph(graph);
+    presolveGraph(graph, /*followed=*/nullptr, stop);
   else
-    reduceGraph(graph);
+    reduceGraph(graph, stop);
   return graph;
 }
 

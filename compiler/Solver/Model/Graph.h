@@ -10,6 +10,7 @@
 #ifndef ALPA_COMPILER_SOLVER_MODEL_GRAPH_H
 #define ALPA_COMPILER_SOLVER_MODEL_GRAPH_H
 
+#include "compiler/Solver/Model/Budget.h"
 #include "compiler/Solver/Model/TimePoints.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -85,7 +86,8 @@ struct Graph {
 
 /// Drops forbidden and dominated choices, fixed variables and separable edges.
 /// A choice is dropped only for one that never uses more memory.
-void reduceGraph(Graph &graph);
+/// Once it is stopped, what is done so far stands.
+void reduceGraph(Graph &graph, Stop stop = nullptr);
 
 /// Choices of the variables as choices of the problem's nodes.
 std::vector<unsigned> readOut(const Graph &graph, llvm::ArrayRef<unsigned> values, size_t numNodes);
@@ -94,7 +96,7 @@ std::vector<unsigned> readOut(const Graph &graph, llvm::ArrayRef<unsigned> value
 Graph translate(const Problem &problem, const TimePoints *timePoints);
 
 /// The reduced graph of a problem. Memory counts only if there are time points.
-Graph buildGraph(const Problem &problem, const TimePoints *timePoints);
+Graph buildGraph(const Problem &problem, const TimePoints *timePoints, Stop stop = nullptr);
 
 /// The sum of a variable's uses, as steps: stretches of time points throughout
 /// which no use begins or ends.

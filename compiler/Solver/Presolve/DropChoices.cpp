@@ -37,7 +37,7 @@ public:
     }
   }
 
-  void run() {
+  void run(Stop stop) {
     for (unsigned i = 0; i < graph.variables.size(); ++i) {
       for (unsigned c = 0; c < graph.variables[i].numChoices(); ++c)
         if (graph.variables[i].costs[c] < kInfinity)
@@ -46,12 +46,15 @@ public:
     }
     // Fewer choices of one variable may make choices of its neighbours useless.
     // First come, first served, so that a variable waits for all of them.
-    while (!queue.empty() && !graph.impossibleNode) {
+    while (!queue.empty() && !graph.impossibleNode && !stops(stop)) {
       unsigned i = queue.front();
       queue.pop_front();
       queued[i] = false;
       reduce(i);
     }
+    for (unsigned i = 0; i < left.size() && !graph.impossibleNode; ++i)
+      if (left[i].empty())
+        graph.impossibleNode = graph.variables[i].members.front().node;
     if (!graph.impossibleNode)
       compact();
   }
@@ -264,4 +267,4 @@ private:
 
 } // namespace
 
-void solver::reduceGraph(Graph &graph) { Reducer(graph).run(); }
+void solver::reduceGraph(Graph &graph, Stop stop) { Reducer(graph).run(stop); }

@@ -261,14 +261,14 @@ std::vector<int> solver::dropTimePoints(Graph &graph, int64_t limitBytes) {
 }
 
 std::vector<int> solver::presolveWithin(Graph &graph, int64_t limitBytes,
-                                        std::vector<unsigned> *followed) {
+                                        std::vector<unsigned> *followed, Stop stop) {
   constexpr unsigned kMaxRounds = 8;
   std::vector<int> standIn(graph.baseBytes.size());
   std::iota(standIn.begin(), standIn.end(), 0);
   size_t before = 0;
   for (unsigned round = 0; round < kMaxRounds; ++round) {
-    presolveGraph(graph, followed);
-    if (graph.impossibleNode)
+    presolveGraph(graph, followed, stop);
+    if (graph.impossibleNode || stops(stop))
       return standIn;
     std::vector<int> latest = dropTimePoints(graph, limitBytes);
     for (int &timePoint : standIn)
@@ -285,6 +285,6 @@ std::vector<int> solver::presolveWithin(Graph &graph, int64_t limitBytes,
       return standIn;
     before = left;
   }
-  presolveGraph(graph, followed); // Nothing that is forbidden may be left.
+  presolveGraph(graph, followed, stop); // Nothing that is forbidden may be left.
   return standIn;
 }

@@ -37,7 +37,7 @@ class Presolver {
 public:
   Presolver(Graph &graph, std::vector<unsigned> *followed);
 
-  void run();
+  void run(Stop stop);
 
 private:
   static std::pair<unsigned, unsigned> key(unsigned a, unsigned b) {
@@ -167,12 +167,12 @@ Presolver::Presolver(Graph &graph, std::vector<unsigned> *followed)
   }
 }
 
-void Presolver::run() {
+void Presolver::run(Stop stop) {
   for (unsigned v = 0; v < variables.size() && !graph.impossibleNode; ++v) {
     dropForbidden(v);
     pushVariable(v);
   }
-  while (!graph.impossibleNode) {
+  while (!graph.impossibleNode && !stops(stop)) {
     if (!edgeQueue.empty()) {
       unsigned e = edgeQueue.back();
       edgeQueue.pop_back();
@@ -377,8 +377,8 @@ void Presolver::tidyLater(unsigned v) {
     tidyUses(graph, variables[v]);
 }
 
-void solver::presolveGraph(Graph &graph, std::vector<unsigned> *followed) {
-  Presolver(graph, followed).run();
+void solver::presolveGraph(Graph &graph, std::vector<unsigned> *followed, Stop stop) {
+  Presolver(graph, followed).run(stop);
 }
 
 //===----------------------------------------------------------------------===//

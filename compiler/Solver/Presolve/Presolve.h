@@ -18,8 +18,9 @@ namespace alpa::solver {
 /// one of v; folds separable edges into their ends; drops choices that cost no
 /// less than another one and use no less at any time point.
 /// `followed`, if there are any, are choices that become others which are
-/// allowed where they were, cost no more and use no more.
-void presolveGraph(Graph &graph, std::vector<unsigned> *followed = nullptr);
+/// allowed where they were, cost no more and use no more. Once it is stopped, what is
+/// done so far stands, and forbidden choices may be left.
+void presolveGraph(Graph &graph, std::vector<unsigned> *followed = nullptr, Stop stop = nullptr);
 
 /// Drops choices that cannot fit, and time points at which no choices can use more
 /// than the limit, or more than at a time point next to them. Returns for each time point
@@ -28,7 +29,7 @@ std::vector<int> dropTimePoints(Graph &graph, int64_t limitBytes);
 
 /// Both in turn, for as long as one gives the other something to do.
 std::vector<int> presolveWithin(Graph &graph, int64_t limitBytes,
-                                std::vector<unsigned> *followed = nullptr);
+                                std::vector<unsigned> *followed = nullptr, Stop stop = nullptr);
 
 /// Adds up uses with equal lives and moves what is used whatever is chosen to
 /// the graph's base.

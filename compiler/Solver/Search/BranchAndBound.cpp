@@ -68,12 +68,11 @@ CostSum BranchAndBound::lower() const {
 
 void BranchAndBound::run(
     double work, CostSum newUpper,
-    llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> newOffer,
-    llvm::function_ref<bool()> newStop) {
+    llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> newOffer, Stop newStop) {
   upper = newUpper;
   offer = &newOffer;
   stop = newStop;
-  for (spent = 0; spent < work && !open.empty() && !stop();) {
+  for (spent = 0; spent < work && !open.empty() && !stops(stop);) {
     Node node = std::move(open.back());
     open.pop_back();
     if (node.lower < upper)
@@ -88,9 +87,13 @@ void BranchAndBound::tryAnswer(const Graph &graph, llvm::ArrayRef<unsigned> valu
   Usage usage(graph, limit);
   LocalSearch local(graph, usage);
   std::vector<unsigned> choices(values.begin(), values.end());
-  if (!local.repair(choices))
+  constexpr double kMostWork = 5e7;
+  bool fits = local.repair(choices, kMostWork, stop);
+  if (fits)
+    local.polish(choices, stop);
+  spent += local.work();
+  if (!fits)
     return;
-  local.polish(choices, stop);
   CostSum cost = local.objective(choices);
   if (cost < upper)
     upper = (*offer)(readOut(graph, choices, numVariables), cost);
@@ -154,7 +157,7 @@ void BranchAndBound::expand(Node &&node) {
         costs[c] = kInfinity;
   }
   auto collapse = [&] {
-    std::vector<int> standIn = presolveWithin(graph, limit);
+    std::vector<int> standIn = presolveWithin(graph, limit, /*followed=*/nullptr, stop);
     if (graph.impossibleNode)
       return false;
     std::vector<double> moved(graph.baseBytes.size(), 0);
@@ -170,7 +173,14 @@ void BranchAndBound::expand(Node &&node) {
       count += variable.numChoices();
     return count;
   };
-  if (!collapse())
+  // What is cut short is still open.
+  auto isStopped = [&] {
+    if (!stops(stop))
+      return false;
+    open.push_back(std::move(node));
+    return true;
+  };
+  if (!collapse() || isStopped())
     return;
   std::optional<Split> split;
   for (unsigned round = 0; round < kMaxRounds; ++round) {
@@ -179,19 +189,20 @@ void BranchAndBound::expand(Node &&node) {
         upper = (*offer)(readOut(graph, {}, numVariables), graph.constant);
       return;
     }
-    LagrangianBound bound(graph, limit);
+    LagrangianBound bound(graph, limit, stop);
     bound.startFrom(prices);
     for (unsigned step = 0; step < kSteps && !bound.isStuck(); ++step) {
       spent += bound.stepWork();
-      if (!bound.step(upper))
+      if (!bound.step(upper, stop) || isStopped())
         return;
       if (step % kAnswerEvery == kAnswerEvery - 1)
         tryAnswer(graph, bound.values());
       if (bound.lower() >= upper)
         return;
     }
-    std::optional<Graph> left = bound.restricted(upper);
-    if (!left || bound.lower() >= upper)
+    spent += bound.restrictWork();
+    std::optional<Graph> left = bound.restricted(upper, /*followed=*/nullptr, stop);
+    if (!left || bound.lower() >= upper || isStopped())
       return;
     node.lower = std::max(node.lower, bound.lower());
     prices = bound.pricePerByte();
@@ -202,7 +213,7 @@ void BranchAndBound::expand(Node &&node) {
       break;
     }
     graph = std::move(*left);
-    if (!collapse())
+    if (!collapse() || isStopped())
       return;
   }
   auto shared = std::make_shared<const Graph>(std::move(graph));

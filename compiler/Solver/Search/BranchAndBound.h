@@ -26,17 +26,18 @@ public:
                  CostSum lower);
   ~BranchAndBound();
 
-  /// Goes through at least `work` combinations. `offer` is told of choices of the
-  /// graph's variables within the limit that cost less than `upper`, and returns
-  /// the new `upper`.
+  /// Goes through at least `work` combinations, unless it is stopped. `offer` is told of choices of
+  /// the graph's variables within the limit that cost less than `upper`, and returns the new
+  /// `upper`.
   void run(double work, CostSum upper,
-           llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> offer,
-           llvm::function_ref<bool()> stop);
+           llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> offer, Stop stop);
 
   /// Nothing costs less than this, or than the least `upper` that was known.
   bool isDone() const { return open.empty(); }
   CostSum lower() const;
   uint64_t numNodes() const { return nodes; }
+  /// Combinations that the last run went through.
+  double work() const { return spent; }
 
 private:
   struct Node;
@@ -52,7 +53,7 @@ private:
   CostSum upper = 0;
   double spent = 0;
   llvm::function_ref<CostSum(const std::vector<unsigned> &, CostSum)> *offer = nullptr;
-  llvm::function_ref<bool()> stop;
+  Stop stop;
 };
 
 /// The same graph with its variables as the nodes: much to carry around is left

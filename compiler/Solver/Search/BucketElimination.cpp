@@ -10,7 +10,10 @@
 using namespace alpa;
 using namespace alpa::solver;
 
-BucketElimination::BucketElimination(const Graph &graph) : graph(graph) { order(); }
+BucketElimination::BucketElimination(const Graph &graph, double mostWork, Stop stop)
+    : graph(graph) {
+  order(mostWork, stop);
+}
 
 void BucketElimination::plan(double maxWork, double maxEntries) {
   constexpr double kLeastTable = 1 << 10;
@@ -38,7 +41,7 @@ void BucketElimination::plan(double maxWork, double maxEntries) {
 
 /// Cheapest elimination first; among equals the one that adds fewest edges is
 /// found by the size of its table, which counts the neighbours.
-void BucketElimination::order() {
+void BucketElimination::order(double mostWork, Stop stop) {
   unsigned count = graph.variables.size();
   std::vector<std::vector<unsigned>> neighbours(count); // Sorted.
   for (const GraphEdge &edge : graph.edges) {
@@ -72,6 +75,10 @@ void BucketElimination::order() {
     position[v] = at++;
     assignment.push_back(v);
     orderWork += table;
+    if (orderWork > mostWork || stops(stop)) {
+      orderWork = kNoBound;
+      return;
+    }
     largestTable = std::max(largestTable, table);
     simple += neighbours[v].size() <= 2;
     for (unsigned n : neighbours[v]) {
@@ -155,7 +162,7 @@ void BucketElimination::planTables(double maxTable) {
   }
 }
 
-CostSum BucketElimination::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices) {
+CostSum BucketElimination::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices, Stop stop) {
   costs.resize(graph.variables.size());
   for (unsigned v = 0; v < costs.size(); ++v) {
     costs[v] = graph.variables[v].costs;
@@ -169,7 +176,9 @@ CostSum BucketElimination::eliminate(llvm::ArrayRef<std::vector<int64_t>> prices
     bool first = true;
     for (MiniBucket &bucket : buckets[v]) {
       none.assign(costs[v].size(), 0);
-      total += eliminate(v, bucket, first ? costs[v] : none);
+      if (stops(stop))
+        return 0;
+      total += eliminate(v, bucket, first ? costs[v] : none, stop);
       first = false;
     }
   }
@@ -188,7 +197,7 @@ static int64_t leastSum(const int64_t *a, const int64_t *b, size_t size) {
 }
 
 CostSum BucketElimination::eliminate(unsigned variable, MiniBucket &bucket,
-                                     llvm::ArrayRef<int64_t> own) {
+                                     llvm::ArrayRef<int64_t> own, Stop stop) {
   size_t size = own.size();
   if (bucket.output < 0) {
     std::vector<int64_t> sum(own.begin(), own.end());
@@ -218,7 +227,10 @@ CostSum BucketElimination::eliminate(unsigned variable, MiniBucket &bucket,
   size_t last = extent(rank - 1), rows = output.table.size() / last;
   std::vector<unsigned> index(rank, 0);
   std::vector<int64_t> base(size), sum(size);
+  constexpr size_t kRows = 0x3ff; // Between looks at the clock.
   for (size_t row = 0; row < rows; ++row) {
+    if ((row & kRows) == kRows && stops(stop))
+      return 0;
     std::copy(own.begin(), own.end(), base.begin());
     for (unsigned i : outer) {
       const int64_t *table = factors[bucket.inputs[i]].table.data() + at[i];
@@ -272,6 +284,13 @@ void BucketElimination::regrets(unsigned variable, llvm::ArrayRef<unsigned> valu
   }
   for (int64_t &regret : result)
     regret = regret >= kInfinity ? kInfinity : std::max<int64_t>(0, regret - before);
+}
+
+double BucketElimination::regretWork(unsigned variable) const {
+  size_t inputs = 1;
+  for (const MiniBucket &bucket : buckets[variable])
+    inputs += bucket.inputs.size();
+  return double(inputs * graph.variables[variable].numChoices());
 }
 
 std::vector<unsigned> BucketElimination::decode() const {

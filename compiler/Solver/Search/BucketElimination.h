@@ -19,6 +19,7 @@
 #include "llvm/ADT/SmallVector.h"
 
 #include <deque>
+#include <limits>
 
 namespace alpa::solver {
 
@@ -40,8 +41,10 @@ struct BucketTable {
 
 class BucketElimination {
 public:
-  /// Chooses the order of elimination. Then `plan` must be called.
-  explicit BucketElimination(const Graph &graph);
+  /// Chooses the order of elimination. Then `plan` must be called. Once an exact
+  /// elimination is sure to go through more than `mostWork`, or when it is stopped,
+  /// there is no order: `exactWork` is all that may be asked.
+  explicit BucketElimination(const Graph &graph, double mostWork = kNoBound, Stop stop = nullptr);
 
   /// Says which tables each elimination reads and makes. They are as large as
   /// the limits allow: on the combinations of one table, of all of them (`work`),
@@ -51,11 +54,13 @@ public:
   /// Eliminates all variables, with `prices` (one per choice, or empty) added to
   /// the costs of each. The result bounds the sum of costs without the graph's
   /// constant, and is kInfinity or more if nothing is allowed.
-  CostSum eliminate(llvm::ArrayRef<std::vector<int64_t>> prices);
+  /// Tables are left half made when it is stopped; the result is nothing then.
+  CostSum eliminate(llvm::ArrayRef<std::vector<int64_t>> prices, Stop stop = nullptr);
 
   /// Whether the bound of `eliminate` is the optimum.
   bool isExact() const { return exact; }
-  /// What an exact elimination goes through; known before `plan`.
+  /// What an exact elimination goes through; known before `plan`. Infinite if that was
+  /// not found out.
   double exactWork() const { return orderWork; }
   /// How many combinations one elimination of all variables goes through.
   double work() const { return totalWork; }
@@ -70,6 +75,9 @@ public:
   void regrets(unsigned variable, llvm::ArrayRef<unsigned> values,
                std::vector<int64_t> &result) const;
 
+  /// What `regrets` of a variable goes through.
+  double regretWork(unsigned variable) const;
+
   /// Takes the choice of least regret everywhere: optimal if exact.
   std::vector<unsigned> decode() const;
 
@@ -80,9 +88,12 @@ private:
     int64_t constant = 0;
   };
 
-  void order();
+  static constexpr double kNoBound = std::numeric_limits<double>::infinity();
+
+  void order(double mostWork, Stop stop);
   void planTables(double maxTable);
-  CostSum eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef<int64_t> costs);
+  CostSum eliminate(unsigned variable, MiniBucket &bucket, llvm::ArrayRef<int64_t> costs,
+                    Stop stop);
 
   const Graph &graph;
   std::vector<unsigned> assignment;

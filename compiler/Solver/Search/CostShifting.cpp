@@ -33,12 +33,14 @@ CostShifting::CostShifting(const Graph &graph) : graph(graph), links(graph.varia
   for (const GraphEdge &edge : graph.edges) {
     size_t a = size(edge.a), b = size(edge.b);
     numShifts += a + b;
+    workOfSweep += 4.0 * double(a * b);
     entries += a * padded(b) + b * padded(a);
     widest = std::max({widest, padded(a), padded(b)});
   }
   shifts.resize(numShifts, 0);
   tables.resize(entries, kInfinity);
   scratch.resize(widest);
+  workOfSweep += double(theta.size());
   size_t shift = 0, table = 0;
   for (unsigned e = 0; e < graph.edges.size(); ++e) {
     const GraphEdge &edge = graph.edges[e];
@@ -168,12 +170,12 @@ bool CostShifting::visit(unsigned variable, bool forward, CostSum upper) {
   return true;
 }
 
-bool CostShifting::sweep(CostSum upper) {
+bool CostShifting::sweep(CostSum upper, Stop stop) {
   unsigned count = graph.variables.size();
-  for (unsigned v = 0; v < count; ++v)
+  for (unsigned v = 0; v < count && !stops(stop); ++v)
     if (!visit(v, /*forward=*/true, upper))
       return false;
-  for (unsigned v = count; v-- > 0;)
+  for (unsigned v = count; v-- > 0 && !stops(stop);)
     if (!visit(v, /*forward=*/false, upper))
       return false;
   return true;

@@ -27,8 +27,11 @@ public:
 
   /// One sweep forth and one back. Choices of which no solution cheaper than
   /// `upper` (with prices, without the graph's constant) can make use are
-  /// removed. False if a variable has none left: `upper` cannot be beaten.
-  bool sweep(CostSum upper);
+  /// removed. False if a variable has none left: `upper` cannot be beaten. May be
+  /// stopped on the way; bounds hold at any time.
+  bool sweep(CostSum upper, Stop stop = nullptr);
+  /// Table entries that one sweep goes through.
+  double sweepWork() const { return workOfSweep; }
   /// Bounds costs with prices, without the graph's constant.
   CostSum bound() const { return total; }
   /// Choices that look best after the last sweep; not necessarily allowed.
@@ -74,6 +77,7 @@ private:
   std::vector<int64_t> scratch;
   CostSum total = 0;
   size_t removedChoices = 0;
+  double workOfSweep = 0;
 };
 
 } // namespace alpa::solver

@@ -14,7 +14,7 @@ static constexpr unsigned kWarmUp = 10; // Sweeps before prices move at all.
 static constexpr double kRestartPace = 0.1;
 static constexpr double kSmallWork = 3e5;
 
-LagrangianBound::LagrangianBound(const Graph &graph, int64_t limitBytes)
+LagrangianBound::LagrangianBound(const Graph &graph, int64_t limitBytes, Stop stop)
     : graph(graph), limit(limitBytes), dual(graph), payments(graph.variables.size()),
       prices(graph.baseBytes.size(), 0), bestPrices(prices), excess(prices.size(), 0),
       meanExcess(prices.size(), 0) {
@@ -22,10 +22,8 @@ LagrangianBound::LagrangianBound(const Graph &graph, int64_t limitBytes)
   for (const Variable &variable : graph.variables)
     numChoices += variable.numChoices();
   average.resize(numChoices, 0);
-  for (const GraphEdge &edge : graph.edges)
-    work += 4.0 * double(edge.costs.size());
-  work += double(numChoices);
-  buckets.emplace(graph);
+  work = dual.sweepWork();
+  buckets.emplace(graph, kSmallWork, stop);
   if (buckets->exactWork() <= kSmallWork) {
     buckets->plan(1e18, 1e18);
     work = buckets->exactWork();
@@ -92,7 +90,7 @@ CostSum LagrangianBound::priceOfLimit() const {
 }
 
 /// False if nothing below `upper` is left.
-bool LagrangianBound::boundPriced(CostSum upper, CostSum &bound) {
+bool LagrangianBound::boundPriced(CostSum upper, CostSum &bound, Stop stop) {
   pay();
   CostSum offset = priceOfLimit() - graph.constant;
   if (buckets) {
@@ -104,7 +102,7 @@ bool LagrangianBound::boundPriced(CostSum upper, CostSum &bound) {
     if (!payments[v].empty())
       dual.setPrices(v, payments[v]);
   for (unsigned sweeps = steps == 0 ? kWarmUp : 1; sweeps > 0; --sweeps)
-    if (!dual.sweep(upper + offset))
+    if (!dual.sweep(upper + offset, stop))
       return false;
   bound = dual.bound() - offset;
   taken = dual.decode();
@@ -158,10 +156,10 @@ void LagrangianBound::move(CostSum upper) {
         int64_t(std::clamp(double(bestPrices[t]) + length * meanExcess[t], 0.0, kMostPrice));
 }
 
-bool LagrangianBound::step(CostSum upper) {
+bool LagrangianBound::step(CostSum upper, Stop stop) {
   constexpr unsigned kPatience = 20;
   CostSum bound = 0;
-  if (!boundPriced(upper, bound)) {
+  if (!boundPriced(upper, bound, stop)) {
     best = std::max(best, upper);
     return false;
   }
@@ -188,8 +186,8 @@ bool LagrangianBound::step(CostSum upper) {
   return true;
 }
 
-std::optional<Graph> LagrangianBound::restricted(CostSum upper, std::vector<unsigned> *followed) {
-  constexpr unsigned kSweeps = 20;
+std::optional<Graph> LagrangianBound::restricted(CostSum upper, std::vector<unsigned> *followed,
+                                                 Stop stop) {
   prices = bestPrices;
   pay();
   CostSum offset = priceOfLimit() - graph.constant;
@@ -197,7 +195,7 @@ std::optional<Graph> LagrangianBound::restricted(CostSum upper, std::vector<unsi
     if (!payments[v].empty())
       dual.setPrices(v, payments[v]);
   for (unsigned i = 0; i < kSweeps; ++i)
-    if (!dual.sweep(upper + offset))
+    if (!dual.sweep(upper + offset, stop))
       return std::nullopt;
   best = std::max(best, dual.bound() - offset);
   return dual.restricted(upper + offset, followed);

@@ -23,15 +23,15 @@ class LagrangianBound {
 public:
   /// Elimination, if its tables are small, solves every priced problem exactly;
   /// otherwise it is bounded by shifting costs.
-  LagrangianBound(const Graph &graph, int64_t limitBytes);
+  explicit LagrangianBound(const Graph &graph, int64_t limitBytes, Stop stop = nullptr);
 
   /// Cost per byte at each time point, to begin with.
   void startFrom(llvm::ArrayRef<double> prices);
 
   /// Bounds the priced problem and moves the prices. Choices that no solution
   /// below `upper` (with the graph's constant) can make use of are removed.
-  /// False if there turns out to be none.
-  bool step(CostSum upper);
+  /// False if there turns out to be none. Bounds hold if it is stopped.
+  bool step(CostSum upper, Stop stop = nullptr);
 
   /// The best bound yet, with the graph's constant; none before the first step.
   CostSum lower() const { return best; }
@@ -50,18 +50,22 @@ public:
   size_t numRemoved() const { return dual.numRemoved(); }
   /// Combinations or table entries that one step goes through.
   double stepWork() const { return work; }
+  /// That `restricted` goes through.
+  double restrictWork() const { return kSweeps * dual.sweepWork(); }
 
   /// What may still be part of a solution below `upper`, seen from the best
   /// prices. Costs are shifted, those of solutions are as in the graph. Empty if
   /// no such solution is left. `followed` are choices that are renumbered.
-  std::optional<Graph> restricted(CostSum upper, std::vector<unsigned> *followed = nullptr);
+  std::optional<Graph> restricted(CostSum upper, std::vector<unsigned> *followed = nullptr,
+                                  Stop stop = nullptr);
 
 private:
   static constexpr double kLeastPace = 2e-3;
+  static constexpr unsigned kSweeps = 20; // Before choices are ruled out.
 
   void pay();
   CostSum priceOfLimit() const;
-  bool boundPriced(CostSum upper, CostSum &bound);
+  bool boundPriced(CostSum upper, CostSum &bound, Stop stop);
   void measure();
   void move(CostSum upper);
 

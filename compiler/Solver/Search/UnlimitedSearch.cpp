@@ -47,7 +47,7 @@ struct Level {
 /// `upper`.
 static SearchResult branchAndBound(const BucketElimination &buckets, CostSum bound, CostSum upper,
                                    llvm::function_ref<CostSum(llvm::ArrayRef<unsigned>)> objective,
-                                   llvm::function_ref<bool()> outOfTime) {
+                                   Budget &budget) {
   SearchResult result;
   llvm::ArrayRef<unsigned> order = buckets.assignmentOrder();
   size_t depth = order.size();
@@ -57,8 +57,11 @@ static SearchResult branchAndBound(const BucketElimination &buckets, CostSum bou
     Level &level = levels[at];
     level.bound = lower;
     level.next = 0;
+    constexpr double kWorkPerNode = 100;
+    budget.spend(kWorkPerNode);
     if (at == depth)
       return;
+    budget.spend(buckets.regretWork(order[at]));
     buckets.regrets(order[at], values, level.regrets);
     level.order.resize(level.regrets.size());
     std::iota(level.order.begin(), level.order.end(), 0);
@@ -69,7 +72,7 @@ static SearchResult branchAndBound(const BucketElimination &buckets, CostSum bou
   enter(0, bound);
   uint64_t steps = 0;
   for (size_t at = 0;;) {
-    if ((++steps & 0xff) == 0 && outOfTime())
+    if ((++steps & 0xff) == 0 && budget.isOver())
       return result;
     Level &level = levels[at];
     if (at == depth) {
@@ -109,6 +112,9 @@ static SearchResult branchAndBound(const BucketElimination &buckets, CostSum bou
 
 static constexpr double kMaxEntries = 1 << 25; // Of all tables: 256 MiB.
 static constexpr double kWorkPerSecond = 6e8;  // Combinations; a cautious figure.
+static constexpr double kShareOfSweeps = 0.7;  // The rest is for what they leave.
+
+static constexpr double kNoBound = std::numeric_limits<double>::infinity();
 
 static size_t countEntries(const Graph &graph) {
   size_t entries = 0;
@@ -133,9 +139,9 @@ std::optional<CostSum> solver::allowedCost(const Problem &problem,
 }
 
 UnlimitedSearch::UnlimitedSearch(const Problem &problem, const SolveOptions &options,
-                                 const Clock &clock)
-    : problem(problem), options(options), clock(clock),
-      graph(buildGraph(problem, /*timePoints=*/nullptr)) {
+                                 Budget &budget)
+    : problem(problem), options(options), budget(budget),
+      graph(buildGraph(problem, /*timePoints=*/nullptr, [&] { return budget.isLate(); })) {
   impossibleNode = graph.impossibleNode;
   if (impossibleNode)
     return;
@@ -144,7 +150,7 @@ UnlimitedSearch::UnlimitedSearch(const Problem &problem, const SolveOptions &opt
   constexpr double kPasses = 64;
   double passes = kPasses * double(countEntries(graph));
   double atOnce = std::max(options.quickWork, std::min(passes, 1e3 * options.quickWork));
-  buckets = std::make_unique<BucketElimination>(graph);
+  buckets = std::make_unique<BucketElimination>(graph, atOnce, [&] { return budget.isLate(); });
   quick = buckets->exactWork() <= atOnce;
   eliminated = problem.nodes.size() - graph.variables.size() + buckets->numSimple();
   upper = CostSum(kInfinity) * (1 + graph.variables.size() + graph.edges.size());
@@ -182,26 +188,28 @@ bool UnlimitedSearch::tighten() {
 UnlimitedSearch::Progress UnlimitedSearch::sweepOver(unsigned &sweeps) {
   constexpr unsigned kMaxSweeps = 500;
   constexpr unsigned kCheckEvery = 8;
-  constexpr double kShare = 0.7; // Of the time.
   Usage none(graph, 0);
   LocalSearch local(graph, none);
   CostShifting dual(graph);
   CostSum lastBound = dual.bound();
   size_t lastRemoved = 0, triedAt = 0, entries = countEntries(graph);
-  auto late = [&] { return clock.isLate(kShare); };
+  auto late = [&] { return budget.isLate(kShareOfSweeps); };
+  auto isOver = [&] { return budget.isOver(kShareOfSweeps); };
   auto take = [&](Graph left, Progress progress) {
     graph = std::move(left);
     proven = graph.impossibleNode.has_value();
     return proven ? Progress::Enough : progress;
   };
   auto reduced = [&] {
+    budget.spend(dual.sweepWork());
     Graph left = dual.shifted();
-    reduceGraph(left);
+    reduceGraph(left, [&] { return budget.isLate(); });
     return left;
   };
-  // The first answer is awaited.
-  for (; sweeps < kMaxSweeps && (sweeps < kCheckEvery || !late()); ++sweeps) {
-    if (!dual.sweep(upper - graph.constant)) {
+  // The first answer is awaited as long as there is time.
+  for (; sweeps < kMaxSweeps && !(sweeps < kCheckEvery ? late() : isOver()); ++sweeps) {
+    budget.spend(dual.sweepWork());
+    if (!dual.sweep(upper - graph.constant, late)) {
       proven = true;
       return Progress::Enough;
     }
@@ -209,7 +217,9 @@ UnlimitedSearch::Progress UnlimitedSearch::sweepOver(unsigned &sweeps) {
     if (sweeps % kCheckEvery != kCheckEvery - 1)
       continue;
     std::vector<unsigned> values = dual.decode();
+    double polished = local.work();
     local.polish(values, late);
+    budget.spend(local.work() - polished);
     offer(expand(values));
     proven = lower >= upper;
     if (proven || double(upper - lower) <= options.acceptableGap * double(upper))
@@ -226,14 +236,45 @@ UnlimitedSearch::Progress UnlimitedSearch::sweepOver(unsigned &sweeps) {
     // What is left may already be easy.
     triedAt = lastRemoved;
     Graph left = reduced();
-    if (left.impossibleNode || BucketElimination(left).exactWork() <= options.quickWork)
+    if (left.impossibleNode ||
+        BucketElimination(left, options.quickWork).exactWork() <= options.quickWork)
       return take(std::move(left), Progress::Stuck);
     if (2 * countEntries(left) <= entries) {
       ++sweeps;
       return take(std::move(left), Progress::Shrunk);
     }
   }
+  if (choices.empty())
+    offer(expand(dual.decode()));
   return take(reduced(), Progress::Stuck);
+}
+
+/// Solves what is left of the graph, or bounds it and searches over its tables.
+void UnlimitedSearch::eliminateRest() {
+  if (!quick)
+    buckets = std::make_unique<BucketElimination>(graph, kNoBound, [&] { return budget.isLate(); });
+  if (budget.isLate())
+    return;
+  double work =
+      std::min(budget.workLeft(), kWorkPerSecond * options.timeLimitSeconds * kShareOfSweeps);
+  buckets->plan(std::max(options.quickWork, work), kMaxEntries);
+  budget.spend(buckets->work());
+  CostSum bound = buckets->eliminate({}, [&] { return budget.isLate(); }) + graph.constant;
+  if (budget.isLate())
+    return;
+  offer(expand(buckets->decode()));
+  // After an elimination the evaluator must agree with its bound.
+  lower = std::max(lower, choices.empty() ? bound : std::min(bound, upper));
+  proven = buckets->isExact() && (choices.empty() || lower == upper);
+  if (buckets->isExact())
+    return;
+  auto objective = [&](llvm::ArrayRef<unsigned> values) {
+    return allowedCost(problem, expand(values)).value_or(upper);
+  };
+  SearchResult result = branchAndBound(*buckets, bound, upper, objective, budget);
+  if (result.choices)
+    offer(expand(*result.choices));
+  proven = result.complete;
 }
 
 void UnlimitedSearch::run() {
@@ -241,28 +282,8 @@ void UnlimitedSearch::run() {
     proven = true;
     return;
   }
-  if (quick || tighten()) {
-    if (!quick)
-      buckets = std::make_unique<BucketElimination>(graph);
-    constexpr double kShare = 0.7;
-    buckets->plan(std::max(options.quickWork, kWorkPerSecond * options.timeLimitSeconds * kShare),
-                  kMaxEntries);
-    CostSum bound = buckets->eliminate({}) + graph.constant;
-    offer(expand(buckets->decode()));
-    // After an elimination the evaluator must agree with its bound.
-    lower = std::max(lower, choices.empty() ? bound : std::min(bound, upper));
-    proven = buckets->isExact() && (choices.empty() || lower == upper);
-    if (!buckets->isExact()) {
-      auto objective = [&](llvm::ArrayRef<unsigned> values) {
-        return allowedCost(problem, expand(values)).value_or(upper);
-      };
-      SearchResult result =
-          branchAndBound(*buckets, bound, upper, objective, [&] { return clock.isLate(); });
-      if (result.choices)
-        offer(expand(*result.choices));
-      proven = result.complete;
-    }
-  }
+  if (quick || tighten())
+    eliminateRest();
   if (proven && !choices.empty())
     lower = upper;
 }

@@ -9,7 +9,7 @@
 #ifndef ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H
 #define ALPA_COMPILER_SOLVER_SEARCH_UNLIMITEDSEARCH_H
 
-#include "compiler/Solver/Model/Clock.h"
+#include "compiler/Solver/Model/Budget.h"
 #include "compiler/Solver/Search/BucketElimination.h"
 #include "compiler/Solver/Solve.h"
 
@@ -19,7 +19,7 @@ namespace alpa::solver {
 
 class UnlimitedSearch {
 public:
-  UnlimitedSearch(const Problem &problem, const SolveOptions &options, const Clock &clock);
+  UnlimitedSearch(const Problem &problem, const SolveOptions &options, Budget &budget);
 
   /// Whether `run` is a matter of moments.
   bool isQuick() const { return quick; }
@@ -39,11 +39,12 @@ private:
   enum class Progress { Enough, Shrunk, Stuck };
   bool tighten();
   Progress sweepOver(unsigned &sweeps);
+  void eliminateRest();
   std::vector<unsigned> expand(llvm::ArrayRef<unsigned> values) const;
 
   const Problem &problem;
   const SolveOptions &options;
-  const Clock &clock;
+  Budget &budget;
   Graph graph;
   std::unique_ptr<BucketElimination> buckets; // Of the graph.
   bool quick = false;

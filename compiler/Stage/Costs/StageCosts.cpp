@@ -2,12 +2,13 @@
 
 #include "compiler/Stage/Costs/StageCosts.h"
 
-#include "compiler/Solver/Model/Clock.h"
 #include "dialects/Common/ErrorCode.h"
 
 #include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/Format.h"
+
+#include <chrono>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -26,13 +27,15 @@ namespace {
 /// Adds up the seconds of a scope.
 class Timer {
 public:
-  explicit Timer(double &sum) : sum(sum), clock(kInfinity) {}
+  explicit Timer(double &sum) : sum(sum), start(std::chrono::steady_clock::now()) {}
   Timer(const Timer &) = delete;
-  ~Timer() { sum += clock.seconds(); }
+  ~Timer() {
+    sum += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
 
 private:
   double &sum;
-  solver::Clock clock;
+  std::chrono::steady_clock::time_point start;
 };
 } // namespace
 
