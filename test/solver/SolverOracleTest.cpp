@@ -2,7 +2,9 @@
 //
 // Small random problems of every kind that the form allows: several intervals,
 // empty ones, parallel and reversed edges, forbidden choices and pairs, no and
-// zero usages, limits from none to impossible. Cost and memory are counted here
+// zero usages, limits from none to impossible, ties, and costs whose sums reach what
+// can be added up exactly; on demand edges that fall from row to row, whose parts
+// are negative costs of their ends inside the solver. Cost and memory are counted here
 // anew, time point by time point, and every combination of choices is tried.
 //
 //===----------------------------------------------------------------------===//
@@ -21,6 +23,7 @@ namespace cl = llvm::cl;
 
 static cl::opt<unsigned> count("problems", cl::desc("How many problems"), cl::init(10000));
 static cl::opt<uint64_t> firstSeed("seed", cl::desc("Seed of the first problem"), cl::init(0));
+static cl::opt<bool> falling("falling", cl::desc("With edges that leave negative costs"));
 static cl::opt<std::string> method("method", cl::desc("Which solver"), cl::init("built-in"));
 
 namespace {
@@ -30,6 +33,7 @@ class Generator {
 public:
   explicit Generator(uint64_t seed) : random(seed) {}
   Problem problem();
+  void letFall(Problem &problem);
   unsigned below(unsigned bound) { return random() % bound; }
 
 private:
@@ -104,6 +108,36 @@ Problem Generator::problem() {
   if (below(4) != 0)
     result.usageLimitBytes = int64_t(random() % (maxUsage * (1 + nodes / 2) + 1));
   return result;
+}
+
+/// Makes edges sums of a row and a column part, most of them less in later rows; some
+/// pairs keep what they had beside that.
+void Generator::letFall(Problem &problem) {
+  for (const ProblemNode &node : problem.nodes)
+    for (int64_t cost : node.costs)
+      maxCost = cost < kForbiddenCost ? std::max(maxCost, cost) : maxCost;
+  for (ProblemEdge &edge : problem.edges) {
+    if (below(3) == 0)
+      continue;
+    size_t rows = problem.nodes[edge.a].costs.size(), columns = problem.nodes[edge.b].costs.size();
+    std::vector<int64_t> row, column;
+    for (size_t i = 0; i < rows; ++i)
+      row.push_back(int64_t(random() % (maxCost + 1)));
+    for (size_t j = 0; j < columns; ++j)
+      column.push_back(int64_t(random() % (maxCost + 1)));
+    llvm::sort(row, std::greater<>());
+    if (below(2))
+      llvm::sort(column, std::greater<>());
+    bool isPure = below(2);
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < columns; ++j) {
+        int64_t &pair = edge.costs[i * columns + j];
+        if (isPure || (pair < kForbiddenCost && below(4) != 0))
+          pair = 0;
+        if (pair < kForbiddenCost)
+          pair += row[i] + column[j];
+      }
+  }
 }
 
 /// Cost of the choices, or none if they are not allowed.
@@ -231,6 +265,8 @@ int main(int argc, char **argv) {
   for (uint64_t seed = firstSeed; seed < firstSeed + count; ++seed) {
     Generator generator(seed);
     Problem problem = generator.problem();
+    if (falling)
+      generator.letFall(problem);
     SolveOptions options;
     // Every path of the solver: tables at once, bounds first, and what is between.
     options.quickWork = generator.below(3) == 0 ? 0 : generator.below(2) ? 40 : 2e6;
