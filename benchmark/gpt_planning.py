@@ -62,8 +62,8 @@ def measure(layers: int, micro_batches: int, run: bool) -> dict[str, Any]:
     module.run("alpa-build-schedule,alpa-plan-transfers,alpa-verify-program,alpa-export-shardy")
     plan = module.export_plan()
     watch.mark("export")
-    watch.seconds["dp"] = plan.predicted["dp_seconds"]
-    watch.seconds["solve"] = plan.predicted["search_seconds"] - plan.predicted["dp_seconds"]
+    watch.seconds["dp"] = plan.planning["dp_seconds"]
+    watch.seconds["solve"] = plan.planning["search_seconds"] - plan.planning["dp_seconds"]
     if run:
         loaded = load(plan)
         watch.mark("compile")
@@ -72,7 +72,7 @@ def measure(layers: int, micro_batches: int, run: bool) -> dict[str, Any]:
         "model": model.name,
         "parameters": model.parameters,
         "stages": len(plan.stages),
-        "solved_stages": int(plan.predicted["solved_stages"]),
+        "solved_stages": int(plan.planning["solved_stages"]),
         "seconds": watch.seconds,
     }
 

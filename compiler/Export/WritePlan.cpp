@@ -28,7 +28,8 @@ using schedule::StageFunction;
 
 namespace {
 
-constexpr StringLiteral kExplanation = "explanation"; // Among what the solver says of a stage.
+constexpr StringLiteral kExplanation = "explanation";   // Among what the solver says of a stage.
+constexpr StringLiteral kTimedOut = "timed_out_solves"; // Of alpa.planning.
 
 std::string moduleFile(size_t stage) { return "stage_" + std::to_string(stage) + ".mlir"; }
 std::string explanationFile(size_t stage) {
@@ -141,6 +142,9 @@ void PlanWriter::write() {
     writeMeshes();
     writeStages();
     writeDictionary("predicted", module->getAttrOfType<DictionaryAttr>(attr::predicted));
+    auto planning = module->getAttrOfType<DictionaryAttr>(attr::planning);
+    auto timedOut = planning ? planning.getAs<IntegerAttr>(kTimedOut) : IntegerAttr();
+    json.attribute("timed_out_solves", timedOut ? timedOut.getInt() : 0);
     writeReshards();
     writeLines("order", order);
     json.attributeArray("programs", [&] {
@@ -381,6 +385,18 @@ static LogicalResult check(const SlicedModule &sliced) {
   return success();
 }
 
+/// How the search went, and its seconds of the clock: no two searches take the same.
+static std::string planningText(DictionaryAttr planning) {
+  NamedAttrList measured(planning);
+  measured.erase(kTimedOut); // Is a property of the plan.
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::json::OStream json(os, /*IndentSize=*/1);
+  writeJson(json, measured.getDictionary(planning.getContext()));
+  os << "\n";
+  return text;
+}
+
 llvm::Expected<ExportedPlan> exporter::exportPlan(ModuleOp module) {
   std::string problem;
   ScopedDiagnosticHandler handler(module.getContext(), [&](Diagnostic &diagnostic) {
@@ -421,6 +437,8 @@ llvm::Expected<ExportedPlan> exporter::exportPlan(ModuleOp module) {
   llvm::raw_string_ostream os(plan.json);
   PlanWriter(*sliced, programs, orderText(*table, order.places, programs), os).write();
   os << "\n";
+  if (auto planning = module->getAttrOfType<DictionaryAttr>(attr::planning))
+    plan.files["planning.json"] = planningText(planning);
   for (size_t stage = 0; stage < numStages; ++stage) {
     plan.files[moduleFile(stage)] = std::move(modules[stage]);
     if (!explanations[stage].empty())

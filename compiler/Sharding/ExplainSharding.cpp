@@ -33,6 +33,7 @@ private:
         {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
     if (!stage)
       return stage.takeError();
+    stage->options.workLimit = workLimit;
     stage->options.timeLimitSeconds = timeLimit;
     llvm::Expected<IntraOpResult> result = solveIntraOp(stage->view, *stage->model, stage->options);
     if (!result)

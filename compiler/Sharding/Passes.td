@@ -32,7 +32,10 @@ def SolveSharding : Pass<"alpa-solve-sharding", "::mlir::ModuleOp"> {
            "Cluster: the name of a preset, or a YAML file">,
     ListOption<"meshShape", "mesh-shape", "int64_t",
                "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
-    Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
+    Option<"workLimit", "work-limit", "double", "3e10",
+           "Table entries and combinations that the solver may go through, about 5e8 a second">,
+    Option<"timeLimit", "time-limit", "double", "600.0",
+           "Seconds the solver may take, the outer bound">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
            "expert-zero-2, heuristic or manual">,
@@ -130,7 +133,10 @@ def ExplainSharding : Pass<"alpa-explain-sharding", "::mlir::ModuleOp"> {
            "Cluster: the name of a preset, or a YAML file">,
     ListOption<"meshShape", "mesh-shape", "int64_t",
                "Devices along each mesh axis, slow links first; all of the cluster on one axis if not given">,
-    Option<"timeLimit", "time-limit", "double", "60.0", "Seconds the solver may take">,
+    Option<"workLimit", "work-limit", "double", "3e10",
+           "Table entries and combinations that the solver may go through, about 5e8 a second">,
+    Option<"timeLimit", "time-limit", "double", "600.0",
+           "Seconds the solver may take, the outer bound">,
     Option<"method", "method", "std::string", "\"auto\"",
            "What may be chosen: auto, data-parallel, zero-2, zero-3, megatron, expert-parallel, "
            "expert-zero-2, heuristic or manual">,

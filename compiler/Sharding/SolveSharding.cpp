@@ -37,6 +37,7 @@ llvm::Error SolveSharding::run() {
       {cluster, {meshShape.begin(), meshShape.end()}, method, microBatches, memoryLimit});
   if (!stage)
     return stage.takeError();
+  stage->options.workLimit = workLimit;
   stage->options.timeLimitSeconds = timeLimit;
   stage->options.acceptableGap = gap;
   llvm::Expected<IntraOpResult> result = solveIntraOp(stage->view, *stage->model, stage->options);

@@ -212,8 +212,12 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"remat", "remat", "std::string", /*default=*/"\"none\"",
            "Which stages compute their layers again for the gradients (alpa-rematerialize): "
            "`none`, or `auto` for those with which a step that fits takes the fewest seconds">,
-    Option<"timeLimit", "time-limit", "double", /*default=*/"60",
-           "Seconds for the solution of one stage; the best found by then counts">,
+    Option<"workLimit", "work-limit", "double", /*default=*/"3e10",
+           "Table entries and combinations that the solver may go through for one stage, about "
+           "5e8 a second; the best found by then counts">,
+    Option<"timeLimit", "time-limit", "double", /*default=*/"600",
+           "Seconds for one stage, the outer bound: where it ends a solve, another search may find "
+           "another plan, and `alpa.planning` says so">,
     Option<"explainsMisfit", "explain-misfit", "bool", /*default=*/"true",
            "If nothing fits into memory, say what is closest to it; takes another search">,
     Option<"cacheDir", "cache-dir", "std::string", /*default=*/"",

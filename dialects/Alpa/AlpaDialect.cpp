@@ -107,7 +107,7 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return emit() << "expected #alpa.mesh, got " << value;
   if (name == attr::stages)
     return areStages(emit, value);
-  if (name == attr::predicted && !isa<DictionaryAttr>(value))
+  if ((name == attr::predicted || name == attr::planning) && !isa<DictionaryAttr>(value))
     return emit() << "expected a dictionary, got " << value;
   return success();
 }

@@ -55,6 +55,7 @@ inline constexpr llvm::StringLiteral microBatches = "alpa.micro_batches";
 inline constexpr llvm::StringLiteral numMicroBatches = "alpa.num_micro_batches";
 inline constexpr llvm::StringLiteral schedule = "alpa.schedule";
 inline constexpr llvm::StringLiteral predicted = "alpa.predicted";
+inline constexpr llvm::StringLiteral planning = "alpa.planning";
 inline constexpr llvm::StringLiteral pin = "alpa.pin";
 inline constexpr llvm::StringLiteral pinOpen = "alpa.pin_open";
 inline constexpr llvm::StringLiteral pinMesh = "alpa.pin_mesh";

@@ -270,15 +270,18 @@ class Module:
         >>> print(module.as_text())                                       # doctest: +SKIP
     """
 
-    def __init__(self, text: str, name: str = "<module>") -> None:
+    def __init__(self, text: str, name: str = "<module>", *, threads: int = 0) -> None:
         """Parse a module.
+
+        Args:
+            threads: that passes run on; 0 for one a core. They do not change what passes make.
 
         Raises:
             ModuleSyntaxError: the text is malformed.
             UnsupportedOpError: it holds an op that the dialects do not define.
         """
         try:
-            self._handle = _native().parse_module(text, name)
+            self._handle = _native().parse_module(text, name, threads)
         except _native().CompilerError as error:
             raise _unknown_op(error, text, name) or _named(error) from None
 

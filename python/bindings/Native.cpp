@@ -24,6 +24,7 @@
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
+#include "llvm/Support/ThreadPool.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -91,13 +92,14 @@ private:
 /// One module and the context that owns it.
 class Module {
 public:
-  static std::unique_ptr<Module> parse(const std::string &text, const std::string &fileName) {
+  static std::unique_ptr<Module> parse(const std::string &text, const std::string &fileName,
+                                       unsigned threads) {
     if (llvm::Error error = alpa::checkNesting(text, fileName, ErrorCode::ModuleSyntax))
       throw CompilerError(std::move(error), ErrorCode::ModuleSyntax);
     mlir::DialectRegistry registry;
     alpa::registerDialects(registry);
     auto result = std::make_unique<Module>();
-    result->context = std::make_shared<mlir::MLIRContext>(registry);
+    result->context = makeContext(registry, threads);
     Diagnostics diagnostics(result->context.get(), ErrorCode::ModuleSyntax);
     nb::gil_scoped_release release;
     result->module = mlir::parseSourceString<mlir::ModuleOp>(
@@ -105,6 +107,21 @@ public:
     if (!result->module)
       diagnostics.raise("the module could not be parsed");
     return result;
+  }
+
+  /// With so many threads, or one a core if it is 0; the context keeps the pool alive.
+  static std::shared_ptr<mlir::MLIRContext> makeContext(const mlir::DialectRegistry &registry,
+                                                        unsigned threads) {
+    if (threads == 0)
+      return std::make_shared<mlir::MLIRContext>(registry);
+    using Threading = mlir::MLIRContext::Threading;
+    auto pool = std::make_shared<llvm::DefaultThreadPool>(llvm::hardware_concurrency(threads));
+    std::shared_ptr<mlir::MLIRContext> context(
+        new mlir::MLIRContext(registry, Threading::DISABLED),
+        [pool](mlir::MLIRContext *context) { delete context; });
+    if (threads > 1)
+      context->setThreadPool(*pool);
+    return context;
   }
 
   std::unique_ptr<Module> clone() {
@@ -142,6 +159,9 @@ public:
         else if (auto integer = mlir::dyn_cast<mlir::IntegerAttr>(entry.getValue()))
           numbers[entry.getName().str()] = double(integer.getInt());
       }
+    if (auto planning = (*module)->getAttrOfType<mlir::DictionaryAttr>(alpa::attr::planning))
+      if (auto timedOut = planning.getAs<mlir::IntegerAttr>("timed_out_solves"))
+        numbers["timed_out_solves"] = double(timedOut.getInt());
     auto stages = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::stages);
     if (!stages)
       return numbers;
@@ -251,7 +271,8 @@ NB_MODULE(_native, m) {
       .def("chosen_schedule", &Module::chosenSchedule)
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
       .def("export_plan", &Module::exportPlan);
-  m.def("parse_module", &Module::parse, nb::arg("text"), nb::arg("file_name") = "<module>");
+  m.def("parse_module", &Module::parse, nb::arg("text"), nb::arg("file_name") = "<module>",
+        nb::arg("threads") = 0);
   m.def("check_cluster", &checkCluster, nb::arg("name_or_path"), nb::arg("yaml") = "",
         "Canonical YAML of a preset, a file, or of YAML text.");
   m.def("cluster_presets", &clusterPresets);

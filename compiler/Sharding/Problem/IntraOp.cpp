@@ -32,6 +32,7 @@ namespace {
 struct LeastMemory {
   int64_t lowerBytes = 0;        // No plan needs less.
   int64_t upperBytes = 0;        // A plan needs this.
+  bool isOutOfTime = false;      // The clock ended the search.
   std::vector<unsigned> choices; // That plan.
 };
 
@@ -40,9 +41,10 @@ struct LeastMemory {
 /// Minimizes the peak by minimizing weighted sums of the bytes at some moments,
 /// of which each bounds it from below; the answer's fullest moment gets more
 /// weight until the two bounds meet, or for some rounds.
-static LeastMemory findLeastMemory(const ProblemBuilder &builder, const Liveness &liveness) {
+static LeastMemory findLeastMemory(const ProblemBuilder &builder, const Liveness &liveness,
+                                   double timeLimitSeconds) {
   constexpr unsigned kMaxRounds = 24;
-  constexpr double kSecondsPerRound = 0.5;
+  constexpr double kWorkPerRound = 2.5e8; // About half a second.
   LeastMemory least;
   least.upperBytes = std::numeric_limits<int64_t>::max();
   // What may be combined counts, what it costs does not.
@@ -72,12 +74,14 @@ static LeastMemory findLeastMemory(const ProblemBuilder &builder, const Liveness
           cost += bytes;
     }
     solver::SolveOptions options;
-    options.timeLimitSeconds = kSecondsPerRound;
+    options.workLimit = kWorkPerRound;
+    options.timeLimitSeconds = timeLimitSeconds;
     llvm::Expected<Solution> solution = solver::solve(sums, options);
     if (!solution) {
       llvm::consumeError(solution.takeError());
       break;
     }
+    least.isOutOfTime |= solution->isOutOfTime;
     if (solution->choices.empty() && !sums.nodes.empty())
       break;
     auto bound = static_cast<int64_t>((solution->lowerBound + fixedBytes + round - 1) / round);
@@ -279,6 +283,7 @@ public:
     // Memory is left out while the fastest plan fits: the problem is then much
     // smaller.
     solver::SolveOptions solveOptions;
+    solveOptions.workLimit = options.workLimit;
     solveOptions.timeLimitSeconds = options.timeLimitSeconds;
     llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
     if (!solution)
@@ -304,17 +309,19 @@ private:
     Problem problem = builder.getProblem();
     addMemory(problem, builder, liveness, limitBytes);
     result.buildSeconds += secondsSince(start);
-    solver::CostSum lowerBound = result.solution.lowerBound;
-    double seconds = result.solution.seconds;
+    Solution free = std::move(result.solution);
     solver::SolveOptions solveOptions;
-    solveOptions.timeLimitSeconds = std::max(0.1, options.timeLimitSeconds - seconds);
+    // With a reserve, so that there is an answer at all.
+    solveOptions.workLimit = std::max(0.1 * options.workLimit, options.workLimit - free.work);
+    solveOptions.timeLimitSeconds = options.timeLimitSeconds;
+    solveOptions.spentSeconds = free.seconds;
     solveOptions.acceptableGap = options.acceptableGap;
     llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
     if (!solution)
       return solution.takeError();
     result.solution = std::move(*solution);
-    result.solution.seconds += seconds;
-    result.solution.lowerBound = std::max(result.solution.lowerBound, lowerBound);
+    result.solution.isOutOfTime |= free.isOutOfTime;
+    result.solution.lowerBound = std::max(result.solution.lowerBound, free.lowerBound);
     if (result.solution.choices.empty())
       return takeLeast(limitBytes);
     int64_t peakBytes = result.solution.peakUsageBytes;
@@ -328,7 +335,8 @@ private:
     Solution &solution = result.solution;
     if (!solution.isUnknown && !options.explainsInfeasible)
       return llvm::Error::success();
-    LeastMemory least = findLeastMemory(builder, liveness);
+    LeastMemory least = findLeastMemory(builder, liveness, options.timeLimitSeconds);
+    solution.isOutOfTime |= least.isOutOfTime;
     if (least.choices.empty() || least.upperBytes > limitBytes) {
       if (options.explainsInfeasible)
         solution.infeasibleReason =

@@ -40,7 +40,10 @@ struct PlanFilter {
 
 struct IntraOpOptions {
   int64_t numMicroBatches = 1; // Update ops run once, the rest once each.
-  double timeLimitSeconds = 60.0;
+  /// Of the solver, about a minute (SolveOptions); and the outer bound, which ends it
+  /// only where the machine is slow.
+  double workLimit = 3e10;
+  double timeLimitSeconds = 600.0;
   /// Memory one device may use for this stage: state, the activations of
   /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
   std::optional<int64_t> memoryLimitBytes;

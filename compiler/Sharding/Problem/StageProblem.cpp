@@ -92,6 +92,7 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   solver::Problem &priced = counts.priced;
   setPrice(counts, usage, picosecondsPerByte);
   solver::SolveOptions solveOptions;
+  solveOptions.workLimit = effort.workLimit;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
   // Where memory is very dear, its prices may not add up as they are.
@@ -100,6 +101,7 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
       solver::solve(coarse ? coarse->problem : priced, solveOptions);
   if (!solution)
     return solution.takeError();
+  timedOut += solution->isOutOfTime;
   Priced answer;
   CostSum lowerBound = solution->lowerBound << (coarse ? coarse->bits : 0);
   answer.boundSeconds = seconds(lowerBound, counts.fixedPicoseconds);

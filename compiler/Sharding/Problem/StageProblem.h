@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 
 namespace alpa::sharding {
 
@@ -65,7 +66,8 @@ public:
     double boundSeconds = 0;           // No choices have fewer priced seconds.
   };
   struct Effort {
-    double timeLimitSeconds = 1;
+    double workLimit = 5e8; // Of the solver: about a second.
+    double timeLimitSeconds = 60;
     double acceptableGap = 0; // The search ends when the bound is as close, as a part.
     double exposure = 0;      // Of ProblemBuilder::exposedProblem.
   };
@@ -104,6 +106,8 @@ public:
   }
   IntraOpResult result(const StagePoint &point, double boundSeconds, int64_t inFlight) const;
 
+  /// Solves that the clock ended since this was last asked. Not for several threads.
+  unsigned takeTimedOut() const { return std::exchange(timedOut, 0); }
   /// What there is to choose, one for each node.
   llvm::ArrayRef<NodeInfo> nodes() const { return builder.getNodes(); }
   /// Memory that the problem itself takes here.
@@ -135,6 +139,7 @@ private:
   Liveness liveness; // With one micro-batch in flight.
   int64_t steadyEnd = 0;
   mutable std::map<double, Counted> countedAt; // By exposure.
+  mutable unsigned timedOut = 0;
 };
 
 } // namespace alpa::sharding

@@ -20,8 +20,8 @@ using sharding::StageUsage;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-/// Of one stage. What is left of the gap is in the bound.
-static constexpr double kStageSeconds = 1;
+/// Of one stage, about a second. What is left of the gap is in the bound.
+static constexpr double kStageWork = 5e8;
 
 namespace {
 /// Adds up the seconds of a scope.
@@ -80,6 +80,7 @@ size_t StageCosts::numPossible() const {
 sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   sharding::IntraOpOptions intraOp;
   intraOp.numMicroBatches = options.numMicroBatches;
+  intraOp.workLimit = options.workLimit;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
     intraOp.filter = options.filters[way];
@@ -102,6 +103,24 @@ llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size
   return llvm::Error::success();
 }
 
+StageProblem::Effort StageCosts::effort(double exposure) const {
+  return {std::min(options.workLimit, kStageWork), options.timeLimitSeconds, options.tolerance / 8,
+          exposure};
+}
+
+/// Adds up what the clock ended, before a problem is forgotten.
+void StageCosts::count(Run &run) const {
+  if (run.problem)
+    run.timedOut += run.problem->takeTimedOut();
+}
+
+unsigned StageCosts::numTimedOut() const {
+  unsigned sum = 0;
+  for (const auto &[key, run] : runs)
+    sum += run.timedOut;
+  return sum;
+}
+
 llvm::Expected<std::unique_ptr<StageProblem>> StageCosts::build(unsigned lo, unsigned hi,
                                                                 unsigned way) const {
   return StageProblem::build(viewOf(lo, hi, way), modelOf(way), intraOpOptions(way));
@@ -118,8 +137,7 @@ llvm::Error StageCosts::state(Run &run, unsigned rangeClass, unsigned way) const
   }
   if (run.free.point || !run.answers.empty())
     return llvm::Error::success();
-  llvm::Expected<StageProblem::Priced> free = run.problem->solve(
-      nullptr, 0, {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8});
+  llvm::Expected<StageProblem::Priced> free = run.problem->solve(nullptr, 0, effort());
   if (!free)
     return free.takeError();
   run.free = std::move(*free);
@@ -132,9 +150,8 @@ llvm::Error StageCosts::state(Run &run, unsigned rangeClass, unsigned way) const
 llvm::Error StageCosts::countExposed(Run &run) const {
   if (run.boundSeconds > 0 || !run.free.point)
     return llvm::Error::success();
-  llvm::Expected<StageProblem::Exposed> exposed = run.problem->solveExposed(
-      run.free, {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8},
-      run.points);
+  llvm::Expected<StageProblem::Exposed> exposed =
+      run.problem->solveExposed(run.free, effort(), run.points);
   if (!exposed)
     return exposed.takeError();
   run.free.point = exposed->point;
@@ -177,11 +194,10 @@ llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
   auto [lo, hi] = examples[rangeClass];
   StageProblem::Priced free = run.free;
   free.boundSeconds = run.boundSeconds;
-  llvm::Expected<RunAnswer> found = solveWithin(
-      *run.problem, free, inFlight, memoryOf(way),
-      bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
-      {std::min(options.timeLimitSeconds, kStageSeconds), options.tolerance / 8, run.exposure},
-      run.points);
+  llvm::Expected<RunAnswer> found =
+      solveWithin(*run.problem, free, inFlight, memoryOf(way),
+                  bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
+                  effort(run.exposure), run.points);
   if (!found)
     return found.takeError();
   mine.boundSeconds = found->boundSeconds;
@@ -251,6 +267,7 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
         return error;
       run.isNew = jobs[i].isSolved = true;
     }
+    count(run);
     return llvm::Error::success();
   });
   solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
@@ -291,6 +308,7 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned rangeClass, unsigned
       sharding::solveIntraOp(viewOf(lo, hi, way), modelOf(way), intraOp);
   if (!result)
     return result.takeError();
+  run.timedOut += result->solution.isOutOfTime;
   if (result->solution.status == solver::SolveStatus::Infeasible)
     return false;
   if (llvm::Error error = state(run, rangeClass, way))
@@ -325,6 +343,7 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
         return better.takeError();
       isBetter[i] |= *better;
     }
+    count(run);
     return llvm::Error::success();
   });
   if (error)
@@ -387,6 +406,7 @@ llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
     return known->second;
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
+  count(run);
   run.usedAt = ++clock;
   return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
 }
@@ -420,6 +440,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   result->backwardWeightSeconds = parts.weightSeconds;
   result->waitingBytes = parts.waitingBytes;
   result->solution.seconds = run->solveSeconds;
+  result->solution.isOutOfTime = run->timedOut > 0;
   return result;
 }
 
@@ -434,8 +455,8 @@ llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &st
 // What single layers say about stages
 //===----------------------------------------------------------------------===//
 
-/// Of one layer at one price. What is left of the gap is in the bound.
-static constexpr double kLayerSeconds = 0.05, kLayerGap = 5e-3;
+/// Of one layer at one price, about 0.05 s. What is left of the gap is in the bound.
+static constexpr double kLayerWork = 2.5e7, kLayerGap = 5e-3;
 
 static LayerBounds::Bytes bytesOf(const StageUsage &state, const StageUsage &activations,
                                   llvm::function_ref<int64_t(const StageUsage &)> count) {
@@ -517,6 +538,7 @@ llvm::Error StageCosts::prepare() {
     for (unsigned layer : job.layers)
       if (llvm::Error error = askLayer(*job.run, layer, job.way))
         return error;
+    count(*job.run);
     job.run->problem.reset(); // Few are asked for again, and all together are large.
     return llvm::Error::success();
   });
@@ -578,7 +600,8 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
                                                                                   wanted.end());
   for (const auto &[key, list] : jobs)
     runs[key].usedAt = ++clock;
-  StageProblem::Effort effort{std::min(options.timeLimitSeconds, kLayerSeconds), kLayerGap};
+  StageProblem::Effort effort{std::min(options.workLimit, kLayerWork), options.timeLimitSeconds,
+                              kLayerGap};
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
@@ -597,6 +620,7 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
           .curves[bounds->inFlightOf(one.index)] = one.curve;
       run.isNew = true;
     }
+    count(run);
     return llvm::Error::success();
   });
   if (error)
@@ -635,6 +659,9 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
       unsigned id = (rangeClass * numWays() + way) * kSlots;
       int64_t memory = memoryOf(way);
       const Run *run = findRun(rangeClass, way);
+      // Where memory is no matter, or nothing was found even so, one answer is that for any
+      // number in flight.
+      bool isSettled = run && !run->answers.empty() && (memory == kNoLimit || !run->free.point);
       double free = run && run->free.point ? run->bound() : bounds->freeSeconds(way, lo, hi);
       if (free == kInfinity)
         continue;
@@ -644,12 +671,12 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
         StageChoice choice{kInfinity, 0, 0, 0, id};
         if (std::optional<StageChoice> found = known(id, last))
           choice = *found;
-        bool isSolved = false;
+        bool isSolved = isSettled;
         if (run && run->answers.count(level)) {
           // What fits with more in flight is no faster than what was found for fewer.
           std::optional<StageChoice> found = known(id, level);
           atLeast = std::max(atLeast, found ? found->seconds : kInfinity);
-          isSolved = level == last;
+          isSolved |= level == last;
         }
         if (!isSolved && !onlySolved && atLeast < kInfinity) {
           double bound = free;
@@ -735,8 +762,8 @@ std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
-     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nseconds "
-     << llvm::format("%.17g", options.timeLimitSeconds) << "\ntolerance "
+     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nwork "
+     << llvm::format("%.17g", options.workLimit) << "\ntolerance "
      << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
   return options.store->nameOf(text);
 }
@@ -768,7 +795,8 @@ void StageCosts::keep() const {
   if (!options.store)
     return;
   for (const auto &[key, run] : runs) {
-    if (!run.isNew)
+    // What the clock ended another search would find otherwise.
+    if (!run.isNew || run.timedOut)
       continue;
     StoredRun stored;
     std::map<const StagePoint *, int> numbers;

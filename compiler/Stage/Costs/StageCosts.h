@@ -29,7 +29,8 @@ struct StageCostOptions {
   int64_t numMicroBatches = 1;
   std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
   int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
-  double timeLimitSeconds = 60;
+  double workLimit = 3e10;          // Of the solver for one stage, at most.
+  double timeLimitSeconds = 600;    // The outer bound.
   /// How far, as a part, a stage's plan may be above its bound until the end.
   double tolerance = 0.01;
   /// What a method leaves of the plans, for each variant and mesh (those of the first
@@ -54,7 +55,8 @@ public:
              std::vector<cost::LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
              StageCostOptions options);
 
-  unsigned numThreads() const { return context->getNumThreads(); }
+  /// Solves that the clock ended: on a faster machine they might have found more.
+  unsigned numTimedOut() const;
   unsigned numLayers() const { return variants.front().size(); }
   /// Stages that could be asked for, those among them that differ, problems that were
   /// stated, and solutions that served another stage.
@@ -141,8 +143,11 @@ private:
         parts;               // Of chosen points, where they were asked for.
     bool isRestored = false; // What the store knows is here.
     bool isNew = false;      // There is more than the store knows.
+    unsigned timedOut = 0;   // Solves that the clock ended: not for the store.
   };
 
+  sharding::StageProblem::Effort effort(double exposure = 0) const;
+  void count(Run &run) const;
   unsigned classOfLayer(unsigned layer) const {
     return classes[layer * (numLayers() + 1) + layer + 1];
   }

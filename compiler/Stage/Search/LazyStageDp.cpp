@@ -57,8 +57,9 @@ StagePlan LazyStageDp::solved(StagePlan plan) const {
 }
 
 llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
-  // In a round: enough to keep all threads busy, few enough that each tells something.
-  const size_t mostRequests = std::max<size_t>(4, 2 * costs.numThreads());
+  // In a round: enough to keep threads busy, few enough that each tells something. The same
+  // for any number of threads, which must not decide what is found.
+  constexpr size_t kMostRequests = 8;
   StagePlan best;
   auto offer = [&](StagePlan plan) {
     if (!plan.stages.empty() && plan.seconds < best.seconds)
@@ -83,7 +84,7 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
     llvm::sort(others,
                [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
     for (const StagePlan &plan : others)
-      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < mostRequests)
+      if (plan.seconds * (1 - gap) <= hoped.seconds && missing.size() < kMostRequests)
         llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
     if (llvm::Error error = costs.solve(missing))
       return std::move(error);

@@ -177,6 +177,7 @@ struct PlanOutcome {
   double searchSeconds = 0;
   double dpSeconds = 0; // Of the search, in the stage DP itself.
   int64_t solvedStages = 0, reusedStages = 0, possibleStages = 0;
+  int64_t timedOutSolves = 0; // By all of the search.
 };
 
 } // namespace
@@ -350,7 +351,6 @@ private:
         named("gap", seconds(solution.gap)),
         named("nodes", integer(solution.nodes)),
         named("choices", integer(result.choices)),
-        named("seconds", seconds(solution.seconds)),
         named("explanation", stage.explanation),
     });
     MeshAttr mesh = MeshAttr::get(context, stage.meshShape, stage.devices);
@@ -377,12 +377,18 @@ private:
                         {named("step_seconds", seconds(plan.stepSeconds)),
                          named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
                          named("transfer_seconds", seconds(plan.transferSeconds)),
-                         named("update_seconds", seconds(plan.updateSeconds)),
-                         named("search_seconds", seconds(plan.searchSeconds)),
-                         named("dp_seconds", seconds(plan.dpSeconds)),
-                         named("solved_stages", integer(plan.solvedStages)),
-                         named("reused_stages", integer(plan.reusedStages)),
-                         named("possible_stages", integer(plan.possibleStages))}));
+                         named("update_seconds", seconds(plan.updateSeconds))}));
+    SmallVector<Attribute> stageSeconds;
+    for (const StageOutcome &stage : plan.stages)
+      stageSeconds.push_back(seconds(stage.result->solution.seconds));
+    module->setAttr(attr::planning, builder.getDictionaryAttr(
+                                        {named("search_seconds", seconds(plan.searchSeconds)),
+                                         named("dp_seconds", seconds(plan.dpSeconds)),
+                                         named("stage_seconds", builder.getArrayAttr(stageSeconds)),
+                                         named("solved_stages", integer(plan.solvedStages)),
+                                         named("reused_stages", integer(plan.reusedStages)),
+                                         named("possible_stages", integer(plan.possibleStages)),
+                                         named("timed_out_solves", integer(plan.timedOutSolves))}));
   }
 
   func::FuncOp main;
@@ -441,6 +447,7 @@ private:
   llvm::Error run();
 
   func::FuncOp main;
+  unsigned timedOutSolves = 0;
   /// The step as it is written, and with layers computed again.
   std::shared_ptr<StepVariant> plain, again;
   std::shared_ptr<StepVariant> settled; // As the plan wants it.
@@ -470,6 +477,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("memory-fraction must be above 0 and at most 1");
   if (!(timeLimit > 0))
     return fail("time-limit must be above 0 seconds");
+  if (!(workLimit > 0))
+    return fail("work-limit must be above 0");
   if (!(gap >= 0 && gap < 1) || !(epsilon >= 0))
     return fail("gap must be at least 0 and below 1, and epsilon at least 0");
   if (remat != "none" && remat != "auto")
@@ -533,6 +542,7 @@ AlpaSearchStagesPass::attempt(const SearchSetup &setup, std::vector<const StepVa
   if (llvm::Error error = attempt->run())
     return std::move(error);
   attempt->costs.keep();
+  timedOutSolves += attempt->costs.numTimedOut();
   numRounds += attempt->search.numRounds;
   return std::move(attempt);
 }
@@ -621,6 +631,7 @@ llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
 
 llvm::Error AlpaSearchStagesPass::run() {
   auto begin = std::chrono::steady_clock::now();
+  timedOutSolves = 0;
   if (llvm::Error error = checkOptions())
     return error;
   auto end = llvm::scope_exit([&] {
@@ -685,6 +696,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
   if (!virtualTried.schedules.empty()) // Warming up takes at most so many.
     options.mostInFlight = std::max<int64_t>(options.mostInFlight, 2 * numLayers);
+  options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;
   // These depend on all of the step.
   options.allDiffer = method == "heuristic" || method == "manual";
@@ -705,7 +717,12 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!best)
     return best.takeError();
   if (!(*best)->hasPlan() && !explainsMisfit)
-    return fail(makeError(ErrorCode::Infeasible, "no plan fits into memory"));
+    return fail(
+        makeError(ErrorCode::Infeasible,
+                  "no plan fits into memory" +
+                      (timedOutSolves ? "; the time limit ended " + std::to_string(timedOutSolves) +
+                                            " solves, so that there may be one"
+                                      : std::string())));
   if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
     llvm::Expected<std::unique_ptr<StageAttempt>> free =
         attempt(*virtualSetup, {again ? again.get() : plain.get()}, /*ignoresMemory=*/true);
@@ -773,6 +790,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();
+  outcome.timedOutSolves = timedOutSolves;
   outcome.searchSeconds = secondsSince(begin);
   outcome.dpSeconds = (*best)->search.dpSeconds;
   annotatePlan(main, *described, outcome);

@@ -112,7 +112,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "--time-limit",
         type=positive,
         metavar="SECONDS",
-        help="for the shardings of a stage (default: 60)",
+        help="for the shardings of a stage, an outer bound: work ends their search (default: 600)",
     )
     add("--num-mesh-axes", type=int, choices=(2, 3), help="most axes of a mesh (default: 2)")
     add(

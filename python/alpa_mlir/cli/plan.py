@@ -60,6 +60,8 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "exact": plan.exactness.exact,
         "schedule": plan.schedule,
         "predicted": dict(plan.predicted),
+        "timed_out_solves": plan.timed_out_solves,
+        "planning": dict(plan.planning),
         "stages": [
             {
                 "layers": list(stage.layers),

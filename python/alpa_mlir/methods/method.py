@@ -358,7 +358,7 @@ SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
-_COARSE_SECONDS = 5.0
+_COARSE_WORK = 2.5e9  # About five seconds of the solver.
 _INTERLEAVED = "interleaved-1f1b"
 # What "auto" tries.
 AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
@@ -394,7 +394,9 @@ class Method(ABC):
             being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for those of the stages
             with which a step that fits takes the fewest seconds.
         memory_fraction: part of a device's memory that a plan may use.
-        time_limit_seconds: for the shardings of one stage; the best found by then counts.
+        time_limit_seconds: for the shardings of one stage, an outer bound: what ends their search
+            is work, about a minute of it, so that a busy machine finds the same plan. Where the
+            limit strikes, the plan says so and is not kept.
         method: what shardings may be chosen: `"auto"` for all, or a name of
             `docs/methods.md` such as `"data-parallel"`, `"zero-3"` or `"manual"`.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
@@ -421,7 +423,7 @@ class Method(ABC):
     layer_balance: str = "communication"
     remat: str | Sequence[int] = "none"
     memory_fraction: float = 0.9
-    time_limit_seconds: float = 60.0
+    time_limit_seconds: float = 600.0
     method: str = "auto"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
@@ -622,7 +624,6 @@ class Method(ABC):
         is_searched = self.remat == "auto"
         again = ["none"] if is_searched else self.remat
         again = [again] if isinstance(again, str) else [str(x) for x in again]
-        limit = self.time_limit_seconds
         rounds, is_interleaved = self.stages_per_mesh, self.schedule_name == _INTERLEAVED
         search = {
             "cluster": cluster_file,
@@ -630,11 +631,11 @@ class Method(ABC):
             "schedule": self.schedule_name,
             **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
             "memory-fraction": str(self.memory_fraction),
-            "time-limit": str(min(_COARSE_SECONDS, limit) if coarse else limit),
+            "time-limit": str(self.time_limit_seconds),
             "method": self.method,
             **({"remat": "auto"} if is_searched else {}),
             "mesh-axes": str(self.num_mesh_axes),
-            **({"gap": str(_COARSE_GAP)} if coarse else {}),
+            **({"gap": str(_COARSE_GAP), "work-limit": str(_COARSE_WORK)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),
             **({"cache-dir": solved} if solved else {}),
             **self.stage_options(cluster),

@@ -570,6 +570,7 @@ def _stages_of(members: Sequence[_Placed]) -> tuple[int, ...]:
 def collect_certificates(plan: Plan) -> tuple[Certificate, ...]:
     """What the solver says of each stage; stages of which it says nothing are left out."""
     rows: list[Certificate] = []
+    seconds = plan.planning.get("stage_seconds", [])
     for number, stage in enumerate(plan.stages):
         solver = stage.solver
         if "status" in solver:
@@ -584,7 +585,7 @@ def collect_certificates(plan: Plan) -> tuple[Certificate, ...]:
                     gap,
                     nodes,
                     choices,
-                    solver.get("seconds"),
+                    seconds[number] if number < len(seconds) else None,
                 )
             )
     return tuple(rows)
@@ -901,7 +902,11 @@ def collect(
         candidates(plan),
         compared(plan, others),
         certificates,
-        tuple(sorted(plan.predicted.items())),
+        tuple(
+            (name, value)
+            for name, value in sorted(plan.planning.items())
+            if isinstance(value, int | float)
+        ),
         missing,
     )
 
@@ -1021,7 +1026,7 @@ def _header(
         state_bytes=sum(prod(info.shape) * item_bytes(info.dtype) for info in state),
         solver=_worst(statuses) if len(statuses) == len(plan.stages) else None,
         gap=max(gaps, default=None),
-        search_seconds=plan.predicted.get("search_seconds"),
+        search_seconds=plan.planning.get("search_seconds"),
         compiler=plan.compiler,
         version=PACKAGE_VERSION,
         plan_version=VERSION,

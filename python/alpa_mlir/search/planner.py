@@ -99,6 +99,7 @@ class Candidates:
         )
         self.couplings: dict[int, MicroBatchError] = {}
         self._misfits: list[tuple[int, Method]] = []
+        self.timed_out_solves = 0  # Of all searches: on another day they may find more.
 
     def __enter__(self) -> Candidates:
         self._folder = tempfile.TemporaryDirectory()
@@ -235,6 +236,7 @@ class Candidates:
                 where, self._file(where), count, coarse=coarse, why=why, solved=self._solved
             )
         )
+        self.timed_out_solves += int(module.predicted()["timed_out_solves"])
 
     def _estimate(self, count: int, method: Method, cluster: Cluster, dtype: str) -> Tried:
         remat = remat_text(method)
@@ -406,10 +408,11 @@ _TOLERANCE = 1.05
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan that was chosen, and all that was tried."""
+    """The plan that was chosen, all that was tried, and how many solves the clock ended."""
 
     found: Found
     tried: tuple[Tried, ...]
+    timed_out_solves: int
 
 
 class Planner:
@@ -440,7 +443,7 @@ class Planner:
             self._check_devices(found)  # Planning the others takes long.
             found = self._fastest(self._finalists())
         self.candidates.end()
-        return Chosen(found, self.candidates.tried)
+        return Chosen(found, self.candidates.tried, self.candidates.timed_out_solves)
 
     def start(self) -> int:
         """The given count that is nearest to a micro-batch of one example for each device of a
@@ -787,8 +790,13 @@ def find_plan(
             chosen = planner.run()
         except InfeasiblePlanError as error:
             raise explain_infeasibility(planner, error) from None
-    plan = replace(chosen.found.plan, tried=chosen.tried, fingerprint=traced.fingerprint)
-    if cache is not None:
+    plan = replace(
+        chosen.found.plan,
+        tried=chosen.tried,
+        fingerprint=traced.fingerprint,
+        timed_out_solves=chosen.timed_out_solves,
+    )
+    if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
 

@@ -353,7 +353,7 @@ class PlanDiff:
         decisions: name, cluster, schedule, micro-batches, layers and meshes of stages,
             how tensors go from mesh to mesh.
         shardings: of weights, by name.
-        predictions: seconds and bytes that the search foresaw, apart from those of searching.
+        predictions: seconds and bytes that the search foresaw.
     """
 
     decisions: tuple[Change, ...]
@@ -422,9 +422,6 @@ def _shardings(plan: Plan) -> dict[str, str]:
     return found
 
 
-_SEARCH = ("search_seconds", "dp_seconds")  # How long planning took is no property of the plan.
-
-
 def _predictions(plan: Plan) -> dict[str, str]:
     found = dict(_quantities("predicted ", plan.predicted))
     for index, stage in enumerate(plan.stages):
@@ -436,7 +433,7 @@ def _quantities(prefix: str, values: Mapping[str, float]) -> Iterator[tuple[str,
     units: dict[str, Callable[[float], str]] = {"_seconds": seconds_text, "_bytes": bytes_text}
     for name, value in values.items():
         for suffix, text in units.items():
-            if name.endswith(suffix) and name not in _SEARCH:
+            if name.endswith(suffix):
                 words = name.removesuffix(suffix).replace("_", " ")
                 kind = "seconds" if suffix == "_seconds" else "memory"
                 yield f"{prefix}{words} {kind}", text(value)
@@ -507,6 +504,14 @@ def plan_summary(plan: Plan) -> str:
     return text
 
 
+def timed_out_text(plan: Plan) -> str:
+    """One line on what the clock ended; nothing if it did not."""
+    if not plan.timed_out_solves:
+        return ""
+    solves = _count(plan.timed_out_solves, "solve")
+    return f"the time limit ended {solves}: planned again, the step may get another plan"
+
+
 def inexact_text(plan: Plan) -> str:
     """One line on values that are not those of the whole batch; nothing if there are none."""
     if plan.exactness.exact:
@@ -564,6 +569,8 @@ def _with_code(place: str) -> str:
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
     lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
+    if plan.timed_out_solves:
+        lines.insert(1, timed_out_text(plan))
     inexact = inexact_text(plan)
     if inexact:
         lines.insert(1, inexact)
@@ -593,6 +600,16 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 FORMAT = "alpa_mlir.plan"
 VERSION = 4
+_EXPLANATION = ".explain.json"
+_PLANNING = "planning.json"
+
+
+def _planning(text: str | None) -> Mapping[str, Any]:
+    """For people: what is damaged is as good as nothing."""
+    try:
+        return MappingProxyType(dict(Node(json.loads(text or "{}"), _PLANNING).mapping()))
+    except (json.JSONDecodeError, RecursionError, PlanFormatError):
+        return MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -614,6 +631,10 @@ class Plan:
             if nobody has said.
         exactness: whether results are those of the whole batch, and by what means.
         order: in which all programs can run: from which mesh how many instructions come next.
+        timed_out_solves: of the search, those that the clock ended; with any, the same search may
+            find another plan another time.
+        planning: how the search went, with seconds of the clock (docs/plan.md); of no two searches
+            the same, so that it is kept beside plan.json and plans are equal without it.
     """
 
     name: str
@@ -636,6 +657,8 @@ class Plan:
     tried: tuple[Tried, ...] = field(default=(), repr=False)
     exactness: Exactness = field(default_factory=Exactness, repr=False)
     order: Order = field(default=(), repr=False)
+    timed_out_solves: int = 0
+    planning: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
     @collector_paused()
@@ -686,13 +709,19 @@ class Plan:
             tuple(ProgramInfo.read(item, tensors) for item in root.get("programs").items()),
             MappingProxyType({k: v for k, v in files.items() if k.endswith(".mlir")}),
             root.get("compiler").string(),
-            MappingProxyType({k: v for k, v in files.items() if not k.endswith(".mlir")}),
+            MappingProxyType({k: v for k, v in files.items() if k.endswith(_EXPLANATION)}),
             root.optional("fingerprint").optional_string(),
             CallInfo.read(root.get("call")) if root.mapping().get("call") is not None else None,
             tuple(ReshardInfo.read(item, tensors) for item in root.get("reshards").items()),
             tried=tuple(Tried.read(item) for item in root.optional("tried").items()),
             exactness=Exactness.read(root.optional("micro_batches")),
             order=read_order(root.get("order")),
+            timed_out_solves=(
+                root.get("timed_out_solves").integer()
+                if "timed_out_solves" in root.mapping()
+                else 0
+            ),
+            planning=_planning(files.get(_PLANNING)),
         )
         check_references(plan, root)
         if check_programs:
@@ -709,7 +738,12 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the text that is kept on disk."""
-        return _from_pickle, (self.to_json(), {**self.modules, **self.explanations})
+        return _from_pickle, (self.to_json(), self._files())
+
+    def _files(self) -> dict[str, str]:
+        """The text files beside plan.json, but for compiled programs."""
+        planning = {_PLANNING: pretty(dict(self.planning)) + "\n"} if self.planning else {}
+        return {**self.modules, **self.explanations, **planning}
 
     @classmethod
     def load(cls, folder: str | Path) -> Plan:
@@ -722,7 +756,8 @@ class Plan:
         folder = Path(folder)
         path = folder / "plan.json"
         text = _read(path)
-        files = [p for form in ("*.mlir", "*.explain.json") for p in sorted(folder.glob(form))]
+        forms = ("*.mlir", f"*{_EXPLANATION}", _PLANNING)
+        files = [p for form in forms for p in sorted(folder.glob(form))]
         plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
         return replace(plan, binaries=read_binaries(folder))
 
@@ -731,7 +766,7 @@ class Plan:
         check_type("Plan.save", "folder", folder, PATH)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (*self.modules.items(), *self.explanations.items()):
+        for name, text in self._files().items():
             (folder / name).write_text(text)
         (folder / "plan.json").write_text(self.to_json())
         if self.binaries:
@@ -756,6 +791,7 @@ class Plan:
             "meshes": [asdict(mesh) for mesh in self.meshes],
             "stages": [stage.to_json() for stage in self.stages],
             "predicted": dict(self.predicted),
+            "timed_out_solves": self.timed_out_solves,
             "tried": [asdict(item) for item in self.tried],
             "reshards": [reshard.to_json() for reshard in self.reshards],
             "order": order_lines(self.order),

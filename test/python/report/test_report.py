@@ -184,7 +184,7 @@ def test_certificates_are_the_solvers(planned, data):
         assert row.lower_bound_seconds <= row.objective_seconds
         assert row.objective_seconds == stage.solver["objective_seconds"]
         assert row.nodes == stage.solver["nodes"]
-        assert 0 < row.seconds < planned.plan.predicted["search_seconds"] * 2
+        assert 0 < row.seconds < planned.plan.planning["search_seconds"] * 2
 
 
 def test_the_page_is_the_data(planned, data, tmp_path):
