@@ -66,6 +66,7 @@ _REACHED: dict[tuple[str, str], dict[str, float]] = {
     # Its layers are a loop, and XLA of 2023 gathered no weights for the next round; gradients of
     # models without one were combined up to the last.
     ("JAX (Paxml", ""): {"overlap_slowdown": 1},
+    ("PyTorch", "A100-40GB"): {"bfloat16": 0.67, "attention": 0.45},
     ("PyTorch", "A100"): {"attention": 0.43},
     ("PyTorch", "H100-80GB"): {"bfloat16": 0.58, "attention": 0.27},
     ("torchtitan", "H100-96GB"): {"bfloat16": 0.5, "attention": 0.6},
