@@ -99,7 +99,7 @@ class Candidates:
         )
         self.couplings: dict[int, MicroBatchError] = {}
         self._misfits: list[tuple[int, Method]] = []
-        self.timed_out_solves = 0  # Of all searches: on another day they may find more.
+        self.timed_out_solves: int = 0  # Of all searches: on another day they may find more.
 
     def __enter__(self) -> Candidates:
         self._folder = tempfile.TemporaryDirectory()
