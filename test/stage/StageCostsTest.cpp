@@ -187,8 +187,10 @@ public:
         ++enumerated;
         exposed += best->exposedSeconds > 0;
         for (double exposure : {0.0, 0.25, 0.5, 1.0}) {
+          sharding::StageProblem::Effort effort;
+          effort.exposure = exposure;
           sharding::StageProblem::Priced priced =
-              llvm::cantFail(problem->solve(nullptr, 0, {1, 0, exposure}));
+              llvm::cantFail(problem->solve(nullptr, 0, effort));
           CHECK(priced.boundSeconds <= best->seconds * (1 + 1e-6));
           CHECK(priced.point && priced.point->seconds >= best->seconds * (1 - 1e-9));
           double phases = priced.point->times.forwardSeconds + priced.point->times.backwardSeconds +
