@@ -16,7 +16,12 @@ Predictions are kept in a folder until the compiler, the models or what is asked
 With `--write` the table of docs/truth.md, its plot and what `alpa-mlir clusters show` says of the
 presets are made of the result.
 
-Run: python benchmark/published_runs.py [--source NAME] [--ids ID ..] [--every N] [--json] [--write]
+With `--search` each model is planned by `AutoParallel()` as well, for the same devices and batch
+and with nothing given, beside the published runs of it: what experts chose, what the search does,
+and the predicted seconds of both with the same constants.
+
+Run: python benchmark/published_runs.py [--source NAME] [--ids ID ..] [--every N] [--json]
+     [--write | --search]
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -399,6 +404,66 @@ def predict(run: Run, constants: Constants) -> dict[str, Any]:
     return {"failed": found["oom"]}
 
 
+def search(run: Run) -> dict[str, Any]:
+    """What `AutoParallel()` finds for the run's model, devices and batch: predicted seconds, and
+    the plan in words. What the run computes again counts as chosen by its authors.
+    """
+    from alpa_mlir import AutoParallel, parallelize
+    from alpa_mlir.errors import AlpaError
+
+    model = replace(run.model, remat="none")
+    step, *examples = model.training_step(run.batch)
+    method = AutoParallel(widen_sums=model.dtype != "float16")
+    planner = parallelize(step, cluster=cluster_of(run, {}), method=method, cache=False)
+    begin = time.process_time()
+    try:
+        plan = planner.plan(*examples).plan
+    except AlpaError as error:
+        return {"failed": str(error)}
+    shapes = ["x".join(map(str, mesh.shape)) for mesh in plan.meshes]
+    parts = [f"{shapes.count(shape)} of {shape}" for shape in dict.fromkeys(shapes)]
+    again = sum(stage.predicted["rematerialized_layers"] for stage in plan.stages)
+    return {
+        "step_seconds": plan.predicted["step_seconds"] + run.overhead,
+        "text": f"meshes: {', '.join(parts)}; {len(plan.stages)} stages, "
+        f"{plan.num_micro_batches} micro-batches, {plan.schedule}; "
+        + (f"{again:.0f} layers computed again" if again else "nothing computed again"),
+        "processor_seconds": time.process_time() - begin,
+    }
+
+
+def grid_text(run: Run) -> str:
+    """What its authors chose."""
+    virtual = f" x {run.virtual} virtual" if run.virtual > 1 else ""
+    zero = f", ZeRO-{run.zero}{' within hosts' if run.is_hybrid else ''}" if run.zero else ""
+    sequence = ", sequence parallelism" if run.splits_sequence else ""
+    return (
+        f"tensor {run.tensor}, data {run.data}, pipeline {run.pipeline}{virtual}{zero}{sequence}, "
+        f"{run.micro_batches} micro-batches, recomputation: {run.model.remat}"
+    )
+
+
+def print_searched(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> None:
+    """For each model the best published run by prediction, and what the search finds."""
+    print("| model | published | predicted | searched | predicted | published / searched |")
+    print("|---|---|---|---|---|---|")
+    groups = dict.fromkeys(run.group for run in rows)
+    for group in groups:
+        own = [(run, seconds) for run, seconds in _seconds(rows, found) if run.group == group]
+        if not own:
+            continue
+        run, seconds = min(own, key=lambda pair: pair[1])
+        answer = search(run)
+        name = f"{run.name}, {run.gpus} {run.hardware.split()[0]}"
+        cells = [answer.get("failed", "")[:80], "", ""]
+        if "step_seconds" in answer:
+            ratio = seconds / answer["step_seconds"]
+            cells = [answer["text"], f"{answer['step_seconds']:.4g} s", f"{ratio:.3f}"]
+        print(
+            "| " + " | ".join([name, grid_text(run), f"{seconds:.4g} s", *cells]) + " |", flush=True
+        )
+
+
 @cache
 def _compiler() -> str:
     """Changes with the compiler and the models."""
@@ -709,6 +774,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--write", action="store_true", help="docs/truth.md's table and plot, and presets' errors"
     )
+    parser.add_argument(
+        "--search", action="store_true", help="what AutoParallel() finds beside what experts chose"
+    )
     wanted = parser.parse_args(arguments)
     rows = [
         run
@@ -721,6 +789,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     questions = [(run, wanted.constants) for run in said]
     predicted = predict_all(questions, wanted.folder.resolve(), wanted.processes)
     found = {run.name: row for run, row in zip(said, predicted, strict=True)}
+    if wanted.search:
+        print_searched(said, found)
+        return
     result = compare(rows, found)
     took = sum(row["processor_seconds"] for row in predicted)
     made = sum(not row["is_kept"] for row in predicted)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmark"))
 
 import published_runs
-from published_runs import DATA, WITHIN_A_HOST, compare, kendall_tau, predict, runs
+from published_runs import DATA, WITHIN_A_HOST, compare, kendall_tau, predict, runs, search
 
 RUNS = {run.name: run for run in runs()}
 
@@ -47,6 +47,13 @@ def test_prediction_is_near(name):
     found = predict(run, {})
     assert "oom" not in found
     assert found["step_seconds"] == pytest.approx(run.seconds, rel=0.25)
+
+
+def test_search_is_not_behind_its_authors():
+    run = RUNS["host-0000"]
+    searched = search(run)
+    assert searched["step_seconds"] <= predict(run, {})["step_seconds"] + run.overhead
+    assert "micro-batches" in searched["text"]
 
 
 def test_what_does_not_fit_has_seconds():
