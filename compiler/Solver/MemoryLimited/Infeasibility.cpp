@@ -87,7 +87,8 @@ std::optional<int64_t> solver::findEnough(const Graph &graph, int64_t atLeast,
       most += *llvm::max_element(use.bytes);
   most += graph.baseBytes.empty() ? 0 : *llvm::max_element(graph.baseBytes);
   std::optional<int64_t> high = peakWithin(most);
-  while (high && double(*high - low) > kPrecision * double(*high) && !budget.isLate()) {
+  while (high && *high - low > std::max<int64_t>(1, int64_t(kPrecision * double(*high))) &&
+         !budget.isLate()) {
     int64_t middle = low + (*high - low) / 2;
     if (std::optional<int64_t> peak = peakWithin(middle))
       high = peak;

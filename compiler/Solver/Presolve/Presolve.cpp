@@ -611,7 +611,8 @@ void Presolver::finish() {
       continue;
     number[v] = left.size();
     tidyUses(graph, variables[v]);
-    if (size(v) == 1) {
+    // Edges to it are left only where the presolve was stopped.
+    if (size(v) == 1 && liveEdges(v).empty()) {
       graph.constant += variables[v].costs.front();
       for (const Member &member : members[v])
         graph.fixed.emplace_back(member.node, member.choices.front());
