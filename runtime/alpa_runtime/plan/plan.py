@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
+import math
 import os
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -443,7 +444,7 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
     """One row a stage: stage, layers, mesh, weights and shardings, seconds, memory."""
     rows: list[list[str]] = []
     for index, stage in enumerate(plan.stages):
-        largest = sorted(stage.weights, key=lambda w: -prod(w.shape))[:weights]
+        largest = sorted(stage.weights, key=lambda w: -math.prod(w.shape))[:weights]
         lines = [
             f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {spec_text(w.spec)}"
             for w in largest
@@ -605,11 +606,14 @@ _PLANNING = "planning.json"
 
 
 def _planning(text: str | None) -> Mapping[str, Any]:
-    """For people: what is damaged is as good as nothing."""
+    """Seconds and counts, for people: what is damaged is as good as nothing."""
     try:
-        return MappingProxyType(dict(Node(json.loads(text or "{}"), _PLANNING).mapping()))
+        fields = dict(Node(json.loads(text or "{}"), _PLANNING).mapping())
     except (json.JSONDecodeError, RecursionError, PlanFormatError):
-        return MappingProxyType({})
+        fields = {}
+    numbers = [n for value in fields.values() for n in (value if type(value) is list else [value])]
+    is_sound = all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers)
+    return MappingProxyType(fields if is_sound else {})
 
 
 @dataclass(frozen=True)
@@ -756,9 +760,11 @@ class Plan:
         folder = Path(folder)
         path = folder / "plan.json"
         text = _read(path)
-        forms = ("*.mlir", f"*{_EXPLANATION}", _PLANNING)
-        files = [p for form in forms for p in sorted(folder.glob(form))]
-        plan = cls.from_json(text, {p.name: _read(p) for p in files}, str(path))
+        forms = ("*.mlir", f"*{_EXPLANATION}")
+        files = {p.name: _read(p) for form in forms for p in sorted(folder.glob(form))}
+        with suppress(PlanFormatError):  # It may be missing.
+            files[_PLANNING] = _read(folder / _PLANNING)
+        plan = cls.from_json(text, files, str(path))
         return replace(plan, binaries=read_binaries(folder))
 
     def save(self, folder: str | Path) -> Path:
@@ -766,6 +772,8 @@ class Plan:
         check_type("Plan.save", "folder", folder, PATH)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        if not self.planning:
+            (folder / _PLANNING).unlink(missing_ok=True)  # Of another plan.
         for name, text in self._files().items():
             (folder / name).write_text(text)
         (folder / "plan.json").write_text(self.to_json())

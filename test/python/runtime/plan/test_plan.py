@@ -350,3 +350,20 @@ def test_differences_of_plans(planned):
     assert "more weights are split otherwise" in diff.as_text(most=1)
     back = {c.what: (c.after, c.before) for c in other.diff(plan).decisions}
     assert back == changes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[1]", b"\xff", b'{"search_seconds": NaN}', b'{"a": "1"}', b'{"stage_seconds": [-1]}'],
+)
+def test_damaged_seconds_of_planning_are_none(planned, tmp_path, text):
+    folder = planned.save(tmp_path / "plan")
+    assert Plan.load(folder).planning["search_seconds"] > 0
+    (folder / "planning.json").write_bytes(text)
+    assert Plan.load(folder).planning == {}
+
+
+def test_saving_leaves_no_seconds_of_another_plan(planned, tmp_path):
+    folder = planned.save(tmp_path / "plan")
+    dataclasses.replace(Plan.load(folder), planning={}).save(folder)
+    assert Plan.load(folder).planning == {}
