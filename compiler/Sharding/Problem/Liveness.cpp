@@ -168,6 +168,8 @@ private:
       }
     }
     for (unsigned index = 0; index < values.size(); ++index) {
+      updateWaits |= values[index].isInput && values[index].value.getDefiningOp() &&
+                     uses[index].isIn(OpPhase::Update);
       if (values[index].sumOf >= 0) {
         updated.insert(values[index].sumOf);
         continue;
@@ -479,11 +481,16 @@ private:
     return std::max(birth[index], uses[index].last[phase]);
   }
 
-  /// A completed sum, while the update reads it.
+  /// A completed sum, while the update reads it; one that waits for what other stages
+  /// make is handed from one function of the update to the next.
   void addSum(unsigned index) {
     const Uses &use = uses[index];
     unsigned update = static_cast<unsigned>(OpPhase::Update);
-    if (use.first[update] >= 0)
+    if (use.first[update] < 0)
+      return;
+    if (updateWaits)
+      add(index, Lifetime::Temporary, 1, backwardEnd(), live.end());
+    else
       add({index, Lifetime::Temporary, 1, {use.first[update], use.last[update] + 1}, -1, true});
   }
 
@@ -503,6 +510,7 @@ private:
   const IntraOpOptions &options;
   Liveness live;
   std::vector<Uses> uses;
+  bool updateWaits = false; // For what other stages make: it has several functions then.
   std::vector<int64_t> birth;
   std::vector<int> aliased;               // What a value is another name for, or -1.
   llvm::DenseSet<unsigned> updated;       // By an update of another stage.

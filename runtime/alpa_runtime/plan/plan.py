@@ -607,11 +607,14 @@ _PLANNING = "planning.json"
 
 def _planning(text: str | None) -> Mapping[str, Any]:
     """Seconds and counts, for people: what is damaged is as good as nothing."""
+    fields: dict[str, Any]
     try:
         fields = dict(Node(json.loads(text or "{}"), _PLANNING).mapping())
     except (json.JSONDecodeError, RecursionError, PlanFormatError):
         fields = {}
-    numbers = [n for value in fields.values() for n in (value if type(value) is list else [value])]
+    numbers: list[Any] = []
+    for value in fields.values():
+        numbers += value if isinstance(value, list) else [value]
     is_sound = all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers)
     return MappingProxyType(fields if is_sound else {})
 

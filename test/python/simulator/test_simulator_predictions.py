@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, parallelize
@@ -79,3 +82,35 @@ def test_programs_hold_no_more_than_foreseen(name, stages, schedule):
                 assert use.predicted_bytes <= 1.03 * use.peak_bytes
             if schedule == "1f1b" and name == "gpt" and count == 6:
                 assert use.predicted_bytes <= 1.15 * use.peak_bytes
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b-overlap", "zb-h1"])
+def test_weights_that_stages_share_are_foreseen(schedule):
+    """The update of the first stage has two functions: its own sums are completed, and wait for
+    those of the other stage."""
+    rng = np.random.default_rng(0)
+    sizes = ((12, 200), (200, 200), (200, 200), (200, 12))
+    weights = [0.1 * rng.normal(size=shape).astype(np.float32) for shape in sizes]
+    batch = {name: 0.1 * rng.normal(size=(64, 12)).astype(np.float32) for name in "xy"}
+
+    def step(weights, batch):
+        def run(weights, x):
+            for w in weights:
+                x = jnp.tanh(x @ w)
+            return x
+
+        def loss(weights):
+            error = run(weights, batch["x"]) - batch["y"]
+            return jnp.mean(error**2) + jnp.mean(run(weights, batch["y"]) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+    method = PipeshardParallel(
+        submeshes=[(1, 4)] * 2, num_micro_batches=4, layers=4, schedule=schedule
+    )
+    net = cluster(hosts=1, devices=8, intra=(4e9, 2e-6), inter=(1e8, 5e-5))
+    plan = parallelize(step, cluster=net, method=method).plan(weights, batch).plan
+    for use in simulate(plan).memory:
+        assert use.predicted_bytes is not None
+        assert use.peak_bytes <= use.predicted_bytes
