@@ -22,7 +22,7 @@ from source_paths import PYTHONPATH
 from test_equality import CLUSTER
 
 # So that memory binds: prices, mixed plans and stages that are solved under the limit come up.
-MEMORY = "350KiB"
+MEMORY = "290KiB"
 METHOD = AutoParallel(num_micro_batches=(2, 4))
 
 
