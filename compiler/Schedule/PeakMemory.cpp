@@ -71,6 +71,7 @@ private:
   int64_t capacity;
   std::vector<MeshState> states;
   std::vector<int64_t> bytes;                         // By buffer; what a free gives back.
+  std::vector<bool> isAdded;                          // By buffer: a run adds it to a sum.
   std::vector<uint32_t> lastSend, sendBefore;         // By buffer, by transfer: how it was sent.
   std::vector<uint32_t> receivedAt;                   // By transfer: position of the receive.
   std::vector<Clock> sentClocks, sumClocks;           // By transfer, by sum.
@@ -83,7 +84,7 @@ private:
 
 MemoryWalk::MemoryWalk(const ProgramTable &table, SlicedModule &sliced, int64_t capacity)
     : table(table), sliced(sliced), capacity(capacity), states(table.programs.size()),
-      bytes(table.numBuffers), lastSend(table.numBuffers, none),
+      bytes(table.numBuffers), isAdded(table.numBuffers), lastSend(table.numBuffers, none),
       sendBefore(table.transfers.size(), none), receivedAt(table.transfers.size()),
       sentClocks(table.transfers.size()), sumClocks(table.sums.size()), receipts(table.numChannels),
       numSent(table.numChannels) {
@@ -181,8 +182,9 @@ static bool isLastReadBy(OpOperand &argument, func::FuncOp main) {
                        [](Operation *user) { return isa<SendOp, AllReduceOp>(user); });
 }
 
-/// Of each function the arguments whose buffers its results take: those that every run is
-/// the last to read. A result to which a run adds takes the buffer of its sum.
+/// What runs add to sums, and of each function the arguments whose buffers its results
+/// take: those that every run is the last to read. A result to which a run adds takes the buffer of
+/// its sum.
 void MemoryWalk::findGiven() {
   struct Found {
     llvm::BitVector dying, summed;
@@ -203,8 +205,10 @@ void MemoryWalk::findGiven() {
         if (all.dying[argument.getOperandNumber()] && !isLastReadBy(argument, sliced.main))
           all.dying.reset(argument.getOperandNumber());
       for (OpResult result : run->getResults())
-        if (isAddedByRun(result))
+        if (isAddedByRun(result)) {
           all.summed.set(result.getResultNumber());
+          isAdded[instruction.firstResult + result.getResultNumber()] = true;
+        }
     }
   for (auto &[callee, all] : found) {
     FunctionSizes &info = functions[callee];
@@ -297,9 +301,10 @@ void MemoryWalk::run(Place place, const Instruction &instruction) {
     state.live -= bytes[operands[index]];
     bytes[operands[index]] = 0;
   }
-  for (auto [index, count] : llvm::enumerate(info.outputBytes))
-    make(state, instruction.firstResult + index,
-         isAddedByRun(instruction.op->getResult(index)) ? 0 : count);
+  for (auto [index, count] : llvm::enumerate(info.outputBytes)) {
+    uint32_t buffer = instruction.firstResult + index;
+    make(state, buffer, isAdded[buffer] ? 0 : count);
+  }
   note(place, state.live + info.scratchBytes);
 }
 
