@@ -114,13 +114,11 @@ class Zero:
         return self.values
 
 
-@dataclass(frozen=True)
-class Reshard:
-    """Hold a value of the same mesh otherwise."""
+class _Move:
+    """Reads one value and makes one."""
 
     source: int
     value: int
-    last: tuple[int, ...] = ()
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -129,6 +127,15 @@ class Reshard:
     @property
     def makes(self) -> tuple[int, ...]:
         return (self.value,)
+
+
+@dataclass(frozen=True)
+class Reshard(_Move):
+    """Hold a value of the same mesh otherwise."""
+
+    source: int
+    value: int
+    last: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class Accumulate:
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(_Move):
     """Move a value from one mesh to another, in the receiver's sharding, by reshard `by`.
 
     `tag` is that of the plan's instructions; with the reshard it names one copy of the step.
@@ -160,14 +167,6 @@ class Copy:
     by: int
     tag: int
     last: tuple[int, ...] = ()
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        return (self.source,)
-
-    @property
-    def makes(self) -> tuple[int, ...]:
-        return (self.value,)
 
 
 @dataclass(frozen=True)
@@ -236,6 +235,11 @@ class MergedStep:
     actions: tuple[Action, ...]
     results: tuple[tuple[int, ...], ...]
 
+    @property
+    def kept(self) -> set[int]:
+        """The values that the step gives to its caller."""
+        return {value for result in self.results for value in result}
+
 
 def fuse_sums(actions: Iterable[Action], values: list[Value]) -> list[Action]:
     """Neighbouring accumulations of one mesh become one action.
@@ -291,16 +295,14 @@ def drop_at_last_use(actions: Iterable[Action], kept: Collection[int]) -> tuple[
 def with_fused_sums(step: MergedStep) -> MergedStep:
     """The step with as few programs as possible for its sums: `fold_sums`, then `fuse_sums`."""
     values = list(step.values)
-    kept = {value for result in step.results for value in result}
-    actions = fuse_sums(fold_sums(step.actions, values, kept), values)
+    actions = fuse_sums(fold_sums(step.actions, values, step.kept), values)
     return MergedStep(tuple(values), tuple(actions), step.results)
 
 
 def in_one_process(step: MergedStep) -> MergedStep:
     """The step where one process has all meshes: a copy is one action."""
     actions = [action for action in step.actions if not isinstance(action, Send)]
-    kept = {value for result in step.results for value in result}
-    return replace(step, actions=drop_at_last_use(actions, kept))
+    return replace(step, actions=drop_at_last_use(actions, step.kept))
 
 
 def fold_sums(
@@ -1038,7 +1040,7 @@ def worker_step(plan: Plan, placement: Placement, rank: int) -> MergedStep:
     share = _Share(plan, placement, set(placement.meshes_of(plan, rank)))
     step = with_fused_sums(merge_programs(plan, share.read))
     actions = [own for action in step.actions for own in share.of(action, step)]
-    kept = {v for r in step.results for v in r if step.values[v].mesh in share.mine}
+    kept = {v for v in step.kept if step.values[v].mesh in share.mine}
     return replace(step, actions=drop_at_last_use(actions, kept))
 
 

@@ -569,12 +569,8 @@ def _with_code(place: str) -> str:
 
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
-    lines = [plan_summary(plan), table(HEADER, stage_rows(plan, weights))]
-    if plan.timed_out_solves:
-        lines.insert(1, timed_out_text(plan))
-    inexact = inexact_text(plan)
-    if inexact:
-        lines.insert(1, inexact)
+    notes = [text for text in (inexact_text(plan), timed_out_text(plan)) if text]
+    lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, weights))]
     for (source, target), text in transfers_text(plan).items():
         lines.append(f"mesh {source} to mesh {target}: {text}")
     return "\n".join(lines)
