@@ -143,15 +143,19 @@ static void testMeshes() {
   }
 }
 
+static double between(std::mt19937_64 &random, double low, double high) {
+  return low + (high - low) * double(random() >> 11) / 0x1p53;
+}
+
+/// Seconds of all kinds of collectives.
+using Cost = double (CostModel::*)(double, unsigned) const;
+static constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
+                                 &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
+                                 &CostModel::collectivePermuteSeconds};
+
 static void testCosts() {
   std::mt19937_64 random(0);
-  auto uniform = [&](double low, double high) {
-    return low + (high - low) * double(random() >> 11) / 0x1p53;
-  };
-  using Cost = double (CostModel::*)(double, unsigned) const;
-  constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
-                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
-                            &CostModel::collectivePermuteSeconds};
+  auto uniform = [&](double low, double high) { return between(random, low, high); };
   for (int trial = 0; trial < 200; ++trial) {
     Cluster cluster = makeCluster(1 + random() % 4, 1 + random() % 8);
     cluster.intraHost = {uniform(1e9, 1e12), uniform(0, 1e-4)};
@@ -331,13 +335,7 @@ static void testNccl() {
   CHECK(!cluster.intraHost.slower({1e10, 1e-5}).nccl);
 
   std::mt19937_64 random(2);
-  auto uniform = [&](double low, double high) {
-    return low + (high - low) * double(random() >> 11) / 0x1p53;
-  };
-  using Cost = double (CostModel::*)(double, unsigned) const;
-  constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGatherSeconds,
-                            &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
-                            &CostModel::collectivePermuteSeconds};
+  auto uniform = [&](double low, double high) { return between(random, low, high); };
   for (int trial = 0; trial < 200; ++trial) {
     auto link = [&] {
       double least = uniform(1e-7, 1e-5);
