@@ -26,17 +26,18 @@ static llvm::Error fail(const Twine &message) { return makeError(ErrorCode::Clus
 
 namespace {
 
-constexpr Unit kBytes[] = {{"B", 1},        {"KB", 1e3},     {"MB", 1e6},
-                           {"GB", 1e9},     {"TB", 1e12},    {"KiB", 0x1p10},
+constexpr Unit kBytes[] = {{"B", 1},        {"KB", 1, 3},    {"MB", 1, 6},
+                           {"GB", 1, 9},    {"TB", 1, 12},   {"KiB", 0x1p10},
                            {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+constexpr double kBit = 0.125;
 constexpr Unit kBytesPerSecond[] = {
-    {"B/s", 1},          {"KB/s", 1e3},        {"MB/s", 1e6},      {"GB/s", 1e9},
-    {"TB/s", 1e12},      {"MiB/s", 0x1p20},    {"GiB/s", 0x1p30},  {"TiB/s", 0x1p40},
-    {"Mb/s", 1e6 / 8},   {"Gb/s", 1e9 / 8},    {"Tb/s", 1e12 / 8}, {"Mbit/s", 1e6 / 8},
-    {"Gbit/s", 1e9 / 8}, {"Tbit/s", 1e12 / 8}, {"Mbps", 1e6 / 8},  {"Gbps", 1e9 / 8}};
-constexpr Unit kFlops[] = {{"GFLOPS", 1e9},  {"TFLOPS", 1e12},  {"PFLOPS", 1e15},
-                           {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
-constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1, 1e3}, {"us", 1, 1e6}, {"ns", 1, 1e9}};
+    {"B/s", 1},          {"KB/s", 1, 3},       {"MB/s", 1, 6},     {"GB/s", 1, 9},
+    {"TB/s", 1, 12},     {"MiB/s", 0x1p20},    {"GiB/s", 0x1p30},  {"TiB/s", 0x1p40},
+    {"Mb/s", kBit, 6},   {"Gb/s", kBit, 9},    {"Tb/s", kBit, 12}, {"Mbit/s", kBit, 6},
+    {"Gbit/s", kBit, 9}, {"Tbit/s", kBit, 12}, {"Mbps", kBit, 6},  {"Gbps", kBit, 9}};
+constexpr Unit kFlops[] = {{"GFLOPS", 1, 9},  {"TFLOPS", 1, 12},  {"PFLOPS", 1, 15},
+                           {"GFLOP/s", 1, 9}, {"TFLOP/s", 1, 12}, {"PFLOP/s", 1, 15}};
+constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1, -3}, {"us", 1, -6}, {"ns", 1, -9}};
 
 constexpr int64_t kMaxHosts = 100'000;
 constexpr int64_t kMaxDevicesPerHost = 4096;

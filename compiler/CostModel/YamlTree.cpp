@@ -199,6 +199,19 @@ bool FieldReader::readNumber(const YamlValue &map, StringRef path, StringRef nam
   return readQuantity(map, path, name, {}, expected, result, allowZero);
 }
 
+/// The number nearest to what the digits and a power of ten say; true if they say none.
+static bool readDecimal(StringRef digits, int exponent, double &number) {
+  if (exponent == 0 || digits.getAsDouble(number))
+    return digits.getAsDouble(number);
+  auto [mantissa, own] = digits.split(digits.contains('e') ? 'e' : 'E');
+  int64_t power = 0;
+  own.consume_front("+");
+  if (!own.empty() && own.getAsInteger(10, power))
+    return true;
+  std::string text = (mantissa + "e" + Twine(power + exponent)).str();
+  return StringRef(text).getAsDouble(number);
+}
+
 bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef name,
                                llvm::ArrayRef<Unit> units, StringRef expected, double &result,
                                bool allowZero) {
@@ -216,10 +229,10 @@ bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef n
     used = *it;
   else
     digits = value->text;
-  if (value->kind != YamlValue::Scalar || digits.trim().getAsDouble(number) ||
+  if (value->kind != YamlValue::Scalar || readDecimal(digits.trim(), used.exponent, number) ||
       !std::isfinite(number * used.factor) || number < 0 || (number == 0 && !allowZero))
     return error(*value, join(path, name), value->describe(), expected);
-  result = number * used.factor / used.divisor;
+  result = number * used.factor;
   return true;
 }
 

@@ -36,12 +36,12 @@ struct YamlValue {
 llvm::Expected<YamlValue> readYaml(llvm::StringRef text, llvm::StringRef where,
                                    llvm::StringRef what);
 
-/// What a number is multiplied with and divided by, for what is written behind it
-/// ("GiB", "us"): in two numbers, so that 5us is 5e-6 to the last digit.
+/// What a number is multiplied with for what is written behind it ("GiB", "us"). The power
+/// of ten is read as a part of the number, so that 1.9us is 1.9e-6 to the last digit.
 struct Unit {
   llvm::StringRef name;
   double factor;
-  double divisor = 1;
+  int exponent = 0;
 };
 
 /// Reads fields; every method returns false (or null) after an error.
