@@ -80,25 +80,39 @@ private:
            readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
                         /*allowZero=*/true) &&
            readPart(*value, path, "efficiency", link.efficiency) &&
-           readNccl(*value, path, link.nccl);
+           readNccl(*value, path, /*hasSwitch=*/name == "intra_host", link);
   }
 
   /// Seconds of a step; what is left out the link does not have.
-  bool readNccl(const YamlValue &link, StringRef path, std::optional<NcclSteps> &steps) {
-    const YamlValue *value = link.find("nccl");
+  bool readNccl(const YamlValue &map, StringRef path, bool hasSwitch, Link &link) {
+    const YamlValue *value = map.find("nccl");
     if (!value)
       return true;
     std::string where = join(path, "nccl");
     constexpr StringRef expected = "seconds of a step of ll, ll128 and nvls, such as {ll: 0.6us}";
     if (!checkMap(*value, where, {"ll", "ll128", "nvls"}, expected))
       return false;
-    NcclSteps &read = steps.emplace();
+    NcclSteps &read = link.nccl.emplace();
     auto readStep = [&](StringRef name, double &seconds) {
       return !value->find(name) ||
              readQuantity(*value, where, name, kSeconds,
                           "a positive number of seconds, such as 6e-7 or 0.6us", seconds);
     };
-    return readStep("ll", read.ll) && readStep("ll128", read.ll128) && readStep("nvls", read.nvls);
+    // Less of the bandwidth in longer steps than those of the Simple protocol is a mistake.
+    auto readQuickStep = [&](StringRef name, double &seconds) {
+      return readStep(name, seconds) &&
+             (seconds <= link.latencySeconds ||
+              error(*value->find(name), join(where, name), value->find(name)->describe(),
+                    "at most the link's latency, " + printNumber(link.latencySeconds) +
+                        ", which is a step of the Simple protocol; leave out what is slower"));
+    };
+    if (!readQuickStep("ll", read.ll) || !readQuickStep("ll128", read.ll128) ||
+        !readStep("nvls", read.nvls))
+      return false;
+    const YamlValue *nvls = value->find("nvls");
+    return !nvls || hasSwitch ||
+           error(*nvls, join(where, "nvls"), nvls->describe(),
+                 "no NVLink switch between hosts; give nvls to intra_host, or leave it out");
   }
 
   /// What is reached of a peak; all of it if nothing is said.
