@@ -56,7 +56,8 @@ struct NcclSteps {
 };
 
 struct Link {
-  double bandwidthBytesPerSecond = 0; // Per device within a host, per host between.
+  /// Per device within a host, per host between hosts, per rack between racks.
+  double bandwidthBytesPerSecond = 0;
   double latencySeconds = 0;
   double efficiency = 1; // The part of the bandwidth that large messages reach.
   /// Where collectives are NCCL's; else they are as MPI libraries have them.
@@ -91,8 +92,18 @@ struct HostKind {
   unsigned deviceType = 0;
   int64_t devices = 0;
   int64_t nics = 1;
-  Link intraHost, interHost; // As they are reached.
-  int64_t hosts = 0;         // So many of the cluster's.
+  Link intraHost, interHost;             // As they are reached.
+  int64_t hosts = 0;                     // So many of the cluster's.
+  std::vector<int64_t> hostsInRack = {}; // Of each rack.
+};
+
+/// Hosts that are closer to each other than to the rest: those that one NVLink switch or
+/// one leaf switch connects, a pod of a fat tree. They are numbered rack by rack; the last
+/// rack may have fewer hosts.
+struct Racks {
+  int64_t hosts = 1; // Of each rack.
+  int64_t nics = 1;  // Parts of a rack's bandwidth to others, which its devices share evenly.
+  Link interRack;    // Per rack.
 };
 
 struct Cluster {
@@ -100,10 +111,14 @@ struct Cluster {
   std::vector<DeviceType> deviceTypes;
   std::vector<Host> hosts;
   Link intraHost;
-  Link interHost;
+  Link interHost;                         // Within racks, where there are any.
+  std::optional<Racks> racks;             // Without, all hosts are as close.
   std::shared_ptr<const Profile> profile; // Measured costs, or null.
 
   int64_t numDevices() const;
+  int64_t hostsPerRack() const { return racks ? racks->hosts : int64_t(hosts.size()); }
+  int64_t numRacks() const;
+  int64_t rackOf(int64_t host) const { return host / hostsPerRack(); }
   /// The kinds of hosts, in the order in which they come first; and each host's.
   std::vector<HostKind> hostKinds() const;
   std::vector<unsigned> kindOfHosts() const;
@@ -119,19 +134,26 @@ llvm::ArrayRef<llvm::StringRef> clusterPresets();
 /// JSON, and so YAML, that parseCluster reads back as the same cluster.
 std::string printCluster(const Cluster &cluster);
 
+/// What so many devices of a rack have of its bandwidth to others, on hosts of so many.
+Link rackShare(const Racks &racks, int64_t devices, int64_t devicesPerHost);
+
 /// A rectangular part of the cluster: `hosts` whole hosts, or `devicesPerHost`
-/// devices of one host.
+/// devices of one host. Hosts lie in so many racks, as many in each of them; only where
+/// it is all hosts of a cluster the last rack may have fewer.
 struct Submesh {
   static constexpr int anyKind = -1;
 
   int64_t hosts = 1;
   int64_t devicesPerHost = 1;
   int kind = 0; // Of its hosts; with anyKind they may be of several.
+  int64_t racks = 1;
 
   bool fitsKind(int other) const { return kind == anyKind || kind == other; }
   bool operator==(const Submesh &other) const {
-    return hosts == other.hosts && devicesPerHost == other.devicesPerHost && kind == other.kind;
+    return hosts == other.hosts && devicesPerHost == other.devicesPerHost && kind == other.kind &&
+           racks == other.racks;
   }
+  int64_t hostsPerRack() const { return (hosts + racks - 1) / racks; }
   int64_t numDevices() const { return hosts * devicesPerHost; }
 };
 
@@ -139,19 +161,26 @@ struct Submesh {
 /// paper, section 5.2. If M is no power of two its divisors as well. Where kinds have
 /// equally many devices a host, also whole hosts of any of them. Of more than 16
 /// hosts only powers of two and divisors of their number, unless every count is asked
-/// for.
+/// for. With racks the hosts are those of one rack, or of several racks all of them, or
+/// if these are no power of two, the largest power of two; of racks as of hosts only
+/// some numbers.
 std::vector<Submesh> submeshShapes(const Cluster &cluster, bool everyHostCount = false);
+/// So many hosts in as few racks as have them; nothing if they cannot lie evenly.
+std::optional<Submesh> spreadOverRacks(const Cluster &cluster, Submesh submesh);
 
 /// A submesh seen as an n-dimensional mesh; every axis has a link of its own.
 struct LogicalMesh {
   llvm::SmallVector<int64_t, 3> shape;
   llvm::SmallVector<Link, 3> axes;
   Link intraHost; // Of the steps within hosts of axes that span them.
+  Link interHost; // Of a whole host, where the submesh has several.
+  Link interRack; // Of what the submesh has of a rack, where it lies in several.
   /// How many devices of a group along the axis share a host: the whole axis for
-  /// a link within hosts, fewer where the axis spans hosts.
-  llvm::SmallVector<int64_t, 3> devicesOnHost;
-  /// How many groups along the axis share a host's adapters; 1 within hosts.
-  llvm::SmallVector<int64_t, 3> groupsPerHost;
+  /// a link within hosts, fewer where the axis spans hosts. The same of a rack.
+  llvm::SmallVector<int64_t, 3> devicesOnHost, devicesInRack;
+  /// How many groups along the axis share a host's adapters; 1 within hosts. The same
+  /// of a rack's.
+  llvm::SmallVector<int64_t, 3> groupsPerHost, groupsPerRack;
   DeviceType device; // The weakest one if hosts may be of several kinds.
   llvm::SmallVector<std::string, 1> deviceTypes;
   std::shared_ptr<const Profile> profile;
@@ -172,8 +201,9 @@ std::vector<LogicalMesh> logicalMeshes(const Cluster &cluster, const Submesh &su
 std::optional<Submesh> submeshOf(const Cluster &cluster, llvm::ArrayRef<int64_t> devices);
 /// One given view, devices numbered host by host in row-major order. An axis
 /// within hosts has the link within a host; one that spans hosts has the host's
-/// network bandwidth, shared by the groups of devices that use it at once. An
-/// error if sizes do not match.
+/// network bandwidth, shared by the groups of devices that use it at once, and one that
+/// spans racks the slower of that and of what it has of the rack's. An error if sizes do
+/// not match.
 llvm::Expected<LogicalMesh> makeLogicalMesh(const Cluster &cluster, const Submesh &submesh,
                                             llvm::ArrayRef<int64_t> shape);
 

@@ -80,7 +80,8 @@ private:
            readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
                         /*allowZero=*/true) &&
            readPart(*value, path, "efficiency", link.efficiency) &&
-           readNccl(*value, path, /*hasSwitch=*/name == "intra_host", link);
+           readNccl(*value, path, name == "intra_host" || (name == "inter_host" && cluster.racks),
+                    link);
   }
 
   /// Seconds of a step; what is left out the link does not have.
@@ -112,7 +113,8 @@ private:
     const YamlValue *nvls = value->find("nvls");
     return !nvls || hasSwitch ||
            error(*nvls, join(where, "nvls"), nvls->describe(),
-                 "no NVLink switch between hosts; give nvls to intra_host, or leave it out");
+                 "no NVLink switch here; give nvls to intra_host, to inter_host of a cluster whose "
+                 "racks each have one for all hosts, or leave it out");
   }
 
   /// What is reached of a peak; all of it if nothing is said.
@@ -264,9 +266,18 @@ private:
     return true;
   }
 
+  bool readRacks(const YamlValue &value) {
+    Racks &racks = cluster.racks.emplace();
+    return checkMap(value, "racks", {"hosts", "nics"}, "{hosts, nics}, the same of each rack") &&
+           readCount(value, "racks", "hosts", kMaxHosts, racks.hosts) &&
+           (!value.find("nics") ||
+            readCount(value, "racks", "nics", kMaxHosts * kMaxDevicesPerHost, racks.nics));
+  }
+
   bool readCluster(const YamlValue &root) {
-    constexpr StringRef fields[] = {"name", "device_types", "hosts", "links", "profile"};
-    if (!checkMap(root, "cluster", fields, "fields name, device_types, hosts, links and profile"))
+    constexpr StringRef fields[] = {"name", "device_types", "hosts", "racks", "links", "profile"};
+    if (!checkMap(root, "cluster", fields,
+                  "fields name, device_types, hosts, racks, links and profile"))
       return false;
     for (const auto &[key, value] : root.map)
       if (key == "name") {
@@ -286,6 +297,8 @@ private:
       if (!readDeviceType(name, value))
         return false;
 
+    if (const YamlValue *racks = root.find("racks"); racks && !readRacks(*racks))
+      return false;
     const YamlValue *hosts = child(root, "", "hosts", "at least one host");
     if (!hosts)
       return false;
@@ -300,10 +313,15 @@ private:
     }
 
     const YamlValue *links = child(root, "", "links", "intra_host and inter_host");
-    return links &&
-           checkMap(*links, "links", {"intra_host", "inter_host"}, "intra_host and inter_host") &&
-           readLink(*links, "links", "intra_host", cluster.intraHost) &&
+    if (!links || !checkMap(*links, "links", {"intra_host", "inter_host", "inter_rack"},
+                            "intra_host and inter_host, and with racks inter_rack"))
+      return false;
+    if (const YamlValue *between = links->find("inter_rack"); between && !cluster.racks)
+      return error(*between, "links.inter_rack", between->describe(),
+                   "racks: {hosts: ..} beside it, or no such link");
+    return readLink(*links, "links", "intra_host", cluster.intraHost) &&
            readLink(*links, "links", "inter_host", cluster.interHost) &&
+           (!cluster.racks || readLink(*links, "links", "inter_rack", cluster.racks->interRack)) &&
            (!root.find("profile") || readMeasured(*root.find("profile")));
   }
 
@@ -320,7 +338,7 @@ llvm::Expected<Cluster> cost::parseCluster(StringRef yaml, StringRef where) {
 }
 
 llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
-  // "dgx-a100:4" is four of the preset's hosts.
+  // "dgx-a100:4" is four of the preset's hosts, "gb200-nvl72:4" four racks.
   auto [name, countText] = presetOrFile.rsplit(':');
   for (const ClusterPreset &preset : clusterPresetTable()) {
     if (preset.name != name)
@@ -330,9 +348,17 @@ llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
       return cluster;
     int64_t count = 0;
     if (countText.getAsInteger(10, count) || count < 1 || count > kMaxHosts)
-      return fail("cluster '" + presetOrFile + "': found '" + countText +
-                  "' after the preset, expected a number of hosts from 1 to " + Twine(kMaxHosts));
-    cluster->hosts.assign(count, cluster->hosts.front());
+      return fail(
+          "cluster '" + presetOrFile + "': found '" + countText +
+          "' after the preset, expected a number of hosts (or of racks, of a preset that is "
+          "one) from 1 to " +
+          Twine(kMaxHosts));
+    // Of a preset that is a rack, so many racks.
+    int64_t each = cluster->racks ? cluster->racks->hosts : 1;
+    if (count > kMaxHosts / each)
+      return fail("cluster '" + presetOrFile + "': found " + Twine(count) +
+                  " racks, expected at most " + Twine(kMaxHosts / each));
+    cluster->hosts.assign(count * each, cluster->hosts.front());
     return cluster;
   }
   bool isFile = presetOrFile.contains('/') || presetOrFile.ends_with(".yaml") ||
@@ -430,8 +456,18 @@ std::string cost::printCluster(const Cluster &cluster) {
     }
     os << "}";
   }
-  os << "\n  ],\n  \"links\": {\n    \"intra_host\": " << printLink(cluster.intraHost)
-     << ",\n    \"inter_host\": " << printLink(cluster.interHost) << "\n  }";
+  os << "\n  ],";
+  if (cluster.racks) {
+    os << "\n  \"racks\": {\"hosts\": " << cluster.racks->hosts;
+    if (cluster.racks->nics != 1)
+      os << ", \"nics\": " << cluster.racks->nics;
+    os << "},";
+  }
+  os << "\n  \"links\": {\n    \"intra_host\": " << printLink(cluster.intraHost)
+     << ",\n    \"inter_host\": " << printLink(cluster.interHost);
+  if (cluster.racks)
+    os << ",\n    \"inter_rack\": " << printLink(cluster.racks->interRack);
+  os << "\n  }";
   if (cluster.profile && !cluster.profile->empty())
     os << ",\n  \"profile\": " << printProfile(*cluster.profile);
   os << "\n}\n";
@@ -451,5 +487,12 @@ std::string cost::printMesh(const LogicalMesh &mesh) {
        llvm::zip_equal(mesh.shape, mesh.axes, mesh.devicesOnHost, mesh.groupsPerHost))
     os << "\naxis of " << size << ": " << printLink(link) << ", " << onHost << " on a host, "
        << groups << " groups share it";
+  if (mesh.interHost.bandwidthBytesPerSecond > 0)
+    os << "\nhosts: " << printLink(mesh.interHost);
+  if (mesh.interRack.bandwidthBytesPerSecond > 0) {
+    os << "\nracks: " << printLink(mesh.interRack);
+    for (auto [inRack, groups] : llvm::zip_equal(mesh.devicesInRack, mesh.groupsPerRack))
+      os << ", " << inRack << " in a rack, " << groups << " groups share it";
+  }
   return text;
 }

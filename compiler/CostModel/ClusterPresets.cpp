@@ -17,8 +17,8 @@
 // (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
 // 2018). A100 devices and links are fitted to published training runs
 // (docs/truth.md); H100 and later ones have been given parts of the same order, which
-// no run has judged yet. A rack of NVL72 is one host here: the devices that one
-// NVLink switch connects.
+// no run has judged yet. A rack of NVL72 has one NVLink switch for all of its hosts, which
+// NCCL takes for one; so its links between hosts are NVLinks as well.
 //
 //===----------------------------------------------------------------------===//
 
@@ -172,7 +172,7 @@ links:
   inter_host: {bandwidth: 3200Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
-// A rack of 72 B200 (36 Grace hosts), one 400 Gbit/s adapter for each.
+// A rack of 72 B200 in 18 hosts, one 400 Gbit/s adapter for each.
 static constexpr llvm::StringLiteral kGb200 = R"(
 name: gb200-nvl72
 device_types:
@@ -185,13 +185,15 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 10.0
-hosts: {count: 1, devices: 72, device_type: gb200, nics: 72}
+hosts: {count: 18, devices: 4, device_type: gb200, nics: 4}
+racks: {hosts: 18, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
-  inter_host: {bandwidth: 28800Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
+  inter_host: {bandwidth: 3600GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_rack: {bandwidth: 28800Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
-// A rack of 72 B300, one 800 Gbit/s adapter for each.
+// A rack of 72 B300 in 18 hosts, one 800 Gbit/s adapter for each.
 static constexpr llvm::StringLiteral kGb300 = R"(
 name: gb300-nvl72
 device_types:
@@ -204,10 +206,12 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 10.3
-hosts: {count: 1, devices: 72, device_type: gb300, nics: 72}
+hosts: {count: 18, devices: 4, device_type: gb300, nics: 4}
+racks: {hosts: 18, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
-  inter_host: {bandwidth: 57600Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
+  inter_host: {bandwidth: 3600GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
+  inter_rack: {bandwidth: 57600Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
 )";
 
 // 8 L40S of 48 GB on PCIe 4.0 (32 GB/s a direction), two 200 Gbit/s adapters.

@@ -50,10 +50,13 @@ private:
   LogicalMesh mesh;
 };
 
-/// What two stages' meshes have between them, point to point. Unless it is known
-/// whether they share a host, they do if both fit on one.
+/// The least that holds two meshes.
+enum class Span { Host, Rack, Cluster };
+
+/// What two stages' meshes have between them, point to point. Unless it is known what
+/// they share, they share a host if both fit on one, and a rack if both fit into one.
 Link transferLink(const Cluster &cluster, const Submesh &from, const Submesh &to,
-                  std::optional<bool> sharesHost = {});
+                  std::optional<Span> span = {});
 
 } // namespace alpa::cost
 

@@ -8,7 +8,9 @@
 #include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 
 using namespace alpa;
 using namespace alpa::cost;
@@ -18,6 +20,10 @@ int64_t Cluster::numDevices() const {
   for (const Host &host : hosts)
     devices += host.devices;
   return devices;
+}
+
+int64_t Cluster::numRacks() const {
+  return racks ? llvm::divideCeil(int64_t(hosts.size()), racks->hosts) : 1;
 }
 
 int64_t LogicalMesh::numDevices() const {
@@ -49,12 +55,16 @@ static size_t findKind(llvm::ArrayRef<HostKind> kinds, const HostKind &mine) {
 
 std::vector<HostKind> Cluster::hostKinds() const {
   std::vector<HostKind> kinds;
-  for (const Host &host : hosts) {
+  for (auto [index, host] : llvm::enumerate(hosts)) {
     HostKind mine = kindOf(*this, host);
-    if (size_t known = findKind(kinds, mine); known < kinds.size())
+    size_t known = findKind(kinds, mine);
+    if (known < kinds.size()) {
       ++kinds[known].hosts;
-    else
+    } else {
       kinds.push_back(mine);
+      kinds.back().hostsInRack.assign(numRacks(), 0);
+    }
+    ++kinds[known].hostsInRack[rackOf(int64_t(index))];
   }
   return kinds;
 }
@@ -74,14 +84,65 @@ static bool isHostCount(int64_t count, int64_t hosts) {
   return hosts <= smallCluster || llvm::isPowerOf2_64(count) || hosts % count == 0;
 }
 
+/// Hosts of each rack that a submesh may lie on, most first; racks without them are left
+/// out.
+static std::vector<int64_t> hostsInRacks(llvm::ArrayRef<HostKind> kinds, const Submesh &submesh) {
+  std::vector<int64_t> racks;
+  for (auto [index, kind] : llvm::enumerate(kinds)) {
+    if (!submesh.fitsKind(int(index)) || submesh.devicesPerHost > kind.devices ||
+        (submesh.hosts > 1 && submesh.devicesPerHost < kind.devices))
+      continue;
+    racks.resize(kind.hostsInRack.size());
+    for (auto [rack, hosts] : llvm::enumerate(kind.hostsInRack))
+      racks[rack] += hosts;
+  }
+  llvm::erase(racks, 0);
+  llvm::sort(racks, std::greater<>());
+  return racks;
+}
+
+std::optional<Submesh> cost::spreadOverRacks(const Cluster &cluster, Submesh submesh) {
+  std::vector<int64_t> racks = hostsInRacks(cluster.hostKinds(), submesh);
+  for (submesh.racks = 1; submesh.racks <= int64_t(racks.size()); ++submesh.racks) {
+    llvm::ArrayRef<int64_t> used = llvm::ArrayRef(racks).take_front(submesh.racks);
+    int64_t each = submesh.hostsPerRack();
+    bool isEven = submesh.hosts % submesh.racks == 0 && used.back() >= each;
+    // All of them, of which the last rack has fewer.
+    bool isAll = used.size() == racks.size() &&
+                 std::accumulate(used.begin(), used.end(), int64_t(0)) == submesh.hosts &&
+                 llvm::all_of(used.drop_back(), [&](int64_t hosts) { return hosts == each; });
+    if (isEven || isAll)
+      return submesh;
+  }
+  return std::nullopt;
+}
+
 std::vector<Submesh> cost::submeshShapes(const Cluster &cluster, bool everyHostCount) {
   std::vector<Submesh> shapes;
   std::map<int64_t, int64_t> hostsOfSize; // By devices, hosts of all kinds.
   std::vector<HostKind> kinds = cluster.hostKinds();
   auto addHosts = [&](int64_t first, int64_t hosts, int64_t devices, int kind) {
-    for (int64_t count = first; count <= hosts; ++count)
-      if (everyHostCount || isHostCount(count, hosts))
+    std::vector<int64_t> racks = hostsInRacks(kinds, {hosts, devices, kind});
+    // With several kinds of hosts only racks with none but such are known to have room.
+    bool isWithin = racks.size() == 1 || kind != Submesh::anyKind;
+    for (int64_t count = first; isWithin && count <= racks.front(); ++count)
+      if (everyHostCount || isHostCount(count, racks.front()))
         shapes.push_back({count, devices, kind});
+    if (racks.size() == 1)
+      return;
+    int64_t whole = cluster.hostsPerRack();
+    llvm::SmallVector<int64_t, 2> parts = {whole};
+    if (kind != Submesh::anyKind && !llvm::isPowerOf2_64(whole))
+      parts.push_back(int64_t(llvm::bit_floor(uint64_t(whole))));
+    for (int64_t each : parts) {
+      int64_t most = llvm::count_if(racks, [&](int64_t hosts) { return hosts >= each; });
+      for (int64_t count = 2; count <= most; ++count)
+        if (isHostCount(count, most) && (each == whole || llvm::isPowerOf2_64(count)))
+          shapes.push_back({count * each, devices, kind, count});
+    }
+    std::optional<Submesh> all = spreadOverRacks(cluster, {hosts, devices, kind});
+    if (all && !llvm::is_contained(shapes, *all))
+      shapes.push_back(*all);
   };
   for (auto [index, kind] : llvm::enumerate(kinds)) {
     for (int64_t devices = 1; devices < kind.devices; ++devices)
@@ -114,12 +175,18 @@ std::optional<Submesh> cost::submeshOf(const Cluster &cluster, llvm::ArrayRef<in
   std::vector<unsigned> kinds = cluster.kindOfHosts();
   auto [firstHost, count] = *onHost.begin();
   Submesh submesh{int64_t(onHost.size()), count, int(kinds[firstHost])};
+  std::map<int64_t, int64_t> inRack;
   for (auto [host, number] : onHost) {
     if (number != submesh.devicesPerHost)
       return std::nullopt;
     if (int(kinds[host]) != submesh.kind)
       submesh.kind = Submesh::anyKind;
+    ++inRack[cluster.rackOf(int64_t(host))];
   }
+  submesh.racks = int64_t(inRack.size());
+  for (auto [rack, number] : inRack)
+    if (number != submesh.hostsPerRack() && rack != inRack.rbegin()->first)
+      return std::nullopt;
   return submesh;
 }
 
@@ -188,39 +255,48 @@ static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind>
   return weakest;
 }
 
-/// How the groups of an axis lie on hosts. Devices are numbered host by host, and
-/// those of a group are `stride` apart.
+Link cost::rackShare(const Racks &racks, int64_t devices, int64_t devicesPerHost) {
+  double inRack = double(racks.hosts * devicesPerHost);
+  double parts = std::min(double(racks.nics), inRack);
+  Link link = racks.interRack.reachable();
+  link.bandwidthBytesPerSecond *=
+      std::clamp(std::floor(double(devices) * parts / inRack), 1.0, parts) / parts;
+  return link;
+}
+
+/// How the groups of an axis lie on hosts, or in racks: parts of so many devices each.
+/// Devices are numbered part by part, and those of a group are `stride` apart.
 namespace {
 struct Placement {
-  bool spansHosts = false;
-  int64_t onHost = 1;        // Most devices of a group (that spans) on one host.
-  int64_t groupsPerHost = 1; // Most groups that leave one host.
+  bool spansParts = false;
+  int64_t onPart = 1;        // Most devices of a group (that spans) on one part.
+  int64_t groupsPerPart = 1; // Most groups that leave one part.
 };
 } // namespace
 
-static Placement placeGroups(const Submesh &submesh, int64_t size, int64_t stride) {
+static Placement placeGroups(int64_t devices, int64_t partSize, int64_t size, int64_t stride) {
   Placement placement;
-  std::vector<int64_t> groupsOnHost(submesh.hosts, 0);
-  for (int64_t first = 0; first < submesh.numDevices(); ++first) {
+  std::vector<int64_t> groupsOnPart(llvm::divideCeil(devices, partSize), 0);
+  for (int64_t first = 0; first < devices; ++first) {
     if (first / stride % size != 0)
       continue;
-    auto hostOf = [&](int64_t k) { return (first + k * stride) / submesh.devicesPerHost; };
-    if (hostOf(0) == hostOf(size - 1))
+    auto partOf = [&](int64_t k) { return (first + k * stride) / partSize; };
+    if (partOf(0) == partOf(size - 1))
       continue;
-    placement.spansHosts = true;
+    placement.spansParts = true;
     int64_t run = 0;
     for (int64_t k = 0; k < size; ++k) {
-      bool sameHost = k > 0 && hostOf(k) == hostOf(k - 1);
-      run = sameHost ? run + 1 : 1;
-      placement.onHost = std::max(placement.onHost, run);
-      if (!sameHost)
-        ++groupsOnHost[hostOf(k)];
+      bool samePart = k > 0 && partOf(k) == partOf(k - 1);
+      run = samePart ? run + 1 : 1;
+      placement.onPart = std::max(placement.onPart, run);
+      if (!samePart)
+        ++groupsOnPart[partOf(k)];
     }
   }
-  if (!placement.spansHosts)
-    placement.onHost = size;
+  if (!placement.spansParts)
+    placement.onPart = size;
   else
-    placement.groupsPerHost = *llvm::max_element(groupsOnHost);
+    placement.groupsPerPart = *llvm::max_element(groupsOnPart);
   return placement;
 }
 
@@ -233,7 +309,9 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
     hosts += kind.hosts;
   for (const Host &host : cluster.hosts)
     most = std::max(most, host.devices);
-  if (submesh.hosts < 1 || submesh.devicesPerHost < 1 || submesh.hosts > hosts)
+  if (submesh.hosts < 1 || submesh.devicesPerHost < 1 || submesh.hosts > hosts ||
+      submesh.racks < 1 || submesh.racks > cluster.numRacks() ||
+      submesh.hostsPerRack() > cluster.hostsPerRack())
     return fail(llvm::formatv("submesh of {0} x {1} devices does not fit a cluster of {2} hosts "
                               "with {3} devices",
                               submesh.hosts, submesh.devicesPerHost, cluster.hosts.size(), most));
@@ -262,22 +340,39 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
       mesh.deviceTypes.push_back(name);
   }
   mesh.intraHost = intraHost;
+  if (submesh.hosts > 1)
+    mesh.interHost = interHost;
+  if (submesh.racks > 1)
+    mesh.interRack =
+        rackShare(*cluster.racks, submesh.hostsPerRack() * submesh.devicesPerHost, most);
   int64_t stride = submesh.numDevices();
   for (int64_t size : shape) {
     stride /= size;
-    Placement placement = placeGroups(submesh, size, stride);
-    mesh.devicesOnHost.push_back(placement.onHost);
-    mesh.groupsPerHost.push_back(placement.groupsPerHost);
-    if (!placement.spansHosts) {
+    Placement onHosts = placeGroups(submesh.numDevices(), submesh.devicesPerHost, size, stride);
+    mesh.devicesOnHost.push_back(onHosts.onPart);
+    mesh.groupsPerHost.push_back(onHosts.groupsPerPart);
+    Placement inRacks;
+    inRacks.onPart = size;
+    if (submesh.racks > 1)
+      inRacks = placeGroups(submesh.numDevices(), submesh.hostsPerRack() * submesh.devicesPerHost,
+                            size, stride);
+    mesh.devicesInRack.push_back(inRacks.onPart);
+    mesh.groupsPerRack.push_back(inRacks.groupsPerPart);
+    if (!onHosts.spansParts) {
       mesh.axes.push_back(intraHost);
       continue;
     }
     // Groups that run at the same time share a host's adapters; a ring that has
     // several devices on a host also uses the links within.
     Link link = interHost;
-    link.bandwidthBytesPerSecond /= placement.groupsPerHost;
-    if (placement.onHost > 1)
+    link.bandwidthBytesPerSecond /= onHosts.groupsPerPart;
+    if (onHosts.onPart > 1)
       link = link.slower(intraHost);
+    if (inRacks.spansParts) {
+      Link between = mesh.interRack;
+      between.bandwidthBytesPerSecond /= inRacks.groupsPerPart;
+      link = link.slower(between);
+    }
     mesh.axes.push_back(link);
   }
   return mesh;
@@ -301,7 +396,7 @@ static std::vector<llvm::SmallVector<int64_t, 3>> factorizations(int64_t devices
 
 std::vector<LogicalMesh> cost::logicalMeshes(const Cluster &cluster, const Submesh &submesh,
                                              unsigned maxAxes) {
-  using Axis = std::tuple<int64_t, double, double, int64_t>;
+  using Axis = std::tuple<int64_t, double, double, int64_t, int64_t, int64_t, int64_t>;
   std::vector<LogicalMesh> meshes;
   std::vector<std::vector<Axis>> seen;
   for (unsigned numAxes = 2; numAxes <= std::max(2u, maxAxes); ++numAxes) {
@@ -317,7 +412,9 @@ std::vector<LogicalMesh> cost::logicalMeshes(const Cluster &cluster, const Subme
       for (unsigned axis = 0; axis < numAxes; ++axis)
         if (mesh->shape[axis] > 1) // An axis of one device never communicates.
           axes.emplace_back(mesh->shape[axis], mesh->axes[axis].bandwidthBytesPerSecond,
-                            mesh->axes[axis].latencySeconds, mesh->devicesOnHost[axis]);
+                            mesh->axes[axis].latencySeconds, mesh->devicesOnHost[axis],
+                            mesh->devicesInRack[axis], mesh->groupsPerHost[axis],
+                            mesh->groupsPerRack[axis]);
       llvm::sort(axes);
       if (llvm::is_contained(seen, axes))
         continue;

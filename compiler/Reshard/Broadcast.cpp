@@ -108,8 +108,7 @@ int64_t BroadcastPlanner::chunksFor(int64_t holder, llvm::ArrayRef<int64_t> chai
   int64_t from = holder;
   for (int64_t device : chain) {
     cost::Hop hop = network.hop(from, device);
-    double seconds =
-        bytes * std::max(network.secondsPerByteOf(hop.out), network.secondsPerByteOf(hop.in));
+    double seconds = bytes * network.secondsPerByteOf(hop);
     fill += seconds;
     slowest = std::max(slowest, seconds);
     latency = std::max(latency, hop.latencySeconds);

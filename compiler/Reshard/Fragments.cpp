@@ -184,9 +184,7 @@ void Cutter::cut(size_t index, std::vector<Fragment> &fragments) {
   for (const auto *ways : {&uncut.far, &uncut.near})
     for (const auto &way : *ways) {
       cost::Hop hop = network.hop(piece.holders.front(), way.receivers.front());
-      seconds = std::max(seconds, double(problem.bytes(piece.box)) *
-                                      std::max(network.secondsPerByteOf(hop.out),
-                                               network.secondsPerByteOf(hop.in)));
+      seconds = std::max(seconds, double(problem.bytes(piece.box)) * network.secondsPerByteOf(hop));
       latency = std::max(latency, hop.latencySeconds);
     }
   if (seconds < kLeastLatencies * latency)

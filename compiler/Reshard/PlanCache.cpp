@@ -15,7 +15,7 @@ static llvm::SmallVector<int64_t> devicesOf(const TransferProblem &problem) {
   return devices;
 }
 
-/// Hosts are numbered in the order in which the meshes name them.
+/// Hosts, racks and their adapters are numbered in the order in which the meshes name them.
 std::string PlanCache::keyOf(const TransferProblem &problem) const {
   std::string key;
   llvm::raw_string_ostream os(key);
@@ -25,7 +25,10 @@ std::string PlanCache::keyOf(const TransferProblem &problem) const {
   llvm::SmallVector<int64_t> firstDevice = {0};
   for (const cost::Host &host : cluster.hosts)
     firstDevice.push_back(firstDevice.back() + host.devices);
-  llvm::DenseMap<int64_t, size_t> hosts;
+  llvm::DenseMap<int64_t, size_t> hosts, racks, rackAdapters;
+  auto numberOf = [](llvm::DenseMap<int64_t, size_t> &known, int64_t name) {
+    return known.try_emplace(name, known.size()).first->second;
+  };
   for (const MeshTensor *end : {&problem.source, &problem.target}) {
     os << " | " << end->spec.str() << " on";
     for (int64_t size : end->meshShape)
@@ -37,6 +40,10 @@ std::string PlanCache::keyOf(const TransferProblem &problem) const {
       os << ' ' << it->second << '.' << device - firstDevice[host];
       if (isNew)
         os << '/' << kinds[host];
+      if (cluster.racks)
+        os << '@' << numberOf(racks, network.rackOf(device)) << '.'
+           << numberOf(rackAdapters, network.rackAdapterOf(device)) << '/'
+           << network.secondsPerByteOf(network.rackOut(device));
     }
   }
   return key;

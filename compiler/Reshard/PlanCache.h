@@ -10,7 +10,7 @@
 namespace alpa::reshard {
 
 /// Transfers between the stages of a pipeline are alike but for the hosts that they
-/// lie on: a plan is taken over if hosts and places on them correspond.
+/// lie on: a plan is taken over if hosts, places on them and racks correspond.
 class PlanCache {
 public:
   PlanCache(const cost::Cluster &cluster, llvm::StringRef strategy)

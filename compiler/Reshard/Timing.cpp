@@ -37,8 +37,7 @@ private:
 
   llvm::SmallVector<Message, 8> messagesOf(const PlanStep &step) const;
   double secondsOf(const Message &message) const {
-    return message.bytes * std::max(network.secondsPerByteOf(message.hop.out),
-                                    network.secondsPerByteOf(message.hop.in));
+    return message.bytes * network.secondsPerByteOf(message.hop);
   }
   void load();
   void take(const PlanStep &step);
@@ -86,13 +85,13 @@ void Clock::load() {
     if (step.kind != StepKind::Tile && busyAtLevel.size() <= level)
       busyAtLevel.resize(level + 1, std::vector<double>(network.numLinks()));
     for (const Message &message : messagesOf(step)) {
-      for (unsigned link : {message.hop.out, message.hop.in}) {
+      for (unsigned link : message.hop.links()) {
         double seconds = message.bytes * network.secondsPerByteOf(link);
         busy[link] += seconds;
         busyAtLevel[level][link] += seconds;
         timing.seconds = std::max(timing.seconds, busy[link] + message.hop.latencySeconds);
       }
-      if (message.hop.isSlow)
+      if (message.hop.leavesHost())
         timing.slowBytes += int64_t(message.bytes);
     }
     for (int64_t device : step.devices)
@@ -111,7 +110,7 @@ void Clock::take(const PlanStep &step) {
   }
   double shared = 0; // Until the links are done with all of the level.
   for (const Message &message : messages)
-    for (unsigned link : {message.hop.out, message.hop.in})
+    for (unsigned link : message.hop.links())
       shared = std::max(shared, busyAtLevel[level][link] + message.hop.latencySeconds);
   double way = 0, slowest = 0, latency = 0;
   for (auto [i, message] : llvm::enumerate(messages)) {

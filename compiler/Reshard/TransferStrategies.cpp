@@ -99,7 +99,7 @@ int64_t reshard::pickHolder(llvm::ArrayRef<int64_t> holders, int64_t receiver,
                             const cost::Network &network, const LinkLoads &loads) {
   auto rank = [&](int64_t holder) {
     cost::Hop hop = network.hop(holder, receiver);
-    return std::tuple(hop.isSlow, loads[hop.out]);
+    return std::tuple(hop.distance, loads[hop.out]);
   };
   return *llvm::min_element(holders, [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
 }

@@ -47,8 +47,8 @@ public:
 
   void add(unsigned link, double bytes) { seconds[link] += bytes * network.secondsPerByteOf(link); }
   void add(const cost::Hop &hop, double bytes) {
-    add(hop.out, bytes);
-    add(hop.in, bytes);
+    for (unsigned link : hop.links())
+      add(link, bytes);
   }
   double operator[](unsigned link) const { return seconds[link]; }
 

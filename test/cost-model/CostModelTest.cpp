@@ -42,25 +42,28 @@ static LogicalMesh makeMesh(const Cluster &cluster, Submesh submesh,
   exit(1);
 }
 
+static std::string shapesOf(const Cluster &cluster) {
+  std::string result;
+  for (const Submesh &submesh : submeshShapes(cluster)) {
+    result += std::to_string(submesh.hosts) + "x" + std::to_string(submesh.devicesPerHost);
+    if (submesh.kind != 0)
+      result += "@" + std::to_string(submesh.kind);
+    if (submesh.racks > 1)
+      result += "/" + std::to_string(submesh.racks);
+    result += " ";
+  }
+  return result;
+}
+
 static void testSubmeshes() {
-  auto text = [](const Cluster &cluster) {
-    std::string result;
-    for (const Submesh &submesh : submeshShapes(cluster)) {
-      result += std::to_string(submesh.hosts) + "x" + std::to_string(submesh.devicesPerHost);
-      if (submesh.kind != 0)
-        result += "@" + std::to_string(submesh.kind);
-      result += " ";
-    }
-    return result;
-  };
-  CHECK(text(makeCluster(2, 4)) == "1x1 1x2 1x4 2x4 ");
-  CHECK(text(makeCluster(3, 6)) == "1x1 1x2 1x3 1x4 1x6 2x6 3x6 ");
-  CHECK(text(makeCluster(1, 1)) == "1x1 ");
-  CHECK(text(makeCluster(20, 1)) == "1x1 2x1 4x1 5x1 8x1 10x1 16x1 20x1 ");
+  CHECK(shapesOf(makeCluster(2, 4)) == "1x1 1x2 1x4 2x4 ");
+  CHECK(shapesOf(makeCluster(3, 6)) == "1x1 1x2 1x3 1x4 1x6 2x6 3x6 ");
+  CHECK(shapesOf(makeCluster(1, 1)) == "1x1 ");
+  CHECK(shapesOf(makeCluster(20, 1)) == "1x1 2x1 4x1 5x1 8x1 10x1 16x1 20x1 ");
   CHECK(submeshShapes(makeCluster(20, 2), /*everyHostCount=*/true).size() == 21);
   Cluster unequal = makeCluster(2, 8);
   unequal.hosts[1].devices = 4;
-  CHECK(text(unequal) == "1x1 1x2 1x4 1x8 1x1@1 1x2@1 1x4@1 ");
+  CHECK(shapesOf(unequal) == "1x1 1x2 1x4 1x8 1x1@1 1x2@1 1x4@1 ");
 }
 
 /// A mesh has the devices and links of the hosts that it may lie on.
@@ -96,7 +99,7 @@ static void testHostKinds() {
   // Devices of different kinds share no host.
   CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 0}) == (Link{1e11, 1e-6}));
   CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 1}) == (Link{1e10, 1e-5}));
-  CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 0}, /*sharesHost=*/false) == (Link{1e10, 1e-5}));
+  CHECK(transferLink(cluster, {1, 1, 0}, {1, 1, 0}, Span::Rack) == (Link{1e10, 1e-5}));
 }
 
 static void testMeshes() {
@@ -288,7 +291,7 @@ static void testCosts() {
   CostModel half(makeMesh(reached, {2, 4}, {2, 4}));
   CHECK(close(half.allGatherSeconds(4e8, 1), 2e-6 + 3e8 / 5e10));
   CHECK(close(half.getMesh().axes[0].bandwidthBytesPerSecond, 1e10 / 4 / 4));
-  CHECK(close(transferLink(reached, {1, 4}, {1, 4}, false).bandwidthBytesPerSecond, 1e10 / 4));
+  CHECK(close(transferLink(reached, {1, 4}, {1, 4}, Span::Rack).bandwidthBytesPerSecond, 1e10 / 4));
   // Hosts of one cluster, then between hosts: the network is slower.
   Cluster two = makeCluster(2, 4);
   CHECK(transferLink(two, {1, 2}, {1, 2}).secondsFor(1e9) <
@@ -374,6 +377,158 @@ static void testNccl() {
             larger(makeMesh(some, {1, devices + 1}, {devices + 1}));
         CHECK((fewer.*cost)(bytes, 0) <= (larger.*cost)(bytes, 0));
       }
+  }
+}
+
+/// Two racks of two hosts of two devices.
+static Cluster makeRacks() {
+  Cluster cluster = makeCluster(4, 2);
+  cluster.interHost = {4e10, 1e-5};
+  cluster.racks = Racks{/*hosts=*/2, /*nics=*/1, {1e10, 1e-4}};
+  return cluster;
+}
+
+static void testRacks() {
+  Cluster cluster = makeRacks();
+  CHECK(cluster.numRacks() == 2 && cluster.rackOf(1) == 0 && cluster.rackOf(2) == 1);
+  CHECK(shapesOf(cluster) == "1x1 1x2 2x2 4x2/2 ");
+  Cluster nvl = makeCluster(36, 4);
+  nvl.racks = Racks{18, 72, {1e10, 1e-4}};
+  CHECK(shapesOf(nvl) == "1x1 1x2 1x4 2x4 3x4 4x4 6x4 8x4 9x4 16x4 18x4 36x4/2 32x4/2 ");
+  // The last rack may have fewer hosts; all of them are a submesh none the less.
+  Cluster uneven = makeRacks();
+  uneven.hosts.pop_back();
+  CHECK(shapesOf(uneven) == "1x1 1x2 2x2 3x2/2 ");
+  // Kinds of hosts in racks of their own, and in the same racks.
+  Cluster mixed = makeRacks();
+  for (int host : {2, 3})
+    mixed.hosts[host].nics = 2;
+  CHECK(shapesOf(mixed) == "1x1 1x2 2x2 1x1@1 1x2@1 2x2@1 4x2@-1/2 ");
+  CHECK((mixed.hostKinds()[1].hostsInRack == std::vector<int64_t>{0, 2}));
+
+  CHECK(spreadOverRacks(cluster, {2, 2})->racks == 1 &&
+        spreadOverRacks(cluster, {4, 2})->racks == 2);
+  CHECK(!spreadOverRacks(cluster, {3, 2}) && spreadOverRacks(uneven, {3, 2})->racks == 2);
+  CHECK(spreadOverRacks(nvl, {24, 4})->hostsPerRack() == 12);
+  CHECK(submeshOf(cluster, {0, 1, 2, 3})->racks == 1);
+  CHECK(submeshOf(cluster, {0, 1, 4, 5})->racks == 2);
+  CHECK(!submeshOf(nvl, {0, 72, 76}) && submeshOf(nvl, {0, 4, 72})->racks == 2);
+
+  // As many hosts of one rack and of two are different meshes.
+  LogicalMesh within = makeMesh(cluster, {2, 2}, {4, 1}),
+              across = makeMesh(cluster, {2, 2, 0, 2}, {4, 1});
+  CHECK(printMesh(within) != printMesh(across));
+  CHECK(within.axes[0] == (Link{4e10, 1e-5}) && across.axes[0] == (Link{1e10, 1e-4}));
+  CHECK(close(CostModel(within).allGatherSeconds(4e8, 0), 3e-5 + 3e8 / 4e10));
+  // Four groups of two devices, one in each rack, share each rack's link.
+  LogicalMesh both = makeMesh(cluster, {4, 2, 0, 2}, {2, 4});
+  CHECK(close(both.axes[0].bandwidthBytesPerSecond, 1e10 / 4));
+  CHECK(close(both.axes[1].bandwidthBytesPerSecond, 4e10));
+  CHECK(both.devicesInRack[0] == 1 && both.devicesInRack[1] == 4 && both.groupsPerRack[0] == 4);
+
+  // All eight devices: a ring crosses racks with one message at a time; else four
+  // devices of a rack send half of their part to the other one.
+  CostModel flat(makeMesh(cluster, {4, 2, 0, 2}, {1, 8}));
+  CHECK(close(flat.allGatherSeconds(8e8, 1), 7e-4 + 7e8 / 1e10));
+  CHECK(close(flat.allGatherSeconds(8, 1), 3e-4 + 4 * 4 / 1e10));
+  CHECK(close(flat.allToAllSeconds(8e8, 1), 7e-4 + 4 * 4e8 / 1e10));
+  CHECK(close(flat.collectivePermuteSeconds(8e8, 1), 1e-4 + 4 * 8e8 / 1e10));
+
+  // NCCL: steps of each level.
+  Cluster nccl = makeRacks();
+  nccl.intraHost.nccl = NcclSteps{1e-7, 0, 0};
+  nccl.interHost.nccl = NcclSteps{1e-6, 0, 0};
+  nccl.racks->interRack.nccl = NcclSteps{1e-5, 0, 0};
+  CostModel levels(makeMesh(nccl, {4, 2, 0, 2}, {1, 8}));
+  CHECK(close(levels.allGatherSeconds(8e8, 1), 1e-4 + 2 * 1e-5 + 4 * 1e-6 + 7e8 / 1e10));
+  CHECK(
+      close(levels.allReduceSeconds(8, 1), 2 * (1e-5 + 1e-6 + 1e-7) + 2 * 8 / 0.9 / (0.25 * 1e10)));
+  // With a switch for all of a rack, that is one host.
+  nccl.interHost.nccl->nvls = 2e-6;
+  CostModel racks(makeMesh(nccl, {4, 2, 0, 2}, {1, 8}));
+  CHECK(close(racks.allReduceSeconds(8, 1),
+              2 * (1e-5 + 1e-6 + 2 * 1e-7) + 2 * 8 / 0.9 / (0.25 * 1e10)));
+  CostModel rack(makeMesh(nccl, {2, 2}, {1, 4}));
+  CHECK(close(rack.allReduceSeconds(4e8, 1), 2e-6 + 4.0 / 3 * 4e8 / 4e10));
+
+  // Stages share a rack if they fit into one.
+  CHECK(transferLink(cluster, {1, 2}, {1, 2}) == (Link{4e10, 1e-5}));
+  CHECK(transferLink(cluster, {2, 2}, {2, 2}) == (Link{1e10, 1e-4}));
+  CHECK(transferLink(cluster, {1, 2}, {1, 2}, Span::Cluster) == (Link{1e10, 1e-4}));
+  CHECK(transferLink(mixed, {1, 2, 0}, {1, 2, 1}) == (Link{1e10, 1e-4}));
+  cluster.racks->nics = 4; // Each device has a part of its own.
+  CHECK(transferLink(cluster, {1, 2}, {1, 2}, Span::Cluster) == (Link{5e9, 1e-4}));
+
+  llvm::Expected<Cluster> pair = loadCluster("gb200-nvl72:2");
+  CHECK(pair && pair->numDevices() == 144 && pair->numRacks() == 2);
+  CHECK(close(makeMesh(*pair, {36, 4, 0, 2}, {2, 72}).axes[0].bandwidthBytesPerSecond, 0.9 * 50e9));
+}
+
+/// Costs on three levels of links: more bytes never faster, better links never slower.
+static void testRackCosts() {
+  std::mt19937_64 random(3);
+  auto uniform = [&](double low, double high) { return between(random, low, high); };
+  for (int trial = 0; trial < 150; ++trial) {
+    bool isNccl = trial % 2;
+    auto link = [&] {
+      Link made{std::exp(uniform(20, 27)), uniform(1e-6, 1e-4)};
+      if (isNccl) {
+        double least = made.latencySeconds * uniform(0.1, 0.9);
+        made.nccl = NcclSteps{least, trial % 3 ? uniform(least, made.latencySeconds) : 0, 0};
+      }
+      return made;
+    };
+    int64_t perRack = 1 + random() % 4;
+    Cluster some = makeCluster(perRack * int64_t(1 + random() % 4) - int64_t(random() % perRack),
+                               1 + random() % 4);
+    some.intraHost = link();
+    some.interHost = link();
+    if (isNccl && random() % 2)
+      some.interHost.nccl->nvls = uniform(1e-6, 1e-4);
+    some.racks = Racks{perRack, int64_t(1 + random() % 16), link()};
+    Cluster faster = some;
+    for (Link *better : {&faster.intraHost, &faster.interHost, &faster.racks->interRack}) {
+      better->bandwidthBytesPerSecond *= uniform(1, 3);
+      better->latencySeconds *= uniform(0.1, 1);
+      if (better->nccl)
+        for (double *seconds : {&better->nccl->ll, &better->nccl->ll128, &better->nccl->nvls})
+          *seconds *= uniform(0.1, 1);
+    }
+    double bytes = std::exp(uniform(0, 20)), more = bytes * uniform(1, 3);
+    for (const Submesh &submesh : submeshShapes(some))
+      for (const LogicalMesh &mesh : logicalMeshes(some, submesh, 3)) {
+        CHECK(mesh.numDevices() == submesh.numDevices());
+        CostModel slow(mesh), fast(makeMesh(faster, submesh, mesh.shape));
+        for (unsigned axis = 0; axis < mesh.shape.size(); ++axis) {
+          for (Cost cost : costs) {
+            CHECK((slow.*cost)(bytes, axis) <= (slow.*cost)(more, axis));
+            CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
+            CHECK(std::isfinite((slow.*cost)(bytes, axis)) && (slow.*cost)(0, axis) == 0);
+          }
+          CHECK(slow.allReduceSeconds(bytes, axis) <=
+                slow.reduceScatterSeconds(bytes, axis) + slow.allGatherSeconds(bytes, axis));
+        }
+        // Never faster than the same devices in one rack.
+        Cluster one = some;
+        one.racks.reset();
+        if (submesh.racks > 1 &&
+            some.racks->interRack.latencySeconds >=
+                std::max(some.interHost.latencySeconds, some.intraHost.latencySeconds) &&
+            !isNccl) {
+          CostModel near(makeMesh(one, {submesh.hosts, submesh.devicesPerHost}, mesh.shape));
+          for (unsigned axis = 0; axis < mesh.shape.size(); ++axis)
+            for (Cost cost : costs)
+              CHECK((near.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis) * (1 + 1e-12));
+        }
+      }
+    std::string text = printCluster(some);
+    llvm::Expected<Cluster> again = parseCluster(text, "printed");
+    if (!again) {
+      llvm::errs() << llvm::toString(again.takeError()) << "\n";
+      ++failures;
+    } else {
+      CHECK(printCluster(*again) == text);
+    }
   }
 }
 
@@ -492,6 +647,8 @@ int main(int argc, char **argv) {
   testMeshes();
   testCosts();
   testNccl();
+  testRacks();
+  testRackCosts();
   testProfile();
   testPresets();
   testDamage();

@@ -49,7 +49,7 @@ static void testLinks() {
       double slower = std::max(network.secondsPerByteOf(hop.out), network.secondsPerByteOf(hop.in));
       CHECK(isClose(1 / slower, path.bytesPerSecond));
       CHECK(hop.latencySeconds == path.latencySeconds);
-      CHECK(hop.isSlow == (network.hostOf(a) != network.hostOf(b)));
+      CHECK(hop.leavesHost() == (network.hostOf(a) != network.hostOf(b)));
     }
   // Two devices of the first host share an adapter.
   CHECK(network.adapterOut(0) == network.adapterOut(1));
@@ -61,6 +61,29 @@ static void testLinks() {
   CHECK(isClose(transferPath(network, {0}, {1, 3}).bytesPerSecond, 1e10));
   // A third comes through a quarter of the slowest host's bandwidth.
   CHECK(isClose(transferPath(network, {0}, {1, 3, 4}).bytesPerSecond, 2.25e9));
+}
+
+/// Racks of two hosts, the last of one; two adapters for each.
+static void testRackLinks() {
+  Cluster cluster = makeCluster({{0, 2, 2}, {0, 2, 2}, {0, 2, 2}});
+  cluster.racks = cost::Racks{2, 2, {4e9, 1e-4}};
+  Network network(cluster);
+  for (int64_t a = 0; a < 6; ++a)
+    for (int64_t b = 0; b < 6; ++b) {
+      if (a == b)
+        continue;
+      cost::Hop hop = network.hop(a, b);
+      bool isFarthest = network.rackOf(a) != network.rackOf(b);
+      CHECK(isFarthest == ((a < 4) != (b < 4)) && (hop.links().size() == 4) == isFarthest);
+      cost::TransferPath path = cost::transferPath(network, {a}, {b});
+      CHECK(isClose(1 / network.secondsPerByteOf(hop), path.bytesPerSecond));
+      CHECK(hop.latencySeconds == path.latencySeconds);
+      CHECK(!isFarthest || (isClose(path.bytesPerSecond, 2e9) && path.latencySeconds == 1e-4));
+    }
+  // Both devices of a host use one of their rack's adapters.
+  CHECK(network.rackOut(0) == network.rackOut(1) && network.rackOut(0) != network.rackOut(2));
+  CHECK(isClose(transferPath(network, {0, 1}, {4, 5}).bytesPerSecond, 2e9));
+  CHECK(isClose(transferPath(network, {0, 2}, {4, 5}).bytesPerSecond, 4e9));
 }
 
 static void testBalance() {
@@ -368,6 +391,7 @@ static void testErrors() {
 
 int main() {
   testLinks();
+  testRackLinks();
   testBalance();
   testPlans();
   testCache();

@@ -158,6 +158,61 @@ void testKinds() {
   CHECK(!placeSubmeshes(hosts, std::vector<Submesh>{{1, 8, 0}, {2, 8, Submesh::anyKind}}, kinds));
 }
 
+/// Blocks of hosts lie in one rack, as many of whole racks in several, and neighbours in
+/// the same one where they can.
+void testRacks() {
+  std::vector<int64_t> hosts(8, 4), racks = {0, 0, 0, 0, 1, 1, 1, 1};
+  auto racksOf = [&](const Devices &devices) {
+    std::vector<std::set<int64_t>> found;
+    for (const std::vector<int64_t> &mine : devices) {
+      auto &set = found.emplace_back();
+      for (int64_t device : mine)
+        set.insert(racks[device / 4]);
+    }
+    return found;
+  };
+  // Side by side they would fit as 3 + 3 + 2 hosts without racks.
+  CHECK(placeSubmeshes(hosts, std::vector<Submesh>{{3, 4}, {3, 4}, {2, 4}}));
+  CHECK(!placeSubmeshes(hosts, std::vector<Submesh>{{3, 4}, {3, 4}, {2, 4}}, {}, {}, racks));
+  CHECK(placeSubmeshes(hosts, std::vector<Submesh>{{6, 4, 0, 2}, {1, 4}, {1, 4}}, {}, {}, racks));
+  CHECK(!placeSubmeshes(hosts, std::vector<Submesh>{{6, 4, 0, 2}, {2, 4}}, {}, {}, racks));
+
+  std::vector<Submesh> submeshes = {{1, 4}, {2, 4}, {1, 2}, {1, 2}, {1, 4}, {1, 2}, {1, 2}, {1, 4}};
+  auto placed = placeSubmeshes(hosts, submeshes, {}, {}, racks);
+  CHECK(placed && isPlacement(hosts, {}, submeshes, *placed));
+  if (placed) {
+    auto found = racksOf(*placed);
+    int together = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      CHECK(found[i].size() == 1);
+      together += i > 0 && found[i] == found[i - 1];
+    }
+    CHECK(together >= 6); // Seven pairs, one of which has to be apart.
+  }
+  // Random blocks and parts: each in a rack, whichever order they come in.
+  Random random;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Submesh> some;
+    int64_t left = 32;
+    while (left > 0) {
+      int64_t size = int64_t(1) << random(0, 5);
+      if (size > left)
+        continue;
+      some.push_back(size <= 4    ? Submesh{1, size}
+                     : size <= 16 ? Submesh{size / 4, 4}
+                                  : Submesh{8, 4, 0, 2});
+      left -= size;
+    }
+    auto all = placeSubmeshes(hosts, some, {}, {}, racks);
+    CHECK(all && isPlacement(hosts, {}, some, *all));
+    if (!all)
+      continue;
+    auto found = racksOf(*all);
+    for (size_t i = 0; i < some.size(); ++i)
+      CHECK(int64_t(found[i].size()) == some[i].racks);
+  }
+}
+
 /// As many stages as are planned at most: a good answer, soon.
 void testLarge() {
   std::vector<int64_t> hosts(128, 8);
@@ -174,6 +229,7 @@ int main() {
   testTheorem();
   testNeighbours();
   testKinds();
+  testRacks();
   testLarge();
   llvm::outs() << (failures ? "failed" : "all passed") << "\n";
   return failures != 0;

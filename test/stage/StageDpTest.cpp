@@ -34,7 +34,14 @@ struct RandomProblem {
 struct Hosts {
   std::vector<int64_t> devices;
   bool bySize = false;
+  int64_t perRack = 0; // 0 for one rack.
 
+  std::vector<int64_t> racks() const {
+    std::vector<int64_t> racks;
+    for (size_t host = 0; perRack > 0 && host < devices.size(); ++host)
+      racks.push_back(int64_t(host) / perRack);
+    return racks;
+  }
   std::vector<unsigned> kinds() const {
     std::vector<unsigned> kinds;
     if (bySize) {
@@ -48,6 +55,13 @@ struct Hosts {
 
 std::vector<Submesh> shapesFor(const Hosts &hosts) {
   std::vector<Submesh> shapes;
+  if (hosts.perRack > 0) {
+    cost::Cluster cluster;
+    for (int64_t devices : hosts.devices)
+      cluster.hosts.push_back({0, devices});
+    cluster.racks = cost::Racks{hosts.perRack, 1, {}};
+    return cost::submeshShapes(cluster);
+  }
   for (const HostGroup &group : groupHosts(hosts.devices, hosts.kinds())) {
     for (int64_t d = 1; d < group.devices; ++d)
       if ((d & (d - 1)) == 0 || group.devices % d == 0)
@@ -65,6 +79,7 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   StageDpProblem &p = r.problem;
   p.hostDevices = hosts.devices;
   p.hostKinds = hosts.kinds();
+  p.hostRacks = hosts.racks();
   p.submeshes = shapesFor(hosts);
   p.numLayers = uniform(1, 5);
   p.numMicroBatches = uniform(1, 6);
@@ -137,11 +152,16 @@ bool isPlacement(const StageDpProblem &p, llvm::ArrayRef<PlannedStage> stages,
     const Submesh &submesh = p.submeshes[stage.submesh];
     all.insert(devices.begin(), devices.end());
     count += devices.size();
-    std::map<unsigned, int64_t> onHost;
+    std::map<unsigned, int64_t> onHost, inRack;
     for (int64_t device : devices)
       ++onHost[hostOf[device]];
-    if (int64_t(onHost.size()) != submesh.hosts)
+    for (auto [host, number] : onHost)
+      ++inRack[p.hostRacks.empty() ? 0 : unsigned(p.hostRacks[host])];
+    if (int64_t(onHost.size()) != submesh.hosts || int64_t(inRack.size()) != submesh.racks)
       return false;
+    for (auto [rack, number] : inRack)
+      if (number != submesh.hostsPerRack() && rack != inRack.rbegin()->first)
+        return false;
     for (auto [host, number] : onHost)
       if (number != submesh.devicesPerHost ||
           !submesh.fitsKind(p.hostKinds.empty() ? 0 : p.hostKinds[host]))
@@ -265,6 +285,7 @@ void makeModel(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts, unsigned
   StageDpProblem &p = r.problem;
   p.hostDevices = hosts.devices;
   p.hostKinds = hosts.kinds();
+  p.hostRacks = hosts.racks();
   p.submeshes = shapesFor(hosts);
   p.numLayers = layers;
   p.numMicroBatches = int64_t(uniform(2, 64));
@@ -339,6 +360,8 @@ bool checkModels(const char *name, const Hosts &hosts, unsigned layers, int roun
     other.hostDevices.push_back(p.hostDevices.back());
     if (!other.hostKinds.empty())
       other.hostKinds.push_back(p.hostKinds.back());
+    if (!other.hostRacks.empty())
+      other.hostRacks.push_back(int64_t(p.hostRacks.size()) / hosts.perRack);
     if (!(solveStageDp(other).seconds <= plan.seconds * (1 + 1e-9)))
       return fail("a host more is slower");
     other = p;
@@ -366,9 +389,17 @@ int main() {
       checkGroup("2 hosts of 3", {{3, 3}}, 0, 60) && checkGroup("one host of 6", {{6}}, 0, 60) &&
       checkGroup("hosts of 1 and 3", {{1, 3}, true}, 0, 100) &&
       checkGroup("hosts of 2, 2 and 1", {{2, 2, 1}, true}, 0, 60) &&
+      checkGroup("2 racks of 2 hosts of 1", {{1, 1, 1, 1}, false, 2}, 0, 100) &&
+      checkGroup("2 racks of 3 hosts of 1", {{1, 1, 1, 1, 1, 1}, false, 3}, 0, 30) &&
+      checkGroup("racks of 2 hosts and of 1", {{1, 1, 1}, false, 2}, 0, 100) &&
+      checkGroup("2 racks of a host of 3", {{3, 3}, false, 1}, 0, 60) &&
       checkGroup("one host of 4, epsilon", {{4}}, 5, 150) && checkTight(300) &&
       checkModels("16 layers, 4 hosts of 8", {{8, 8, 8, 8}}, 16, 25) &&
       checkModels("12 layers, hosts of 8 and 4", {{8, 4, 8, 4}, true}, 12, 15) &&
-      checkModels("12 layers, 3 hosts of 6", {{6, 6, 6}}, 12, 15);
+      checkModels("12 layers, 3 hosts of 6", {{6, 6, 6}}, 12, 15) &&
+      checkModels("16 layers, 3 racks of 2 hosts of 4", {{4, 4, 4, 4, 4, 4}, false, 2}, 16, 25) &&
+      checkModels("12 layers, 3 racks of 3 hosts of 2", {{2, 2, 2, 2, 2, 2, 2, 2, 2}, false, 3}, 12,
+                  15) &&
+      checkModels("12 layers, 2 racks of 2 hosts of 6", {{6, 6, 6, 6}, false, 2}, 12, 10);
   return ok ? 0 : 1;
 }

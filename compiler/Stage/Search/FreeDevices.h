@@ -15,19 +15,23 @@ struct HostGroup {
   int64_t devices = 0; // Of each host.
   int64_t hosts = 0;
   int kind = 0;
+  std::vector<int64_t> inRacks = {}; // Hosts in each rack that has such, most first.
 };
 
-/// Hosts by kind, kinds in rising order; `kinds` may be empty for all of kind 0.
+/// Hosts by kind, kinds in rising order; `kinds` may be empty for all of kind 0, and `racks`
+/// for one rack.
 std::vector<HostGroup> groupHosts(llvm::ArrayRef<int64_t> hostDevices,
-                                  llvm::ArrayRef<unsigned> kinds);
+                                  llvm::ArrayRef<unsigned> kinds,
+                                  llvm::ArrayRef<int64_t> racks = {});
 
 /// What can be free while submeshes are taken one after the other, as a graph
 /// whose nodes are made when they are reached. Where the sizes of submeshes on
 /// parts of a kind's hosts divide one another and the host's size, the number of
 /// free devices says all: sizes that add up to no more always find room (theorem 1
-/// of the Alpa paper). Other kinds track each host's free devices, up to a
-/// reordering of hosts; with too many of them a submesh goes to the fullest host
-/// that has room, without trying others.
+/// of the Alpa paper). The same holds of racks and the submeshes of whole hosts within
+/// them. Where it does not, kinds track each rack's free devices, or each host's, up to a
+/// reordering; with too many of them a submesh goes to the fullest rack or host that has
+/// room, without trying others.
 class DeviceStates {
 public:
   /// With `useAll` no device is free in the end.
@@ -51,11 +55,20 @@ public:
 private:
   using State = std::vector<int32_t>; // Per counted kind, or per host of a tracked one.
 
+  /// Numbers of a state that say what is free of so many hosts.
+  struct Rack {
+    size_t first = 0, size = 1;
+    int64_t hosts = 0;
+  };
   struct Group {
     HostGroup hosts;
-    bool counted = true, everyHost = true;
-    size_t first = 0; // Of its numbers in a state.
-    size_t size() const { return counted ? 1 : size_t(hosts.hosts); }
+    enum { Counted, ByRack, ByHost } tracked = Counted;
+    bool triesAll = true; // Hosts, or racks.
+    size_t first = 0;     // Of its numbers in a state.
+    size_t size() const;
+    /// Counted racks are one.
+    std::vector<Rack> racks() const;
+    void sort(State &state) const;
   };
 
   DeviceStates() = default;
@@ -63,8 +76,14 @@ private:
   void addAfter(const State &state, unsigned submesh, std::vector<unsigned> &next);
   void takePart(const State &state, const Group &group, int64_t devices,
                 std::vector<unsigned> &next);
-  void takeHosts(State state, llvm::ArrayRef<Group> left, const cost::Submesh &submesh,
-                 int64_t hosts, std::vector<unsigned> &next);
+  bool takesAll(State state, llvm::ArrayRef<Group> fitting, const cost::Submesh &submesh,
+                std::vector<unsigned> &next);
+  void takeHosts(const State &state, const Group &group, const cost::Submesh &submesh,
+                 std::vector<unsigned> &next);
+  void takeMixedHosts(State state, llvm::ArrayRef<Group> left, const cost::Submesh &submesh,
+                      int64_t hosts, std::vector<unsigned> &next);
+  static int64_t wholeHosts(const State &state, const Group &group, const Rack &rack);
+  static void takeWholeHosts(State &state, const Group &group, const Rack &rack, int64_t hosts);
 
   bool byHand = false, useAll = false;
   std::vector<Group> groups;

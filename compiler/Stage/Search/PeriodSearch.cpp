@@ -234,7 +234,8 @@ PeriodSearch::PeriodSearch(const StageTable &table)
     : table(table),
       states(table.problem.manual
                  ? DeviceStates::manual(table.numSubmeshes)
-                 : DeviceStates(groupHosts(table.problem.hostDevices, table.problem.hostKinds),
+                 : DeviceStates(groupHosts(table.problem.hostDevices, table.problem.hostKinds,
+                                           table.problem.hostRacks),
                                 table.problem.submeshes, table.problem.usesAllDevices)),
       bounds(table), firstFree(table.mostStages + 1) {
   for (unsigned s = table.mostStages; s > 0 && !table.waits(s); --s)

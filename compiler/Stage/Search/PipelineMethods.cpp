@@ -48,7 +48,8 @@ static StageRule sameShape(llvm::ArrayRef<Submesh> submeshes, size_t index) {
   std::vector<bool> isAlike;
   for (const Submesh &other : submeshes)
     isAlike.push_back(other.hosts == submeshes[index].hosts &&
-                      other.devicesPerHost == submeshes[index].devicesPerHost);
+                      other.devicesPerHost == submeshes[index].devicesPerHost &&
+                      other.racks == submeshes[index].racks);
   if (llvm::find(isAlike, true) - isAlike.begin() != ptrdiff_t(index))
     return nullptr;
   return [isAlike = std::move(isAlike)](unsigned, unsigned, unsigned submesh) {

@@ -5,6 +5,7 @@
 #include "compiler/Stage/Search/FreeDevices.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include <map>
 #include <numeric>
 
 using namespace alpa;
@@ -21,7 +22,8 @@ namespace {
 class Placer {
 public:
   Placer(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
-         llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings)
+         llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings,
+         llvm::ArrayRef<int64_t> hostRacks)
       : hostDevices(hostDevices), submeshes(submeshes),
         hostKinds(hostKinds.empty() ? std::vector<unsigned>(hostDevices.size(), 0)
                                     : hostKinds.vec()),
@@ -29,8 +31,11 @@ public:
         wholeHosts(submeshes.size()) {
     if (savings.empty())
       this->savings.assign(submeshes.size(), 1);
-    for (auto [host, bin] : llvm::enumerate(bins))
-      bin = {hostDevices[host], int(this->hostKinds[host]), 0};
+    for (auto [host, bin] : llvm::enumerate(bins)) {
+      int64_t rack = hostRacks.empty() ? 0 : hostRacks[host];
+      bin = {hostDevices[host], int(this->hostKinds[host]), 0, rack};
+      numRacks = std::max(numRacks, rack + 1);
+    }
     for (unsigned i = 0; i < submeshes.size(); ++i)
       (isPart(submeshes[i]) ? parts : blocks).push_back(i);
     // Larger ones first; those that may be anywhere last.
@@ -46,6 +51,8 @@ public:
   }
 
   std::optional<std::vector<std::vector<int64_t>>> run() {
+    if (numRacks > 1)
+      chooseRacks();
     if (!placeBlocks(0))
       return std::nullopt;
     return number();
@@ -54,11 +61,12 @@ public:
 private:
   static constexpr unsigned kNone = ~0u;
 
-  /// A host, before it is known which of its kind.
+  /// A host, before it is known which of its kind and rack.
   struct Bin {
     int64_t devices;
     int kind;
     int64_t used;
+    int64_t rack;
     int64_t left() const { return devices - used; }
   };
 
@@ -88,7 +96,106 @@ private:
       placeParts(0, 0);
       return parts.empty() || !bestBins.empty();
     }
+    if (numRacks > 1)
+      return takeRacks(index);
     return takeHosts(index, submeshes[blocks[index]].hosts, 0);
+  }
+
+  /// Hosts of each rack that a block can have.
+  std::vector<llvm::SmallVector<unsigned>> wholeInRacks(const Submesh &block) const {
+    std::vector<llvm::SmallVector<unsigned>> free(numRacks);
+    for (unsigned b = 0; b < bins.size(); ++b)
+      if (bins[b].used == 0 && bins[b].devices == block.devicesPerHost &&
+          block.fitsKind(bins[b].kind))
+        free[bins[b].rack].push_back(b);
+    return free;
+  }
+
+  /// Racks for the list in its order, one after the other: submeshes of several racks first,
+  /// the others in the rack of the one before as long as it has devices enough, and then in
+  /// the fullest that has.
+  void chooseRacks() {
+    std::vector<std::map<int, int64_t>> left(numRacks); // Of each kind.
+    for (const Bin &bin : bins)
+      left[bin.rack][bin.kind] += bin.devices;
+    auto leftFor = [&](const Submesh &submesh, int64_t rack) {
+      int64_t devices = 0;
+      for (auto [kind, count] : left[rack])
+        devices += submesh.fitsKind(kind) ? count : 0;
+      return devices;
+    };
+    auto take = [&](const Submesh &submesh, int64_t rack, int64_t devices) {
+      for (auto &[kind, count] : left[rack])
+        if (submesh.fitsKind(kind)) {
+          int64_t taken = std::min(devices, count);
+          count -= taken;
+          devices -= taken;
+        }
+    };
+    rackOf.assign(submeshes.size(), kNone);
+    for (const Submesh &submesh : submeshes) {
+      int64_t each = submesh.hostsPerRack() * submesh.devicesPerHost;
+      int64_t racks = submesh.racks > 1 ? submesh.racks : 0;
+      for (int64_t rack = 0; rack < numRacks && racks > 0; ++rack)
+        if (leftFor(submesh, rack) >= each) {
+          take(submesh, rack, each);
+          --racks;
+        }
+    }
+    std::optional<int64_t> before;
+    for (auto [index, submesh] : llvm::enumerate(submeshes)) {
+      if (submesh.racks > 1)
+        continue;
+      if (!before || leftFor(submesh, *before) < submesh.numDevices()) {
+        before = std::nullopt;
+        for (int64_t rack = 0; rack < numRacks; ++rack)
+          if (leftFor(submesh, rack) >= submesh.numDevices() &&
+              (!before || leftFor(submesh, rack) < leftFor(submesh, *before)))
+            before = rack;
+      }
+      if (!before)
+        continue;
+      rackOf[index] = unsigned(*before);
+      take(submesh, *before, submesh.numDevices());
+    }
+  }
+
+  /// A block within a rack in each that has room, the chosen one first and then the
+  /// fullest; one of several racks in the fullest.
+  bool takeRacks(size_t index) {
+    unsigned block = blocks[index];
+    const Submesh &submesh = submeshes[block];
+    std::vector<llvm::SmallVector<unsigned>> free = wholeInRacks(submesh);
+    int64_t each = submesh.hostsPerRack();
+    std::vector<int64_t> racks;
+    for (int64_t rack = 0; rack < numRacks; ++rack)
+      if (int64_t(free[rack].size()) >= each ||
+          (submesh.hosts < submesh.racks * each && !free[rack].empty()))
+        racks.push_back(rack);
+    llvm::sort(racks, [&](int64_t a, int64_t b) {
+      return std::make_tuple(a != rackOf[block], free[a].size(), a) <
+             std::make_tuple(b != rackOf[block], free[b].size(), b);
+    });
+    if (submesh.hosts < submesh.racks * each) // All there are, the last rack with fewer.
+      llvm::sort(racks);
+    for (size_t at = 0; at + submesh.racks <= racks.size(); ++at) {
+      if (++blockSteps > kMostPackSteps)
+        return false;
+      int64_t left = submesh.hosts;
+      auto chosen = llvm::ArrayRef(racks).slice(at, submesh.racks);
+      for (int64_t rack : chosen)
+        for (unsigned b : llvm::ArrayRef(free[rack]).take_front(std::min(each, left))) {
+          bins[b].used = bins[b].devices;
+          wholeHosts[block].push_back(b);
+          --left;
+        }
+      if (left == 0 && placeBlocks(index + 1))
+        return true;
+      for (unsigned b : wholeHosts[block])
+        bins[b].used = 0;
+      wholeHosts[block].clear();
+    }
+    return false;
   }
 
   bool takeHosts(size_t index, int64_t hosts, size_t from) {
@@ -143,13 +250,15 @@ private:
     return false;
   }
 
-  /// Hosts with room, the fullest first, one of those that are alike.
-  std::vector<unsigned> distinctBins(const Submesh &submesh, llvm::ArrayRef<Bin> list) const {
+  /// Hosts with room, the fullest first, one of those that are alike, or one in each rack.
+  std::vector<unsigned> distinctBins(const Submesh &submesh, llvm::ArrayRef<Bin> list,
+                                     bool inEachRack = false) const {
     std::vector<unsigned> found;
     for (unsigned b = 0; b < list.size(); ++b)
       if (fits(submesh, list[b]) && llvm::none_of(found, [&](unsigned other) {
             return list[other].kind == list[b].kind && list[other].devices == list[b].devices &&
-                   list[other].used == list[b].used;
+                   list[other].used == list[b].used &&
+                   (!inEachRack || list[other].rack == list[b].rack);
           }))
         found.push_back(b);
     llvm::sort(found, [&](unsigned a, unsigned b) {
@@ -175,14 +284,17 @@ private:
     std::vector<unsigned> candidates;
     if (beside != kNone && fits(submesh, bins[beside]))
       candidates.push_back(beside);
-    std::vector<unsigned> others = distinctBins(submesh, bins);
+    std::vector<unsigned> others = distinctBins(submesh, bins, /*inEachRack=*/true);
     // First where there is room for the next one, too.
     int64_t both = submesh.devicesPerHost;
     if (index + 1 < parts.size() && parts[index + 1] == part + 1)
       both += submeshes[part + 1].devicesPerHost;
+    auto isElsewhere = [&](unsigned b) {
+      return numRacks > 1 && rackOf[part] != kNone && bins[b].rack != rackOf[part];
+    };
     llvm::sort(others, [&](unsigned a, unsigned b) {
-      return std::make_tuple(bins[a].left() < both, bins[a].left(), a) <
-             std::make_tuple(bins[b].left() < both, bins[b].left(), b);
+      return std::make_tuple(isElsewhere(a), bins[a].left() < both, bins[a].left(), a) <
+             std::make_tuple(isElsewhere(b), bins[b].left() < both, bins[b].left(), b);
     });
     for (unsigned b : others)
       if (b != beside)
@@ -207,7 +319,8 @@ private:
     std::vector<bool> given(bins.size(), false);
     auto give = [&](unsigned b) {
       for (unsigned h = 0; h < bins.size() && hostOf[b] == kNone; ++h)
-        if (!given[h] && int(hostKinds[h]) == bins[b].kind && hostDevices[h] == bins[b].devices) {
+        if (!given[h] && int(hostKinds[h]) == bins[b].kind && hostDevices[h] == bins[b].devices &&
+            bins[h].rack == bins[b].rack) {
           given[h] = true;
           hostOf[b] = h;
         }
@@ -254,7 +367,9 @@ private:
   std::vector<double> rest;            // What the parts from one on can save at most.
   std::vector<Bin> bins;
   std::vector<unsigned> binOf, bestBins; // Of each part.
+  std::vector<unsigned> rackOf;          // Of each submesh, where it should lie.
   std::vector<llvm::SmallVector<unsigned>> wholeHosts;
+  int64_t numRacks = 1;
   double bestSaved = 0;
   unsigned steps = 0, blockSteps = 0;
 };
@@ -263,8 +378,9 @@ private:
 
 std::optional<std::vector<std::vector<int64_t>>>
 stage::placeSubmeshes(llvm::ArrayRef<int64_t> hostDevices, llvm::ArrayRef<Submesh> submeshes,
-                      llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings) {
-  return Placer(hostDevices, submeshes, hostKinds, savings).run();
+                      llvm::ArrayRef<unsigned> hostKinds, llvm::ArrayRef<double> savings,
+                      llvm::ArrayRef<int64_t> hostRacks) {
+  return Placer(hostDevices, submeshes, hostKinds, savings, hostRacks).run();
 }
 
 std::optional<std::vector<std::vector<int64_t>>>
@@ -273,5 +389,6 @@ stage::placeStages(const StageDpProblem &problem, llvm::ArrayRef<PlannedStage> s
   std::vector<Submesh> submeshes;
   for (const PlannedStage &stage : stages)
     submeshes.push_back(problem.submeshes[stage.submesh]);
-  return placeSubmeshes(problem.hostDevices, submeshes, problem.hostKinds, savings);
+  return placeSubmeshes(problem.hostDevices, submeshes, problem.hostKinds, savings,
+                        problem.hostRacks);
 }

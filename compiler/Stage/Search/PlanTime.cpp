@@ -15,7 +15,7 @@ using cost::Submesh;
 PlanTimer::PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem,
                      const Crossings &crossings, StageCosts &costs)
     : cluster(cluster), network(cluster), hostDevices(problem.hostDevices),
-      hostKinds(problem.hostKinds), submeshes(problem.submeshes),
+      hostKinds(problem.hostKinds), hostRacks(problem.hostRacks), submeshes(problem.submeshes),
       numMicroBatches(problem.numMicroBatches), crossings(crossings), costs(costs) {
   for (const Submesh &from : submeshes)
     for (const Submesh &to : submeshes)
@@ -28,11 +28,11 @@ SendSeconds PlanTimer::send(unsigned cut, const cost::Link &forth, const cost::L
 }
 
 SendSeconds PlanTimer::sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index,
-                                 bool sharesHost) const {
+                                 cost::Span span) const {
   const Submesh &from = submeshes[stages[index].submesh],
                 &to = submeshes[stages[index + 1].submesh];
-  return send(stages[index].hi, cost::transferLink(cluster, from, to, sharesHost),
-              cost::transferLink(cluster, to, from, sharesHost));
+  return send(stages[index].hi, cost::transferLink(cluster, from, to, span),
+              cost::transferLink(cluster, to, from, span));
 }
 
 std::pair<double, double> PlanTimer::secondsBetween(llvm::ArrayRef<int64_t> from,
@@ -82,9 +82,9 @@ std::optional<std::vector<std::vector<int64_t>>> PlanTimer::place(const StagePla
   for (size_t i = 0; i + 1 < numStages; ++i)
     if (size_t mesh = plan.meshOf(i);
         mesh + 1 < numMeshes && chosen[mesh].hosts == 1 && chosen[mesh + 1].hosts == 1)
-      savings[mesh] += std::max(0.0, sendAfter(plan.stages, i, false).sum() -
-                                         sendAfter(plan.stages, i, true).sum());
-  auto devices = placeSubmeshes(hostDevices, chosen, hostKinds, savings);
+      savings[mesh] += std::max(0.0, sendAfter(plan.stages, i, cost::Span::Rack).sum() -
+                                         sendAfter(plan.stages, i, cost::Span::Host).sum());
+  auto devices = placeSubmeshes(hostDevices, chosen, hostKinds, savings, hostRacks);
   if (devices)
     for (size_t i = numMeshes; i < numStages; ++i)
       devices->push_back((*devices)[plan.meshOf(i)]);

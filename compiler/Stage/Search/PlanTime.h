@@ -48,13 +48,14 @@ private:
   /// send them to the first stage, which sends the sum back. None if no updates meet.
   std::optional<double> meetSeconds(llvm::ArrayRef<PlannedStage> stages,
                                     llvm::ArrayRef<std::vector<int64_t>> devices) const;
-  SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, bool sharesHost) const;
+  SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, cost::Span span) const;
   std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
 
   const cost::Cluster &cluster;
   cost::Network network;
   std::vector<int64_t> hostDevices;
   std::vector<unsigned> hostKinds;
+  std::vector<int64_t> hostRacks;
   std::vector<cost::Submesh> submeshes;
   int64_t numMicroBatches;
   const Crossings &crossings;

@@ -37,7 +37,9 @@ static unsigned addMesh(SearchSpace &space, LogicalMesh mesh) {
   auto known = llvm::find_if(space.meshes, [&](const LogicalMesh &other) {
     return other.shape == mesh.shape && other.axes == mesh.axes &&
            other.intraHost == mesh.intraHost && other.devicesOnHost == mesh.devicesOnHost &&
-           other.groupsPerHost == mesh.groupsPerHost && other.deviceTypes == mesh.deviceTypes;
+           other.groupsPerHost == mesh.groupsPerHost && other.interHost == mesh.interHost &&
+           other.devicesInRack == mesh.devicesInRack && other.groupsPerRack == mesh.groupsPerRack &&
+           other.interRack == mesh.interRack && other.deviceTypes == mesh.deviceTypes;
   });
   auto index = unsigned(known - space.meshes.begin());
   if (known == space.meshes.end())
@@ -109,7 +111,13 @@ static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringR
   if (kinds.size() > 1 && !type.empty())
     return fail("submesh '" + text + "': cluster '" + cluster.name +
                 "' has hosts of this device type that differ; leave the type out");
-  return Submesh{sizes[0], sizes[1], kinds.size() == 1 ? kinds.front() : Submesh::anyKind};
+  std::optional<Submesh> submesh = cost::spreadOverRacks(
+      cluster, {sizes[0], sizes[1], kinds.size() == 1 ? kinds.front() : Submesh::anyKind});
+  if (!submesh)
+    return fail("submesh '" + text + "' is no part of cluster '" + cluster.name +
+                "': its hosts must lie in one rack of " + llvm::Twine(cluster.hostsPerRack()) +
+                ", or be as many of each of several racks");
+  return *submesh;
 }
 
 llvm::Expected<SearchSpace> stage::manualSearchSpace(const Cluster &cluster, unsigned numLayers,

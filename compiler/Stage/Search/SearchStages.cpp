@@ -674,6 +674,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   for (const cost::Host &host : described->hosts)
     problem.hostDevices.push_back(host.devices);
   problem.hostKinds = described->kindOfHosts();
+  for (int64_t host = 0; host < int64_t(described->hosts.size()); ++host)
+    problem.hostRacks.push_back(described->rackOf(host));
   problem.submeshes = setup.space.submeshes;
   problem.numMicroBatches = numMicroBatches;
   for (ArrayRef<unsigned> views : setup.space.views) {

@@ -60,6 +60,7 @@ struct StageDpProblem {
   unsigned numLayers = 0;
   std::vector<int64_t> hostDevices; // Devices of each host.
   std::vector<unsigned> hostKinds;  // Of each host; empty for all of kind 0.
+  std::vector<int64_t> hostRacks;   // Of each host, rising; empty for one rack.
   std::vector<cost::Submesh> submeshes;
   int64_t numMicroBatches = 1;
   /// Says how many micro-batches a stage keeps in flight.

@@ -90,18 +90,25 @@ def _table(described: dict[str, dict[str, Any]]) -> str:
         for group in fields["hosts"]:
             kind: Any = fields["device_types"][group["device_type"]]
             links: Any = fields["links"] | group.get("links", {})
+            racks: Any = fields.get("racks")
             rows.append(
                 [
                     name,
-                    f"{group['count']} x {group['devices']}",
+                    f"{group['count']} x {group['devices']}"
+                    + (f", {racks['hosts']} in a rack" if racks else ""),
                     group["device_type"],
                     bytes_text(kind["memory_bytes"]),
                     _link(links["intra_host"]),
                     _link(links["inter_host"]),
+                    _link(links["inter_rack"]) if racks else "",
                 ]
             )
             name = ""
     header = ("cluster", "hosts x devices", "device", "memory", "within a host", "between hosts")
+    if any(row[-1] for row in rows):
+        header = (*header, "between racks")
+    else:
+        rows = [row[:-1] for row in rows]
     return table(header, rows)
 
 

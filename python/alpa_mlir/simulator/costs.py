@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import links_of
+from alpa_runtime.plan.plan import hosts_per_rack, links_of
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorSpec
 
@@ -137,6 +137,12 @@ def _basis(devices: Sequence[int], cluster: Mapping[str, Any]) -> dict[str, list
         "measured operations": measured,
     }
     links = ["intra_host"] * (len(devices) > len(used)) + ["inter_host"] * (len(used) > 1)
+    if per_rack := hosts_per_rack(cluster):
+        in_rack = Counter(host // per_rack for host in on_host)
+        if len(in_rack) > 1:
+            links.append("inter_rack")
+            basis["hosts in racks"] = list(in_rack.values())
+            basis["network adapters of racks"] = [cluster["racks"].get("nics", 1)]
     for link in links:
         basis[f"{link} links"] = links_of(used, cluster, link)
     basis["measured collectives"] = [

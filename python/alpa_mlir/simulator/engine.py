@@ -454,7 +454,7 @@ def plan_routes(plan: Plan, cluster: Cluster) -> tuple[Route, ...]:
     planned = None
     if plan.cluster:
         planned = json.loads(Cluster.from_dict(plan.cluster).text)
-        same = all(planned.get(key) == given.get(key) for key in ("hosts", "links"))
+        same = all(planned.get(key) == given.get(key) for key in ("hosts", "racks", "links"))
         before = network if same else Network(planned)
     else:
         before = None

@@ -8,7 +8,7 @@ Networks", 2nd ed., section 6.5.2); a message arrives its latency after its last
 (Hockney, *Parallel Computing* 20, 1994).
 
 Devices of one host have a link each way of their own; between hosts only the hosts' adapters
-count, which their devices share evenly (docs/cluster.md).
+count, which their devices share evenly, and between racks the racks' as well (docs/cluster.md).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import heapq
 import importlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from alpa_runtime.plan.plan import host_groups
+from alpa_runtime.plan.plan import host_groups, hosts_per_rack
 from alpa_runtime.plan.reshard import (
     AllGather,
     Box,
@@ -45,13 +46,14 @@ class Place:
 
     host: int
     adapter: int
+    rack: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """From a device to another: the links on the way by number, and the latency."""
 
-    links: tuple[int, int]
+    links: tuple[int, ...]
     latency_seconds: float
     slow: bool  # Between hosts.
 
@@ -97,13 +99,30 @@ class Network:
         # Numbers of links: of each device and direction, within its host and out of it.
         self._near: list[tuple[int, int]] = []
         self._far: list[tuple[int, int]] = []
+        self._out: list[tuple[int, int]] = []  # Out of its rack, where there are racks.
         self._latency: list[tuple[float, float]] = []  # Of each host, within and out of it.
+        self._rack_latency = 0.0
+        hosts = hosts_per_rack(cluster)
         for group in host_groups(cluster):
             links = {**cluster["links"], **group.get("links", {})}
             for _ in range(int(group.get("count", 1))):
-                self._add_host(int(group["devices"]), int(group.get("nics", 1)), links)
+                rack = len(self._latency) // hosts if hosts else 0
+                self._add_host(int(group["devices"]), int(group.get("nics", 1)), links, rack)
+        if hosts:
+            self._add_racks(int(cluster["racks"].get("nics", 1)), cluster["links"]["inter_rack"])
 
-    def _add_host(self, devices: int, nics: int, links: Mapping[str, Any]) -> None:
+    def _add_racks(self, nics: int, link: Mapping[str, Any]) -> None:
+        self._rack_latency = float(link["latency"])
+        sizes = Counter(place.rack for place in self.places)
+        for rack, devices in sorted(sizes.items()):
+            adapters = min(nics, devices)
+            of_adapter = [
+                self._add_links(f"rack {rack} adapter {adapter}", _reached(link) / adapters)
+                for adapter in range(adapters)
+            ]
+            self._out += [of_adapter[local * adapters // devices] for local in range(devices)]
+
+    def _add_host(self, devices: int, nics: int, links: Mapping[str, Any], rack: int) -> None:
         host = len(self._latency)
         near, far = links["intra_host"], links["inter_host"]
         self._latency.append((float(near["latency"]), float(far["latency"])))
@@ -115,7 +134,7 @@ class Network:
         for local in range(devices):
             adapter = local * adapters // devices
             name = f"device {len(self.places)}"
-            self.places.append(Place(host, adapter))
+            self.places.append(Place(host, adapter, rack))
             self._near.append(self._add_links(name, _reached(near)))
             self._far.append(of_adapter[adapter])
 
@@ -130,8 +149,12 @@ class Network:
         if a == b:
             links = self._near[source][0], self._near[target][1]
             return Route(links, self._latency[a][0], False)
-        links = self._far[source][0], self._far[target][1]
-        return Route(links, max(self._latency[a][1], self._latency[b][1]), True)
+        leaves, comes = self._far[source][0], self._far[target][1]
+        latency = max(self._latency[a][1], self._latency[b][1])
+        if self.places[source].rack == self.places[target].rack:
+            return Route((leaves, comes), latency, True)
+        links = leaves, self._out[source][0], self._out[target][1], comes
+        return Route(links, max(latency, self._rack_latency), True)
 
     def simulate(self, steps: Sequence[ReshardStep], item_bytes: float) -> TransferTimes:
         """Take the steps, from the moment at which the source mesh has the tensor.
@@ -314,8 +337,8 @@ def _groups_of(hops: Sequence[_Hop]) -> list[list[int]]:
         return link
 
     for hop in hops:
-        a, b = hop.route.links
-        parents[find(a)] = find(b)
+        for a, b in pairwise(hop.route.links):
+            parents[find(a)] = find(b)
     groups: dict[int, list[int]] = {}
     for i, hop in enumerate(hops):
         groups.setdefault(find(hop.route.links[0]), []).append(i)

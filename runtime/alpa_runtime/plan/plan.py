@@ -146,7 +146,9 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
                     f"{key} of {name} is {_quantity(key, new.get(key))} in the cluster, "
                     f"{_quantity(key, old.get(key))} where the plan was made"
                 )
-    for link in ("intra_host", "inter_host"):
+    if planned.get("racks") != given.get("racks"):
+        return f"the cluster has {_racks(given)}, the plan was made for {_racks(planned)}"
+    for link in ("intra_host", "inter_host", "inter_rack"):
         for before, after in zip(_links(planned, link), _links(given, link), strict=True):
             for key in sorted({*before, *after}):
                 if before.get(key) != after.get(key):
@@ -163,6 +165,11 @@ def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The entries of a description's `hosts`, which may be one or a list."""
     hosts: Any = cluster.get("hosts", [])
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
+
+
+def hosts_per_rack(cluster: Mapping[str, Any]) -> int:
+    """Of a description with racks; 0 of one without."""
+    return int(cluster.get("racks", {}).get("hosts", 0))
 
 
 def device_types(cluster: Mapping[str, Any]) -> list[str]:
@@ -193,6 +200,15 @@ def _hosts(cluster: Mapping[str, Any]) -> str:
         nics = host.get("nics", 1)
         parts.append(text if nics == 1 else f"{text} with {nics} network adapters")
     return " and ".join(parts) or "no hosts"
+
+
+def _racks(cluster: Mapping[str, Any]) -> str:
+    racks: Mapping[str, Any] | None = cluster.get("racks")
+    if racks is None:
+        return "no racks"
+    nics = racks.get("nics", 1)
+    text = f"racks of {racks['hosts']} host{'' if racks['hosts'] == 1 else 's'}"
+    return text if nics == 1 else f"{text} with {nics} network adapters"
 
 
 def _quantity(key: str, value: Any) -> str:

@@ -323,6 +323,10 @@ def test_clusters(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("# No published run says")
     assert cli.main(["clusters", "show", str(tmp_path / "own.yaml")]) == 0
     assert "#" not in capsys.readouterr().out
+    assert cli.main(["clusters", "check", "gb200-nvl72:2"]) == 0
+    assert "36 x 4, 18 in a rack" in capsys.readouterr().out
+    assert cli.main(["clusters", "show", "dgx-a100"]) == 0
+    assert '"ll128": 1.9e-06' in capsys.readouterr().out
     (tmp_path / "wrong.yaml").write_text("name: x\nhosts: {count: 0}\n")
     error = failure(["clusters", "check", tmp_path / "wrong.yaml"], capsys)
     assert error["kind"] == "ClusterFileError"

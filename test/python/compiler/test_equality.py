@@ -126,6 +126,33 @@ def test_gpt_automatic():
     assert relative_difference(params, expected_params) < 1e-4
 
 
+RACKS = {
+    **CLUSTER,
+    "hosts": {"count": 4, "devices": 2, "device_type": "small"},
+    "racks": {"hosts": 2},
+    "links": {**CLUSTER["links"], "inter_rack": {"bandwidth": 2e7, "latency": 2e-4}},
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [AutoParallel(num_micro_batches=4), ShardParallel(mesh_shape=(2, 4))],
+    ids=["auto", "one mesh"],
+)
+def test_gpt_on_two_racks(method):
+    """Racks of two hosts of two devices, on the eight devices of this process."""
+    model = gpt()
+    state, batch = model.init()
+    step = alpa_mlir.compile(model.step, state, batch, cluster=RACKS, method=method)
+    for mesh in step.plan.meshes:
+        racks = {device // 4 for device in mesh.devices}
+        assert len(racks) == 1 or len(mesh.devices) == 8
+    losses, params = run(step, state, batch)
+    expected_losses, expected_params = gpt_reference()
+    assert relative_difference(losses, expected_losses) < 1e-4
+    assert relative_difference(params, expected_params) < 1e-4
+
+
 def test_gpt_on_unequal_hosts():
     """Stages on devices of two types, and on hosts of which neither count is a power of two."""
     types = CLUSTER["device_types"]

@@ -175,3 +175,43 @@ def test_shared_chains_agree_with_small_steps_of_time():
     assert net.simulate(steps, 1).seconds == pytest.approx(
         small_steps(net, steps, 1, 200), rel=0.015
     )
+
+
+def rack_network():
+    """Racks of two hosts of two devices; the racks' adapters are shared by a host each."""
+    link = {"bandwidth": 10.0, "latency": 0.3}
+    links = {"intra_host": link, "inter_host": {"bandwidth": 8.0, "latency": 0.5}}
+    cluster = make_cluster([{"count": 4, "devices": 2, "nics": 2, "links": links}])
+    cluster["racks"] = {"hosts": 2, "nics": 2}
+    cluster["links"] = {**links, "inter_rack": {"bandwidth": 6.0, "latency": 1.5}}
+    return Network(cluster)
+
+
+def test_messages_between_racks_take_the_links_of_hosts_and_racks():
+    net = rack_network()
+    assert [place.rack for place in net.places] == [0] * 4 + [1] * 4
+    assert seconds("tile 0 on 0 [0:60]\n send 1 = 0 to 2", net) == pytest.approx(60 / 4 + 0.5)
+    far = "tile 0 on 0 [0:60]\n send 1 = 0 to 4"
+    assert seconds(far, net) == pytest.approx(60 / 3 + 1.5)
+    # From the other device of the host: the same adapter of the rack.
+    same = f"{far}\n tile 2 on 1 [0:60]\n send 3 = 2 to 6"
+    assert seconds(same, net) == pytest.approx(120 / 3 + 1.5)
+    other = f"{far}\n tile 2 on 2 [0:60]\n send 3 = 2 to 6"
+    assert seconds(other, net) == pytest.approx(60 / 3 + 1.5)
+
+
+def test_racks_agree_with_small_steps_of_time():
+    net = rack_network()
+    steps = steps_of(
+        """
+        tile 0 on 0 [0:120]
+        tile 1 on 1 [120:200]
+        broadcast 2-4 = 0 to 3 4 6 chunks 4
+        broadcast 5-6 = 1 to 5 7 chunks 3
+        send 7 = 1 to 2
+        send 8 = 7 to 6
+        """
+    )
+    assert net.simulate(steps, 1).seconds == pytest.approx(
+        small_steps(net, steps, 1, 200), rel=0.015
+    )

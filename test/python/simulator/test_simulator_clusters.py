@@ -101,6 +101,10 @@ def test_the_links_of_a_stage_on_several_hosts_may_not_differ(one_stage):
     assert simulate(one_stage, fields(hosts__nics=2)).step_seconds > 0
     with pytest.raises(errors.PlanMismatchError, match=r"inter_host links .*0\.001"):
         simulate(one_stage, fields(links__inter_host=SLOW))
+    racks = {"links__inter_rack": SLOW, "racks": {"hosts": 2}}
+    assert simulate(one_stage, fields(**racks)).step_seconds > 0
+    with pytest.raises(errors.PlanMismatchError, match=r"hosts in racks not given, .* are 1"):
+        simulate(one_stage, fields(**racks | {"racks": {"hosts": 1}}))
     with pytest.raises(errors.ClusterFileError, match="device 2 is not in a cluster of 2 devices"):
         simulate(one_stage, fields(hosts__count=1))
 

@@ -6,6 +6,9 @@ Random clusters, meshes, tensors and shardings; `benchmark/resharding.py` makes 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import pytest
 import resharding
 from alpa_mlir import errors
@@ -13,7 +16,7 @@ from alpa_mlir.compiler import plan_reshard, transfer_strategies
 from alpa_mlir.simulator.transfer_network import Network, least_seconds, least_slow_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transfers.cases import SIZES, Seeded, random_case
+from transfers.cases import SIZES, Seeded, Side, random_case
 
 
 class Drawn:
@@ -78,6 +81,42 @@ def test_transfers_of_a_few_elements_are_right(case):
 def test_most_plans_are_as_fast_as_the_links_allow():
     ratios = [check(random_case(Seeded(seed))) for seed in range(100)]
     assert sum(ratio <= 1.1 for ratio in ratios) >= 95
+
+
+def in_racks(case, seed):
+    """The case with its hosts in racks, whose links are as fast as a host's or slower."""
+    choose = Seeded(seed)
+    hosts = choose.integer(1, max(1, sum(h["count"] for h in case.cluster["hosts"]) - 1))
+    between = dict(case.cluster["links"]["inter_host"])
+    between["bandwidth"] /= choose.pick((1, 2, 8))
+    between["latency"] *= choose.pick((1, 3))
+    racks = {"hosts": hosts, "nics": choose.integer(1, 4)}
+    links = {**case.cluster["links"], "inter_rack": between}
+    return replace(case, cluster={**case.cluster, "racks": racks, "links": links})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_transfers_between_racks_move_the_right_bytes_and_no_more(seed):
+    case = in_racks(random_case(Seeded(seed)), seed)
+    network = Network(case.cluster)
+    boxes = case.boxes(case.source), case.boxes(case.target)
+    least = least_slow_bytes(network, *boxes, case.item_bytes)
+    plan = resharding.measure(case, "auto", network)
+    assert not plan.wrong, case.as_text()
+    assert plan.slow_bytes == pytest.approx(least), case.as_text()
+    assert plan.seconds >= least_seconds(network, *boxes, case.item_bytes) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_compiler_and_the_simulator_know_the_same_links(seed):
+    case = in_racks(random_case(Seeded(seed)), seed)
+    network = Network(case.cluster)
+    spec = ((),) * len(case.shape)
+    for a, b in combinations(range(len(network.places)), 2):
+        ends = [Side((1,), (device,), spec) for device in (a, b)]
+        single = replace(case, source=ends[0], target=ends[1])
+        plan = resharding.measure(single, "auto", network)
+        assert plan.foreseen_seconds == pytest.approx(plan.seconds), (a, b)
 
 
 @pytest.mark.slow

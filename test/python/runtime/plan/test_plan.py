@@ -287,6 +287,12 @@ def test_plans_for_other_clusters_are_refused(planned):
             "bandwidth of inter_host links is 7",
         ),
         (
+            lambda c: c.update(
+                racks={"hosts": 1}, links=c["links"] | {"inter_rack": c["links"]["inter_host"]}
+            ),
+            "has racks of 1 host, the plan was made for no racks",
+        ),
+        (
             lambda c: c["hosts"][0].update(links={"intra_host": {"bandwidth": 7, "latency": 0}}),
             "bandwidth of intra_host links is 7",
         ),
