@@ -30,6 +30,7 @@ namespace {
 
 constexpr StringLiteral kExplanation = "explanation";   // Among what the solver says of a stage.
 constexpr StringLiteral kTimedOut = "timed_out_solves"; // Of alpa.planning.
+constexpr StringLiteral kIdleReason = "idle_reason";    // The same.
 
 std::string moduleFile(size_t stage) { return "stage_" + std::to_string(stage) + ".mlir"; }
 std::string explanationFile(size_t stage) {
@@ -145,6 +146,8 @@ void PlanWriter::write() {
     auto planning = module->getAttrOfType<DictionaryAttr>(attr::planning);
     auto timedOut = planning ? planning.getAs<IntegerAttr>(kTimedOut) : IntegerAttr();
     json.attribute("timed_out_solves", timedOut ? timedOut.getInt() : 0);
+    if (auto idle = planning ? planning.getAs<StringAttr>(kIdleReason) : StringAttr())
+      json.attribute(kIdleReason, idle.getValue());
     writeReshards();
     writeLines("order", order);
     json.attributeArray("programs", [&] {
@@ -388,7 +391,8 @@ static LogicalResult check(const SlicedModule &sliced) {
 /// How the search went, and its seconds of the clock: no two searches take the same.
 static std::string planningText(DictionaryAttr planning) {
   NamedAttrList measured(planning);
-  measured.erase(kTimedOut); // Is a property of the plan.
+  measured.erase(kTimedOut); // These are properties of the plan.
+  measured.erase(kIdleReason);
   std::string text;
   llvm::raw_string_ostream os(text);
   llvm::json::OStream json(os, /*IndentSize=*/1);

@@ -8,6 +8,7 @@
 #include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/ScopeExit.h"
 #include "llvm/Support/FormatVariadic.h"
 
 #include <chrono>
@@ -182,6 +183,40 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
   return llvm::Error::success();
 }
 
+llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best) {
+  int64_t idle = 0;
+  for (int64_t devices : problem.hostDevices)
+    idle += devices;
+  for (const PlannedStage &stage : best.plan.stages)
+    idle -= problem.submeshes[stage.submesh].numDevices();
+  if (idle == 0)
+    return llvm::Error::success();
+  problem.usesAllDevices = true;
+  auto end = llvm::scope_exit([&] { problem.usesAllDevices = false; });
+  costs.refresh(/*onlySolved=*/false);
+  StagePlan hoped = runDp();
+  if (hoped.stages.empty())
+    return llvm::Error::success();
+  if (llvm::Error error = costs.solve(requestsOf(hoped, /*onlyHopes=*/true)))
+    return error;
+  costs.refresh(/*onlySolved=*/true);
+  seen.clear();
+  StagePlan plan = runDp(&seen);
+  if (plan.stages.empty())
+    return llvm::Error::success();
+  int64_t held = 0;
+  llvm::Expected<FoundPlan> found = fastest(plan, held);
+  if (!found)
+    return found.takeError();
+  if (!found->schedule || found->timed.devices.empty())
+    return llvm::Error::success();
+  if (found->timed.stepSeconds <= best.timed.stepSeconds)
+    best = std::move(*found);
+  else
+    best.allDevicesSeconds = found->timed.stepSeconds;
+  return llvm::Error::success();
+}
+
 llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   FoundPlan best;
   if (!isPrepared)
@@ -203,6 +238,9 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   if (best.schedule)
     problem.schedule = best.schedule;
   problem.allows = space.rules.back();
+  if (best.schedule && !problem.manual && !problem.usesAllDevices)
+    if (llvm::Error error = tryAllDevices(best))
+      return std::move(error);
   return best;
 }
 

@@ -14,6 +14,8 @@
 #include "compiler/Stage/Search/PlanTime.h"
 #include "compiler/Stage/Search/StageDp.h"
 
+#include <limits>
+
 namespace alpa::stage {
 
 /// What may be tried in turn; the best plan of all counts.
@@ -31,6 +33,9 @@ struct FoundPlan {
   StagePlan plan;                                   // Without stages if there is none.
   const schedule::ScheduleInfo *schedule = nullptr; // Null if there is none.
   TimedPlan timed;
+  /// Of the fastest plan known that uses all devices, where this one does not; infinity if
+  /// none is.
+  double allDevicesSeconds = std::numeric_limits<double>::infinity();
 };
 
 class LazyStageDp {
@@ -54,6 +59,8 @@ private:
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
   llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
+  /// What using all devices would cost, by one round of solves.
+  llvm::Error tryAllDevices(FoundPlan &best);
   /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
   llvm::Error beat(FoundPlan &best, const schedule::ScheduleInfo *schedule, const StageRule &rule,
                    double mostSeconds);

@@ -24,6 +24,8 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <chrono>
+#include <cmath>
+#include <set>
 
 namespace alpa::stage {
 #define GEN_PASS_DEF_ALPASEARCHSTAGES
@@ -178,6 +180,8 @@ struct PlanOutcome {
   double dpSeconds = 0; // Of the search, in the stage DP itself.
   int64_t solvedStages = 0, reusedStages = 0, possibleStages = 0;
   int64_t timedOutSolves = 0; // By all of the search.
+  std::string idleReason;     // Empty if all devices are used.
+  double allDevicesSeconds = std::numeric_limits<double>::infinity();
 };
 
 } // namespace
@@ -372,23 +376,28 @@ private:
       module->setAttr(attr::scheduleParameters,
                       builder.getDictionaryAttr({named("limit", seconds(plan.limit)),
                                                  named("kept_part", seconds(plan.keptPart))}));
-    module->setAttr(attr::predicted,
-                    builder.getDictionaryAttr(
-                        {named("step_seconds", seconds(plan.stepSeconds)),
-                         named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
-                         named("transfer_seconds", seconds(plan.transferSeconds)),
-                         named("update_seconds", seconds(plan.updateSeconds))}));
+    SmallVector<NamedAttribute> predicted = {
+        named("step_seconds", seconds(plan.stepSeconds)),
+        named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
+        named("transfer_seconds", seconds(plan.transferSeconds)),
+        named("update_seconds", seconds(plan.updateSeconds))};
+    if (std::isfinite(plan.allDevicesSeconds))
+      predicted.push_back(named("all_devices_step_seconds", seconds(plan.allDevicesSeconds)));
+    module->setAttr(attr::predicted, builder.getDictionaryAttr(predicted));
     SmallVector<Attribute> stageSeconds;
     for (const StageOutcome &stage : plan.stages)
       stageSeconds.push_back(seconds(stage.result->solution.seconds));
-    module->setAttr(attr::planning, builder.getDictionaryAttr(
-                                        {named("search_seconds", seconds(plan.searchSeconds)),
-                                         named("dp_seconds", seconds(plan.dpSeconds)),
-                                         named("stage_seconds", builder.getArrayAttr(stageSeconds)),
-                                         named("solved_stages", integer(plan.solvedStages)),
-                                         named("reused_stages", integer(plan.reusedStages)),
-                                         named("possible_stages", integer(plan.possibleStages)),
-                                         named("timed_out_solves", integer(plan.timedOutSolves))}));
+    SmallVector<NamedAttribute> planning = {
+        named("search_seconds", seconds(plan.searchSeconds)),
+        named("dp_seconds", seconds(plan.dpSeconds)),
+        named("stage_seconds", builder.getArrayAttr(stageSeconds)),
+        named("solved_stages", integer(plan.solvedStages)),
+        named("reused_stages", integer(plan.reusedStages)),
+        named("possible_stages", integer(plan.possibleStages)),
+        named("timed_out_solves", integer(plan.timedOutSolves))};
+    if (!plan.idleReason.empty())
+      planning.push_back(named("idle_reason", builder.getStringAttr(plan.idleReason)));
+    module->setAttr(attr::planning, builder.getDictionaryAttr(planning));
   }
 
   func::FuncOp main;
@@ -782,6 +791,16 @@ llvm::Error AlpaSearchStagesPass::run() {
                               timed.devices[index], result->get(), flights, timed.peakBytes[index],
                               index < timed.sends.size() ? timed.sends[index] : SendSeconds(),
                               explanation->toAttribute(&getContext())});
+  }
+  std::set<int64_t> used;
+  for (const StageOutcome &stage : outcome.stages)
+    used.insert(stage.devices.begin(), stage.devices.end());
+  if (int64_t(used.size()) < described->numDevices()) {
+    outcome.allDevicesSeconds = found.allDevicesSeconds;
+    outcome.idleReason = setup.space.manual ? "the submeshes are given"
+                         : std::isfinite(found.allDevicesSeconds)
+                             ? "a plan that uses them is slower"
+                             : "no plan that uses them was found";
   }
   outcome.stepSeconds = timed.stepSeconds;
   outcome.transferSeconds = timed.transferSeconds;

@@ -61,6 +61,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "schedule": plan.schedule,
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,
+        "idle_reason": plan.idle_reason,
         "planning": dict(plan.planning),
         "stages": [
             {

@@ -529,6 +529,23 @@ def timed_out_text(plan: Plan) -> str:
     return f"the time limit ended {solves}: planned again, the step may get another plan"
 
 
+def idle_text(plan: Plan) -> str:
+    """One line on devices of the cluster that no mesh has, why, and what using them would cost."""
+    devices = sum(int(g["devices"]) * int(g.get("count", 1)) for g in host_groups(plan.cluster))
+    idle = devices - len({device for mesh in plan.meshes for device in mesh.devices})
+    if idle <= 0:
+        return ""
+    text = f"{idle} of {_count(devices, 'device')} {'is' if idle == 1 else 'are'} idle"
+    if plan.idle_reason:
+        text += f": {plan.idle_reason}"
+    step, seconds = (
+        plan.predicted.get(name) for name in ("step_seconds", "all_devices_step_seconds")
+    )
+    if step and seconds:
+        text += f", {seconds_text(seconds)} a step, {seconds / step - 1:.1%} more"
+    return text
+
+
 def inexact_text(plan: Plan) -> str:
     """One line on values that are not those of the whole batch; nothing if there are none."""
     if plan.exactness.exact:
@@ -585,7 +602,7 @@ def _with_code(place: str) -> str:
 
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
-    notes = [text for text in (inexact_text(plan), timed_out_text(plan)) if text]
+    notes = [text for text in (inexact_text(plan), timed_out_text(plan), idle_text(plan)) if text]
     lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, weights))]
     for (source, target), text in transfers_text(plan).items():
         lines.append(f"mesh {source} to mesh {target}: {text}")
@@ -654,6 +671,8 @@ class Plan:
             find another plan another time.
         planning: how the search went, with seconds of the clock (docs/plan.md); of no two searches
             the same, so that it is kept beside plan.json and plans are equal without it.
+        idle_reason: why devices of the cluster are in no mesh; empty if all are, or if it is not
+            known.
     """
 
     name: str
@@ -678,6 +697,7 @@ class Plan:
     order: Order = field(default=(), repr=False)
     timed_out_solves: int = 0
     planning: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+    idle_reason: str = ""
 
     @classmethod
     @collector_paused()
@@ -741,6 +761,9 @@ class Plan:
                 else 0
             ),
             planning=_planning(files.get(_PLANNING)),
+            idle_reason=(
+                root.get("idle_reason").string() if "idle_reason" in root.mapping() else ""
+            ),
         )
         check_references(plan, root)
         if check_programs:
@@ -815,6 +838,7 @@ class Plan:
             "stages": [stage.to_json() for stage in self.stages],
             "predicted": dict(self.predicted),
             "timed_out_solves": self.timed_out_solves,
+            **({"idle_reason": self.idle_reason} if self.idle_reason else {}),
             "tried": [asdict(item) for item in self.tried],
             "reshards": [reshard.to_json() for reshard in self.reshards],
             "order": order_lines(self.order),

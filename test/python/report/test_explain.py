@@ -5,7 +5,8 @@ from __future__ import annotations
 import alpa_mlir
 import pytest
 import zoo
-from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from simulated import mlp
 from test_equality import CLUSTER
 
 
@@ -48,3 +49,23 @@ def test_text():
     chosen = alpa_mlir.explain(plan, op="qkv")
     assert "qkv" in chosen
     assert "wte" not in chosen
+
+
+def test_idle_devices_are_named_with_the_reason():
+    given = plan_of(ShardParallel(mesh_shape=(2, 2)))
+    line = "4 of 8 devices are idle: the submeshes are given"
+    assert alpa_mlir.explain(given).startswith(f"{line}\nstage 0\n")
+    assert line in given.as_text()
+    # Too little work to be worth so many messages.
+    step, *arguments = mlp(1, 16)
+    method = AutoParallel(num_micro_batches=1)
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+    used = sum(len(mesh.devices) for mesh in plan.meshes)
+    assert used < 8
+    taken, whole = (plan.predicted[f"{name}step_seconds"] for name in ("", "all_devices_"))
+    assert whole > taken
+    text = f"{8 - used} of 8 devices are idle: a plan that uses them is slower, "
+    assert text in plan.as_text()
+    assert f"{whole / taken - 1:.1%} more" in plan.as_text()
+    again = alpa_mlir.Plan.from_json(plan.to_json(), dict(plan.modules))
+    assert again.idle_reason == plan.idle_reason
