@@ -62,16 +62,19 @@ struct Link {
   double efficiency = 1; // The part of the bandwidth that large messages reach.
   /// Where collectives are NCCL's; else they are as MPI libraries have them.
   std::optional<NcclSteps> nccl = {};
+  /// Within hosts whose devices are linked to each other instead of to a switch: the
+  /// bandwidth of a device among so many, in rising order; of more it is the one above.
+  std::vector<std::pair<int64_t, double>> groups = {};
 
   bool operator==(const Link &other) const {
     return bandwidthBytesPerSecond == other.bandwidthBytesPerSecond &&
            latencySeconds == other.latencySeconds && efficiency == other.efficiency &&
-           nccl == other.nccl;
+           nccl == other.nccl && groups == other.groups;
   }
   /// The link with the bandwidth that it reaches.
-  Link reachable() const {
-    return {bandwidthBytesPerSecond * efficiency, latencySeconds, /*efficiency=*/1, nccl};
-  }
+  Link reachable() const;
+  /// The link of a device among so many of a host that work together.
+  Link among(int64_t devices) const;
   /// Of one message; nothing is no message.
   double secondsFor(double bytes) const {
     return bytes > 0 ? latencySeconds + bytes / bandwidthBytesPerSecond : 0;

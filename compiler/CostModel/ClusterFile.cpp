@@ -73,15 +73,46 @@ private:
     const YamlValue *value = child(links, where.str(), name, "bandwidth and latency");
     std::string path = (where + "." + name).str();
     return value &&
-           checkMap(*value, path, {"bandwidth", "latency", "efficiency", "nccl"},
+           checkMap(*value, path, {"bandwidth", "latency", "efficiency", "nccl", "groups"},
                     "bandwidth and latency") &&
            readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
                         link.bandwidthBytesPerSecond) &&
            readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
                         /*allowZero=*/true) &&
            readPart(*value, path, "efficiency", link.efficiency) &&
+           readGroups(*value, path, name == "intra_host", link) &&
            readNccl(*value, path, name == "intra_host" || (name == "inter_host" && cluster.racks),
                     link);
+  }
+
+  /// Bandwidths of fewer devices than a host has.
+  bool readGroups(const YamlValue &map, StringRef path, bool isIntraHost, Link &link) {
+    const YamlValue *value = map.find("groups");
+    if (!value)
+      return true;
+    std::string where = join(path, "groups");
+    if (!isIntraHost)
+      return error(*value, where, value->describe(), "no groups here; they are of devices within a host, in intra_host");
+    if (value->kind != YamlValue::Map)
+      return error(*value, where, value->describe(),
+                   "bandwidths by number of devices, such as {2: 50GB/s, 4: 100GB/s}");
+    for (const auto &[size, bandwidth] : value->map) {
+      auto &[devices, read] = link.groups.emplace_back();
+      if (StringRef(size).getAsInteger(10, devices) || devices < 2 || devices > kMaxDevicesPerHost)
+        return error(bandwidth, where, "'" + size + "'",
+                     "a number of devices from 2 to " + Twine(kMaxDevicesPerHost));
+      if (!readQuantity(*value, where, size, kBytesPerSecond, kRate, read))
+        return false;
+    }
+    llvm::sort(link.groups);
+    double most = link.bandwidthBytesPerSecond;
+    for (auto [devices, bandwidth] : llvm::reverse(link.groups)) {
+      if (bandwidth > most)
+        return error(*value, where, printNumber(bandwidth) + " of " + Twine(devices) + " devices",
+                     "at most the " + printNumber(most) + " that more devices have");
+      most = bandwidth;
+    }
+    return true;
   }
 
   /// Seconds of a step; what is left out the link does not have.
@@ -382,6 +413,14 @@ static std::string printLink(const Link &link) {
          {std::pair("ll", link.nccl->ll), {"ll128", link.nccl->ll128}, {"nvls", link.nccl->nvls}})
       if (seconds > 0)
         rest += (StringRef(separator) + "\"" + name + "\": " + printNumber(seconds)).str();
+    rest += "}";
+  }
+  if (!link.groups.empty()) {
+    llvm::ListSeparator separator;
+    rest += ", \"groups\": {";
+    for (auto [devices, bandwidth] : link.groups)
+      rest +=
+          (StringRef(separator) + "\"" + Twine(devices) + "\": " + printNumber(bandwidth)).str();
     rest += "}";
   }
   return llvm::formatv("{{\"bandwidth\": {0}, \"latency\": {1}{2}}",

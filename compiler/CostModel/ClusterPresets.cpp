@@ -11,11 +11,12 @@
 // and network; NVLS), which hold for InfiniBand; EFA has round figures of the usual
 // order, and so have the V100's and the MI300X's links.
 //
-// What is reached of the peaks: for the V100 dots of 83 TFLOP/s in mixed and a
-// seventh of that in single precision (Markidis et al., "NVIDIA Tensor Core
-// Programmability, Performance & Precision", IPDPSW 2018), and copies of 750 GB/s
-// (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
-// 2018). A100 devices and links are fitted to published training runs
+// What is reached of the peaks: the V100's is fitted to figure 8 of Alpa on one GPU
+// (docs/figure8.md), with XLA of 2022, which joined fewer kernels; in mixed precision it is
+// near the 83 TFLOP/s of Markidis et al., "NVIDIA Tensor Core Programmability, Performance
+// & Precision", IPDPSW 2018. Of a V100's six NVLinks a pair shares two at
+// most and four devices four ("NVIDIA DGX-1 With Tesla V100 System Architecture"); of an
+// MI300X's seven, one and three. A100 devices and links are fitted to published training runs
 // (docs/truth.md); H100 and later ones have been given parts of the same order, which
 // no run has judged yet. A rack of NVL72 has one NVLink switch for all of its hosts, which
 // NCCL takes for one; so its links between hosts are NVLinks as well.
@@ -50,12 +51,14 @@ device_types:
     memory_bytes: 16GiB
     memory_bandwidth: 900e9
     peak_flops: {float64: 7.8e12, float32: 15.7e12, float16: 125e12, bfloat16: 15.7e12}
-    efficiency: {float32: 0.755, float16: 0.664, bfloat16: 0.755, memory: 0.833}
+    efficiency: {float32: 0.69, float16: 0.68, bfloat16: 0.69, memory: 0.75}
+    multiprocessors: 80
+    launch: 5e-6
     compute_capability: 7.0
 hosts: {count: 1, devices: 8, device_type: v100}
 links:
-  intra_host: {bandwidth: 150e9, latency: 3e-6}
-  inter_host: {bandwidth: 3.125e9, latency: 2e-5}
+  intra_host: {bandwidth: 150e9, latency: 3e-6, efficiency: 0.8, groups: {2: 50GB/s, 4: 100GB/s}}
+  inter_host: {bandwidth: 3.125e9, latency: 2e-5, efficiency: 0.9}
 )";
 
 // 8 A100 of 40 GB with NVSwitch (600 GB/s both ways), four 100 Gbit/s adapters.
@@ -247,7 +250,7 @@ device_types:
     overlap_slowdown: 0.2
 hosts: {count: 1, devices: 8, device_type: mi300x, nics: 8}
 links:
-  intra_host: {bandwidth: 448GB/s, latency: 3us, efficiency: 0.8}
+  intra_host: {bandwidth: 448GB/s, latency: 3us, efficiency: 0.8, groups: {2: 64GB/s, 4: 192GB/s}}
   inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
 )";
 

@@ -66,7 +66,8 @@ struct Axis {
       return;
     }
     if (local > 1)
-      levels.push_back({1, mesh.intraHost.bandwidthBytesPerSecond, &mesh.intraHost});
+      levels.push_back(
+          {1, mesh.intraHost.among(int64_t(local)).bandwidthBytesPerSecond, &mesh.intraHost});
     levels.push_back({local, share(mesh.interHost, at(mesh.groupsPerHost, 1)), &mesh.interHost});
     if (spansRacks())
       levels.push_back({inRack, share(mesh.interRack, at(mesh.groupsPerRack, 1)), &mesh.interRack});

@@ -57,6 +57,13 @@ static constexpr Tile kTiles[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0
 /// So much of the inner dimension takes as long as to begin and to end a tile.
 static constexpr double kTileOverhead = 128;
 
+/// Whether the tiles above are those of a dtype: other products than those of tensor
+/// cores have smaller ones, which leave less of a device idle.
+static bool hasTensorCores(const DeviceType &device, llvm::StringRef dtype) {
+  double since = dtype == "float16" ? 7.0 : dtype == "int8" ? 7.2 : 8.0;
+  return device.computeCapability == 0 || device.computeCapability >= since;
+}
+
 /// Tiles go over the multiprocessors in waves. Where there are few, several of them
 /// may share the inner dimension of one tile.
 double CostModel::productSeconds(const Product &product, double rate) const {
@@ -91,7 +98,7 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
   double rate = mesh.device.reachableFlopsPerSecond(dtype);
   if (!arithmetic) {
     bool isKnown = flops > 0 && rate > 0;
-    if (isKnown && product && mesh.device.multiprocessors > 0)
+    if (isKnown && product && mesh.device.multiprocessors > 0 && hasTensorCores(mesh.device, dtype))
       arithmetic = productSeconds(*product, rate);
     else
       arithmetic = isKnown ? flops / rate : 0;

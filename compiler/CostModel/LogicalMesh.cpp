@@ -193,6 +193,22 @@ std::optional<Submesh> cost::submeshOf(const Cluster &cluster, llvm::ArrayRef<in
 /// A way that only one of two links has is none that both have.
 static double slowerStep(double a, double b) { return a > 0 && b > 0 ? std::max(a, b) : 0; }
 
+Link Link::reachable() const {
+  Link link{bandwidthBytesPerSecond * efficiency, latencySeconds, /*efficiency=*/1, nccl, groups};
+  for (auto &[devices, bandwidth] : link.groups)
+    bandwidth *= efficiency;
+  return link;
+}
+
+Link Link::among(int64_t devices) const {
+  Link link = *this;
+  link.groups.clear();
+  for (auto [most, bandwidth] : llvm::reverse(groups))
+    if (devices <= most)
+      link.bandwidthBytesPerSecond = bandwidth;
+  return link;
+}
+
 Link Link::slower(const Link &other) const {
   Link both{std::min(bandwidthBytesPerSecond, other.bandwidthBytesPerSecond),
             std::max(latencySeconds, other.latencySeconds)};
@@ -200,6 +216,12 @@ Link Link::slower(const Link &other) const {
     both.nccl =
         NcclSteps{slowerStep(nccl->ll, other.nccl->ll), slowerStep(nccl->ll128, other.nccl->ll128),
                   slowerStep(nccl->nvls, other.nccl->nvls)};
+  std::map<int64_t, double> slower;
+  for (const Link *link : {this, &other})
+    for (auto [devices, bandwidth] : link->groups)
+      slower[devices] = std::min(among(devices).bandwidthBytesPerSecond,
+                                 other.among(devices).bandwidthBytesPerSecond);
+  both.groups.assign(slower.begin(), slower.end());
   return both;
 }
 
@@ -359,7 +381,7 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
     mesh.devicesInRack.push_back(inRacks.onPart);
     mesh.groupsPerRack.push_back(inRacks.groupsPerPart);
     if (!onHosts.spansParts) {
-      mesh.axes.push_back(intraHost);
+      mesh.axes.push_back(intraHost.among(size));
       continue;
     }
     // Groups that run at the same time share a host's adapters; a ring that has
@@ -367,7 +389,7 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
     Link link = interHost;
     link.bandwidthBytesPerSecond /= onHosts.groupsPerPart;
     if (onHosts.onPart > 1)
-      link = link.slower(intraHost);
+      link = link.slower(intraHost.among(onHosts.onPart));
     if (inRacks.spansParts) {
       Link between = mesh.interRack;
       between.bandwidthBytesPerSecond /= inRacks.groupsPerPart;

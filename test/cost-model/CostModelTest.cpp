@@ -299,6 +299,26 @@ static void testCosts() {
 }
 
 /// NCCL's algorithms, each with its best protocol.
+/// Devices that are linked to each other have less bandwidth among fewer of them.
+static void testGroups() {
+  Cluster cluster = makeCluster(2, 8);
+  cluster.intraHost = {8e10, 0, /*efficiency=*/0.5, {}, {{2, 2e10}, {4, 4e10}}};
+  CostModel one(makeMesh(cluster, {1, 8}, {2, 4}));
+  CHECK(close(one.allGatherSeconds(4e8, 0), 2e8 / 1e10));
+  CHECK(close(one.allGatherSeconds(4e8, 1), 3e8 / 2e10));
+  CHECK(close(CostModel(makeMesh(cluster, {1, 8}, {1, 8})).allGatherSeconds(4e8, 1), 3.5e8 / 4e10));
+  CHECK(close(CostModel(makeMesh(cluster, {1, 3}, {1, 3})).allGatherSeconds(3e8, 1), 2e8 / 2e10));
+  // Between hosts the links within count for those of a group that share a host.
+  cluster.interHost.bandwidthBytesPerSecond = 1e12;
+  CostModel both(makeMesh(cluster, {2, 8}, {4, 4}));
+  CHECK(both.getMesh().axes[0].bandwidthBytesPerSecond == 1e10);
+  // Of two links each group has the slower.
+  Link other{6e10, 0, 1, {}, {{3, 3e9}}};
+  Link slower = cluster.intraHost.reachable().slower(other);
+  CHECK(slower.groups == (std::vector<std::pair<int64_t, double>>{{2, 3e9}, {3, 3e9}, {4, 2e10}}));
+  CHECK(slower.bandwidthBytesPerSecond == 4e10);
+}
+
 static void testNccl() {
   Cluster cluster = makeCluster(2, 4);
   cluster.intraHost = {1e11, 3e-6, 1, NcclSteps{5e-7, 2e-6, 0}};
@@ -646,6 +666,7 @@ int main(int argc, char **argv) {
   testHostKinds();
   testMeshes();
   testCosts();
+  testGroups();
   testNccl();
   testRacks();
   testRackCosts();
