@@ -191,13 +191,13 @@ def zero_bubble() -> Iterator[dict[str, Any]]:
         problem = replace(
             ScheduleProblem.in_rounds(meshes, 1, count),
             seconds=(StageSeconds(f, b, w, send, send),) * meshes,
-            kept_part=kept,
+            kept_parts=(kept,) * meshes,
         )
         ours = [
             _bubble("1f1b", problem),
             _bubble("zb-h1", problem),
-            _bubble("zb-auto", replace(problem, limit=float(meshes))),
-            _bubble("zb-auto", replace(problem, limit=2.0 * meshes), overlap=True),
+            _bubble("zb-auto", replace(problem, limits=(float(meshes),) * meshes)),
+            _bubble("zb-auto", replace(problem, limits=(2.0 * meshes,) * meshes), overlap=True),
         ]
         row: dict[str, Any] = {"meshes": meshes, "micro_batches": count}
         for label, rate, found in zip(
@@ -210,7 +210,7 @@ def zero_bubble() -> Iterator[dict[str, Any]]:
                 "speedup": round((1 - found) / (1 - ours[0]), 4),
             }
         row["one_step_2p_speedup"] = round(
-            (1 - _bubble("zb-auto", replace(problem, limit=2.0 * meshes))) / (1 - ours[0]), 4
+            (1 - _bubble("zb-auto", replace(problem, limits=(2.0 * meshes,) * meshes))) / (1 - ours[0]), 4
         )
         yield row
 

@@ -1,6 +1,7 @@
 //===- BuildSchedule.cpp - the instruction list of each mesh --------------===//
 
 #include "compiler/CostModel/Cluster.h"
+#include "compiler/Schedule/CustomSchedule.h"
 #include "compiler/Schedule/Passes.h"
 #include "compiler/Schedule/PeakMemory.h"
 #include "compiler/Schedule/ProgramOrder.h"
@@ -502,6 +503,12 @@ double numberIn(DictionaryAttr dictionary, StringRef name, double otherwise) {
   return number ? number.getValueAsDouble() : otherwise;
 }
 
+/// Likewise some numbers; none if there are no such.
+std::vector<double> numbersIn(DictionaryAttr dictionary, StringRef name) {
+  auto numbers = dictionary ? dictionary.getAs<DenseF64ArrayAttr>(name) : DenseF64ArrayAttr();
+  return numbers ? numbers.asArrayRef().vec() : std::vector<double>();
+}
+
 /// What the search foresaw of a stage; all of it, or the schedule counts in units.
 std::optional<StageSeconds> secondsOf(StageAttr stage) {
   DictionaryAttr predicted = stage.getPredicted();
@@ -595,9 +602,13 @@ FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) 
   if (problem.seconds.size() != problem.meshOf.size())
     problem.seconds.clear();
   auto parameters = module->getAttrOfType<DictionaryAttr>(attr::scheduleParameters);
-  problem.limit = limit > 0 ? double(limit) : numberIn(parameters, "limit", 0);
-  problem.keptPart = numberIn(parameters, "kept_part", 1);
+  problem.limits = numbersIn(parameters, "limits");
+  problem.keptParts = numbersIn(parameters, "kept_parts");
+  if (limit > 0)
+    problem.limits.assign(problem.numMeshes(), limit);
   problem.steps = steps;
+  if (llvm::Error error = checkProblem(problem))
+    return withError(module.emitError(), std::move(error));
   if (stepsFile.empty())
     return problem;
   auto file = llvm::MemoryBuffer::getFile(stepsFile, /*IsText=*/true);

@@ -9,6 +9,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
+#include <cmath>
 
 using namespace alpa;
 using namespace alpa::schedule;
@@ -45,7 +46,7 @@ llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
   }
   if (problem.meshOf.empty() || problem.numMicroBatches < 1)
     return makeError(ErrorCode::Method, "a schedule needs a stage and a micro-batch");
-  for (size_t size : {problem.hasBackward.size(), problem.seconds.size()})
+  for (size_t size : {problem.hasBackward.size(), problem.seconds.size(), problem.keptParts.size()})
     if (size != 0 && size != problem.meshOf.size())
       return makeError(ErrorCode::Method, "expected an entry for each of " +
                                               std::to_string(problem.meshOf.size()) +
@@ -56,8 +57,15 @@ llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
       if (!(seconds >= 0 && seconds < std::numeric_limits<double>::infinity()))
         return makeError(ErrorCode::Method,
                          "seconds are not negative and finite, got " + std::to_string(seconds));
-  if (!(problem.limit >= 0) || !(problem.keptPart >= 0 && problem.keptPart <= 1))
-    return makeError(ErrorCode::Method, "the limit is not negative, and what is kept a part of 1");
+  if (!problem.limits.empty() && int64_t(problem.limits.size()) != problem.numMeshes())
+    return makeError(ErrorCode::Method, "expected a limit for each of " +
+                                            std::to_string(problem.numMeshes()) + " meshes, got " +
+                                            std::to_string(problem.limits.size()));
+  if (!llvm::all_of(problem.limits, [](double limit) { return limit >= 0; }))
+    return makeError(ErrorCode::Method, "limits are not negative");
+  if (!llvm::all_of(problem.keptParts,
+                    [](double part) { return part >= 0 && std::isfinite(part); }))
+    return makeError(ErrorCode::Method, "parts that are kept are not negative and finite");
   return llvm::Error::success();
 }
 
@@ -164,6 +172,6 @@ int64_t schedule::keptCustom(const ScheduleProblem &problem, int64_t mesh) {
     return 0;
   }
   ScheduleProblem whole = problem;
-  whole.keptPart = 1;
+  whole.keptParts.clear();
   return int64_t(peakActivations(whole, *lists)[mesh]);
 }

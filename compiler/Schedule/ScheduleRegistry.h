@@ -47,12 +47,13 @@ struct ScheduleProblem {
   /// Whether something runs once between the forward runs of all micro-batches and their
   /// backward runs, so that no backward run comes before a forward run.
   bool hasBarrier = false;
-  /// Activations of so many micro-batches fit on each mesh; 0 for one a mesh, as many
-  /// as 1F1B keeps. Only schedules that look for an order by themselves heed it.
-  double limit = 0;
-  /// The part of a micro-batch's activations that is kept from the input part of its
-  /// backward run to the weight part.
-  double keptPart = 1;
+  /// Activations of so many micro-batches fit on each mesh; empty for one a mesh, as many
+  /// as 1F1B keeps. Only schedules that look for an order by themselves heed them.
+  std::vector<double> limits;
+  /// Of each stage, what is kept from the input part of a micro-batch's backward run to the
+  /// weight part, as a part of its activations, or a multiple where layers are computed
+  /// again; empty for as much. It counts in limits behind the input part.
+  std::vector<double> keptParts;
   /// The steps of `custom`, a line for each mesh.
   std::string steps;
   /// Whether a mesh begins its next step without waiting for the others: then the
@@ -64,6 +65,10 @@ struct ScheduleProblem {
   StageSeconds secondsOf(int64_t stage) const {
     return seconds.empty() ? StageSeconds() : seconds[stage];
   }
+  double limitOf(int64_t mesh) const {
+    return limits.empty() ? double(numMeshes()) : limits[mesh];
+  }
+  double keptPartOf(int64_t stage) const { return keptParts.empty() ? 1 : keptParts[stage]; }
 };
 
 /// `stagesPerMesh` rounds of stages over the meshes.

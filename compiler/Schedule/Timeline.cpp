@@ -171,8 +171,10 @@ std::vector<double> schedule::peakActivations(const ScheduleProblem &problem,
         peak = std::max(peak, kept += 1);
       else if (step.kind == RunKind::Backward)
         kept -= 1;
+      else if (step.kind == RunKind::BackwardWeight)
+        kept -= problem.keptPartOf(step.stage);
       else
-        kept -= step.kind == RunKind::BackwardWeight ? problem.keptPart : 1 - problem.keptPart;
+        peak = std::max(peak, std::exchange(kept, kept - 1 + problem.keptPartOf(step.stage)));
     }
   }
   return peaks;

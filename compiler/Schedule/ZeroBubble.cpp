@@ -65,10 +65,6 @@ static constexpr size_t kFinalists = 12;
 
 namespace {
 
-double limitOf(const ScheduleProblem &problem) {
-  return problem.limit > 0 ? problem.limit : double(problem.numMeshes());
-}
-
 struct Policy {
   /// Micro-batches that a stage may begin before the gradient of the first one is
   /// sent back, as a multiple of the stages from it to the end.
@@ -84,11 +80,13 @@ struct Policy {
 class Greedy {
 public:
   Greedy(const ScheduleProblem &problem, const Policy &policy)
-      : problem(problem), policy(policy), limit(limitOf(problem)), total(problem.numMicroBatches) {
+      : policy(policy), total(problem.numMicroBatches) {
     int64_t numStages = problem.numStages();
     stages.resize(numStages);
     for (auto [index, stage] : llvm::enumerate(stages)) {
       stage.seconds = problem.secondsOf(int64_t(index));
+      stage.limit = problem.limitOf(int64_t(index));
+      stage.keptPart = problem.keptPartOf(int64_t(index));
       stage.inputs.assign(total, index == 0 ? 0 : kNever);
       stage.gradients.assign(total, kNever);
       double ahead = policy.ahead * double(numStages - int64_t(index));
@@ -119,6 +117,7 @@ public:
 private:
   struct Stage {
     StageSeconds seconds;
+    double limit = 0, keptPart = 1;
     double now = 0, kept = 0;
     double wake = kNever;                       // Of its event; there is one at most that counts.
     int64_t forward = 0, input = 0, weight = 0; // The next micro-batch of each kind.
@@ -143,7 +142,7 @@ private:
     Stage &stage = stages[index];
     double forwardAt = stage.forward < total ? stage.inputs[stage.forward] : kNever;
     double inputAt = stage.input < stage.forward ? stage.gradients[stage.input] : kNever;
-    bool isFull = stage.kept + 1 > limit + kRounding;
+    bool isFull = stage.kept + 1 > stage.limit + kRounding;
     bool isAhead = stage.forward - stage.input >= stage.ahead;
     bool hasWeight = stage.weight < stage.input;
     bool canForward = forwardAt <= stage.now && !isFull && !isAhead;
@@ -153,6 +152,9 @@ private:
     if (canForward && inputAt > stage.now &&
         inputAt < stage.now + policy.patience * stage.seconds.forward)
       canForward = false;
+    // What waits may take more room than the activations.
+    if (canInput && hasWeight && stage.kept > stage.limit + kRounding)
+      return runWeight(index);
     if (canInput)
       return runInput(index);
     if (canForward)
@@ -183,7 +185,7 @@ private:
   void runInput(size_t index) {
     Stage &stage = stages[index];
     double end = stage.now + stage.seconds.backwardInput;
-    stage.kept -= 1 - problem.keptPart;
+    stage.kept -= 1 - stage.keptPart;
     stage.wasForward = false;
     if (index > 0) {
       double arrival = end + stages[index - 1].seconds.back;
@@ -195,7 +197,7 @@ private:
 
   void runWeight(size_t index) {
     Stage &stage = stages[index];
-    stage.kept -= problem.keptPart;
+    stage.kept -= stage.keptPart;
     finish(index, {RunKind::BackwardWeight, int64_t(index), stage.weight++},
            stage.now + stage.seconds.backwardWeight);
   }
@@ -208,9 +210,7 @@ private:
     wakeAt(end, index);
   }
 
-  const ScheduleProblem &problem;
   Policy policy;
-  double limit;
   int64_t total;
   std::vector<Stage> stages;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
@@ -227,8 +227,9 @@ std::pair<double, double> worth(const ScheduleProblem &problem, std::vector<Step
 }
 
 bool fits(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists) {
-  return llvm::all_of(peakActivations(problem, lists),
-                      [&](double peak) { return peak <= limitOf(problem) + kRounding; });
+  return llvm::all_of(llvm::enumerate(peakActivations(problem, lists)), [&](auto mesh) {
+    return mesh.value() <= problem.limitOf(int64_t(mesh.index())) + kRounding;
+  });
 }
 
 /// Runs that stages lack take no time.
@@ -246,12 +247,13 @@ ScheduleProblem withoutMissing(ScheduleProblem problem) {
 
 llvm::Expected<std::vector<StepList>> schedule::generateZbAuto(const ScheduleProblem &given) {
   ScheduleProblem problem = withoutMissing(given);
-  if (limitOf(problem) < 1)
-    return makeError(
-        ErrorCode::Method,
-        "schedule 'zb-auto' needs room for the activations of one micro-batch on each mesh, got a "
-        "limit of " +
-            std::to_string(problem.limit));
+  for (int64_t mesh = 0; mesh < problem.numMeshes(); ++mesh)
+    if (problem.limitOf(mesh) < 1)
+      return makeError(ErrorCode::Method,
+                       "schedule 'zb-auto' needs room for the activations of one micro-batch on "
+                       "each mesh, got a limit of " +
+                           std::to_string(problem.limitOf(mesh)) + " on mesh " +
+                           std::to_string(mesh));
   std::vector<StepList> best;
   std::pair<double, double> least = {kNever, kNever};
   auto offer = [&](std::vector<StepList> lists) {
@@ -287,9 +289,9 @@ llvm::Expected<std::vector<StepList>> schedule::generateZbAuto(const SchedulePro
   return best;
 }
 
-int64_t schedule::keptZbAuto(const ScheduleProblem &problem, int64_t) {
-  // What is kept between the two parts takes `keptPart` of the room.
-  double least = std::min(problem.keptPart, 1.0);
-  double most = least > 0 ? limitOf(problem) / least : double(problem.numMicroBatches);
+int64_t schedule::keptZbAuto(const ScheduleProblem &problem, int64_t mesh) {
+  // What is kept between the two parts takes its part of the room.
+  double least = std::min(problem.keptPartOf(mesh), 1.0);
+  double most = least > 0 ? problem.limitOf(mesh) / least : double(problem.numMicroBatches);
   return int64_t(std::min(most + kRounding, double(problem.numMicroBatches)));
 }

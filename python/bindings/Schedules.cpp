@@ -43,8 +43,8 @@ ScheduleProblem problemOf(const nb::dict &fields) {
   for (auto [forward, input, weight, forth, back] :
        nb::cast<std::vector<Seconds>>(fields["seconds"]))
     problem.seconds.push_back({forward, input, weight, forth, back});
-  problem.limit = nb::cast<double>(fields["limit"]);
-  problem.keptPart = nb::cast<double>(fields["kept_part"]);
+  problem.limits = nb::cast<std::vector<double>>(fields["limits"]);
+  problem.keptParts = nb::cast<std::vector<double>>(fields["kept_parts"]);
   problem.stepsOverlap = nb::cast<bool>(fields["steps_overlap"]);
   problem.steps = nb::cast<std::string>(fields["steps"]);
   if (llvm::Error error = schedule::checkProblem(problem))

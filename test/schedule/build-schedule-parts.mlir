@@ -4,7 +4,7 @@
 // A schedule that does not split them runs one after the other.
 // RUN: alpa-opt %s --alpa-build-schedule --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,WHOLE
 
-module attributes {alpa.num_micro_batches = 3 : i64, alpa.schedule_parameters = {limit = 2.0, kept_part = 0.5}} {
+module attributes {alpa.num_micro_batches = 3 : i64, alpa.schedule_parameters = {limits = array<f64: 2.0, 2.0>, kept_parts = array<f64: 0.5, 0.5>}} {
   func.func private @main(
       tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64, alpa.value = 0 : i64, alpa.stage = 0 : i64},
       tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.value = 1 : i64, alpa.stage = 1 : i64},

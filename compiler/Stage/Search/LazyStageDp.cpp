@@ -19,6 +19,10 @@ using namespace mlir;
 
 /// How much slower than the best plan by the DP's formula one may be that is timed.
 static constexpr double kClose = 1.05;
+/// Plans at most that are timed with another schedule, and how much faster one that splits
+/// backward phases has to be: launches and what both parts compute are not foreseen.
+static constexpr size_t kMostReordered = 8;
+static constexpr double kWorthSplitting = 0.01;
 
 LazyStageDp::LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
                          double gap)
@@ -137,13 +141,65 @@ llvm::Expected<FoundPlan> LazyStageDp::fastest(const StagePlan &plan, int64_t &h
       best = {other, problem.schedule, std::move(*timed)};
     return llvm::Error::success();
   };
-  if (llvm::Error error = offer(plan))
-    return std::move(error);
+  std::vector<const StagePlan *> close{&plan};
   for (const StagePlan &other : seen)
     if (other.seconds <= most)
-      if (llvm::Error error = offer(other))
-        return std::move(error);
+      close.push_back(&other);
+  for (const StagePlan *other : close)
+    if (llvm::Error error = offer(*other))
+      return std::move(error);
+  if (best.schedule)
+    if (llvm::Error error = reorder(best, close))
+      return std::move(error);
   return best;
+}
+
+/// Every stage runs all micro-batches, the first of which comes through the stages before.
+double LazyStageDp::leastStepSeconds(const StagePlan &plan) const {
+  double least = 0, before = 0;
+  for (const PlannedStage &stage : plan.stages) {
+    const auto &times = costs.pointOf(stage.choice.id).times;
+    double each = times.forwardSeconds + times.backwardSeconds;
+    least = std::max(least, before + each * double(problem.numMicroBatches) + times.updateSeconds);
+    before += times.forwardSeconds;
+  }
+  return least;
+}
+
+llvm::Error LazyStageDp::reorder(FoundPlan &best, llvm::ArrayRef<const StagePlan *> plans) const {
+  std::vector<std::pair<double, size_t>> ranked;
+  auto isSame = [](const StagePlan &a, const StagePlan &b) {
+    return llvm::equal(a.stages, b.stages, [](const PlannedStage &mine, const PlannedStage &other) {
+      return mine.lo == other.lo && mine.hi == other.hi && mine.submesh == other.submesh &&
+             mine.choice.id == other.choice.id;
+    });
+  };
+  for (size_t index = 0; index < plans.size(); ++index) {
+    const StagePlan &plan = *plans[index];
+    auto isKnown = [&](const auto &other) { return isSame(*plans[other.second], plan); };
+    if (plan.stages.size() > 1 && llvm::none_of(ranked, isKnown))
+      ranked.emplace_back(leastStepSeconds(plan), index);
+  }
+  llvm::sort(ranked);
+  if (ranked.size() > kMostReordered)
+    ranked.resize(kMostReordered);
+  double most = best.timed.stepSeconds * (1 - kWorthSplitting);
+  for (auto [least, index] : ranked)
+    for (const schedule::ScheduleInfo *schedule : reorderings) {
+      if (least >= most)
+        return llvm::Error::success();
+      StageDpProblem reordered = problem;
+      reordered.schedule = schedule;
+      llvm::Expected<TimedPlan> timed = timer.time(*plans[index], reordered);
+      if (!timed)
+        return timed.takeError();
+      if (timed->devices.empty() || timed->stepSeconds >= most ||
+          !timed->fits(problem, *plans[index]))
+        continue;
+      most = timed->stepSeconds;
+      best = {*plans[index], schedule, std::move(*timed)};
+    }
+  return llvm::Error::success();
 }
 
 void LazyStageDp::ignoreMemory() {
@@ -174,6 +230,7 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
     if (!found)
       return found.takeError();
     if (found->schedule) {
+      found->searched = schedule;
       if (!best.schedule || found->timed.stepSeconds < best.timed.stepSeconds)
         best = std::move(*found);
       break;
@@ -223,6 +280,7 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
     if (llvm::Error error = costs.prepare())
       return std::move(error);
   isPrepared = true;
+  reorderings = space.reorderings;
   // By the DP's formula, which is about as far off for all schedules.
   for (const schedule::ScheduleInfo *schedule : space.schedules)
     for (const StageRule &rule : space.rules)
@@ -236,7 +294,7 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
         if (llvm::Error error = beat(best, schedule, rule, best.timed.stepSeconds * (1 - gap / 2)))
           return std::move(error);
   if (best.schedule)
-    problem.schedule = best.schedule;
+    problem.schedule = best.searched;
   problem.allows = space.rules.back();
   if (best.schedule && !problem.manual && !problem.usesAllDevices)
     if (llvm::Error error = tryAllDevices(best))

@@ -25,6 +25,8 @@ struct StageSearchSpace {
   /// formula takes less than the best plan does by its events.
   std::vector<StageRule> evenRules;
   std::vector<const schedule::ScheduleInfo *> schedules;
+  /// Schedules that the plans which the others find are timed with as well.
+  std::vector<const schedule::ScheduleInfo *> reorderings;
   /// For a schedule that takes several stages on a mesh, the only one then: how many.
   unsigned stagesPerMesh = 0;
 };
@@ -33,6 +35,9 @@ struct FoundPlan {
   StagePlan plan;                                   // Without stages if there is none.
   const schedule::ScheduleInfo *schedule = nullptr; // Null if there is none.
   TimedPlan timed;
+  /// The schedule that its stages were searched for; another one if `schedule` is one of
+  /// `reorderings`.
+  const schedule::ScheduleInfo *searched = nullptr;
   /// Of the fastest plan known that uses all devices, where this one does not; infinity if
   /// none is.
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
@@ -61,6 +66,9 @@ private:
   llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
   /// What using all devices would cost, by one round of solves.
   llvm::Error tryAllDevices(FoundPlan &best);
+  /// Takes the best of close plans under `reorderings` if it is faster.
+  llvm::Error reorder(FoundPlan &best, llvm::ArrayRef<const StagePlan *> plans) const;
+  double leastStepSeconds(const StagePlan &plan) const;
   /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
   llvm::Error beat(FoundPlan &best, const schedule::ScheduleInfo *schedule, const StageRule &rule,
                    double mostSeconds);
@@ -69,6 +77,7 @@ private:
   const PlanTimer &timer;
   StageDpProblem problem;
   std::vector<StagePlan> seen; // By the last run of the DP.
+  llvm::ArrayRef<const schedule::ScheduleInfo *> reorderings;
   double gap;
   bool isPrepared = false;
 };

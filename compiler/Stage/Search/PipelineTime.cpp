@@ -32,14 +32,15 @@ static schedule::ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages,
 
 PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
                                    llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
-                                   llvm::ArrayRef<int64_t> meshOf, double limit, double keptPart) {
+                                   llvm::ArrayRef<int64_t> meshOf, std::vector<double> limits,
+                                   std::vector<double> keptParts) {
   schedule::ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
   // A schedule of forwards asks whether that is all there is.
   if (schedule.isForwardOnly)
     for (const StageTimes &time : stages)
       problem.hasBackward.push_back(time.backwardSeconds > 0);
-  problem.limit = limit;
-  problem.keptPart = keptPart;
+  problem.limits = std::move(limits);
+  problem.keptParts = std::move(keptParts);
   llvm::Expected<std::vector<schedule::StepList>> lists =
       schedule::scheduleSteps(schedule, problem);
   if (!lists) {

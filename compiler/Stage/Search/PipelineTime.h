@@ -28,11 +28,11 @@ struct PipelineOrder {
 };
 
 /// `meshOf` gives the mesh of each stage, a mesh each if it is empty. For schedules that
-/// look for an order by themselves `limit` and `keptPart` are those of ScheduleProblem.
+/// look for an order by themselves `limits` and `keptParts` are those of ScheduleProblem.
 PipelineOrder orderPipeline(const schedule::ScheduleInfo &schedule,
                             llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
-                            llvm::ArrayRef<int64_t> meshOf = {}, double limit = 0,
-                            double keptPart = 1);
+                            llvm::ArrayRef<int64_t> meshOf = {}, std::vector<double> limits = {},
+                            std::vector<double> keptParts = {});
 
 /// The most micro-batches of a stage at a time, from the beginning of the forward run
 /// to the end of the backward run, or of its input part; and from the beginning of

@@ -102,8 +102,6 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
   std::vector<StageTimes> times;
   std::vector<FlightBytes> bytes;
   std::vector<int64_t> meshOf;
-  timed.limit = double(numMicroBatches);
-  timed.keptPart = 0;
   for (auto [index, stage] : llvm::enumerate(plan.stages)) {
     meshOf.push_back(plan.meshOf(index));
     const sharding::StagePoint &point = costs.pointOf(stage.choice.id);
@@ -121,9 +119,10 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
       bytes.back().waiting = parts->waitingBytes;
       double each = double(std::max<int64_t>(1, point.activationBytes));
       double left = double(problem.memoryOf(stage.submesh) - point.steadyPeakBytes(0));
-      timed.keptPart = std::max(timed.keptPart, double(parts->waitingBytes) / each);
+      timed.keptParts.push_back(double(parts->waitingBytes) / each);
       // While an input part runs, both of what it reads and makes are there.
-      timed.limit = std::min(timed.limit, (left - double(parts->waitingBytes)) / each);
+      double room = (left - double(parts->waitingBytes)) / each;
+      timed.limits.push_back(std::clamp(room, 1.0, double(numMicroBatches)));
     }
     if (index + 1 == plan.stages.size())
       continue;
@@ -139,8 +138,8 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
     timed.sends.push_back({stageTimes.forthSeconds, stageTimes.backSeconds});
     timed.transferSeconds += timed.sends.back().sum();
   }
-  PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf,
-                                      std::max(timed.limit, 1.0), timed.keptPart);
+  PipelineOrder order =
+      orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits, timed.keptParts);
   timed.stepSeconds =
       pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices));
   timed.flights = countFlights(order, bytes);

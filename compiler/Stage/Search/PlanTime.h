@@ -17,7 +17,7 @@ struct TimedPlan {
   double transferSeconds = 0;     // Of one micro-batch, forth and back.
   std::vector<SendSeconds> sends; // After each stage but the last.
   /// For schedules that look for an order by themselves (ScheduleProblem).
-  double limit = 0, keptPart = 1;
+  std::vector<double> limits, keptParts;
   std::vector<StageFlights> flights;
   std::vector<int64_t> peakBytes; // Of a device, for each stage.
 

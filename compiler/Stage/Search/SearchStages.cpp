@@ -174,7 +174,7 @@ struct PlanOutcome {
   std::vector<StageOutcome> stages;
   int64_t numMicroBatches = 1;
   const ScheduleInfo *schedule = nullptr;
-  double limit = 0, keptPart = 1; // As TimedPlan has them.
+  std::vector<double> limits, keptParts; // As TimedPlan has them.
   double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
   double searchSeconds = 0;
   double dpSeconds = 0; // Of the search, in the stage DP itself.
@@ -374,8 +374,9 @@ private:
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
     if (plan.schedule->name == "zb-auto")
       module->setAttr(attr::scheduleParameters,
-                      builder.getDictionaryAttr({named("limit", seconds(plan.limit)),
-                                                 named("kept_part", seconds(plan.keptPart))}));
+                      builder.getDictionaryAttr(
+                          {named("limits", builder.getDenseF64ArrayAttr(plan.limits)),
+                           named("kept_parts", builder.getDenseF64ArrayAttr(plan.keptParts))}));
     SmallVector<NamedAttribute> predicted = {
         named("step_seconds", seconds(plan.stepSeconds)),
         named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
@@ -507,7 +508,8 @@ static bool hasBarrier(func::FuncOp main) {
 }
 
 /// A list of names; for "auto" those with one stage on each mesh and whole backward
-/// phases. A step with a barrier has gpipe instead of any that is not like it.
+/// phases, whose plans zb-auto orders anew. A step with a barrier has gpipe instead of any
+/// that is not like it.
 llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
   constexpr StringLiteral kAuto = "1f1b,1f1b-overlap,gpipe";
   SmallVector<StringRef> names;
@@ -536,6 +538,8 @@ llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
     return fail("of the schedules with several stages on a mesh only one can be asked for");
   if (!virtualTried.schedules.empty() && !tried.schedules.empty() && !submeshes.empty())
     return fail("with submeshes, interleaved-1f1b is asked for alone");
+  if (schedule == "auto" && !meets)
+    tried.reorderings.push_back(schedule::findSchedule("zb-auto"));
   virtualTried.stagesPerMesh = virtualStages > 0 ? virtualStages : 2;
   return llvm::Error::success();
 }
@@ -806,8 +810,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.transferSeconds = timed.transferSeconds;
   outcome.numMicroBatches = numMicroBatches;
   outcome.schedule = found.schedule;
-  outcome.limit = timed.limit;
-  outcome.keptPart = timed.keptPart;
+  outcome.limits = timed.limits;
+  outcome.keptParts = timed.keptParts;
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();

@@ -360,7 +360,7 @@ REMAT = ("none", "all", "auto")
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
 _INTERLEAVED = "interleaved-1f1b"
-# What "auto" tries.
+# What "auto" searches; "zb-auto" orders the plans of these anew.
 AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
 
 
@@ -380,8 +380,9 @@ class Method(ABC):
         schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
             more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
             (gradients of weights fill what stages wait); or `"auto"` for the one of the
-            first three whose plan takes the fewest seconds; or a `Schedule` of one's own,
-            for which the search assumes the seconds and the memory of the one that it is like.
+            first three whose plan takes the fewest seconds, or `"zb-auto"` with the stages of
+            such a plan; or a `Schedule` of one's own, for which the search assumes the seconds
+            and the memory of the one that it is like.
             A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
             two with `"interleaved-1f1b"` and one with others.

@@ -43,9 +43,10 @@ class ScheduleProblem:
         num_micro_batches: of a step.
         has_backward: of each stage; empty for all.
         seconds: of each stage; empty for one second a run and no time for sending.
-        limit: activations of so many micro-batches fit on a mesh; 0 for one a mesh. Only `zb-auto`
-            heeds it.
-        kept_part: part of a micro-batch's activations that waits for the weight part.
+        limits: activations of so many micro-batches fit on each mesh; empty for one a mesh. Only
+            `zb-auto` heeds them.
+        kept_parts: of each stage, the part of a micro-batch's activations that waits for the
+            weight part; empty for all of them.
         steps_overlap: a mesh begins its next step without waiting for the others.
         steps: of the schedule `custom`, one line for each mesh.
 
@@ -58,8 +59,8 @@ class ScheduleProblem:
     num_micro_batches: int
     has_backward: tuple[bool, ...] = ()
     seconds: tuple[StageSeconds, ...] = ()
-    limit: float = 0.0
-    kept_part: float = 1.0
+    limits: tuple[float, ...] = ()
+    kept_parts: tuple[float, ...] = ()
     steps_overlap: bool = False
     steps: str = ""
 
@@ -85,8 +86,8 @@ class ScheduleProblem:
             "num_micro_batches": self.num_micro_batches,
             "has_backward": list(self.has_backward),
             "seconds": [tuple(map(float, times)) for times in self.seconds],
-            "limit": float(self.limit),
-            "kept_part": float(self.kept_part),
+            "limits": list(map(float, self.limits)),
+            "kept_parts": list(map(float, self.kept_parts)),
             "steps_overlap": self.steps_overlap,
             "steps": self.steps,
         }

@@ -77,11 +77,13 @@ def follow(problem: ScheduleProblem, meshes: list[list[Step]]) -> list[tuple[flo
 def kept(problem: ScheduleProblem, steps: list[Step]) -> float:
     """The most activations at a time; a stage without a backward run keeps none."""
     now = most = 0.0
-    change = {"F": 1.0, "B": -1.0, "I": problem.kept_part - 1, "W": -problem.kept_part}
     for step in steps:
+        part = problem.kept_parts[step.stage] if problem.kept_parts else 1.0
+        change = {"F": 1.0, "B": -1.0, "I": part - 1, "W": -part}
         if not problem.has_backward or problem.has_backward[step.stage]:
-            now += change[step.kind]
-            most = max(most, now)
+            # Limits leave room for what one input part makes.
+            before, now = now, now + change[step.kind]
+            most = max(most, before if step.kind == "I" else now if step.kind == "F" else 0.0)
     return most
 
 
@@ -100,7 +102,7 @@ def check(name: str, problem: ScheduleProblem) -> None:
     ours = follow(problem, meshes)
     for mine, theirs in zip(ours, spans(name, problem), strict=True):
         assert mine == pytest.approx(theirs)
-    whole = replace(problem, kept_part=1.0)
+    whole = replace(problem, kept_parts=())
     for steps, most in zip(meshes, most_kept(name, problem), strict=True):
         if not schedule_table()[name].forward_only:
             assert kept(whole, steps) <= most
@@ -123,7 +125,7 @@ def test_one_stage_on_a_mesh(data: st.DataObject) -> None:
         ScheduleProblem.in_rounds(stages, 1, data.draw(st.integers(1, 30))),
         seconds=data.draw(seconds(stages)),
         has_backward=tuple(data.draw(st.lists(st.booleans(), min_size=stages, max_size=stages))),
-        kept_part=data.draw(st.sampled_from([0.25, 0.5, 1.0])),
+        kept_parts=tuple(data.draw(st.sampled_from([0.25, 0.5, 1.0])) for _ in range(stages)),
     )
     check(name, problem)
 
@@ -151,20 +153,24 @@ def test_zb_auto_heeds_its_limit_and_loses_to_no_one(data: st.DataObject) -> Non
     problem = replace(
         ScheduleProblem.in_rounds(stages, 1, data.draw(st.integers(1, 24))),
         seconds=data.draw(seconds(stages)),
-        kept_part=data.draw(st.sampled_from([0.0, 0.4, 1.0])),
-        limit=data.draw(st.sampled_from([1.0, 1.5, stages / 2 + 1, float(stages), 2.0 * stages])),
+        kept_parts=tuple(data.draw(st.sampled_from([0.0, 0.4, 1.0, 2.5])) for _ in range(stages)),
+        limits=tuple(
+            data.draw(st.sampled_from([1.0, 1.5, stages / 2 + 1, float(stages), 2.0 * stages]))
+            for _ in range(stages)
+        ),
         steps_overlap=data.draw(st.booleans()),
     )
     check("zb-auto", problem)
     meshes = generate_steps("zb-auto", problem)
-    assert all(kept(problem, steps) <= problem.limit + 1e-3 for steps in meshes)
+    for steps, limit in zip(meshes, problem.limits, strict=True):
+        assert kept(problem, steps) <= limit + 1e-3
 
     def worth(name: str) -> float:
         times = spans(name, problem)
         ends = [end - begin * problem.steps_overlap for begin, end in times]
         return max(ends)
 
-    if problem.limit >= stages:
+    if min(problem.limits) >= stages:
         assert worth("zb-auto") <= min(worth("1f1b"), worth("zb-h1")) + 1e-9
 
 
@@ -206,7 +212,7 @@ def test_zero_bubble_waits(meshes: int, times: tuple[int, int, int]) -> None:
     for name, waiting in [("1f1b", sum(times)), ("zb-h1", forward + inputs - weights)]:
         end = max(end for _, end in follow(problem, generate_steps(name, problem)))
         assert end - busy == (meshes - 1) * waiting
-    twice = replace(problem, limit=2.0 * meshes, steps_overlap=True)
+    twice = replace(problem, limits=(2.0 * meshes,) * meshes, steps_overlap=True)
     if times == (1, 1, 1):  # Nothing waits any more (section 2.2).
         assert max(end - begin for begin, end in spans("zb-auto", twice)) == busy
 
@@ -237,7 +243,9 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(MethodError, match="runs forwards only"):
         generate_steps("inference", several)
     with pytest.raises(MethodError, match="room for the activations of one"):
-        generate_steps("zb-auto", replace(ScheduleProblem((0,), 2), limit=0.5))
+        generate_steps("zb-auto", replace(ScheduleProblem((0, 1), 2), limits=(1.0, 0.5)))
+    with pytest.raises(MethodError, match="a limit for each of 2 meshes, got 1"):
+        generate_steps("zb-auto", replace(ScheduleProblem((0, 1), 2), limits=(1.0,)))
     with pytest.raises(MethodError, match="numbered by their first stage"):
         generate_steps("gpipe", ScheduleProblem((1, 0), 2))
 
