@@ -72,6 +72,19 @@ def test_of_one_stage_all_schedules_are_alike():
     assert set(split.stages[0].functions) == set(whole.stages[0].functions)
 
 
+def test_the_default_orders_a_plan_anew():
+    """Weight parts fill what so few micro-batches wait."""
+    whole, found = (
+        plan_and_run(
+            AutoParallel(pipeline="inter-only", layers=4, num_micro_batches=4, schedule=name)
+        )
+        for name in ("1f1b", "auto")
+    )
+    assert len(whole.stages) > 2
+    assert found.schedule == "zb-auto"
+    assert found.predicted["step_seconds"] < 0.99 * whole.predicted["step_seconds"]
+
+
 def test_schedule_of_ones_own():
     mine = Schedule("gpipe-backwards", gpipe_backwards, like="gpipe")
     plan = plan_and_run(
