@@ -13,7 +13,7 @@ published_runs.py are. What is kept of the rounds is the constants with the leas
 
 The result is a cluster file: the preset with the fitted constants, and their errors as comments.
 
-Run: python benchmark/calibrate.py dgx-a100 --source Megatron --constants float16 launch [--json]
+Run: python benchmark/calibrate.py dgx-a100 --source Megatron --constants float16 [--json]
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from published_runs import (
 )
 
 _optimize: Any = importlib.import_module("scipy.optimize")
-_MOST = {"launch": 1e-3, "multiprocessors": 1e5}  # Others are at most 1.
+_MOST = {"launch": 1e-3, "host_launch": 1e-3, "multiprocessors": 1e5}  # Others are at most 1.
 _STEP = 0.05  # So much more of a constant shows how runs depend on it.
 _REACH = 0.25  # So far a round goes from its constants, in their logarithm.
 _PRICE = 0.02  # Of a constant that changes by a factor of e, in mean |log error|.
@@ -175,7 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if wanted.swap:
         fitted, held_out = held_out, fitted
     preset = json.loads(Cluster.load(wanted.preset).text)
-    alike = [constants_in(with_constants(preset, own_constants(r)), wanted.constants) for r in rows]
+    alike = [
+        constants_in(with_constants(preset, own), wanted.constants, own.get("host_launch", 0.0))
+        for own in map(own_constants, rows)
+    ]
     before = alike[0]
     if any(other != before for other in alike):
         sources = ", ".join(dict.fromkeys(run.source for run in rows))

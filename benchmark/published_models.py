@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from alpa_mlir import layer_boundary
 from paper.layers import F32, shape
 from paper.models import adam, adam_slots, mixed_state, mixed_step
 
@@ -83,6 +84,7 @@ class Transformer:
         if self.family == "gpt":
             x = x + p["wpe"]
         for index, layer in enumerate(p["layers"]):
+            x = layer_boundary(x) if index else x
             x = _run_layer(self, self.remat == "alternate" and index % 2 == 0, layer, x)
         head = p["head"] if self.family == "llama" else p["wte"].T
         return _mean_loss(_norm(p["ln_f"], x) @ head, data["targets"])

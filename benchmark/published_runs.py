@@ -53,27 +53,34 @@ ROOT = DATA.parents[1]
 DOCS, PLOT = ROOT / "docs/truth.md", ROOT / "docs/truth.svg"
 JUDGED = ROOT / "python/alpa_mlir/cluster/published_errors.json"
 _TABLE_BEGINS, _TABLE_ENDS = "<!-- published_runs.py writes this -->", "<!-- up to here -->"
+_GROUPS_BEGIN = "<!-- published_runs.py writes these groups -->"
 WITHIN_A_HOST = "A100 within a host"
-# In groups of fewer runs the order says little.
-FEWEST_OF_A_GROUP = 4
-# Seconds from one kernel to the next of frameworks that launch each from Python.
-_LAUNCH = {"Megatron-LM": 8e-6, "Megatron-DeepSpeed": 3.6e-5, "PyTorch": 1e-5}
-# Seconds of a step in which such a framework launches nothing: loss scaling, clipping and the
-# optimizer go through hundreds of weights in Python.
-_STEP = {"Megatron-DeepSpeed": 0.02}
+# In groups of fewer runs the order says little; those of so many have a table of their own.
+FEWEST_OF_A_GROUP, LARGE_GROUP = 4, 10
+# Seconds from one kernel to the next of hosts that launch each from Python.
+_HOST_LAUNCH = {"Megatron-LM": 8e-6, "Megatron-DeepSpeed": 4.8e-5, "PyTorch": 1e-5}
+# The part of the rate of products that PyTorch's reach where rows of operands or results are no
+# multiple of 16 bytes. XLA pads them.
+_UNALIGNED = 0.27
+# Bytes a second of sends between stages of one host, where they are not those of the link.
+_SENDS = {"Megatron-DeepSpeed": 1.8e10}
 # What other kernels than XLA's and cuDNN's reach, and devices with less power than the presets',
 # by framework and hardware: parts of peaks, and of these what fused attention reaches.
 _REACHED: dict[tuple[str, str], dict[str, float]] = {
     # Its dropout, which the models leave out, and kernels between products that XLA would join.
     ("Megatron-LM", "A100"): {"float16": 0.65, "bfloat16": 0.65, "overlap_slowdown": 1},
     # Sums of gradients come behind the backward pass.
-    ("Megatron-DeepSpeed", "A100"): {"overlap_slowdown": 1},
+    # Kernels between products move more bytes than joined ones, which counts as bandwidth that is
+    # not reached; its optimizer as well.
+    ("Megatron-DeepSpeed", "A100"): {"float16": 0.9, "memory": 0.64, "overlap_slowdown": 1},
     # Its layers are a loop, and XLA of 2023 gathered no weights for the next round; gradients of
     # models without one were combined up to the last.
     ("JAX (Paxml", ""): {"overlap_slowdown": 1},
     ("PyTorch", "A100-40GB"): {"bfloat16": 0.67, "attention": 0.45},
     ("PyTorch", "A100"): {"attention": 0.43},
     ("PyTorch", "H100-80GB"): {"bfloat16": 0.58, "attention": 0.27},
+    # Kernels between products that nothing joins.
+    ("torchtitan eager", "H100-96GB"): {"bfloat16": 0.5, "attention": 0.6, "memory": 0.15},
     ("torchtitan", "H100-96GB"): {"bfloat16": 0.5, "attention": 0.6},
 }
 # Devices of the presets that hosts of published runs are like, and of others their data sheets'.
@@ -103,8 +110,8 @@ class Run:
         needs: what the row has and no method of ours can say.
         seconds: of a step, as published.
         memory_gib: of a device, as published; 0 where it is not.
-        launch: seconds from one kernel to the next where Python launches each; 0 for the preset's.
-        overhead: seconds of each step in which Python launches nothing.
+        host_launch: seconds in which a host launches a kernel, where Python launches each; else 0.
+        sends: bytes a second between stages, where they are not the link's; else 0.
         reached: parts of peaks that its framework's kernels reach, where not the preset's.
     """
 
@@ -126,13 +133,19 @@ class Run:
     needs: tuple[str, ...]
     seconds: float
     memory_gib: float = 0.0
-    launch: float = 0.0
-    overhead: float = 0.0
+    host_launch: float = 0.0
+    sends: float = 0.0
     reached: tuple[tuple[str, float], ...] = ()
 
     @property
     def micro_batches(self) -> int:
         return self.batch // (self.micro_batch * self.data)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether each kernel begins as its launch does: devices that add up activations with
+        each other wait for the last host. Else a host launches ahead of its device."""
+        return self.tensor > 1
 
     @property
     def group(self) -> str:
@@ -152,8 +165,12 @@ def _remat(source: str, text: str) -> Remat:
     return "dots"  # Policies that keep what products of matrices give; or not published.
 
 
-def _launch(framework: str) -> float:
-    return next((s for name, s in _LAUNCH.items() if framework.startswith(name)), 0.0)
+def _framework(row: Mapping[str, str]) -> str:
+    return row["framework"] + " eager" * ("no torch.compile" in row["note"])
+
+
+def _host_launch(framework: str) -> float:
+    return next((s for name, s in _HOST_LAUNCH.items() if framework.startswith(name)), 0.0)
 
 
 def _reached(framework: str, hardware: str) -> tuple[tuple[str, float], ...]:
@@ -211,8 +228,8 @@ def _published_rows() -> Iterable[Run]:
                 needs=_needs(row),
                 seconds=float(row["step_s"]),
                 memory_gib=float(row["mem_gib"] or 0),
-                launch=_launch(row["framework"]),
-                reached=_reached(row["framework"], row["hardware"]),
+                host_launch=_host_launch(row["framework"]),
+                reached=_reached(_framework(row), row["hardware"]),
             )
 
 
@@ -227,7 +244,7 @@ def _rows_within_a_host() -> Iterable[Run]:
             heads=heads,
             kv_heads=heads,
             ffn=4 * hidden,
-            vocab=-(-50257 // (128 * tp)) * 128 * tp,  # Padded so by Megatron.
+            vocab=-(-50257 // (128 * tp)) * 128 * tp if tp > 1 else 50257,
             seq=seq,
             dtype="float16",
             remat="full",
@@ -248,8 +265,8 @@ def _rows_within_a_host() -> Iterable[Run]:
             zero=0,
             needs=(),
             seconds=float(line.split(",")[10]) / 1e3,
-            launch=_LAUNCH["Megatron-DeepSpeed"],
-            overhead=_STEP["Megatron-DeepSpeed"],
+            host_launch=_HOST_LAUNCH["Megatron-DeepSpeed"],
+            sends=_SENDS["Megatron-DeepSpeed"],
             reached=_reached("Megatron-DeepSpeed", "A100-80GB SXM"),
         )
 
@@ -259,8 +276,8 @@ def runs() -> list[Run]:
     return [*_published_rows(), *_rows_within_a_host()]
 
 
-# Constants of a cluster that predictions may be made with others of: seconds from one kernel's
-# launch to the next, parts of peaks that are reached, by name in cluster files.
+# Constants that predictions may be made with others of: `host_launch`, and those of a cluster by
+# name in its file (seconds from one kernel to the next, parts of peaks that are reached).
 Constants = Mapping[str, float]
 
 
@@ -287,18 +304,28 @@ def cluster_of(run: Run, constants: Constants, memory_factor: float = 1) -> Any:
         between["bandwidth"] = run.nic_gbps / 8 * 1e9 * devices
     for device in fields["device_types"].values():
         device["memory_bytes"] = int(float(device["memory_bytes"]) * memory_factor)
-    return Cluster.from_dict(with_constants(fields, {**own_constants(run), **constants}))
+    result = with_constants(fields, {**own_constants(run), **constants})
+    if run.waits_for_others:
+        for device in result["device_types"].values():
+            device["launch"] = max(device.get("launch", 0.0), _host_launch_of(run, constants))
+    return Cluster.from_dict(result)
 
 
 def own_constants(run: Run) -> dict[str, float]:
     """Those of its framework, where they are not the preset's."""
-    return {**({"launch": run.launch} if run.launch else {}), **dict(run.reached)}
+    return {**({"host_launch": run.host_launch} if run.host_launch else {}), **dict(run.reached)}
+
+
+def _host_launch_of(run: Run, constants: Constants) -> float:
+    return constants.get("host_launch", run.host_launch)
 
 
 def with_constants(fields: Mapping[str, Any], constants: Constants) -> dict[str, Any]:
     """A cluster's fields with other constants, of all its device types and links."""
     result: dict[str, Any] = json.loads(json.dumps(fields))
     for name, value in constants.items():
+        if name == "host_launch":
+            continue  # No cluster's.
         if name in result["links"]:
             result["links"][name]["efficiency"] = value
             continue
@@ -310,13 +337,17 @@ def with_constants(fields: Mapping[str, Any], constants: Constants) -> dict[str,
     return result
 
 
-def constants_in(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    """What a cluster of one device type says of them."""
+def constants_in(
+    fields: Mapping[str, Any], names: Iterable[str], host_launch: float = 0.0
+) -> dict[str, float]:
+    """What a cluster of one device type and a framework say of them."""
     (device,) = fields["device_types"].values()
     absent = {"launch": 0.0, "multiprocessors": 0.0}
     found: dict[str, float] = {}
     for name in names:
-        if name in fields["links"]:
+        if name == "host_launch":
+            found[name] = host_launch
+        elif name in fields["links"]:
             found[name] = float(fields["links"][name].get("efficiency", 1))
         elif name in ("launch", "multiprocessors", "overlap_slowdown"):
             found[name] = float(device.get(name, absent.get(name, 1.0)))
@@ -349,8 +380,7 @@ def method_of(run: Run) -> Any:
         submeshes=[(hosts, per_stage // hosts)] * run.pipeline,
         mesh_shapes=[shape] * run.pipeline,
         layer_ranges=list(pairwise(ends)),
-        layers=run.model.layers,
-        schedule="interleaved-1f1b" if run.virtual > 1 else "1f1b",
+        schedule=_schedule_name(run),
         virtual_stages=run.virtual if run.virtual > 1 else 0,
         num_micro_batches=run.micro_batches,
         method=_method_name(run),
@@ -372,10 +402,12 @@ def _imported(model: Transformer, batch_size: int) -> Any:
 
 
 def predict(run: Run, constants: Constants) -> dict[str, Any]:
-    """Predicted seconds and bytes of the run, without `run.overhead`.
+    """Predicted seconds and bytes of the run; `oom` is why it is said not to fit."""
+    return _as_launched(run, constants, _planned(run, constants))
 
-    `oom` is why it is said not to fit.
-    """
+
+def _planned(run: Run, constants: Constants) -> dict[str, Any]:
+    """What the search foresees in the run's grid."""
     from alpa_mlir.errors import AlpaError, InfeasiblePlanError
 
     method = method_of(run)
@@ -400,8 +432,68 @@ def predict(run: Run, constants: Constants) -> dict[str, Any]:
             **found,
             "step_seconds": predicted["step_seconds"],
             "peak_bytes": predicted["peak_bytes"],
+            "phases": [
+                {
+                    phase: (stage[f"{phase}_seconds"], stage[f"{phase}_kernels"])
+                    for phase in ("forward", "backward")
+                }
+                for stage in module.predicted_stages()
+            ],
         }
     return {"failed": found["oom"]}
+
+
+def _as_launched(run: Run, constants: Constants, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """With what a framework that launches from Python adds to what devices take.
+
+    A host that launches ahead bounds a run of a function by all its launches together. Products
+    of logits that PyTorch has not padded are slow.
+    """
+    if "failed" in planned:
+        return dict(planned)
+    found = {name: value for name, value in planned.items() if name != "phases"}
+    host = 0.0 if run.waits_for_others else _host_launch_of(run, constants)
+    before = [(p["forward"][0], p["backward"][0]) for p in planned["phases"]]
+    after = [
+        tuple(max(seconds, kernels * host) for seconds, kernels in (p["forward"], p["backward"]))
+        for p in planned["phases"]
+    ]
+    slow = _unaligned_seconds(run, constants)
+    after[-1] = (after[-1][0] + slow, after[-1][1] + 2 * slow)
+    sent = 2 * run.micro_batch * run.model.seq * run.model.hidden
+    send = sent / run.sends if run.sends else 0.0
+    if after != before or send:
+        later, earlier = _pipeline_seconds(run, after, send), _pipeline_seconds(run, before)
+        found["step_seconds"] += later - earlier
+    return found
+
+
+def _unaligned_seconds(run: Run, constants: Constants) -> float:
+    """What the product of a micro-batch's logits takes longer for its odd rows."""
+    model = run.model
+    itemsize = 2
+    if not run.host_launch or model.vocab // run.tensor * itemsize % 16 == 0:
+        return 0.0
+    (device,) = json.loads(cluster_of(run, constants).text)["device_types"].values()
+    rate = device["peak_flops"][model.dtype] * device["efficiency"][model.dtype]
+    flops = 2 * run.micro_batch * model.seq * model.hidden * model.vocab / run.tensor
+    return flops / rate * (1 / _UNALIGNED - 1)
+
+
+def _pipeline_seconds(run: Run, stages: Sequence[tuple[float, ...]], send: float = 0.0) -> float:
+    """Of a step's forward and backward runs, with so many seconds for each send."""
+    from alpa_mlir.methods.schedule import ScheduleProblem, StageSeconds, spans
+
+    seconds = tuple(
+        StageSeconds(forward, backward, 0.0, send, send) for forward, backward in stages
+    )
+    meshes = tuple(index % run.pipeline for index in range(len(stages)))
+    problem = ScheduleProblem(meshes, run.micro_batches, seconds=seconds)
+    return max(end for _, end in spans(_schedule_name(run), problem))
+
+
+def _schedule_name(run: Run) -> str:
+    return "interleaved-1f1b" if run.virtual > 1 else "1f1b"
 
 
 def search(run: Run) -> dict[str, Any]:
@@ -424,7 +516,7 @@ def search(run: Run) -> dict[str, Any]:
     parts = [f"{shapes.count(shape)} of {shape}" for shape in dict.fromkeys(shapes)]
     again = sum(stage.predicted["rematerialized_layers"] for stage in plan.stages)
     return {
-        "step_seconds": plan.predicted["step_seconds"] + run.overhead,
+        "step_seconds": plan.predicted["step_seconds"],
         "text": f"meshes: {', '.join(parts)}; {len(plan.stages)} stages, "
         f"{plan.num_micro_batches} micro-batches, {plan.schedule}; "
         + (f"{again:.0f} layers computed again" if again else "nothing computed again"),
@@ -496,12 +588,10 @@ def _answer(questions: Sequence[Question], folder: Path) -> list[dict[str, Any]]
         is_kept = path.exists()
         if not is_kept:
             begin = time.process_time()
-            row = predict(run, constants)
+            row = _planned(run, constants)
             row["processor_seconds"] = time.process_time() - begin
             path.write_text(json.dumps(row))
-        row = json.loads(path.read_text())
-        if "step_seconds" in row:
-            row["step_seconds"] += run.overhead
+        row = _as_launched(run, constants, json.loads(path.read_text()))
         found.append({**row, "is_kept": is_kept})
     return found
 
@@ -565,7 +655,13 @@ def compare(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> dict
     Args:
         found: of the rows that were predicted, by name.
     """
-    result: dict[str, Any] = {"sources": {}, "devices": [], "groups": {}, "unsaid": unsaid(rows)}
+    result: dict[str, Any] = {
+        "sources": {},
+        "devices": [],
+        "groups": {},
+        "large_groups": {},
+        "unsaid": unsaid(rows),
+    }
     for source in dict.fromkeys(run.source for run in rows):
         own = [run for run in rows if run.source == source]
         result["sources"][source] = _errors(own, found)
@@ -594,6 +690,22 @@ def compare(rows: Sequence[Run], found: Mapping[str, Mapping[str, Any]]) -> dict
             "regret": chosen / min(measured) - 1,
             **_errors(alike, found),
         }
+    for source in dict.fromkeys(group["source"] for group in result["groups"].values()):
+        large = [
+            group
+            for group in result["groups"].values()
+            if group["source"] == source and group["predicted"] >= LARGE_GROUP
+        ]
+        if large:
+            taus, regrets = [g["tau"] for g in large], [g["regret"] for g in large]
+            result["large_groups"][source] = {
+                "groups": len(large),
+                "runs": sum(group["predicted"] for group in large),
+                "median_tau": statistics.median(taus),
+                "worst_tau": min(taus),
+                "median_regret": statistics.median(regrets),
+                "worst_regret": max(regrets),
+            }
     return result
 
 
@@ -657,6 +769,20 @@ def _table(rows: Iterable[tuple[str, Mapping[str, Any]]], first: str) -> str:
     return "\n".join(lines)
 
 
+def _groups_table(result: Mapping[str, Any]) -> str:
+    """How true the order is in groups of ten runs and more, in Markdown."""
+    lines = [
+        "| source | groups | runs | median tau | worst tau | median regret | worst regret |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for source, row in result["large_groups"].items():
+        lines.append(
+            f"| {source} | {row['groups']} | {row['runs']} | {row['median_tau']:.2f} | "
+            f"{row['worst_tau']:.2f} | {row['median_regret']:.1%} | {row['worst_regret']:.1%} |"
+        )
+    return "\n".join(lines)
+
+
 def print_result(result: Mapping[str, Any]) -> None:
     """Tables in Markdown."""
     print(_table(result["sources"].items(), "source"))
@@ -666,6 +792,8 @@ def print_result(result: Mapping[str, Any]) -> None:
             for name, group in result["groups"].items()
         ]
         print("\n" + _table(rows, "group | tau | regret"))
+    if result["large_groups"]:
+        print("\n" + _groups_table(result))
     for need, names in result["unsaid"].items():
         few = ", ".join(names[:6])
         print(f"\nNo method says {need}: {len(names)} rows ({few}{' ..' * (len(names) > 6)})")
@@ -677,7 +805,7 @@ def print_result(result: Mapping[str, Any]) -> None:
 def write_result(
     rows: Sequence[Run], result: Mapping[str, Any], seconds: Mapping[str, float]
 ) -> None:
-    """The table of docs/truth.md, its plot, and the errors that `alpa-mlir clusters show` tells.
+    """The tables of docs/truth.md, its plot, and the errors that `alpa-mlir clusters show` tells.
 
     Args:
         seconds: predicted, by name of a row.
@@ -685,10 +813,14 @@ def write_result(
     devices = [row for row in result["devices"] if row["predicted"]]
     own = [(f"{row['source']} | {row['hardware']}", row) for row in devices]
     text = DOCS.read_text()
-    before, rest = text.split(_TABLE_BEGINS)
-    after = rest.split(_TABLE_ENDS)[1]
-    table = _table(own, "source | hardware")
-    DOCS.write_text(f"{before}{_TABLE_BEGINS}\n{table}\n{_TABLE_ENDS}{after}")
+    for begins, table in (
+        (_TABLE_BEGINS, _table(own, "source | hardware")),
+        (_GROUPS_BEGIN, _groups_table(result)),
+    ):
+        before, rest = text.split(begins)
+        _, after = rest.split(_TABLE_ENDS, 1)
+        text = f"{before}{begins}\n{table}\n{_TABLE_ENDS}{after}"
+    DOCS.write_text(text)
     named = ("source", "hardware", "predicted", "median_error", "bias", "said_not_to_fit")
     judged: dict[str, list[Any]] = {}
     for row in devices:
@@ -762,7 +894,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--without", nargs="+", default=[], help="rows that are not predicted, for they take hours"
     )
-    parser.add_argument("--every", type=int, default=1, help="of rows within a host every N-th")
+    parser.add_argument(
+        "--every", type=int, default=8, help="of rows within a host every N-th group, whole"
+    )
     parser.add_argument(
         "--constants", type=json.loads, default={}, help='others, such as {"launch": 3e-6}'
     )
@@ -778,12 +912,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--search", action="store_true", help="what AutoParallel() finds beside what experts chose"
     )
     wanted = parser.parse_args(arguments)
+    every = [run for run in runs() if run.source.startswith(wanted.source)]
+    within = dict.fromkeys(run.group for run in every if run.source == WITHIN_A_HOST)
+    left_out = {group for index, group in enumerate(within) if index % wanted.every}
     rows = [
         run
-        for index, run in enumerate(runs())
-        if run.source.startswith(wanted.source)
-        and (not wanted.ids or run.name in wanted.ids)
-        and (run.source != WITHIN_A_HOST or index % wanted.every == 0)
+        for run in every
+        if (not wanted.ids or run.name in wanted.ids) and run.group not in left_out
     ]
     said = [run for run in rows if not run.needs and run.name not in wanted.without]
     questions = [(run, wanted.constants) for run in said]

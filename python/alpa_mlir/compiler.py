@@ -311,6 +311,11 @@ class Module:
         needs."""
         return dict(self._handle.predicted())
 
+    def predicted_stages(self) -> list[dict[str, float]]:
+        """What a search foresaw of each stage, such as `forward_seconds` of a micro-batch and
+        `peak_bytes`, and the kernels of a run of each phase, such as `forward_kernels`."""
+        return [dict(stage) for stage in self._handle.predicted_stages()]
+
     def chosen_schedule(self) -> str:
         """The schedule that a search chose."""
         return self._handle.chosen_schedule()

@@ -89,6 +89,17 @@ private:
   mlir::ScopedDiagnosticHandler handler;
 };
 
+/// The numbers of a dictionary, by name.
+void addNumbers(mlir::DictionaryAttr found, std::map<std::string, double> &numbers) {
+  for (mlir::NamedAttribute entry :
+       found ? found.getValue() : llvm::ArrayRef<mlir::NamedAttribute>()) {
+    if (auto real = mlir::dyn_cast<mlir::FloatAttr>(entry.getValue()))
+      numbers[entry.getName().str()] = real.getValueAsDouble();
+    else if (auto integer = mlir::dyn_cast<mlir::IntegerAttr>(entry.getValue()))
+      numbers[entry.getName().str()] = double(integer.getInt());
+  }
+}
+
 /// One module and the context that owns it.
 class Module {
 public:
@@ -152,13 +163,7 @@ public:
   /// Numbers that the search left on the module, and how many stages it made.
   std::map<std::string, double> predicted() {
     std::map<std::string, double> numbers;
-    if (auto found = (*module)->getAttrOfType<mlir::DictionaryAttr>(alpa::attr::predicted))
-      for (mlir::NamedAttribute entry : found) {
-        if (auto real = mlir::dyn_cast<mlir::FloatAttr>(entry.getValue()))
-          numbers[entry.getName().str()] = real.getValueAsDouble();
-        else if (auto integer = mlir::dyn_cast<mlir::IntegerAttr>(entry.getValue()))
-          numbers[entry.getName().str()] = double(integer.getInt());
-      }
+    addNumbers((*module)->getAttrOfType<mlir::DictionaryAttr>(alpa::attr::predicted), numbers);
     if (auto planning = (*module)->getAttrOfType<mlir::DictionaryAttr>(alpa::attr::planning))
       if (auto timedOut = planning.getAs<mlir::IntegerAttr>("timed_out_solves"))
         numbers["timed_out_solves"] = double(timedOut.getInt());
@@ -175,6 +180,31 @@ public:
           again += layers.getInt() > 0;
       }
     return numbers;
+  }
+
+  /// Of each stage: what the search foresaw, and the kernels of a run of each phase.
+  std::vector<std::map<std::string, double>> predictedStages() {
+    std::vector<std::map<std::string, double>> result;
+    auto stages = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::stages);
+    if (!stages)
+      return result;
+    auto count = (*module)->getAttrOfType<mlir::IntegerAttr>(alpa::attr::numMicroBatches);
+    for (auto stage : stages.getAsRange<alpa::StageAttr>()) {
+      std::map<std::string, double> &numbers = result.emplace_back();
+      addNumbers(stage.getPredicted(), numbers);
+      auto why = stage.getSolver().getAs<mlir::DictionaryAttr>("explanation");
+      auto ops = why ? why.getAs<mlir::ArrayAttr>("ops") : mlir::ArrayAttr();
+      if (!ops)
+        continue;
+      for (auto op : ops.getAsRange<mlir::DictionaryAttr>()) {
+        std::string phase = op.getAs<mlir::StringAttr>("phase").str();
+        bool isEach = phase == "forward" || phase == "backward";
+        double runs = isEach && count ? double(count.getInt()) : 1;
+        numbers[phase + "_kernels"] +=
+            double(op.getAs<mlir::IntegerAttr>("kernels").getInt()) / runs;
+      }
+    }
+    return result;
   }
 
   std::string chosenSchedule() {
@@ -268,6 +298,7 @@ NB_MODULE(_native, m) {
       .def("annotate", &Module::annotate, nb::arg("signature_json"))
       .def("run_pipeline", &Module::runPipeline, nb::arg("pipeline"))
       .def("predicted", &Module::predicted)
+      .def("predicted_stages", &Module::predictedStages)
       .def("chosen_schedule", &Module::chosenSchedule)
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
       .def("export_plan", &Module::exportPlan);

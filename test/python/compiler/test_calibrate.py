@@ -42,7 +42,7 @@ def test_hidden_constants_are_found(tmp_path):
     hidden = {"float16": 0.5}
     rows = []
     for name in names:
-        run = replace(RUNS[name], launch=0.0, overhead=0.0, reached=())
+        run = replace(RUNS[name], host_launch=0.0, sends=0.0, reached=())
         rows.append(replace(run, seconds=predict(run, hidden)["step_seconds"]))
     fit = calibrate.Fit(tmp_path, 1)
     start = constants_in(json.loads(Cluster.load(preset_of(rows[0])).text), ["float16"])
