@@ -62,6 +62,8 @@ _HOST_LAUNCH = {"Megatron-LM": 8e-6, "Megatron-DeepSpeed": 4.8e-5, "PyTorch": 1e
 # The part of the rate of products that PyTorch's reach where rows of operands or results are no
 # multiple of 16 bytes. XLA pads them.
 _UNALIGNED = 0.27
+# PyTorch's allocator takes all memory that its context and NCCL's buffers leave.
+_PYTORCH_MEMORY = 0.95
 # Bytes a second of sends between stages of one host, where they are not those of the link.
 _SENDS = {"Megatron-DeepSpeed": 1.8e10}
 # What other kernels than XLA's and cuDNN's reach, and devices with less power than the presets',
@@ -384,6 +386,7 @@ def method_of(run: Run) -> Any:
         virtual_stages=run.virtual if run.virtual > 1 else 0,
         num_micro_batches=run.micro_batches,
         method=_method_name(run),
+        memory_fraction=_PYTORCH_MEMORY if run.host_launch else 0.9,
         widen_sums=run.model.dtype != "float16",
     )
 
