@@ -20,6 +20,7 @@ from paper.models import adam, adam_slots, mixed_state, mixed_step
 _jax: Any = jax
 _jnp: Any = jnp
 _policies: Any = importlib.import_module("jax").checkpoint_policies
+_named: Any = importlib.import_module("jax.ad_checkpoint").checkpoint_name
 
 Remat = Literal["none", "full", "attention", "alternate", "dots", "mlp"]
 
@@ -35,8 +36,8 @@ class Transformer:
         dtype: what it computes in, `float16` or `bfloat16`.
         remat: what is computed again for gradients: nothing, each layer (`full`), what lies
             between queries and the attention's result (`attention`), every second layer, all but
-            products of matrices (`dots`), or what lies between the second norm and the layer's
-            last product (`mlp`).
+            products of matrices (`dots`), or all but the products beside attention and its
+            result (`mlp`).
         fused_attention: one kernel computes attention; ALiBi's few slopes are left out.
     """
 
@@ -111,7 +112,12 @@ def _run_layer(model: Transformer, again: bool, p: Any, x: Any) -> Any:
         layer = _jax.checkpoint(layer)
     elif model.remat == "dots":
         layer = _jax.checkpoint(layer, policy=_policies.dots_with_no_batch_dims_saveable)
+    elif model.remat == "mlp":
+        layer = _jax.checkpoint(layer, policy=_policies.save_only_these_names(*_KEPT))
     return layer(p, x)
+
+
+_KEPT = ("qkv", "context", "out")
 
 
 @partial(_jax.jit, static_argnums=0)
@@ -119,7 +125,7 @@ def _layer(model: Transformer, p: Any, x: Any) -> Any:
     batch, seq, hidden = x.shape
     size, queries = hidden // model.heads, model.heads // model.kv_heads
     # One product for queries, keys and values, whose heads lie beside each other.
-    qkv = _dense(p["qkv"], _norm(p["ln_1"], x))
+    qkv = _named(_dense(p["qkv"], _norm(p["ln_1"], x)), "qkv")
     qkv = qkv.reshape(batch, seq, model.kv_heads, queries + 2, size)
     q, k, v = qkv[:, :, :, :queries], qkv[:, :, :, queries], qkv[:, :, :, queries + 1]
     if model.family == "llama":
@@ -127,11 +133,9 @@ def _layer(model: Transformer, p: Any, x: Any) -> Any:
     core = partial(_attention, model)
     if model.remat == "attention":
         core = _jax.checkpoint(core)
-    x = x + _dense(p["out"], core(q, k, v).reshape(batch, seq, hidden))
-    feed_forward = partial(_feed_forward, model)
-    if model.remat == "mlp":
-        feed_forward = _jax.checkpoint(feed_forward)
-    return x + feed_forward(p, _norm(p["ln_2"], x))
+    context = _named(core(q, k, v).reshape(batch, seq, hidden), "context")
+    x = x + _named(_dense(p["out"], context), "out")
+    return x + _feed_forward(model, p, _norm(p["ln_2"], x))
 
 
 def _feed_forward(model: Transformer, p: Any, x: Any) -> Any:

@@ -63,6 +63,19 @@ def test_what_does_not_fit_has_seconds():
     assert 1.8 < found["step_seconds"] / predict(run, {})["step_seconds"] < 2.1
 
 
+def test_what_is_computed_again_is_not_kept():
+    run = RUNS["jax-gcp-2"]
+    model = replace(run.model, layers=4, hidden=2048, ffn=7168, heads=16, kv_heads=4)
+    run = replace(run, model=model, gpus=8, data=8, batch=16)
+    assert model.remat == "mlp"
+    full, mlp, none = (
+        predict(replace(run, model=replace(model, remat=remat)), {})
+        for remat in ("full", "mlp", "none")
+    )
+    assert full["peak_bytes"] < mlp["peak_bytes"] < none["peak_bytes"]
+    assert full["step_seconds"] > mlp["step_seconds"] > none["step_seconds"]
+
+
 def test_constants_count():
     run = RUNS["host-0000"]
     slow = predict(run, {"launch": 1e-3})["step_seconds"]
