@@ -230,6 +230,7 @@ class ProcessGroup(ABC):
         facts: list[ProcessFacts] = self.all("describe", deadline=deadline, each=up)
         check_versions(facts)
         self.met(facts)
+        threading.Thread(target=watch, args=(weakref.ref(self),), daemon=True).start()
         worlds = placement.worlds(plan)
         leaders = [world[0] for world in worlds if len(world) > 1]
         ports = self.all("open_port", ranks=leaders, deadline=deadline)
@@ -254,7 +255,6 @@ class ProcessGroup(ABC):
         }
         addresses = self.all("prepare", lambda rank: (starts[rank],), deadline=deadline)
         self.all("connect", lambda _: (tuple(addresses),), deadline=deadline)
-        threading.Thread(target=watch, args=(weakref.ref(self),), daemon=True).start()
         parts = [part_of_plan(plan, placement.meshes_of(plan, rank)) for rank in range(self.size)]
         self.all(
             "load",

@@ -112,6 +112,20 @@ def test_processes_equal_one_device_until_one_is_lost(hosts, plan, placement, ho
     assert gone(processes)
 
 
+def test_a_worker_that_freezes_while_it_starts(plan, monkeypatch):
+    """Long before `start_seconds` are over, though the others wait for it to connect."""
+    met = subprocesses.LocalProcessGroup.met
+
+    def freeze_then(group, facts):
+        freeze(group.pids[1])
+        met(group, facts)
+
+    monkeypatch.setattr(subprocesses.LocalProcessGroup, "met", freeze_then)
+    limits = Limits(start_seconds=600, frozen_seconds=10)
+    with pytest.raises(errors.WorkerLostError, match="worker 1: no answer for 10 s: frozen"):
+        ProcessWorkers(TWO, platform="cpu", limits=limits).start(plan)
+
+
 def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):
     _, group = hosts.start(plan, TWO)
     processes = running(group.pids)
