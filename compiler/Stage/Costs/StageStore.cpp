@@ -11,6 +11,7 @@
 #include "llvm/Support/Path.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -237,8 +238,20 @@ static std::optional<StoredRun> readRun(llvm::StringRef text) {
   return run;
 }
 
+/// What others can have written is not read: a plan is only as good as what it is made from.
+static bool isOwn(const std::string &path) {
+  llvm::sys::fs::file_status status;
+  if (llvm::sys::fs::status(path, status))
+    return false;
+  auto others = llvm::sys::fs::group_write | llvm::sys::fs::others_write;
+  return (status.permissions() & others) == llvm::sys::fs::no_perms &&
+         (status.getUser() == getuid() || status.getUser() == 0);
+}
+
 std::optional<StoredRun> StageStore::load(llvm::StringRef name) const {
   std::string path = pathOf(name);
+  if (!isOwn(path))
+    return std::nullopt;
   auto buffer = llvm::MemoryBuffer::getFile(path);
   if (!buffer)
     return std::nullopt;
@@ -257,6 +270,8 @@ void StageStore::save(llvm::StringRef name, const StoredRun &run) const {
     os << hashOf(llvm::StringRef(text)) << '\n' << text;
     return llvm::Error::success();
   }));
+  (void)llvm::sys::fs::setPermissions(pathOf(name),
+                                      llvm::sys::fs::owner_read | llvm::sys::fs::owner_write);
 }
 
 void StageStore::shrink(uint64_t mostBytes) const {

@@ -24,10 +24,11 @@ from typing import Any
 
 import alpa_runtime
 from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import foreign
 
 from alpa_mlir import compiler
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.errors import PlanFormatError
+from alpa_mlir.errors import AlpaError
 from alpa_mlir.methods.method import Method
 
 MOST_BYTES = 2 << 30
@@ -97,17 +98,21 @@ class PlanCache:
         self.most_bytes = most_bytes
 
     def get(self, name: str) -> Plan | None:
-        """The entry, or None. A damaged one is removed with a warning."""
+        """The entry, or None. One that is damaged, or that others may write to, is removed with a
+        warning."""
         entry = self.folder / name
         if not (entry / _RECORD).exists():
             return None
         try:
+            for path in (entry, *entry.iterdir()):
+                if reason := foreign(path.stat()):
+                    raise ValueError(f"{path.name}: {reason}")
             record: dict[str, Any] = json.loads((entry / _RECORD).read_text())
             _check(entry, record)
             found = Plan.load(entry)
-        except (OSError, ValueError, KeyError, TypeError, PlanFormatError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, AlpaError) as error:
             warnings.warn(
-                f"the plan in {entry} is damaged and is made again: {error}", stacklevel=2
+                f"the plan in {entry} is not used and is made again: {error}", stacklevel=2
             )
             shutil.rmtree(entry, ignore_errors=True)
             return None
@@ -125,6 +130,8 @@ class PlanCache:
                 plan.save(new)
                 record = {"files": {path.name: _digest(path) for path in sorted(new.iterdir())}}
                 (new / _RECORD).write_text(json.dumps(record))
+                for path in (new, *new.iterdir()):
+                    path.chmod(0o700 if path == new else 0o600)
                 with contextlib.suppress(FileExistsError):
                     _rename(new, self.folder / name)
             self._shrink(keep=name)
@@ -133,13 +140,19 @@ class PlanCache:
 
     def solved_folder(self) -> Path | None:
         """The folder beside the plans in which the compiler keeps solved stages; None if it
-        cannot be made, of which `put` warns, or its name cannot be said in a pass pipeline."""
+        cannot be made, of which `put` warns, if others may write to it, or if its name cannot be
+        said in a pass pipeline."""
         folder = self.folder / _SOLVED
         if {'"', "'"} <= set(str(folder)):
             return None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            reason = foreign(folder.stat())
         except OSError:
+            return None
+        if reason is not None:
+            warnings.warn(f"the solved stages in {folder} are not used: {reason}", stacklevel=2)
             return None
         return folder
 

@@ -259,13 +259,14 @@ def key_of(parts: Mapping[str, str]) -> str:
 
 
 def foreign(found: os.stat_result) -> str | None:
-    """Why a file of machine code may be somebody else's, where users are told apart."""
+    """Why a file or folder that is trusted may be somebody else's, where users are told apart."""
     if not hasattr(os, "getuid"):
         return None
     if found.st_uid not in (os.getuid(), 0):
         return f"it belongs to user {found.st_uid}"
-    if found.st_mode & stat.S_IWOTH:
-        return "every user may write to it"
+    for bit, who in ((stat.S_IWOTH, "every user"), (stat.S_IWGRP, f"group {found.st_gid}")):
+        if found.st_mode & bit:
+            return f"{who} may write to it; if nobody did, take that away (chmod go-w)"
     return None
 
 
@@ -294,7 +295,10 @@ def write_binaries(folder: Path, binaries: Sequence[Binary]) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     new = path.with_name(f".{path.name}.new")
-    new.write_bytes(data)
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)  # See `foreign`.
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
     os.replace(new, path)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import warnings
@@ -262,11 +263,31 @@ def test_damaged_entries_are_made_again(kept, tmp_path):
     for damage in ("plan.json", "record.json", "stage_0.mlir"):
         text = (entry / damage).read_text()
         (entry / damage).write_text(text[: len(text) // 2])
-        with pytest.warns(UserWarning, match="is damaged and is made again"):
+        with pytest.warns(UserWarning, match="is not used and is made again"):
             again, hit = kept()
         assert not hit
         assert again.plan.programs == first.plan.programs
         assert kept()[1]
+
+
+@pytest.mark.parametrize("name", [".", "plan.json"])
+def test_entries_that_others_may_write_are_made_again(kept, tmp_path, name):
+    kept()
+    (entry,) = plans_in(tmp_path)
+    assert stat.S_IMODE((entry / name).stat().st_mode) & 0o077 == 0
+    (entry / name).chmod(0o770)
+    with pytest.warns(UserWarning, match=r"group .* may write to it.*chmod go-w"):
+        assert not kept()[1]
+    assert kept()[1]
+
+
+def test_solved_stages_that_others_may_write_are_not_used(tmp_path):
+    cache = PlanCache(tmp_path)
+    folder = cache.solved_folder()
+    assert folder is not None
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="solved stages .* are not used: every user may write"):
+        assert cache.solved_folder() is None
 
 
 def test_remains_of_an_entry_are_replaced(kept, tmp_path):

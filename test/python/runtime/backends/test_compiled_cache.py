@@ -150,9 +150,10 @@ def test_bytes_that_xla_cannot_load(cache, compiled):
 
 def test_files_that_others_can_write(cache, compiled, monkeypatch):
     build(cache)
-    only_file(cache).chmod(0o646)
-    with pytest.warns(UserWarning, match="every user may write to it"):
-        build(cache)
+    for mode, who in ((0o646, "every user"), (0o664, "group")):
+        only_file(cache).chmod(mode)
+        with pytest.warns(UserWarning, match=f"{who}.* may write to it.*chmod go-w"):
+            build(cache)
     monkeypatch.setattr(program_cache.os, "getuid", lambda: os.stat(cache.folder).st_uid + 1)
     if os.stat(cache.folder).st_uid != 0:  # What root wrote is trusted.
         with pytest.warns(UserWarning, match="it belongs to user"):
