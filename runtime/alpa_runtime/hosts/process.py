@@ -205,7 +205,7 @@ class HostProcess:
         six = ":" in self.address
         held = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(("", 0))
+        held.bind((self.address, 0))
         self._held_port = held
         return int(held.getsockname()[1])
 
@@ -250,13 +250,11 @@ class HostProcess:
         if start.platform == "cpu":
             _jax.config.update("jax_cpu_collectives_implementation", "gloo")
         index = start.world.index(start.rank)
-        any_host = "[::]" if ":" in self.address else "0.0.0.0"
-        port = start.coordinator.rpartition(":")[2]
         _jax.distributed.initialize(
             start.coordinator,
             len(start.world),
             index,
-            coordinator_bind_address=f"{any_host}:{port}" if index == 0 else None,
+            coordinator_bind_address=start.coordinator if index == 0 else None,
             cluster_detection_method="deactivate",
             heartbeat_timeout_seconds=start.heartbeat_seconds,
             initialization_timeout=start.start_seconds,

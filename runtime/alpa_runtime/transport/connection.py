@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hmac
 import json
 import os
 import secrets
@@ -57,9 +59,10 @@ class Address:
     """One end.
 
     Attributes:
-        key: random; who connects has to know it.
+        key: random, and secret: who connects has to know it.
         host: of processes that can share memory; see `host_identity`.
-        local: name of a socket on that host, or "" if the end shares no memory.
+        local: name of a socket on that host, which everybody there can see, or "" if the end
+            shares no memory.
         ip, port: of a TCP socket, or "" and 0.
     """
 
@@ -92,7 +95,9 @@ class Address:
                 type(value) is not type(getattr(_EXAMPLE, key)) for key, value in fields.items()
             ):
                 raise TypeError
-        except (ValueError, TypeError, KeyError):
+            if not -1 <= address.port < 1 << 16:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise TransportError(
                 f"{text!r} is not what `address()` gives",
                 where=where,
@@ -133,11 +138,12 @@ def other_version(found: int, where: str, peer: int | None = None) -> TransportE
 
 
 def host_identity() -> str:
-    """The same for two processes that see each other's local sockets: one boot of one machine, and
-    one network namespace. Empty where there are no such sockets."""
+    """The same for two processes that may use each other's local sockets: one boot of one machine,
+    one network namespace, one user. Empty where there are no such sockets."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"
+        network, users = (os.stat(f"/proc/self/ns/{name}").st_ino for name in ("net", "user"))
+        return f"{boot}:{network}:{users}:{os.geteuid()}"
     except OSError:
         return ""
 
@@ -158,6 +164,10 @@ _MAGIC = b"alpa-trn"
 _LONGEST = 4096
 _BACKLOG = 1024
 _LOOK_SECONDS = 0.1  # Whether who waits is still needed.
+_GREETING_SECONDS = 20.0  # From connecting to the end of the greeting.
+_MOST_STRANGERS = 64  # Besides those that are expected, at a time.
+_MOST_REFUSALS = 8  # That are named.
+_CREDENTIALS = struct.Struct("3i")  # Process, user and group at the other end.
 
 
 def _greeting(**fields: Any) -> bytes:
@@ -180,11 +190,31 @@ def _length(head: bytes) -> tuple[int, int]:
 def _fields(text: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise TransportError("its greeting is damaged")
     return cast(dict[str, Any], found)
+
+
+def _is_key(found: object, key: str) -> bool:
+    """Compares in a time that does not tell how much of a guess is right."""
+    said = found if isinstance(found, str) else ""
+    return hmac.compare_digest(said.encode(errors="surrogatepass"), key.encode())
+
+
+def _check_user(stream: socket.socket) -> None:
+    """Refuses another user at the other end of a local socket, where the system names it.
+
+    Raises:
+        TransportError: it is not this process's user.
+    """
+    if stream.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return
+    found = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user = _CREDENTIALS.unpack(found)[1]
+    if user != os.geteuid():
+        raise TransportError(f"it belongs to user {user}, not {os.geteuid()}")
 
 
 def set_options(stream: socket.socket) -> None:
@@ -206,49 +236,51 @@ def dial(own: Address, peer: Address, deadline: float) -> socket.socket:
     Raises:
         TransportError: it cannot be reached, is another one than its address says, or refuses.
     """
-    if own.through(peer) == "local":
-        stream, place = socket.socket(socket.AF_UNIX), f"\0{peer.local}"
-        where = f"rank {peer.rank} on this host"
-    else:
+    family, place = socket.AF_UNIX, f"\0{peer.local}"
+    where = f"rank {peer.rank} on this host"
+    if own.through(peer) == "tcp":
         family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
-        stream, place = socket.socket(family), (peer.ip, peer.port)
+        place = (peer.ip, peer.port)
         where = f"rank {peer.rank} at {peer.ip}:{peer.port}"
+    stream: socket.socket | None = None
     try:
+        stream = socket.socket(family)
         stream.settimeout(max(0.001, deadline - time.monotonic()))
         stream.connect(place)
+        _check_user(stream)
         set_options(stream)
         stream.sendall(_greeting(rank=own.rank, own=own.key, yours=peer.key))
-        version, length = _length(_exactly(stream, _HEAD.size))
-        answer = _fields(_exactly(stream, length))
+        version, length = _length(_exactly(stream, _HEAD.size, deadline))
+        answer = _fields(_exactly(stream, length, deadline))
         if version != PROTOCOL:
             raise other_version(version, where, peer.rank)
         if refusal := answer.get("refused"):
             raise TransportError(f"refused this end: {refusal}", where=where, peer=peer.rank)
-        if answer.get("own") != peer.key:
+        if not _is_key(answer.get("own"), peer.key):
             raise TransportError("another end answers there", where=where, peer=peer.rank)
-    except OSError as error:
-        stream.close()
-        raise TransportError(
-            f"cannot be reached ({error.strerror or error})",
-            where=where,
-            fix="start all workers, and open the way between their hosts",
-            peer=peer.rank,
-        ) from None
-    except TransportError as error:
-        stream.close()
-        raise TransportError(
-            error.what, where=error.where or where, fix=error.fix, peer=peer.rank
-        ) from None
-    except BaseException:
-        stream.close()
+    except BaseException as error:
+        if stream is not None:
+            stream.close()
+        if isinstance(error, TransportError):
+            raise TransportError(
+                error.what, where=error.where or where, fix=error.fix, peer=peer.rank
+            ) from None
+        if isinstance(error, OSError):
+            raise TransportError(
+                f"cannot be reached ({error.strerror or error})",
+                where=where,
+                fix="start all workers, and open the way between their hosts",
+                peer=peer.rank,
+            ) from None
         raise
     stream.settimeout(None)
     return stream
 
 
-def _exactly(stream: socket.socket, size: int) -> bytes:
+def _exactly(stream: socket.socket, size: int, deadline: float) -> bytes:
     found = b""
     while len(found) < size:
+        stream.settimeout(max(0.001, deadline - time.monotonic()))
         more = stream.recv(size - len(found))
         if not more:
             raise TransportError("closed the connection while greeting")
@@ -267,7 +299,7 @@ def listen(rank: int, ip: str, *, local: bool, tcp: bool) -> tuple[Address, list
         TransportError: nobody can listen on `ip`.
     """
     key, host = secrets.token_hex(16), host_identity()
-    name = f"alpa-mlir-{key}" if local and host else ""
+    name = f"alpa-mlir-{secrets.token_hex(16)}" if local and host else ""
     listeners: list[socket.socket] = []
     port = 0
     try:
@@ -295,6 +327,7 @@ class _Stranger:
 
     stream: socket.socket
     name: str
+    deadline: float
     found: bytes = b""
 
     def read(self) -> dict[str, Any] | None:
@@ -320,6 +353,9 @@ class _Stranger:
 class Reception:
     """Waits for peers that connect to this end.
 
+    Who has not shown the key can hold a bounded number of connections, each for a bounded time
+    with a bounded number of bytes, and nothing that it sends ends the wait.
+
     Args:
         listeners: sockets that listen.
         expected: who has to come, by rank.
@@ -330,6 +366,9 @@ class Reception:
     expected: Mapping[int, Address]
     came: dict[int, socket.socket] = field(default_factory=dict[int, socket.socket])
     refusals: list[str] = field(default_factory=list[str])
+    # By descriptor, the oldest first.
+    _strangers: dict[int, _Stranger] = field(init=False, default_factory=dict[int, _Stranger])
+    _not_named: int = field(init=False, default=0)
 
     def wait(
         self, deadline: float, given_up: Callable[[], bool] = lambda: False
@@ -354,65 +393,111 @@ class Reception:
                     if left <= 0:
                         raise self._late()
                     for key, _ in selector.select(min(left, _LOOK_SECONDS)):
-                        self._look_at(selector, key)
+                        if key.fd in self._strangers:
+                            self._hear(selector, self._strangers[key.fd])
+                        elif key.fileobj in self.listeners:  # Else it was refused meanwhile.
+                            self._accept(selector, key.fileobj)
+                    self._refuse_slow(selector)
             except BaseException:
                 for stream in self.came.values():
                     stream.close()
                 raise
             finally:
-                for key in list(selector.get_map().values()):
-                    if key.data is not None:
-                        key.data.stream.close()
+                for stranger in self._strangers.values():
+                    stranger.stream.close()
+                self._strangers.clear()
         return self.came
 
-    def _look_at(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        stranger: _Stranger | None = key.data
-        if stranger is None:
-            listener: Any = key.fileobj
-            try:
-                stream, address = listener.accept()
-            except OSError:
-                return  # Gone again.
+    def _accept(self, selector: selectors.BaseSelector, listener: Any) -> None:
+        if len(self._strangers) >= len(self.expected) + _MOST_STRANGERS:
+            self._make_room(selector)
+        try:
+            stream, address = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room(selector):
+                time.sleep(_LOOK_SECONDS)  # Others of this process have all files open.
+            return  # Gone again.
+        name = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
+        stranger = _Stranger(stream, name, time.monotonic() + _GREETING_SECONDS)
+        try:
             stream.setblocking(False)
-            name = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local process"
-            selector.register(stream, selectors.EVENT_READ, _Stranger(stream, name))
+            _check_user(stream)
+        except (OSError, TransportError) as error:
+            self._refuse(stranger, error)
             return
-        refused = ""
+        self._strangers[stream.fileno()] = stranger
+        selector.register(stream, selectors.EVENT_READ)
+        self._hear(selector, stranger)  # Most have greeted by now.
+
+    def _hear(self, selector: selectors.BaseSelector, stranger: _Stranger) -> None:
+        refused: Exception | None = None
         try:
             greeting = stranger.read()
             if greeting is None:
                 return
-            refused = self._admit(stranger.stream, greeting)
-        except TransportError as error:
-            refused = error.what
-        except OSError as error:
-            refused = error.strerror or str(error)
-        selector.unregister(stranger.stream)
-        if refused:
-            self.refusals.append(f"{stranger.name}: {refused}")
-            with suppress(OSError):  # It has gone.
-                stranger.stream.send(_greeting(refused=refused))
-            stranger.stream.close()
+            self._admit(stranger.stream, greeting)
+        except BlockingIOError:
+            return
+        except Exception as error:  # Whatever it sends ends its own connection only.
+            refused = error
+        self._forget(selector, stranger)
+        if refused is not None:
+            self._refuse(stranger, refused)
 
-    def _admit(self, stream: socket.socket, greeting: Mapping[str, Any]) -> str:
-        """Takes a peer in, or says why not."""
+    def _forget(self, selector: selectors.BaseSelector, stranger: _Stranger) -> None:
+        del self._strangers[stranger.stream.fileno()]
+        selector.unregister(stranger.stream)
+
+    def _refuse(self, stranger: _Stranger, error: Exception) -> None:
+        if isinstance(error, OSError):
+            why = error.strerror or str(error)
+        else:
+            why = error.what if isinstance(error, TransportError) else "its greeting is damaged"
+        if len(self.refusals) < _MOST_REFUSALS:
+            self.refusals.append(f"{stranger.name}: {why}")
+        else:
+            self._not_named += 1
+        with suppress(OSError):  # It has gone.
+            stranger.stream.send(_greeting(refused=why))
+        stranger.stream.close()
+
+    def _refuse_slow(self, selector: selectors.BaseSelector) -> None:
+        now = time.monotonic()
+        for stranger in [s for s in self._strangers.values() if s.deadline < now]:
+            self._forget(selector, stranger)
+            self._refuse(stranger, TransportError(f"no greeting for {_GREETING_SECONDS:g} s"))
+
+    def _make_room(self, selector: selectors.BaseSelector) -> bool:
+        """Refuses who has been silent for longest; false if nobody is."""
+        for stranger in self._strangers.values():
+            self._forget(selector, stranger)
+            self._refuse(stranger, TransportError("too many connect and do not greet"))
+            return True
+        return False
+
+    def _admit(self, stream: socket.socket, greeting: Mapping[str, Any]) -> None:
+        """Takes a peer in.
+
+        Raises:
+            TransportError: why not.
+        """
+        if not _is_key(greeting.get("yours"), self.own.key):
+            raise TransportError(f"it does not know rank {self.own.rank}'s key")
         rank = greeting.get("rank")
         peer = self.expected.get(rank) if isinstance(rank, int) else None
-        if greeting.get("yours") != self.own.key:
-            return f"it does not know rank {self.own.rank}'s key"
-        if peer is None or greeting.get("own") != peer.key:
-            return f"it says that it is rank {rank}, and is not"
+        if peer is None or not _is_key(greeting.get("own"), peer.key):
+            raise TransportError(f"it says that it is rank {rank}, and is not")
         if peer.rank in self.came:
-            return f"rank {rank} is there already"
+            raise TransportError(f"rank {rank} is there already")
         stream.setblocking(True)
         set_options(stream)
         stream.sendall(_greeting(own=self.own.key))
         self.came[peer.rank] = stream
-        return ""
 
     def _late(self) -> TransportError:
         missing = sorted(set(self.expected) - set(self.came))
-        refused = f"; refused: {', '.join(self.refusals)}" if self.refusals else ""
+        more = f" and {self._not_named} more" if self._not_named else ""
+        refused = f"; refused: {', '.join(self.refusals)}{more}" if self.refusals else ""
         return TransportError(
             f"ranks {missing} did not connect to rank {self.own.rank} in time{refused}",
             fix="start all workers, and open the way between their hosts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -124,6 +125,30 @@ def test_a_worker_that_freezes_while_it_starts(plan, monkeypatch):
     limits = Limits(start_seconds=600, frozen_seconds=10)
     with pytest.raises(errors.WorkerLostError, match="worker 1: no answer for 10 s: frozen"):
         ProcessWorkers(TWO, platform="cpu", limits=limits).start(plan)
+
+
+def test_worlds_meet_at_the_address_in_use(hosts, plan):
+    """What `jax.distributed` listens at, on all of the group's processes, is for this host only."""
+    _, group = hosts.start(plan, SPANNING)
+    try:
+        heard = {address for pid in group.pids for address in listening(pid)}
+    finally:
+        group.close()
+    assert heard == {"127.0.0.1"}
+
+
+def listening(pid):
+    """The addresses at which a process listens by TCP."""
+    own = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                words = bytes.fromhex(fields[1].partition(":")[0])
+                flipped = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                found.add(socket.inet_ntop(family, flipped).removeprefix("::ffff:"))
+    return found
 
 
 def test_killed_closed_and_dropped_groups_leave_no_process(hosts, plan):

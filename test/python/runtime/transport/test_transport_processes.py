@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import mmap
@@ -12,17 +13,19 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from alpa_mlir.errors import TransportError
-from alpa_runtime.transport import Transport, make_transport
+from alpa_runtime.transport import Transport, connection, make_transport
 from alpa_runtime.transport.framing import PROTOCOL
+from hypothesis import given, settings
+from hypothesis.strategies import data, integers
 
 MEBI = 1 << 20
 KINDS = ["shared_memory", "tcp"]
@@ -286,3 +289,145 @@ def test_use_at_the_wrong_time() -> None:
         make_transport(0, kinds=["pigeon"])
     with pytest.raises(TransportError, match=r"cannot listen on 192\.0\.2\.1"):
         make_transport(0, ip="192.0.2.1")
+
+
+# Who connects and is nobody that is expected.
+
+
+@contextmanager
+def receiving(
+    kind: str = "tcp", **options: Any
+) -> Iterator[tuple[dict[str, Any], Callable[..., Any]]]:
+    """Rank 0 of two, which waits; its address, and what lets rank 1 connect and checks both."""
+    ends = [make_transport(rank, ip="127.0.0.1", kinds=[kind], **options) for rank in range(2)]
+    addresses = [end.address() for end in ends]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ends[0].connect, addresses)
+
+        def meet() -> None:
+            pool.submit(ends[1].connect, addresses).result(timeout=20)
+            first.result(timeout=20)
+            ends[0].send(1, 0, np.array([3]))
+            assert ends[1].receive(0, 0, (1,), np.dtype("int64")).tolist() == [3]
+
+        try:
+            yield json.loads(addresses[0]), meet
+        finally:
+            for end in ends:
+                end.close()
+
+
+def test_a_local_socket_is_not_named_after_its_key() -> None:
+    end = make_transport(0, ip="127.0.0.1")
+    fields = json.loads(end.address())
+    named = Path("/proc/net/unix").read_text()
+    assert fields["local"] in named
+    assert fields["key"] not in named
+    end.close()
+
+
+def test_greetings_that_cannot_be_read() -> None:
+    deep = b'{"yours": ' + b"[" * 4000
+    texts = [
+        deep,
+        b'{"yours": "\\ud800"}',
+        b'{"yours": 1e999}',
+        b'{"yours": ' + b"9" * 4050 + b"}",
+        b"\xff\xfe",
+        b"[]",
+        b"",
+    ]
+    with receiving() as (fields, meet):
+        for text in texts:
+            head = struct.pack("<8sHI", b"alpa-trn", PROTOCOL, len(text))
+            said = greet(fields, head + text)
+            assert b"damaged" in said or b"rank 0's key" in said
+        for rank in ("true", "[1]", "null", "1e3", '"1"', "9" * 4000):
+            text = f'{{"yours": "{fields["key"]}", "own": "x", "rank": {rank}}}'.encode()
+            head = struct.pack("<8sHI", b"alpa-trn", PROTOCOL, len(text))
+            assert b"and is not" in greet(fields, head + text)
+        meet()
+
+
+@given(data())
+@settings(max_examples=30, deadline=None)
+def test_any_bytes_for_a_greeting(drawn: Any) -> None:
+    """Whole greetings in which some bytes are others, cut somewhere."""
+    with receiving() as (fields, meet):
+        place = (fields["ip"], fields["port"])
+        for _ in range(8):
+            whole = bytearray(greeting(PROTOCOL, rank=1, own="a" * 32, yours=fields["key"]))
+            for _ in range(drawn.draw(integers(0, 6))):
+                whole[drawn.draw(integers(0, len(whole) - 1))] = drawn.draw(integers(0, 255))
+            with socket.create_connection(place) as stream:
+                stream.sendall(whole[: drawn.draw(integers(0, len(whole)))])
+        meet()
+
+
+def test_strangers_hold_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_STRANGERS", 8)
+    before = open_files()
+    with receiving() as (fields, meet):
+        place = (fields["ip"], fields["port"])
+        silent = [socket.create_connection(place) for _ in range(50)]
+        refused = [stream for stream in silent[:40] if b"do not greet" in stream.recv(999)]
+        assert len(refused) == 40
+        assert open_files() - before < 50 + 20
+        meet()
+        for stream in silent:
+            stream.close()
+
+
+def test_strangers_have_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_GREETING_SECONDS", 0.2)
+    with receiving() as (fields, meet):
+        with socket.create_connection((fields["ip"], fields["port"])) as silent:
+            silent.sendall(b"alpa")
+            assert b"no greeting for 0.2 s" in silent.recv(999)
+        meet()
+
+
+def test_who_answers_drop_by_drop_does_not_hold_a_dialer() -> None:
+    """A limit for each read alone would never be reached."""
+    with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor(1) as pool:
+        end = make_transport(1, ip="127.0.0.1", kinds=["tcp"], connect_seconds=0.5)
+        there = changed(end.address(), rank=0, port=other.getsockname()[1])
+        connecting = pool.submit(end.connect, [there, end.address()])
+        stream, _ = other.accept()
+        with stream, suppress(OSError):
+            for _ in range(100):
+                stream.send(b"a")
+                time.sleep(0.1)
+                if connecting.done():
+                    break
+        with pytest.raises(TransportError, match=r"rank 0 at .*: cannot be reached \(timed out\)"):
+            connecting.result(timeout=0)
+
+
+def test_another_user_is_refused_on_local_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end checks the other one; here both seem to belong to somebody else."""
+    ends = [make_transport(rank, ip="127.0.0.1", connect_seconds=1) for rank in range(2)]
+    addresses = [end.address() for end in ends]
+    monkeypatch.setattr(connection.os, "geteuid", lambda: os.getuid() + 1)
+    name = json.loads(addresses[0])["local"]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ends[0].connect, addresses)
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(f"\0{name}")
+            assert f"it belongs to user {os.getuid()}".encode() in stream.recv(999)
+        with pytest.raises(TransportError, match="rank 0 on this host: it belongs to user"):
+            ends[1].connect(addresses)
+        with pytest.raises(TransportError, match="refused: a local process: it belongs to user"):
+            first.result(timeout=20)
+
+
+def test_no_file_left_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [make_transport(rank, ip="127.0.0.1", kinds=["tcp"]) for rank in range(2)]
+
+    def none_left(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(connection.socket, "socket", none_left)
+    with pytest.raises(TransportError, match=r"rank 0 at .*: cannot be reached \(Too many open"):
+        ends[1].connect([end.address() for end in ends])
+    ends[0].close()
