@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from alpa_runtime.execution.program_merge import merge_programs
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
 from alpa_runtime.plan.plan import VERSION, host_groups
@@ -879,6 +880,8 @@ def collect(
         if count > len(shown):
             note = f"Of {count} kinds of {what} the {len(shown)} dearest are listed."
             missing[section] = (*missing.get(section, ()), note)
+    if timeline is None:
+        merge_programs(plan)  # The simulator has done so.
     with _readable("record", "give what `step.record` or its file holds"):
         real = None if record is None else real_activity(record)
     tensors = collect_tensors(plan)

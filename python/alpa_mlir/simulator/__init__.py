@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 from alpa_runtime.errors import check_type
+from alpa_runtime.execution.program_merge import merge_programs
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
@@ -41,6 +42,7 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
     """
     check_type("simulate", "plan", plan, Plan)
     described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
+    merge_programs(plan)  # What follows relies on programs that fit together.
     steps, transfers = collect_steps(plan)
     seconds = function_seconds(plan)
     routes = plan_routes(plan, described)

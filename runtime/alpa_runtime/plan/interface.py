@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from alpa_runtime.plan.tensor import mlir_name
 from alpa_runtime.plan.text import Node
 
 
@@ -49,12 +50,12 @@ class InputInfo:
     def read(cls, node: Node) -> InputInfo:
         return cls(
             node.get("name").string(),
-            node.get("shape").dims(),
-            node.get("dtype").string(),
+            node.get("shape").shape(),
+            read_dtype(node.get("dtype")),
             node.get("kind").choice("state", "batch"),
             node.get("carried_by").optional_integer(),
             PieceInfo.read(node.optional("piece")),
-            node.mapping().get("per_micro_batch") is True,
+            "per_micro_batch" in node.mapping() and node.get("per_micro_batch").boolean(),
             node.optional("whole_of").optional_string(),
         )
 
@@ -82,14 +83,43 @@ class OutputInfo:
         reduction = node.get("reduction")
         return cls(
             node.get("name").string(),
-            node.get("shape").dims(),
-            node.get("dtype").string(),
+            node.get("shape").shape(),
+            read_dtype(node.get("dtype")),
             None if reduction.value is None else reduction.choice("sum", "concat"),
             PieceInfo.read(node.optional("piece")),
         )
 
 
+def read_dtype(node: Node) -> str:
+    """NumPy's name of an element type that StableHLO has."""
+    if mlir_name(node.string()) is None:
+        raise node.error(f"got {node.value[:60]!r}", "an element type such as 'float32'")
+    return node.string()
+
+
 _Info = TypeVar("_Info", InputInfo, OutputInfo)
+
+
+def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node) -> None:
+    """Whether the pieces of each stack stand one behind the other.
+
+    Args:
+        table: where they were read.
+
+    Raises:
+        PlanFormatError: names the first that does not.
+    """
+    before: PieceInfo | None = None
+    for index, info in enumerate(infos):
+        piece = info.piece
+        if piece is not None:
+            place = table.item(index).get("piece")
+            if not info.shape or info.shape[0] != piece.size:
+                raise place.error(f"{piece.size} rows of {list(info.shape)}", "all of its rows")
+            after = None if before is None else (before.of, before.offset + before.size)
+            if piece.offset and (piece.of, piece.offset) != after:
+                raise place.error(f"rows from {piece.offset} on", "those behind the piece before")
+        before = piece
 
 
 def owner_numbers(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[int]:
@@ -150,7 +180,7 @@ class Exactness:
             return tuple(item.string() for item in node.optional(name).items())
 
         return cls(
-            fields.get("exact") is not False,
+            "exact" not in fields or node.get("exact").boolean(),
             places("sums"),
             places("scales"),
             places("joins"),
@@ -200,12 +230,14 @@ class CallInfo:
             value = item.get("value")
             try:
                 ast.literal_eval(value.optional_string() or "None")
-            except (ValueError, SyntaxError):
-                raise value.error(f"got {value.value!r}", "a Python name or number") from None
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                shown = repr(value.value)
+                text = shown if len(shown) < 60 else shown[:57] + "..."
+                raise value.error(f"got {text}", "a Python name or number") from None
             static.append(StaticArgument(item.get("position").integer(), value.optional_string()))
         return cls(
-            node.get("arguments").value,
-            node.get("result").value,
+            node.get("arguments").plain(),
+            node.get("result").plain(),
             tuple(static),
             node.get("donate_state").boolean(),
             keys(node.get("input_keys")),

@@ -32,14 +32,23 @@ from alpa_runtime.plan.interface import (
     Exactness,
     InputInfo,
     OutputInfo,
+    check_pieces,
     join_pieces,
     owner_numbers,
 )
 from alpa_runtime.plan.program import Order, ProgramInfo, collector_paused, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
-from alpa_runtime.plan.stage import MeshInfo, StageInfo
+from alpa_runtime.plan.stage import MOST_DEVICES, MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorReader
-from alpa_runtime.plan.text import Node, bytes_text, pretty, seconds_text, spec_text, table
+from alpa_runtime.plan.text import (
+    Node,
+    bytes_text,
+    pretty,
+    read_json,
+    seconds_text,
+    spec_text,
+    table,
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,35 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
     if planned.get("profile") != given.get("profile"):
         return "the measured costs of the cluster are others than those the plan was made with"
     return None
+
+
+def read_cluster(node: Node) -> Mapping[str, Any]:
+    """The cluster of a plan, as far as the runtime reads it; the compiler reads the rest."""
+    node.plain()
+    if "name" in node.mapping():
+        node.get("name").string()
+    devices = 0
+    hosts = node.optional("hosts")
+    for group in [hosts] if isinstance(hosts.value, dict) else hosts.items():
+        counts = [
+            group.get(name).integer(1, MOST_DEVICES) if name in group.mapping() else 1
+            for name in ("count", "nics")
+        ]
+        devices += counts[0] * group.get("devices").integer(1, MOST_DEVICES)
+        if devices > MOST_DEVICES:
+            raise hosts.error(f"more than {MOST_DEVICES} devices", "fewer")
+        group.get("device_type").string()
+        _check_links(group.optional("links"))
+    for _, kind in node.optional("device_types").fields():
+        kind.mapping()
+    _check_links(node.optional("links"))
+    return MappingProxyType(dict(node.mapping()))
+
+
+def _check_links(node: Node) -> None:
+    for _, link in node.fields():
+        for name in ("bandwidth", "latency"):
+            link.get(name).number()
 
 
 def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -600,7 +638,8 @@ def _places(places: Sequence[str]) -> list[str]:
 def _with_code(place: str) -> str:
     """A source line and what stands there, if its file is here."""
     path, _, line = place.rpartition(":")
-    code = linecache.getline(path, int(line)).strip() if path and line.isdigit() else ""
+    is_line = line.isdecimal() and len(line) < 10 and "\0" not in path and os.path.isfile(path)
+    code = linecache.getline(path, int(line)).strip() if is_line else ""
     return f"{place}  {code}" if code else place
 
 
@@ -640,16 +679,14 @@ _PLANNING = "planning.json"
 
 def _planning(text: str | None) -> Mapping[str, Any]:
     """Seconds and counts, for people: what is damaged is as good as nothing."""
-    fields: dict[str, Any]
     try:
-        fields = dict(Node(json.loads(text or "{}"), _PLANNING).mapping())
-    except (json.JSONDecodeError, RecursionError, PlanFormatError):
-        fields = {}
-    numbers: list[Any] = []
-    for value in fields.values():
-        numbers += value if isinstance(value, list) else [value]
-    is_sound = all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers)
-    return MappingProxyType(fields if is_sound else {})
+        root = read_json(text or "{}", _PLANNING)
+        for name, field in root.fields():
+            for number in field.items() if name == "stage_seconds" else [field]:
+                number.number()
+    except PlanFormatError:
+        return MappingProxyType({})
+    return MappingProxyType(dict(root.mapping()))
 
 
 @dataclass(frozen=True)
@@ -724,12 +761,7 @@ class Plan:
         Raises:
             PlanFormatError: a field is missing or malformed, or a module is missing.
         """
-        try:
-            root = Node(json.loads(text), where)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise PlanFormatError(
-                f"not JSON: {error}", where=where, fix="write the plan again with Plan.save"
-            ) from None
+        root = read_json(text, where)
         root.get("format").choice(FORMAT)
         version = root.get("version").integer()
         if version != VERSION:
@@ -741,7 +773,7 @@ class Plan:
         tensors = TensorReader()
         plan = cls(
             root.get("name").string(),
-            MappingProxyType(dict(root.optional("cluster").mapping())),
+            read_cluster(root.optional("cluster")),
             root.get("num_micro_batches").integer(minimum=1),
             root.get("schedule").string(),
             tuple(InputInfo.read(item) for item in root.get("inputs").items()),
@@ -856,15 +888,12 @@ class Plan:
         None if the plan does not say, or came without that file.
 
         Raises:
-            PlanFormatError: the file is no JSON object.
+            PlanFormatError: names the file and its field that is malformed.
         """
         name = self.stages[stage].explanation
         if name is None or name not in self.explanations:
             return None
-        try:
-            return Node(json.loads(self.explanations[name]), name).mapping()
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise PlanFormatError(f"not JSON: {error}", where=name) from None
+        return _read_explanation(read_json(self.explanations[name], name))
 
     def check(
         self, *, traced: Any = None, cluster: Any = None, compiler: str | None = None
@@ -938,6 +967,63 @@ class Plan:
         return plan_table(self, weights)
 
 
+# Of an explanation, the fields of each table and their readers; a question mark: may be missing.
+_TOTALS: Mapping[str, Callable[[Node], Any]] = {
+    "compute_seconds": Node.number,
+    "communication_seconds": Node.number,
+    "held_bytes_seconds": Node.number,
+    "hidden_communication_seconds?": Node.number,
+    "exposed_communication_seconds?": Node.number,
+}
+_OP: Mapping[str, Callable[[Node], Any]] = {
+    "op": Node.string,
+    "where": Node.string,
+    "phase": Node.string,
+    "layer?": Node.integer,
+}
+_TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
+    "communication": {
+        "collective": Node.string,
+        "axis?": Node.integer,
+        "count": Node.number,
+        "bytes": Node.number,
+        "seconds": Node.number,
+    },
+    "ops": {
+        **_OP,
+        "specs": Node.string,
+        "compute_seconds": Node.number,
+        "communication_seconds": Node.number,
+    },
+    "decisions": {
+        **_OP,
+        "chosen": Node.string,
+        "choices": Node.integer,
+        "seconds": Node.signed,
+        "types?": Node.string,
+        "reads?": lambda node: [item.string() for item in node.items()],
+        "runner_up?": Node.string,
+        "runner_up_more_seconds?": Node.signed,
+    },
+}
+
+
+def _read_explanation(root: Node) -> Mapping[str, Any]:
+    _check_fields(root, _TOTALS)
+    for name, fields in _TABLES.items():
+        for row in root.get(name).items():
+            _check_fields(row, fields)
+            if "runner_up" in row.mapping():
+                row.get("runner_up_more_seconds")
+    return root.mapping()
+
+
+def _check_fields(node: Node, fields: Mapping[str, Callable[[Node], Any]]) -> None:
+    for name, read in fields.items():
+        if not name.endswith("?") or name[:-1] in node.mapping():
+            read(node.get(name.removesuffix("?")))
+
+
 def _from_pickle(text: str, files: Mapping[str, str]) -> Plan:
     return Plan.from_json(text, files, "pickled plan", check_programs=False, check_modules=False)
 
@@ -969,9 +1055,18 @@ def check_references(plan: Plan, root: Node) -> None:
         if number >= count:
             raise node.error_text(f"{what} {number}, but the plan has {count}")
 
+    for kind, items in (("meshes", plan.meshes), ("stages", plan.stages)):
+        if not items:
+            raise root.get(kind).error("none", "at least one")
     for kind, items in (("stages", plan.stages), ("programs", plan.programs)):
         for i, item in enumerate(items):
             check(item.mesh, len(plan.meshes), "mesh", root.get(kind).item(i).get("mesh"))
+    devices = len(device_types(plan.cluster))
+    for i, mesh in enumerate(plan.meshes if devices else ()):
+        field = root.get("meshes").item(i).get("devices")
+        check(max(mesh.devices), devices, "device", field)
+    check_pieces(plan.inputs, root.get("inputs"))
+    check_pieces(plan.outputs, root.get("outputs"))
     for i, reshard in enumerate(plan.reshards):
         for name in ("source_mesh", "target_mesh"):
             field = root.get("reshards").item(i).get(name)

@@ -16,7 +16,7 @@ from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorReader, TensorSpec
 from alpa_runtime.plan.text import Node
 
 _call: Any = operator.call
-_LARGEST = 10_000_000  # Of numbers in ranges: one must not fill the memory.
+_LARGEST = 1_000_000  # Of numbers in ranges: one must not fill the memory.
 
 
 @contextmanager
@@ -505,7 +505,10 @@ def read_order(node: Node) -> Order:
             match = _RUN.fullmatch(part)
             if match is None:
                 raise line.error(f"got {part!r}", "MESH or MESH*INSTRUCTIONS")
-            runs.append((int(match[1]), int(match[2] or 1)))
+            try:
+                runs.append((int(match[1]), int(match[2] or 1)))
+            except ValueError:  # Of thousands of digits.
+                raise line.error(f"got {part[:60]!r}..", "MESH or MESH*INSTRUCTIONS") from None
     return tuple(runs)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from alpa_runtime.plan.tensor import Spec, TensorReader, TensorSpec
 from alpa_runtime.plan.text import Node, ranges_text
+
+MOST_DEVICES = 1 << 22  # Of a cluster.
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,15 @@ class MeshInfo:
     @classmethod
     def read(cls, node: Node) -> MeshInfo:
         mesh = cls(
-            node.get("shape").dims(),
+            node.get("shape").shape(),
             tuple(axis.string() for axis in node.get("axes").items()),
-            node.get("devices").dims(),
+            tuple(n.integer(maximum=MOST_DEVICES - 1) for n in node.get("devices").items()),
         )
-        size = 1
-        for extent in mesh.shape:
-            size *= extent
+        size = prod(mesh.shape)
+        if not size:
+            raise node.get("shape").error(f"got {list(mesh.shape)}", "at least one device")
+        if len(set(mesh.axes)) != len(mesh.axes):
+            raise node.get("axes").error(f"got {list(mesh.axes)}", "different names")
         if len(mesh.axes) != len(mesh.shape):
             raise node.get("axes").error(
                 f"{len(mesh.axes)} names for {len(mesh.shape)} axes", "one name per axis"
@@ -76,7 +81,21 @@ class WeightInfo:
         spec = tuple(
             tuple(axis.string() for axis in dim.items()) for dim in node.get("spec").items()
         )
-        return cls(node.get("name").string(), node.get("shape").dims(), spec)
+        return cls(node.get("name").string(), node.get("shape").shape(), spec)
+
+
+_SOLVER_NUMBERS = ("objective_seconds", "lower_bound_seconds", "gap", "nodes", "choices")
+
+
+def _read_solver(node: Node) -> dict[str, Any]:
+    """What the solver says of its choice; for people."""
+    node.plain()
+    for name, field in node.fields():
+        if name == "status":
+            field.string()
+        elif name in _SOLVER_NUMBERS and field.value is not None:
+            field.signed()
+    return dict(node.mapping())
 
 
 EXPORTS = ("shardy", "collectives")
@@ -105,12 +124,12 @@ class StageInfo:
     @classmethod
     def read(cls, node: Node, tensors: TensorReader) -> StageInfo:
         layers = node.get("layers").dims()
-        if len(layers) != 2:
+        if len(layers) != 2 or layers[0] > layers[1]:
             raise node.get("layers").error(f"got {list(layers)}", "the range [first, end)")
         return cls(
             node.get("mesh").integer(),
             (layers[0], layers[1]),
-            node.get("module").string(),
+            node.get("module").name(),
             node.get("export").choice(*EXPORTS) if "export" in node.mapping() else EXPORTS[0],
             MappingProxyType(
                 {
@@ -119,7 +138,7 @@ class StageInfo:
                 }
             ),
             node.optional("predicted").numbers(),
-            MappingProxyType(dict(node.optional("solver").mapping())),
+            MappingProxyType(_read_solver(node.optional("solver"))),
             tuple(WeightInfo.read(item) for item in node.optional("weights").items()),
             node.optional("explanation").optional_string(),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -77,7 +78,9 @@ class TensorSpec:
             ValueError: says what is wrong.
         """
         if not _TENSOR.fullmatch(text):
-            raise ValueError(f"got {text!r}, expected a tensor such as 'float32[8,64][x*y,R]'")
+            raise ValueError(
+                f"got {text[:200]!r}, expected a tensor such as 'float32[8,64][x*y,R]'"
+            )
         dtype, shape, spec = text.replace("]", "").split("[")
         dims = tuple(map(int, shape.split(","))) if shape else ()
         axes = tuple(() if a == "R" else tuple(a.split("*")) for a in spec.split(",") if spec)
@@ -85,6 +88,10 @@ class TensorSpec:
             raise ValueError(
                 f"got {text!r}, which has {len(axes)} entries for {len(dims)} dimensions"
             )
+        if dtype not in _MLIR_NAMES:
+            raise ValueError(f"got {text!r}, whose element type is unknown")
+        if math.prod(dims) >= 1 << 63:
+            raise ValueError(f"got {text[:200]!r}, expected fewer than 2**63 elements")
         return cls(dims, dtype, axes)
 
     def to_text(self) -> str:

@@ -13,6 +13,35 @@ from typing import Any, cast
 
 from alpa_runtime.errors import PlanFormatError
 
+# What no plan reaches; with it sums and products of what one holds stay finite and exact.
+_LARGEST_INTEGER = 2**63 - 1
+_LARGEST_NUMBER = 1e30
+_DEEPEST = 100  # Of values whose form is not known here.
+
+
+def read_json(text: str, where: str) -> Node:
+    """The value of a JSON text.
+
+    Raises:
+        PlanFormatError: it is none, or has numbers or letters that could not be written again.
+    """
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no number")
+
+    try:
+        value: Any = json.loads(text, parse_constant=refuse)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise PlanFormatError(
+            f"not JSON: {error}", where=where, fix="write the plan again with Plan.save"
+        ) from None
+    return Node(value, where)
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 class Node:
     """A JSON value together with its place, such as `plan.json: stages[0].mesh`.
@@ -93,11 +122,17 @@ class Node:
             raise self._wrong("a string")
         return self.value
 
+    def name(self) -> str:
+        """A string that is no path."""
+        if self.string() in ("", ".", "..") or any(c in self.string() for c in "/\\\0"):
+            raise self._wrong("the name of a file beside it")
+        return self.string()
+
     def optional_string(self) -> str | None:
         return None if self.value is None else self.string()
 
     def choice(self, *names: str) -> str:
-        if self.value not in names:
+        if not isinstance(self.value, str) or self.value not in names:
             raise self._wrong(" or ".join(map(repr, names)))
         return cast(str, self.value)
 
@@ -106,9 +141,10 @@ class Node:
             raise self._wrong("true or false")
         return self.value
 
-    def integer(self, minimum: int = 0) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < minimum:
-            raise self._wrong(f"an integer of at least {minimum}")
+    def integer(self, minimum: int = 0, maximum: int = _LARGEST_INTEGER) -> int:
+        if type(self.value) is not int or not minimum <= self.value <= maximum:
+            most = "" if maximum == _LARGEST_INTEGER else f" and at most {maximum}"
+            raise self._wrong(f"an integer of at least {minimum}{most}")
         return self.value
 
     def optional_integer(self) -> int | None:
@@ -116,14 +152,43 @@ class Node:
 
     def dims(self) -> tuple[int, ...]:
         values = self.list()
-        if all(type(value) is int and value >= 0 for value in values):
+        if all(type(value) is int and 0 <= value <= _LARGEST_INTEGER for value in values):
             return tuple(values)
         return tuple(item.integer() for item in self.items())
 
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions of an array, whose elements can be counted."""
+        dims = self.dims()
+        if math.prod(dims) > _LARGEST_INTEGER:
+            raise self._wrong("fewer than 2**63 elements")
+        return dims
+
     def number(self) -> float:
-        if type(self.value) not in (int, float) or not 0 <= self.value < math.inf:
+        if type(self.value) not in (int, float) or not 0 <= self.value <= _LARGEST_NUMBER:
             raise self._wrong("a number of at least 0")
         return float(self.value)
+
+    def signed(self) -> float:
+        if type(self.value) not in (int, float) or not abs(self.value) <= _LARGEST_NUMBER:
+            raise self._wrong("a number")
+        return float(self.value)
+
+    def plain(self) -> Any:
+        """The value, whatever its form, if it can be walked through and written again."""
+        level: list[Any] = [self.value]
+        for _ in range(_DEEPEST):
+            if not level:
+                return self.value
+            inner: list[Any] = []
+            for value in level:
+                if isinstance(value, dict):
+                    inner += cast("dict[str, Any]", value).values()
+                elif isinstance(value, list):
+                    inner += cast("list[Any]", value)
+                elif type(value) in (int, float) and not abs(value) <= _LARGEST_NUMBER:
+                    raise self.error(f"it holds the number {str(value)[:60]}", "smaller ones")
+            level = inner
+        raise self.error(f"it is nested more than {_DEEPEST} times", "less of that")
 
     def numbers(self) -> Mapping[str, float]:
         return MappingProxyType({key: item.number() for key, item in self.fields()})

@@ -285,13 +285,24 @@ def test_specs_and_types_are_read():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"decisions": [{}]}', '{"ops": 1}', '{"communication": [{"axis": "x"}]}', '{"ops": [1]}'],
+    ("table", "rows", "place"),
+    [
+        ("decisions", [{}], r"decisions\[0\]: field 'op' is missing"),
+        ("ops", 1, "ops: got 1, expected a list"),
+        (
+            "communication",
+            [{"collective": "send", "axis": "x"}],
+            r"communication\[0\].axis: got 'x'",
+        ),
+        ("ops", [1], r"ops\[0\]: got 1, expected an object"),
+    ],
 )
-def test_malformed_explanations_are_one_error(planned, text):
+def test_malformed_explanations_are_one_error(planned, table, rows, place):
     plan = planned.plan
-    damaged = {**plan.explanations, plan.stages[0].explanation: text}
-    with pytest.raises(PlanFormatError, match="malformed entry"):
+    name = plan.stages[0].explanation
+    text = json.dumps(json.loads(plan.explanations[name]) | {table: rows})
+    damaged = {**plan.explanations, name: text}
+    with pytest.raises(PlanFormatError, match=f"stage_0.explain.json: {place}"):
         collect(dataclasses.replace(plan, explanations=damaged))
 
 

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from xml.etree import ElementTree
 
+import pipelines
 import pytest
 from alpa_mlir import errors
 from alpa_mlir.simulator import simulate
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import RecvOp, SendOp
-from pipelines import ACTIVATION, WEIGHT, pipeline
+from pipelines import ACTIVATION, WEIGHT, pipeline, with_order
 from reshard_plans import reshard
 from simulated import cluster
 
@@ -127,13 +128,16 @@ def crossing_plan() -> Plan:
         programs.append(dataclasses.replace(program, instructions=ops))
     pairs = [(0, 2), (1, 3)]
     ways = tuple(transfer(base.meshes, pair) for pair in pairs)
-    return dataclasses.replace(base, programs=tuple(programs), reshards=ways)
+    inputs = tuple(dataclasses.replace(info, carried_by=None) for info in base.inputs)
+    tables = {"inputs": inputs, "outputs": (), "reshards": ways}
+    return with_order(dataclasses.replace(base, programs=tuple(programs), **tables))
 
 
-def test_a_mesh_of_several_devices_has_their_links_side_by_side():
+def test_a_mesh_of_several_devices_has_their_links_side_by_side(monkeypatch):
     """Two devices send their halves to four, and get them back: as fast as two links."""
-    plan = pipeline([(1, 2, 1)] * 2, 1, devices=[[0, 1], [2, 3, 4, 5]])
     split = dataclasses.replace(ACTIVATION, spec=(("x",),))
+    monkeypatch.setattr(pipelines, "ACTIVATION", split)
+    plan = pipeline([(1, 2, 1)] * 2, 1, devices=[[0, 1], [2, 3, 4, 5]])
     quarters = transfer(plan.meshes, (0, 1), split, split)
     halves = transfer(plan.meshes, (1, 0), split, split)
     plan = dataclasses.replace(plan, reshards=(quarters, halves))
@@ -170,7 +174,7 @@ def test_update_functions_share_the_seconds_by_bytes():
         stages=(dataclasses.replace(stage, functions=functions),),
         programs=(dataclasses.replace(program, instructions=ops),),
     )
-    durations = {s.what: s.end - s.start for s in simulate(plan, FAST).spans[0]}
+    durations = {s.what: s.end - s.start for s in simulate(with_order(plan), FAST).spans[0]}
     assert durations["update_0"] == pytest.approx(3)  # three weights of four
     assert durations["update_1"] == pytest.approx(1)
 
@@ -257,11 +261,11 @@ def test_wrong_plans_and_clusters_are_named():
     receiver = plan.programs[1]
     ops = tuple(op for op in receiver.instructions if not isinstance(op, RecvOp))
     lost = dataclasses.replace(receiver, instructions=ops)
-    with pytest.raises(errors.PlanMismatchError, match="is never received"):
-        simulate(dataclasses.replace(plan, programs=(plan.programs[0], lost)), FAST)
+    with pytest.raises(errors.PlanMismatchError, match="holds nothing"):
+        simulate(with_order(dataclasses.replace(plan, programs=(plan.programs[0], lost))), FAST)
     ops = receiver.instructions
     sends = tuple(op for op in plan.programs[0].instructions if isinstance(op, SendOp))
     others = tuple(op for op in plan.programs[0].instructions if not isinstance(op, SendOp))
     stuck = dataclasses.replace(plan.programs[0], instructions=others + sends)
-    with pytest.raises(errors.PlanMismatchError, match="waits for a value that is never sent"):
-        simulate(dataclasses.replace(plan, programs=(stuck, receiver)), FAST)
+    with pytest.raises(errors.PlanMismatchError, match="a value that is not sent before it"):
+        simulate(with_order(dataclasses.replace(plan, programs=(stuck, receiver))), FAST)

@@ -7,6 +7,7 @@ back, and every stage adds up the gradient of its weight and updates it once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from alpa_runtime.plan import Plan
@@ -20,9 +21,12 @@ from alpa_runtime.plan.program import (
     RecvOp,
     RunOp,
     SendOp,
+    read_order,
 )
 from alpa_runtime.plan.stage import FunctionInfo, MeshInfo, StageInfo
 from alpa_runtime.plan.tensor import TensorSpec
+from alpa_runtime.plan.text import Node
+from handmade import order_of
 from reshard_plans import reshard
 
 ACTIVATION = TensorSpec((250_000,), "float32", ((),))  # 1 MB
@@ -124,7 +128,7 @@ def pipeline(
     meshes = tuple(MeshInfo((len(d),), ("x",), tuple(d)) for d in devices)
     weights = [InputInfo(f"w{s}", WEIGHT.shape, "float32", "state", s) for s in range(stages)]
     batch = InputInfo("batch", ACTIVATION.shape, "float32", "batch", None)
-    return Plan(
+    plan = Plan(
         "pipeline",
         MappingProxyType({}),
         micro_batches,
@@ -142,3 +146,13 @@ def pipeline(
             for a, b in ((s, s + 1), (s + 1, s))
         ),
     )
+    return with_order(plan)
+
+
+def with_order(plan: Plan) -> Plan:
+    """The plan with an order in which its programs run, as far as they do."""
+    programs = [
+        {"mesh": p.mesh, "instructions": [op.to_text() for op in p.instructions]}
+        for p in plan.programs
+    ]
+    return replace(plan, order=read_order(Node(order_of(programs), "order")))

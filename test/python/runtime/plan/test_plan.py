@@ -83,7 +83,25 @@ def test_what_the_schema_refuses_the_reader_refuses(edit):
         (lambda p: p["reshards"][1].update(target_mesh=2), r"reshards\[1\].target_mesh: mesh 2"),
         (lambda p: p["inputs"][0].update(carried_by=99), r"inputs\[0\].carried_by: output 99"),
         (lambda p: p["stages"][0].update(predicted={"forward_seconds": -1}), "of at least 0"),
-        (lambda p: p.update(predicted={"step_seconds": float("nan")}), "of at least 0"),
+        (lambda p: p.update(predicted={"step_seconds": float("nan")}), "NaN is no number"),
+        (lambda p: p.update(predicted={"step_seconds": 10**400}), "predicted.step_seconds: got 1"),
+        (lambda p: p["meshes"].clear(), "meshes: none, expected at least one"),
+        (
+            lambda p: p["cluster"].update(hosts={"devices": 8, "count": 10**18}),
+            r"cluster.hosts.count: got 1000000000000000000, expected an integer of at least 1 and",
+        ),
+        (
+            lambda p: p["cluster"].update(hosts=[{"devices": 2, "device_type": "cpu"}]),
+            r"meshes\[1\].devices: device 3, but the plan has 2",
+        ),
+        (
+            lambda p: p["inputs"][1].update(piece={"of": 0, "offset": 3, "size": 16}),
+            r"inputs\[1\].piece: rows from 3 on, expected those behind the piece before",
+        ),
+        (lambda p: p["stages"][0].update(solver={"gap": "x"}), r"stages\[0\].solver.gap: got 'x'"),
+        (lambda p: p["stages"][0].update(module="../x.mlir"), "expected the name of a file"),
+        (lambda p: p["inputs"][0].update(shape=[2**40, 2**40]), "fewer than 2.*63 elements"),
+        (lambda p: p.update(micro_batches={"exact": 1}), "micro_batches.exact: got 1"),
     ],
 )
 def test_what_refers_to_nothing_is_named(edit, message):
@@ -201,7 +219,7 @@ axes = st.permutations(["x", "y", "z"]).flatmap(
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**6), axes), max_size=4),
+    st.lists(st.tuples(st.integers(0, 50_000), axes), max_size=4),
     st.sampled_from(["float32", "bool", "float8_e4m3fn"]),
 )
 def test_tensor_texts(dims, dtype):

@@ -1,0 +1,254 @@
+"""Damaged plans: whatever reads one either works or says in one error what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import alpa_mlir
+import handmade
+import jax
+import pytest
+import zoo
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.report import write_report
+from alpa_mlir.report.explanation import bottlenecks, explain
+from alpa_mlir.simulator import simulate
+from alpa_runtime.errors import AlpaError
+from alpa_runtime.execution.program_merge import merge_step
+from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import cluster_difference, micro_batches_text
+from alpa_runtime.worker_group import Placement
+from test_equality import CLUSTER
+
+SECONDS = 10  # For all that is done with one plan.
+NUMBERS = [-1, 0, 1, 2, 3, 7, 0.5, -0.0, 1e-320, 1e308, 1e999, -1e999, float("nan"), 2**31, 2**63]
+NUMBERS += [10**18, 10**400]
+OTHERS: list[Any] = [None, True, "", "x", "S9", [], {}, [[]], [0], {"": 0}, "0-99999999", "a\ud800"]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of plans: by hand, a pipeline, one mesh, and one that was searched for."""
+    root = tmp_path_factory.mktemp("plans")
+    gpt = zoo.make_gpt(zoo.GPTConfig(layers=2))
+    pipeline = PipeshardParallel(
+        submeshes=[(1, 4), (1, 4)], num_micro_batches=2, schedule="zb-h1", remat="all"
+    )
+    made = [handmade.as_plan(*handmade.two_stages())]
+    for model, method in (
+        (gpt, pipeline),
+        (zoo.get("moe"), ShardParallel(num_micro_batches=2)),
+        (zoo.get("mlp"), AutoParallel()),
+    ):
+        step = alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method, cache=False)
+        made.append(step.plan(*jax.eval_shape(model.init)).plan)
+    return [plan.save(root / str(number)) for number, plan in enumerate(made)]
+
+
+# How plans are damaged.
+
+
+def places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """All (container, key) of a JSON value."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        found.append((value, key))
+        if isinstance(value[key], dict | list):
+            places(value[key], found)
+    return found
+
+
+def some_place(rng: random.Random, value: Any) -> tuple[Any, Any]:
+    """Any place, in a way that reaches those that are rare."""
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = rng.choice(keys)
+        inner = value[key]
+        if not isinstance(inner, dict | list) or not inner or rng.random() < 0.15:
+            return value, key
+        value = inner
+
+
+def change_line(rng: random.Random, line: str) -> str:
+    """Another number, word or letter in an instruction or a tensor."""
+    found = list(re.finditer(r"\d+", line))
+    if found and rng.random() < 0.7:
+        match = rng.choice(found)
+        other = str(rng.choice([0, 1, 2, 5, 97, 10**18, "9" * 5000, "0-9", "3-2", "0-9999999"]))
+        return line[: match.start()] + other + line[match.end() :]
+    at = rng.randrange(len(line) + 1)
+    return line[:at] + rng.choice(["", "x", " ", "-", "[", "]", ",", "\x00"]) + line[at + 1 :]
+
+
+def deep(levels: int) -> Any:
+    value: Any = 0
+    for number in range(levels):
+        value = [value] if number % 2 else {"tuple": value}
+    return value
+
+
+def damage_value(rng: random.Random, value: Any) -> None:
+    """One change in place."""
+    container, key = some_place(rng, value)
+    old = container[key]
+    match rng.randrange(7):
+        case 0:
+            del container[key]
+        case 1 if isinstance(container, list):
+            container.insert(key, rng.choice(container))
+        case 2 if isinstance(container, list):
+            other = rng.randrange(len(container))
+            container[key], container[other] = container[other], container[key]
+        case 3:
+            container[key] = deep(rng.choice([3, 60, 150, 400]))
+        case 4 | 5 if isinstance(old, str) and old:
+            container[key] = change_line(rng, old)
+        case 4 | 5 if isinstance(old, int | float):
+            container[key] = rng.choice([*NUMBERS, old + 1, old - 1, old * 2])
+        case _:
+            container[key] = rng.choice([*NUMBERS, *OTHERS])
+
+
+def damage_text(rng: random.Random, text: str) -> str:
+    at, length = rng.randrange(len(text)), rng.choice([1, 1, 3, 40])
+    match rng.randrange(5):
+        case 0:
+            return text[:at]
+        case 1:
+            return text[:at] + text[at + length :]
+        case 2:
+            return text[:at] + rng.choice(
+                ["[" * 100_000, "9" * 5000, "NaN", "\x00", "\\ud800", "é"]
+            )
+        case 3:
+            return (
+                text[:at] + rng.choice(["NaN", "-", "1e999", ",", "]", "}", '"']) + text[at + 1 :]
+            )
+        case _:
+            return text[:at] + text[at : at + length] + text[at:]
+
+
+def damage(rng: random.Random, folder: Path) -> str:
+    """Changes one of the files of a plan; says which."""
+    files = [folder / "plan.json"] * 4 + sorted(folder.glob("*.json"))
+    path = rng.choice(files)
+    text = path.read_text()
+    if rng.random() < 0.15:
+        text = damage_text(rng, text)
+    else:
+        value = json.loads(text)
+        for _ in range(rng.choice([1, 1, 1, 2, 5])):
+            damage_value(rng, value)
+        text = json.dumps(value)
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    return path.name
+
+
+# What is done with them.
+
+
+def readers(plan: Plan, whole: Plan, out: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "text", lambda: plan.as_text()
+    yield "micro-batches", lambda: micro_batches_text(plan)
+    yield "explain", lambda: explain(plan)
+    yield "limits", lambda: bottlenecks(plan).as_text()
+    yield "diff", lambda: plan.diff(whole).as_text()
+    yield "other diff", lambda: whole.diff(plan).as_text()
+    yield "cluster", lambda: cluster_difference(plan.cluster, whole.cluster)
+    yield "other cluster", lambda: cluster_difference(whole.cluster, plan.cluster)
+
+    def simulated() -> None:
+        timeline = simulate(plan)
+        timeline.as_text()
+        timeline.to_chrome_trace(out / "trace.json")
+        timeline.to_svg(out / "picture.svg")
+
+    yield "simulate", simulated
+    yield "simulate elsewhere", lambda: simulate(plan, CLUSTER)
+    yield "report", lambda: write_report(plan, out / "report.html")
+    yield "compare", lambda: write_report(whole, out / "other.html", compare={"other": plan})
+    yield "placement", lambda: Placement.by_hosts(plan).check(plan)
+    yield "programs", lambda: merge_step(plan)
+    yield "arguments", lambda: (plan.arguments, plan.results, plan.num_devices)
+
+    def again() -> None:
+        assert Plan.load(plan.save(out / "again")) == plan
+
+    yield "save", again
+
+
+def messages(folder: Path, whole: Plan, out: Path, at: list[str]) -> list[str]:
+    """What readers say of a plan that they refuse; `at` gets the name of each that is tried."""
+    said: list[str] = []
+    try:
+        plan = Plan.load(folder)
+    except AlpaError as error:
+        return [str(error)]
+    for name, read in readers(plan, whole, out):
+        at.append(name)
+        try:
+            read()
+        except AlpaError as error:
+            said.append(str(error))
+    return said
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raises a TimeoutError where something takes longer."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"no end within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def faults(plans: list[Path], seeds: range, tmp_path: Path) -> list[str]:
+    """Of each damage that something did not get over the seed, the reader, and what it raised."""
+    whole = [Plan.load(folder) for folder in plans]
+    found: list[str] = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        number = rng.randrange(len(plans))
+        folder = tmp_path / str(seed)
+        shutil.copytree(plans[number], folder)
+        file, at = damage(rng, folder), ["load"]
+        try:
+            with limited(SECONDS), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Of compiled programs that are not used.
+                said = messages(folder, whole[number], tmp_path, at)
+            found += [f"{seed} {text!r}" for text in said if "\n" in text]
+            if at == ["load"] and file not in said[0]:
+                found.append(f"{seed} {file} is not named: {said[0]}")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(where.filename).name}:{where.lineno}"
+            found.append(f"{seed} {file} {at[-1]} {place} {type(error).__name__}: {error}"[:300])
+        shutil.rmtree(folder)
+        shutil.rmtree(tmp_path / "again", ignore_errors=True)
+    return found
+
+
+def test_damaged_plans(plans: list[Path], tmp_path: Path) -> None:
+    assert faults(plans, range(200), tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_damaged_plans(plans: list[Path], tmp_path: Path, part: int) -> None:
+    assert faults(plans, range(1000 + 1500 * part, 2500 + 1500 * part), tmp_path) == []
