@@ -4,6 +4,7 @@
 
 #include "compiler/Stage/Search/FreeDevices.h"
 
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
 #include <map>
 #include <numeric>
@@ -98,7 +99,16 @@ private:
     }
     if (numRacks > 1)
       return takeRacks(index);
-    return takeHosts(index, submeshes[blocks[index]].hosts, 0);
+    // Hosts of one kind are alike: only how many of each are taken matters.
+    const Submesh &submesh = submeshes[blocks[index]];
+    llvm::MapVector<int, std::vector<unsigned>> ofKind;
+    for (auto [b, bin] : llvm::enumerate(bins))
+      if (bin.used == 0 && bin.devices == submesh.devicesPerHost && submesh.fitsKind(bin.kind))
+        ofKind[bin.kind].push_back(unsigned(b));
+    std::vector<std::vector<unsigned>> free;
+    for (auto &[kind, found] : ofKind)
+      free.push_back(std::move(found));
+    return takeHosts(index, submesh.hosts, free);
   }
 
   /// Hosts of each rack that a block can have.
@@ -198,26 +208,34 @@ private:
     return false;
   }
 
-  bool takeHosts(size_t index, int64_t hosts, size_t from) {
+  /// As many as possible of the first kind, then fewer.
+  bool takeHosts(size_t index, int64_t hosts, llvm::ArrayRef<std::vector<unsigned>> free) {
     if (hosts == 0)
       return placeBlocks(index + 1);
-    unsigned block = blocks[index];
-    std::optional<int> tried; // Hosts of one kind are alike.
-    for (size_t b = from; b < bins.size(); ++b) {
-      Bin &bin = bins[b];
-      if (bin.used != 0 || bin.devices != submeshes[block].devicesPerHost ||
-          !submeshes[block].fitsKind(bin.kind) || tried == bin.kind)
-        continue;
+    if (free.empty())
+      return false;
+    llvm::SmallVector<unsigned> &taken = wholeHosts[blocks[index]];
+    auto take = [&](unsigned b) {
+      bins[b].used = bins[b].devices;
+      taken.push_back(b);
+    };
+    int64_t others = 0;
+    for (const std::vector<unsigned> &kind : free.drop_front())
+      others += int64_t(kind.size());
+    int64_t count = std::min<int64_t>(hosts, int64_t(free.front().size()));
+    for (int64_t i = 0; i < count; ++i)
+      take(free.front()[i]);
+    for (; hosts - count <= others; --count) {
       if (++blockSteps > kMostPackSteps)
-        return false;
-      tried = bin.kind;
-      bin.used = bin.devices;
-      wholeHosts[block].push_back(unsigned(b));
-      if (takeHosts(index, hosts - 1, b + 1))
+        break;
+      if (takeHosts(index, hosts - count, free.drop_front()))
         return true;
-      wholeHosts[block].pop_back();
-      bin.used = 0;
+      if (count == 0)
+        return false;
+      bins[taken.pop_back_val()].used = 0;
     }
+    for (; count > 0; --count)
+      bins[taken.pop_back_val()].used = 0;
     return false;
   }
 
@@ -316,14 +334,17 @@ private:
     for (size_t h = 1; h < hostDevices.size(); ++h)
       firstDevice[h] = firstDevice[h - 1] + hostDevices[h - 1];
     std::vector<unsigned> hostOf(bins.size(), kNone);
-    std::vector<bool> given(bins.size(), false);
+    // Of each kind of hosts in each rack, the next that is not given yet.
+    std::map<std::tuple<int, int64_t, int64_t>, unsigned> next;
     auto give = [&](unsigned b) {
-      for (unsigned h = 0; h < bins.size() && hostOf[b] == kNone; ++h)
-        if (!given[h] && int(hostKinds[h]) == bins[b].kind && hostDevices[h] == bins[b].devices &&
-            bins[h].rack == bins[b].rack) {
-          given[h] = true;
-          hostOf[b] = h;
-        }
+      if (hostOf[b] != kNone)
+        return;
+      const Bin &bin = bins[b];
+      unsigned &h = next.try_emplace({bin.kind, bin.devices, bin.rack}, 0).first->second;
+      while (int(hostKinds[h]) != bin.kind || hostDevices[h] != bin.devices ||
+             bins[h].rack != bin.rack)
+        ++h;
+      hostOf[b] = h++;
     };
     for (unsigned i = 0; i < submeshes.size(); ++i) {
       for (unsigned b : wholeHosts[i])
