@@ -22,6 +22,24 @@ using namespace alpa::cost;
 using llvm::StringRef;
 using llvm::Twine;
 
+/// The text of a file, or why there is none. A pipe or a device may have no end, or
+/// nobody who writes to it.
+static std::unique_ptr<llvm::MemoryBuffer> readRegularFile(const Twine &path, std::string &why) {
+  llvm::sys::fs::file_status status;
+  std::error_code error = llvm::sys::fs::status(path, status);
+  if (!error && !llvm::sys::fs::is_regular_file(status)) {
+    why = "it is no regular file";
+    return nullptr;
+  }
+  llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> buffer = error;
+  if (!error)
+    buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/true);
+  if (buffer)
+    return std::move(*buffer);
+  why = buffer.getError().message();
+  return nullptr;
+}
+
 static llvm::Error fail(const Twine &message) { return makeError(ErrorCode::ClusterFile, message); }
 
 namespace {
@@ -41,6 +59,7 @@ constexpr Unit kSeconds[] = {{"s", 1}, {"ms", 1, -3}, {"us", 1, -6}, {"ns", 1, -
 
 constexpr int64_t kMaxHosts = 100'000;
 constexpr int64_t kMaxDevicesPerHost = 4096;
+constexpr int64_t kMaxDevices = 1 << 17;
 constexpr int64_t kMaxMultiprocessors = 100'000;
 
 constexpr StringRef kRate = "a positive number of bytes a second, such as 9e11, 900GB/s or 400Gb/s";
@@ -230,11 +249,12 @@ private:
         path = llvm::sys::path::parent_path(where);
         llvm::sys::path::append(path, value.text);
       }
-      auto buffer = llvm::MemoryBuffer::getFile(path, /*IsText=*/true);
+      std::string why;
+      std::unique_ptr<llvm::MemoryBuffer> buffer = readRegularFile(path, why);
       if (!buffer)
-        return error(value, "profile", value.describe() + " (" + buffer.getError().message() + ")",
+        return error(value, "profile", value.describe() + " (" + why + ")",
                      "a file that can be read, or its content");
-      profile = parseProfile((*buffer)->getBuffer(), path);
+      profile = parseProfile(buffer->getBuffer(), path);
     } else {
       profile = readProfile(value, where);
     }
@@ -293,6 +313,10 @@ private:
     if (static_cast<int64_t>(cluster.hosts.size()) + count > kMaxHosts)
       return error(value, path, "more hosts than can be planned for",
                    "at most " + Twine(kMaxHosts));
+    numDevices += count * host.devices;
+    if (numDevices > kMaxDevices)
+      return error(value, path, Twine(numDevices) + " devices",
+                   "at most " + Twine(kMaxDevices) + " together");
     cluster.hosts.insert(cluster.hosts.end(), count, host);
     return true;
   }
@@ -357,6 +381,7 @@ private:
   }
 
   Cluster cluster;
+  int64_t numDevices = 0;
 };
 
 } // namespace
@@ -378,17 +403,13 @@ llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
     if (!cluster || name == presetOrFile)
       return cluster;
     int64_t count = 0;
-    if (countText.getAsInteger(10, count) || count < 1 || count > kMaxHosts)
-      return fail(
-          "cluster '" + presetOrFile + "': found '" + countText +
-          "' after the preset, expected a number of hosts (or of racks, of a preset that is "
-          "one) from 1 to " +
-          Twine(kMaxHosts));
     // Of a preset that is a rack, so many racks.
     int64_t each = cluster->racks ? cluster->racks->hosts : 1;
-    if (count > kMaxHosts / each)
-      return fail("cluster '" + presetOrFile + "': found " + Twine(count) +
-                  " racks, expected at most " + Twine(kMaxHosts / each));
+    int64_t most = std::min(kMaxHosts, kMaxDevices / cluster->hosts.front().devices) / each;
+    if (countText.getAsInteger(10, count) || count < 1 || count > most)
+      return fail("cluster '" + presetOrFile + "': found '" + countText +
+                  "' after the preset, expected a number of " +
+                  (cluster->racks ? "racks" : "hosts") + " from 1 to " + Twine(most));
     cluster->hosts.assign(count * each, cluster->hosts.front());
     return cluster;
   }
@@ -397,10 +418,11 @@ llvm::Expected<Cluster> cost::loadCluster(StringRef presetOrFile) {
   if (!isFile)
     return fail("cluster '" + presetOrFile + "': no such preset, expected one of " +
                 llvm::join(clusterPresets(), ", ") + ", or a file name that ends in .yaml");
-  auto buffer = llvm::MemoryBuffer::getFile(presetOrFile, /*IsText=*/true);
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = readRegularFile(presetOrFile, why);
   if (!buffer)
-    return fail("cluster file '" + presetOrFile + "': " + buffer.getError().message());
-  return parseCluster((*buffer)->getBuffer(), presetOrFile);
+    return fail("cluster file '" + presetOrFile + "': " + why);
+  return parseCluster(buffer->getBuffer(), presetOrFile);
 }
 
 static std::string printLink(const Link &link) {
