@@ -375,28 +375,32 @@ class _Run:
         self.saved()
         if latest_checkpoint(self.resume.folder) != self.number:
             folder, keep = self.resume.folder, self.resume.keep
-            self.saving = save_checkpoint(folder, state, step=self.number, keep=keep)
+            with self.may_fail(self.number):
+                self.saving = save_checkpoint(folder, state, step=self.number, keep=keep)
 
     def saved(self) -> None:
-        """Wait for the checkpoint that is being written.
+        """Wait for the checkpoint that is being written."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            with self.may_fail(saving.step):
+                saving.wait()
+                self.unsaved = 0
 
-        One that could not be written is no end: perhaps a worker is gone, and the next step tells.
+    @contextlib.contextmanager
+    def may_fail(self, step: int) -> Generator[None]:
+        """A checkpoint that could not be written is no end: perhaps a worker is gone, and the next
+        step tells, or the disk is full, and room is made.
 
         Raises:
             CheckpointError: it was the last one, or the one before had failed too.
         """
-        saving, self.saving = self.saving, None
-        if saving is None:
-            return
         try:
-            saving.wait()
+            yield
         except CheckpointError as error:
             self.unsaved += 1
-            if self.unsaved > 1 or saving.step == self.steps:
+            if self.unsaved > 1 or step == self.steps:
                 raise
-            _log.warning("no checkpoint of step %d: %s", saving.step, error)
-        else:
-            self.unsaved = 0
+            _log.warning("no checkpoint of step %d: %s", step, error)
 
 
 def _state_and_others(result: Any) -> tuple[Any, Any]:

@@ -250,7 +250,7 @@ def test_no_checkpoint_is_whole(step, tmp_path):
     load = Loads(step, {})
     with pytest.raises(
         errors.DamagedCheckpointError,
-        match=r"no checkpoint is whole: step 6: .*Digest mismatch.*; step 3: .*not JSON; fix: ",
+        match=r"no checkpoint is whole: step 6: .*Digest mismatch.*; step 3: .*not JSON: .*; fix: ",
     ):
         training.run(load, STATE, batch, 9, Resume(tmp_path))
     assert sorted(tmp_path.rglob("*")) == files
@@ -315,6 +315,36 @@ def test_an_error_of_the_program_lets_the_workers_finish_their_checkpoint(
         training.run(load, STATE, batch, 10, Resume(tmp_path, every=3))
     assert closed == [False]
     assert load.given[0].closed
+
+
+def full_disk(monkeypatch, numbers):
+    """Saving of these steps finds no room, before anything is written."""
+    save = training.save_checkpoint
+
+    def saving(folder, state, *, step, keep):
+        if step in numbers:
+            raise errors.CheckpointError("No space left on device", where=str(folder))
+        return save(folder, state, step=step, keep=keep)
+
+    monkeypatch.setattr(training, "save_checkpoint", saving)
+
+
+def test_a_full_disk_at_one_checkpoint_is_a_warning(step, losses, tmp_path, caplog, monkeypatch):
+    full_disk(monkeypatch, {2, 6})
+    found = {}
+    resume = Resume(tmp_path, every=2, attempts=1)
+    training.run(Loads(step, {}), STATE, batch, 10, resume, on_result=found.__setitem__)
+    assert len(found) == 10
+    assert latest_checkpoint(tmp_path) == 10
+    said = [r.getMessage() for r in caplog.records if "no checkpoint of step" in r.getMessage()]
+    assert [text.split(":")[0][-1] for text in said] == ["2", "6"]
+
+
+@pytest.mark.parametrize("numbers", [{4, 6}, {10}])
+def test_a_disk_that_stays_full_ends_the_run(step, tmp_path, monkeypatch, numbers):
+    full_disk(monkeypatch, numbers)
+    with pytest.raises(errors.CheckpointError, match="No space left"):
+        training.run(Loads(step, {}), STATE, batch, 10, Resume(tmp_path, every=2, attempts=1))
 
 
 def test_a_failure_without_end_ends_the_run(step, tmp_path):
