@@ -122,16 +122,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What user code prints must not end up in the document.
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             answer: Answer = options.run(options)
-        _print(_document(answer.fields) if as_json else answer.text, output)
-        return answer.status
     except KeyboardInterrupt:
         failure, status = interrupted(), 130
     except Exception as error:
         failure, status = failure_of(error), 1
+    else:
+        text = _document(answer.fields) if as_json else answer.text
+        return answer.status if _print(text, output) else 1
     if as_json:
         _print(_document({"error": failure.fields}), output)
     else:
-        print(failure.text, file=sys.stderr)
+        _print(failure.text, sys.stderr)
     return status
 
 
@@ -148,11 +149,18 @@ def _document(fields: Any) -> str:
     return json.dumps(finite(fields), indent=1, allow_nan=False)
 
 
-def _print(text: str, output: TextIO) -> None:
-    """Print; a reader that stopped reading, such as `head`, is no error."""
+def _print(text: str, output: TextIO) -> bool:
+    """Print, and whether that was possible; a reader that stopped reading, such as `head`, is no
+    error."""
     try:
         if text:
             print(text, file=output, flush=True)
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        if isinstance(error, BrokenPipeError):
+            return True
+        if output is not sys.stderr:
+            _print(f"alpa-mlir: error: cannot write the output: {error.strerror}", sys.stderr)
+        return False
+    return True

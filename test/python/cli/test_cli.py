@@ -189,3 +189,31 @@ def test_a_reader_that_stops_is_no_error():
             check=False,
         )
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_no_room_for_the_output(more):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", _PRINTS, *more],
+            env=os.environ | {"PYTHONPATH": PYTHONPATH},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "alpa-mlir: error: cannot write the output: No space left on device\n"
+
+
+# A subcommand that answers at once.
+_PRINTS = """
+import sys
+from alpa_mlir.cli import main
+from alpa_mlir.cli import clusters
+from alpa_mlir.cli._command import Answer
+clusters.run = lambda options: Answer("text", {"a": 1})
+sys.exit(main(["clusters", *sys.argv[1:]]))
+"""
