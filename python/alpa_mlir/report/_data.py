@@ -35,6 +35,7 @@ from alpa_runtime.plan.program import (
 )
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec, numpy_name
+from alpa_runtime.plan.text import read_file
 from alpa_runtime.version import VERSION as PACKAGE_VERSION
 from numpy.typing import NDArray
 
@@ -196,9 +197,9 @@ def _events(record: RecordLike) -> tuple[list[dict[str, Any]], str]:
     if isinstance(record, str | Path):
         where = str(record)
         try:
-            text: Any = json.loads(Path(record).read_text(encoding="utf-8"))
+            text: Any = json.loads(read_file(Path(record)).decode())
             return list(text["traceEvents"]), where
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise PlanFormatError(
                 f"no trace: {error}", where=where, fix="give a file that `step.record` wrote"
             ) from None

@@ -16,7 +16,7 @@ import jax.numpy
 
 from alpa_runtime.errors import CheckpointError, DamagedCheckpointError, PlanFormatError
 from alpa_runtime.plan.reshard import Box
-from alpa_runtime.plan.text import Node, pretty
+from alpa_runtime.plan.text import Node, pretty, read_file, read_json
 
 MAX_CHUNK_BYTES = 64 << 20
 
@@ -283,7 +283,7 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            root = Node(json.loads(path.read_text(encoding="utf-8")), str(path))
+            root = read_json(read_file(path).decode(), str(path))
             root.get("format").choice(FORMAT)
             version = root.get("version").integer()
             if version != VERSION:
@@ -293,7 +293,7 @@ class Manifest:
                     fix="read it with the version of alpa_mlir that wrote it",
                 )
             leaves = tuple(LeafRecord.read(item) for item in root.get("leaves").items())
-            return cls(root.get("step").integer(), root.get("tree").value, (), leaves)
+            return cls(root.get("step").integer(), root.get("tree").plain(), (), leaves)
         except PlanFormatError as error:
             raise DamagedCheckpointError(error.what, where=error.where, fix=OLDER) from None
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):

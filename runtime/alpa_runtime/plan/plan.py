@@ -44,6 +44,7 @@ from alpa_runtime.plan.text import (
     Node,
     bytes_text,
     pretty,
+    read_file,
     read_json,
     seconds_text,
     spec_text,
@@ -172,7 +173,7 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 def read_cluster(node: Node) -> Mapping[str, Any]:
     """The cluster of a plan, as far as the runtime reads it; the compiler reads the rest."""
-    node.plain()
+    node.plain(finite=True)
     if "name" in node.mapping():
         node.get("name").string()
     devices = 0
@@ -345,7 +346,7 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
     out with a warning: stages are compiled where no program is."""
     path = folder / FILE
     try:
-        text = path.read_text()
+        text = read_file(path).decode()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
@@ -370,7 +371,7 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
             )
             for row in table["programs"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         _warn(path, f"it is malformed ({error})")
         return ()
     found: list[Binary] = []
@@ -378,7 +379,7 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
         try:
             with (folder / name).open("rb") as file:
                 reason = foreign(os.fstat(file.fileno()))
-                program = file.read()
+                program = b"" if reason else file.read()
         except OSError as error:
             reason, program = error.strerror or str(error), b""
         if reason is None and hashlib.sha256(program).hexdigest() != digest:
@@ -1030,7 +1031,7 @@ def _from_pickle(text: str, files: Mapping[str, str]) -> Plan:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise PlanFormatError(

@@ -89,7 +89,7 @@ _SOLVER_NUMBERS = ("objective_seconds", "lower_bound_seconds", "gap", "nodes", "
 
 def _read_solver(node: Node) -> dict[str, Any]:
     """What the solver says of its choice; for people."""
-    node.plain()
+    node.plain(finite=True)
     for name, field in node.fields():
         if name == "status":
             field.string()

@@ -4,10 +4,14 @@ for people.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,18 +23,26 @@ _LARGEST_NUMBER = 1e30
 _DEEPEST = 100  # Of values whose form is not known here.
 
 
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file: a pipe or a device may have no end, or nobody who writes to it.
+
+    Raises:
+        OSError: it is none, or cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return file.read()
+
+
 def read_json(text: str, where: str) -> Node:
     """The value of a JSON text.
 
     Raises:
-        PlanFormatError: it is none, or has numbers or letters that could not be written again.
+        PlanFormatError: it is none, or has letters that could not be written again.
     """
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no number")
-
     try:
-        value: Any = json.loads(text, parse_constant=refuse)
+        value: Any = json.loads(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -79,7 +91,10 @@ class Node:
         return self.error_text(f"{what}, expected {expected}")
 
     def _wrong(self, expected: str) -> PlanFormatError:
-        text = repr(self.value)
+        try:
+            text = repr(self.value)
+        except RecursionError:
+            text = "a deeply nested value"
         return self.error(f"got {text if len(text) < 60 else text[:57] + '...'}", expected)
 
     def mapping(self) -> dict[str, Any]:
@@ -134,7 +149,7 @@ class Node:
     def choice(self, *names: str) -> str:
         if not isinstance(self.value, str) or self.value not in names:
             raise self._wrong(" or ".join(map(repr, names)))
-        return cast(str, self.value)
+        return self.value
 
     def boolean(self) -> bool:
         if not isinstance(self.value, bool):
@@ -173,8 +188,12 @@ class Node:
             raise self._wrong("a number")
         return float(self.value)
 
-    def plain(self) -> Any:
-        """The value, whatever its form, if it can be walked through and written again."""
+    def plain(self, *, finite: bool = False) -> Any:
+        """The value, whatever its form, if it can be walked through.
+
+        Args:
+            finite: numbers in it can be added.
+        """
         level: list[Any] = [self.value]
         for _ in range(_DEEPEST):
             if not level:
@@ -185,8 +204,8 @@ class Node:
                     inner += cast("dict[str, Any]", value).values()
                 elif isinstance(value, list):
                     inner += cast("list[Any]", value)
-                elif type(value) in (int, float) and not abs(value) <= _LARGEST_NUMBER:
-                    raise self.error(f"it holds the number {str(value)[:60]}", "smaller ones")
+                elif finite and type(value) in (int, float) and not abs(value) <= _LARGEST_NUMBER:
+                    raise self.error("it holds a number without end", "finite ones")
             level = inner
         raise self.error(f"it is nested more than {_DEEPEST} times", "less of that")
 

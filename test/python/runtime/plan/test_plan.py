@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 import re
 
 import alpa_mlir
@@ -83,7 +84,7 @@ def test_what_the_schema_refuses_the_reader_refuses(edit):
         (lambda p: p["reshards"][1].update(target_mesh=2), r"reshards\[1\].target_mesh: mesh 2"),
         (lambda p: p["inputs"][0].update(carried_by=99), r"inputs\[0\].carried_by: output 99"),
         (lambda p: p["stages"][0].update(predicted={"forward_seconds": -1}), "of at least 0"),
-        (lambda p: p.update(predicted={"step_seconds": float("nan")}), "NaN is no number"),
+        (lambda p: p.update(predicted={"step_seconds": float("nan")}), "of at least 0"),
         (lambda p: p.update(predicted={"step_seconds": 10**400}), "predicted.step_seconds: got 1"),
         (lambda p: p["meshes"].clear(), "meshes: none, expected at least one"),
         (
@@ -117,6 +118,16 @@ def test_files_that_are_no_text(planned, tmp_path):
     for name in ("stage_0.mlir", "plan.json"):
         (folder / name).write_bytes(b"\xff\xfe\x00")
         with pytest.raises(errors.PlanFormatError, match=f"{name}: cannot read .* no text"):
+            Plan.load(folder)
+
+
+def test_a_pipe_in_place_of_a_file(planned, tmp_path):
+    """Nobody writes to it: whoever waits for that waits for ever."""
+    folder = planned.save(tmp_path / "plan")
+    for name in ("stage_0.mlir", "plan.json"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(errors.PlanFormatError, match=f"{name}: cannot read .* no regular file"):
             Plan.load(folder)
 
 
