@@ -274,7 +274,7 @@ def test_clusters():
     [
         ("hosts: 3", "field 'device_types': found nothing"),
         ("a: [", "c.yaml:1"),
-        ("", "found nothing, expected fields name, device_types, hosts, links and profile"),
+        ("", "found nothing, expected fields name, device_types, hosts, racks, links and profile"),
     ],
 )
 def test_bad_clusters(text, message):
