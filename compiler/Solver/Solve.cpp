@@ -189,26 +189,6 @@ static CostSum mostOfAllowed(const Problem &problem) {
   return sum;
 }
 
-std::optional<CoarseProblem> solver::coarsenCosts(const Problem &problem) {
-  CostSum most = mostOfAllowed(problem);
-  unsigned bits = 0;
-  while (most >> bits >= kInfinity)
-    ++bits;
-  if (bits == 0)
-    return std::nullopt;
-  CoarseProblem coarse{problem, bits};
-  auto shift = [bits](std::vector<int64_t> &costs) {
-    for (int64_t &cost : costs)
-      if (cost < kForbiddenCost)
-        cost >>= bits;
-  };
-  for (ProblemNode &node : coarse.problem.nodes)
-    shift(node.costs);
-  for (ProblemEdge &edge : coarse.problem.edges)
-    shift(edge.costs);
-  return coarse;
-}
-
 llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOptions &options) {
   if (llvm::Error error = verifyProblem(problem))
     return error;
@@ -217,4 +197,35 @@ llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOption
                                    "costs are too large to be added up exactly: allowed ones may "
                                    "reach 2^58 in sum; count in a larger unit");
   return Solver(problem, options).run();
+}
+
+llvm::Expected<Solution> solver::solveInUnits(const Problem &problem, const SolveOptions &options) {
+  CostSum most = mostOfAllowed(problem);
+  unsigned bits = 0;
+  while (most >> bits >= kInfinity)
+    ++bits;
+  if (bits == 0)
+    return solve(problem, options);
+  Problem coarse = problem;
+  auto shift = [bits](std::vector<int64_t> &costs) {
+    for (int64_t &cost : costs)
+      if (cost < kForbiddenCost)
+        cost >>= bits;
+  };
+  for (ProblemNode &node : coarse.nodes)
+    shift(node.costs);
+  for (ProblemEdge &edge : coarse.edges)
+    shift(edge.costs);
+  llvm::Expected<Solution> solution = solve(coarse, options);
+  if (!solution)
+    return solution;
+  solution->lowerBound *= CostSum(1) << bits;
+  if (solution->choices.empty() && !problem.nodes.empty())
+    return solution;
+  solution->objective = evaluate(problem, solution->choices).objective;
+  CostSum apart = solution->objective - solution->lowerBound;
+  solution->gap = apart > 0 ? double(apart) / double(solution->objective) : 0;
+  if (apart > 0)
+    solution->status = SolveStatus::Feasible;
+  return solution;
 }

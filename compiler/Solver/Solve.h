@@ -65,17 +65,12 @@ struct Evaluation {
 /// Recomputes cost and memory from the choices alone.
 Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 
-/// The same problem with costs in units of 2^bits, rounded down, for as few bits as let
-/// them add up; nothing if they do. The bound of its solution, times 2^bits, is one of
-/// the problem.
-struct CoarseProblem {
-  Problem problem;
-  unsigned bits;
-};
-std::optional<CoarseProblem> coarsenCosts(const Problem &problem);
-
 /// Solves and re-evaluates; the reported objective is always the evaluator's.
 llvm::Expected<Solution> solve(const Problem &problem, const SolveOptions &options = {});
+
+/// The same, where costs do not add up as they are in units of a power of two in which they
+/// do, rounded down. The objective is exact then, and the bound one of the problem.
+llvm::Expected<Solution> solveInUnits(const Problem &problem, const SolveOptions &options = {});
 
 } // namespace alpa::solver
 

@@ -285,7 +285,7 @@ public:
     solver::SolveOptions solveOptions;
     solveOptions.workLimit = options.workLimit;
     solveOptions.timeLimitSeconds = options.timeLimitSeconds;
-    llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
+    llvm::Expected<Solution> solution = solver::solveInUnits(problem, solveOptions);
     if (!solution)
       return solution.takeError();
     result.solution = std::move(*solution);
@@ -316,7 +316,7 @@ private:
     solveOptions.timeLimitSeconds = options.timeLimitSeconds;
     solveOptions.spentSeconds = free.seconds;
     solveOptions.acceptableGap = options.acceptableGap;
-    llvm::Expected<Solution> solution = solver::solve(problem, solveOptions);
+    llvm::Expected<Solution> solution = solver::solveInUnits(problem, solveOptions);
     if (!solution)
       return solution.takeError();
     result.solution = std::move(*solution);

@@ -96,15 +96,12 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
   // Where memory is very dear, its prices may not add up as they are.
-  std::optional<solver::CoarseProblem> coarse = solver::coarsenCosts(priced);
-  llvm::Expected<solver::Solution> solution =
-      solver::solve(coarse ? coarse->problem : priced, solveOptions);
+  llvm::Expected<solver::Solution> solution = solver::solveInUnits(priced, solveOptions);
   if (!solution)
     return solution.takeError();
   timedOut += solution->isOutOfTime;
   Priced answer;
-  CostSum lowerBound = solution->lowerBound << (coarse ? coarse->bits : 0);
-  answer.boundSeconds = seconds(lowerBound, counts.fixedPicoseconds);
+  answer.boundSeconds = seconds(solution->lowerBound, counts.fixedPicoseconds);
   if (usage)
     answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
   if (solution->choices.empty() && !priced.nodes.empty())
