@@ -196,8 +196,13 @@ void MethodRoles::findWeights() {
       anyWeight |= weights.contains(operand);
       isPure &= weights.contains(operand) || constants.contains(operand);
     }
-    if (isPure)
+    if (isa<stablehlo::OptimizationBarrierOp>(op)) { // As jax.checkpoint has them.
+      for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+        if (weights.contains(operand))
+          weights.insert(result);
+    } else if (isPure) {
       (anyWeight ? weights : constants).insert(op.result_begin(), op.result_end());
+    }
   }
 }
 
