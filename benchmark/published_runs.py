@@ -175,11 +175,12 @@ def _host_launch(framework: str) -> float:
     return next((s for name, s in _HOST_LAUNCH.items() if framework.startswith(name)), 0.0)
 
 
-def _reached(framework: str, hardware: str) -> tuple[tuple[str, float], ...]:
+def _reached(framework: str, hardware: str, note: str = "") -> tuple[tuple[str, float], ...]:
+    pieces = {"collective_matmul": 1.0} if "async TP" in note else {}
     for (prefix, kind), parts in _REACHED.items():
         if framework.startswith(prefix) and hardware.startswith(kind):
-            return tuple(parts.items())
-    return ()
+            return tuple((parts | pieces).items())
+    return tuple(pieces.items())
 
 
 def _needs(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -188,8 +189,6 @@ def _needs(row: Mapping[str, str]) -> tuple[str, ...]:
         found.append("products in float8")
     if int(row["cp"] or 1) > 1:
         found.append("context parallelism")
-    if "async" in row["note"]:
-        found.append("asynchronous tensor parallelism")
     return tuple(found)
 
 
@@ -231,7 +230,7 @@ def _published_rows() -> Iterable[Run]:
                 seconds=float(row["step_s"]),
                 memory_gib=float(row["mem_gib"] or 0),
                 host_launch=_host_launch(row["framework"]),
-                reached=_reached(_framework(row), row["hardware"]),
+                reached=_reached(_framework(row), row["hardware"], row["note"]),
             )
 
 
@@ -332,7 +331,9 @@ def with_constants(fields: Mapping[str, Any], constants: Constants) -> dict[str,
             result["links"][name]["efficiency"] = value
             continue
         for device in result["device_types"].values():
-            if name in ("launch", "multiprocessors", "overlap_slowdown"):
+            if name == "collective_matmul":
+                device[name] = bool(value)
+            elif name in ("launch", "multiprocessors", "overlap_slowdown"):
                 device[name] = value
             else:
                 device.setdefault("efficiency", {})[name] = value
@@ -388,6 +389,7 @@ def method_of(run: Run) -> Any:
         method=_method_name(run),
         memory_fraction=_PYTORCH_MEMORY if run.host_launch else 0.9,
         widen_sums=run.model.dtype != "float16",
+        export="collectives",
     )
 
 

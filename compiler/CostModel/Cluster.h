@@ -35,6 +35,9 @@ struct DeviceType {
   /// The seconds that work loses for each second of a collective that runs beside it;
   /// where 1, nothing runs beside collectives.
   double overlapSlowdown = 1;
+  /// Gathers that products read and scatters of what they give are cut into pieces that run
+  /// beside pieces of these products (collective matmul, asynchronous tensor parallelism).
+  bool collectiveMatmul = false;
   /// Of CUDA devices, such as 9.0; 0 for others.
   double computeCapability = 0;
 

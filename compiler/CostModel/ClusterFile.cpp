@@ -178,13 +178,23 @@ private:
     return result <= 1 || error(*part, join(path, name), part->describe(), expected);
   }
 
+  bool readFlag(const YamlValue &map, StringRef path, StringRef name, bool &result) {
+    const YamlValue *flag = map.find(name);
+    if (!flag)
+      return true;
+    result = flag->kind == YamlValue::Scalar && flag->text == "true";
+    return result || (flag->kind == YamlValue::Scalar && flag->text == "false") ||
+           error(*flag, join(path, name), flag->describe(), "true or false");
+  }
+
   bool readDeviceType(StringRef name, const YamlValue &value) {
     DeviceType type;
     type.name = name.str();
     std::string path = "device_types." + type.name;
     if (!checkMap(value, path,
                   {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
-                   "multiprocessors", "launch", "overlap_slowdown", "compute_capability"},
+                   "multiprocessors", "launch", "overlap_slowdown", "collective_matmul",
+                   "compute_capability"},
                   "memory_bytes, memory_bandwidth and peak_flops") ||
         !readBytes(value, path, "memory_bytes", type.memoryBytes) ||
         !readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
@@ -197,6 +207,7 @@ private:
         !readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
                   "what work loses for each second of a collective beside it, more than 0 and at "
                   "most 1") ||
+        !readFlag(value, path, "collective_matmul", type.collectiveMatmul) ||
         (value.find("compute_capability") &&
          !readNumber(value, path, "compute_capability", "a version of CUDA devices, such as 9.0",
                      type.computeCapability)))
@@ -488,6 +499,8 @@ std::string cost::printCluster(const Cluster &cluster) {
       os << ",\n      \"launch\": " << printNumber(type.launchSeconds);
     if (type.overlapSlowdown < 1)
       os << ",\n      \"overlap_slowdown\": " << printNumber(type.overlapSlowdown);
+    if (type.collectiveMatmul)
+      os << ",\n      \"collective_matmul\": true";
     if (type.computeCapability > 0)
       os << ",\n      \"compute_capability\": " << printNumber(type.computeCapability);
     os << "}";

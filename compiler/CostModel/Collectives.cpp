@@ -269,6 +269,40 @@ double CostModel::collectivePermuteSeconds(double bytes, unsigned axis) const {
   return Axis(mesh, axis).permute(bytes);
 }
 
+/// Each device sends a piece to the next one and multiplies the piece that it has, so that one
+/// piece of the shorter side is not hidden. Sums go round with the pieces of the result.
+double CostModel::savedByPieces(const CollectiveMatmul &matmul) const {
+  double pieces = static_cast<double>(mesh.shape[matmul.axis]), part = hiddenPart();
+  if (!cutsProducts() || pieces < 2)
+    return 0;
+  const Product &whole = matmul.product;
+  double element = matmul.elementBytes * whole.count;
+  auto secondsOf = [&](const Product &product) {
+    double flops = 2 * product.count * product.rows * product.columns * product.inner;
+    double traffic = element * (product.rows * product.inner + product.inner * product.columns +
+                                product.rows * product.columns);
+    return kernelSeconds(flops, traffic, matmul.dtype, product);
+  };
+  auto copySeconds = [&](double bytes) { return kernelSeconds(0, bytes, matmul.dtype); };
+  bool gathers = matmul.collective == Collective::AllGather;
+  Product piece = whole;
+  (matmul.cutsRows ? piece.rows : piece.columns) /= pieces;
+  double work = pieces * secondsOf(piece), bytes = matmul.bytes / pieces;
+  if (gathers) // Pieces are put in their places, of zeros at first.
+    work += pieces * (copySeconds(3 * element * piece.rows * piece.columns) +
+                      (matmul.keepsWhole ? copySeconds(3 * bytes) : 0));
+  else // Pieces are cut off an operand, and added up.
+    work += pieces * copySeconds(2 * element * piece.inner *
+                                 (matmul.cutsRows ? piece.rows : piece.columns)) +
+            (pieces - 1) * copySeconds(3 * bytes);
+  double hops = (pieces - 1) * collectivePermuteSeconds(bytes, matmul.axis);
+  double seconds =
+      std::max(work + part * hops, hops + part * work) + (1 - part) * std::min(work, hops) / pieces;
+  double collective = gathers ? allGatherSeconds(matmul.bytes, matmul.axis)
+                              : reduceScatterSeconds(matmul.bytes, matmul.axis);
+  return std::clamp(secondsOf(whole) + collective - seconds, 0.0, collective);
+}
+
 /// The part of a host's adapters that some of its devices use.
 static double partOfAdapters(const HostKind &host, double devices) {
   double adapters = double(std::min(host.nics, host.devices));

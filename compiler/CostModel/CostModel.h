@@ -13,6 +13,19 @@ struct Product {
   double count = 1, rows = 1, columns = 1, inner = 1;
 };
 
+/// A product of one device, and an all-gather of what it multiplies or a reduce-scatter of
+/// its result, of which it computes rows or columns piece by piece.
+struct CollectiveMatmul {
+  Collective collective = Collective::AllGather;
+  unsigned axis = 0;
+  double bytes = 0; // What is gathered, or what is scattered.
+  Product product;
+  bool cutsRows = true;
+  bool keepsWhole = false; // Others read what is gathered.
+  double elementBytes = 0;
+  llvm::StringRef dtype;
+};
+
 /// The only place with cost formulas; docs/cost-model.md derives them. `axis`
 /// indexes LogicalMesh::axes; `bytes` is the size on one device of the full
 /// buffer: the gathered one, the one to reduce, or for all-to-all and permute the
@@ -35,6 +48,12 @@ public:
   double attentionSeconds(double flops, double bytes, llvm::StringRef dtype) const;
   /// The part of its seconds that a collective costs beside work that hides it.
   double hiddenPart() const { return mesh.device.overlapSlowdown; }
+  /// Whether collectives run beside the products that wait for them or for which they wait.
+  bool cutsProducts() const { return mesh.device.collectiveMatmul && hiddenPart() < 1; }
+  /// By how much the product and its collective are faster in pieces that run side by side;
+  /// at most what the collective takes, and 0 where they are not or where the mesh's devices
+  /// do not do that.
+  double savedByPieces(const CollectiveMatmul &matmul) const;
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;

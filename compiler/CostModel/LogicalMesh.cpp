@@ -271,6 +271,7 @@ static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind>
       entry.second = std::min(entry.second, type.reachableFlopsPerSecond(entry.getKey()));
     attention = std::min(attention, type.attentionPart());
     weakest.overlapSlowdown = std::max(weakest.overlapSlowdown, type.overlapSlowdown);
+    weakest.collectiveMatmul &= type.collectiveMatmul;
   }
   weakest.efficiency.clear();
   weakest.efficiency["attention"] = attention;

@@ -8,8 +8,11 @@
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
+#include "mlir/Analysis/TopologicalSortUtils.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/SmallPtrSet.h"
 
 namespace alpa::spmd {
 #define GEN_PASS_DEF_LOWERTOCOLLECTIVES
@@ -58,10 +61,11 @@ public:
   Value compare(stablehlo::ComparisonDirection direction, Value lhs, Value rhs);
   Value select(Value predicate, Value onTrue, Value onFalse);
 
+  DenseIntElementsAttr groupsAlong(unsigned axis);
+
 private:
   void fillReducer(Region &region, llvm::StringRef name, Value like);
   Value coordinate(unsigned axis, Location loc);
-  DenseIntElementsAttr groupsAlong(unsigned axis);
   RankedTensorType withDim(Value value, int64_t dim, int64_t size);
 
   llvm::ArrayRef<int64_t> meshShape;
@@ -257,6 +261,381 @@ Value DeviceBuilder::reduceScatter(Value value, unsigned axis, int64_t dim, Stri
   state.addAttribute("replica_groups", groupsAlong(axis));
   fillReducer(*state.addRegion(), reducer, value);
   return builder.create(state)->getResult(0);
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives beside products
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Cuts gathers that products read, and scatters of what products give, into pieces that go
+/// round a ring beside the products of the pieces, where the cost model has that faster: Wang
+/// et al., "Overlap Communication with Dependent Computation via Decomposition in Large Deep
+/// Learning Models" (ASPLOS 2023). Barriers keep each piece's message beside its products; XLA
+/// would merge the products else, and wait for messages that they could hide.
+class PieceCutter {
+public:
+  PieceCutter(DeviceBuilder &devices, const cost::CostModel &model, func::FuncOp function)
+      : devices(devices), builder(devices.builder), model(model), function(function) {}
+
+  void run(Block &block);
+  unsigned numCut = 0;
+
+private:
+  bool cut(hlo::AllGatherOp gather);
+  bool cut(hlo::ReduceScatterOp scatter);
+  std::optional<unsigned> axisOf(DenseIntElementsAttr groups) const;
+  bool isOfState(Value value);
+  bool isForUpdate(Value value);
+  /// A dot's dimensions of the result for dimension `dim` of an operand, or -1 if the dot does
+  /// not keep it, or both operands have it.
+  static int64_t resultDimOf(hlo::DotGeneralOp dot, unsigned operand, int64_t dim);
+  bool pays(hlo::DotGeneralOp dot, unsigned operand, cost::Collective collective, unsigned axis,
+            Type whole, bool keepsWhole = false) const;
+  bool needs(Value value, Operation *gather, ArrayRef<Operation *> dots) const;
+  /// First element of the piece that lies so many places behind this device's own.
+  Value offsetOf(unsigned axis, int64_t places, int64_t size, Location loc);
+  Value sendBack(Value value, unsigned axis);
+  Value product(hlo::DotGeneralOp dot, unsigned operand, Value piece);
+  Value zeros(Type type, Location loc);
+  void put(Value &whole, Value piece, int64_t dim, Value offset);
+  void keepBeside(MutableArrayRef<Value *> values, Location loc);
+
+  DeviceBuilder &devices;
+  OpBuilder &builder;
+  const cost::CostModel &model;
+  func::FuncOp function;
+};
+
+} // namespace
+
+/// Whether a value is made of state alone: its gather runs beside any other work.
+bool PieceCutter::isOfState(Value value) {
+  auto main = function->getParentOp()->getParentOfType<ModuleOp>();
+  auto whole = main ? main.lookupSymbol<func::FuncOp>("main") : func::FuncOp();
+  auto isState = [&](BlockArgument argument) {
+    auto id = function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::value);
+    for (unsigned i = 0; whole && id && i < whole.getNumArguments(); ++i)
+      if (whole.getArgAttr(i, attr::value) == id)
+        return whole.getArgAttr(i, attr::stage) != nullptr;
+    return false;
+  };
+  bool anyState = false;
+  SmallVector<Value> pending{value};
+  llvm::SmallPtrSet<Operation *, 16> seen;
+  while (!pending.empty()) {
+    Value next = pending.pop_back_val();
+    if (auto argument = dyn_cast<BlockArgument>(next)) {
+      if (argument.getOwner()->getParentOp() != function || !isState(argument))
+        return false;
+      anyState = true;
+    } else if (Operation *op = next.getDefiningOp(); seen.insert(op).second) {
+      llvm::append_range(pending, op->getOperands());
+    }
+  }
+  return anyState;
+}
+
+/// Whether only the update rests on a value: its sum runs beside any other work.
+bool PieceCutter::isForUpdate(Value value) {
+  SmallVector<Value> pending{value};
+  llvm::SmallPtrSet<Operation *, 16> seen;
+  while (!pending.empty())
+    for (OpOperand &use : pending.pop_back_val().getUses()) {
+      Operation *user = use.getOwner();
+      if (user->hasTrait<OpTrait::IsTerminator>()) {
+        if (user->getParentOp() != function ||
+            !function.getResultAttr(use.getOperandNumber(), attr::accumulate))
+          return false;
+      } else if (seen.insert(user).second) {
+        llvm::append_range(pending, user->getResults());
+      }
+    }
+  return true;
+}
+
+std::optional<unsigned> PieceCutter::axisOf(DenseIntElementsAttr groups) const {
+  for (unsigned axis = 0; axis < devices.getMeshShape().size(); ++axis)
+    if (devices.getMeshShape()[axis] > 1 && devices.groupsAlong(axis) == groups)
+      return axis;
+  return std::nullopt;
+}
+
+int64_t PieceCutter::resultDimOf(hlo::DotGeneralOp dot, unsigned operand, int64_t dim) {
+  hlo::DotDimensionNumbersAttr numbers = dot.getDotDimensionNumbers();
+  ArrayRef<int64_t> batch[] = {numbers.getLhsBatchingDimensions(),
+                               numbers.getRhsBatchingDimensions()};
+  ArrayRef<int64_t> summed[] = {numbers.getLhsContractingDimensions(),
+                                numbers.getRhsContractingDimensions()};
+  auto isFree = [&](unsigned of, int64_t d) {
+    return !llvm::is_contained(batch[of], d) && !llvm::is_contained(summed[of], d);
+  };
+  if (!isFree(operand, dim))
+    return -1;
+  int64_t place = static_cast<int64_t>(batch[0].size());
+  if (operand == 1)
+    place += typeOf(dot.getLhs()).getRank() - static_cast<int64_t>(batch[0].size()) -
+             static_cast<int64_t>(summed[0].size());
+  for (int64_t d = 0; d < dim; ++d)
+    place += isFree(operand, d);
+  return place;
+}
+
+bool PieceCutter::pays(hlo::DotGeneralOp dot, unsigned operand, cost::Collective collective,
+                       unsigned axis, Type whole, bool keepsWhole) const {
+  hlo::DotDimensionNumbersAttr numbers = dot.getDotDimensionNumbers();
+  auto lhs = typeOf(dot.getLhs()), rhs = typeOf(dot.getRhs());
+  auto sizeOf = [](RankedTensorType type, ArrayRef<int64_t> dims) {
+    double size = 1;
+    for (int64_t dim : dims)
+      size *= static_cast<double>(type.getDimSize(dim));
+    return size;
+  };
+  cost::CollectiveMatmul matmul;
+  cost::Product &product = matmul.product;
+  product.count = sizeOf(lhs, numbers.getLhsBatchingDimensions());
+  product.inner = sizeOf(lhs, numbers.getLhsContractingDimensions());
+  product.rows = static_cast<double>(lhs.getNumElements()) / (product.count * product.inner);
+  product.columns = static_cast<double>(rhs.getNumElements()) / (product.count * product.inner);
+  matmul.collective = collective;
+  matmul.axis = axis;
+  matmul.bytes = analysis::getTensorBytes(whole);
+  matmul.cutsRows = operand == 0;
+  matmul.keepsWhole = keepsWhole;
+  matmul.elementBytes = analysis::getTensorBytes(lhs) /
+                        static_cast<double>(std::max<int64_t>(1, lhs.getNumElements()));
+  matmul.dtype = analysis::getComputeType(dot);
+  return product.count * product.rows * product.columns * product.inner > 0 &&
+         model.savedByPieces(matmul) > 0;
+}
+
+/// Whether a value is made of what is gathered or of one of the dots' results.
+bool PieceCutter::needs(Value value, Operation *gather, ArrayRef<Operation *> dots) const {
+  SmallVector<Value> pending{value};
+  llvm::SmallPtrSet<Operation *, 16> seen;
+  while (!pending.empty()) {
+    Operation *op = pending.pop_back_val().getDefiningOp();
+    if (!op || op->getBlock() != gather->getBlock() || op->isBeforeInBlock(gather) ||
+        !seen.insert(op).second)
+      continue;
+    if (op == gather || llvm::is_contained(dots, op) || op->getNumRegions() > 0)
+      return true;
+    llvm::append_range(pending, op->getOperands());
+  }
+  return false;
+}
+
+Value PieceCutter::offsetOf(unsigned axis, int64_t places, int64_t size, Location loc) {
+  Type i32 = builder.getI32Type();
+  Value index = devices.pieceIndex({axis}, loc);
+  int64_t count = devices.getMeshShape()[axis];
+  if (places % count != 0)
+    index = devices.binary(
+        "stablehlo.remainder",
+        devices.binary("stablehlo.add", index, devices.scalar(places % count, i32, loc)),
+        devices.scalar(count, i32, loc));
+  return devices.binary("stablehlo.multiply", index, devices.scalar(size, i32, loc));
+}
+
+/// From each device to the one before it.
+Value PieceCutter::sendBack(Value value, unsigned axis) {
+  ArrayRef<int64_t> shape = devices.getMeshShape();
+  int64_t count = shape[axis], stride = strideOf(axis, shape), all = 1;
+  for (int64_t size : shape)
+    all *= size;
+  SmallVector<int64_t> pairs;
+  for (int64_t device = 0; device < all; ++device) {
+    bool isFirst = device / stride % count == 0;
+    pairs.append({device, device + (isFirst ? count - 1 : -1) * stride});
+  }
+  OperationState state(value.getLoc(), hlo::CollectivePermuteOp::getOperationName(), value,
+                       value.getType());
+  auto type = RankedTensorType::get({all, 2}, builder.getI64Type());
+  state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, pairs));
+  ++devices.numCollectives;
+  return builder.create(state)->getResult(0);
+}
+
+Value PieceCutter::product(hlo::DotGeneralOp dot, unsigned operand, Value piece) {
+  Operation *made = builder.clone(*dot);
+  int64_t cut = -1;
+  for (int64_t dim = 0; dim < typeOf(piece).getRank(); ++dim)
+    if (typeOf(piece).getDimSize(dim) != typeOf(dot->getOperand(operand)).getDimSize(dim))
+      cut = dim;
+  SmallVector<int64_t> shape(typeOf(dot.getResult()).getShape());
+  shape[resultDimOf(dot, operand, cut)] = typeOf(piece).getDimSize(cut);
+  made->setOperand(operand, piece);
+  made->getResult(0).setType(typeOf(dot.getResult()).clone(shape));
+  return made->getResult(0);
+}
+
+Value PieceCutter::zeros(Type type, Location loc) {
+  auto tensor = cast<RankedTensorType>(type);
+  return devices.splat(devices.scalar(0, tensor.getElementType(), loc), tensor.getShape(), loc);
+}
+
+void PieceCutter::put(Value &whole, Value piece, int64_t dim, Value offset) {
+  SmallVector<Value> operands{whole, piece};
+  Value zero = devices.scalar(0, builder.getI32Type(), piece.getLoc());
+  for (int64_t d = 0; d < typeOf(whole).getRank(); ++d)
+    operands.push_back(d == dim ? offset : zero);
+  OperationState state(piece.getLoc(), hlo::DynamicUpdateSliceOp::getOperationName(), operands,
+                       whole.getType());
+  whole = builder.create(state)->getResult(0);
+}
+
+/// None of the values is used before all of them are there.
+void PieceCutter::keepBeside(MutableArrayRef<Value *> values, Location loc) {
+  auto given = llvm::map_to_vector(values, [](Value *value) { return *value; });
+  auto types = llvm::map_to_vector(given, [](Value value) { return value.getType(); });
+  OperationState state(loc, hlo::OptimizationBarrierOp::getOperationName(), given, types);
+  Operation *barrier = builder.create(state);
+  for (auto [value, result] : llvm::zip_equal(values, barrier->getResults()))
+    *value = result;
+}
+
+/// Devices multiply the piece that they have and send it on; the one that comes next is that
+/// of the device behind.
+bool PieceCutter::cut(hlo::AllGatherOp gather) {
+  std::optional<unsigned> axis = axisOf(gather.getReplicaGroups());
+  if (!axis || gather->getNumOperands() != 1 || isOfState(gather->getOperand(0)))
+    return false;
+  Value whole = gather->getResult(0), piece = gather->getOperand(0);
+  int64_t dim = static_cast<int64_t>(gather.getAllGatherDim());
+  auto keepsDim = [&](OpOperand &use) {
+    auto dot = dyn_cast<hlo::DotGeneralOp>(use.getOwner());
+    return dot && dot->getBlock() == gather->getBlock() && dot.getLhs() != dot.getRhs() &&
+           resultDimOf(dot, use.getOperandNumber(), dim) >= 0;
+  };
+  bool keepsWhole = !llvm::all_of(whole.getUses(), keepsDim);
+  SmallVector<OpOperand *> uses;
+  for (OpOperand &use : whole.getUses())
+    if (keepsDim(use) && pays(cast<hlo::DotGeneralOp>(use.getOwner()), use.getOperandNumber(),
+                              cost::Collective::AllGather, *axis, whole.getType(), keepsWhole))
+      uses.push_back(&use);
+  llvm::sort(uses, [](OpOperand *a, OpOperand *b) {
+    return a->getOwner()->isBeforeInBlock(b->getOwner());
+  });
+  SmallVector<Operation *> dots;
+  llvm::erase_if(uses, [&](OpOperand *use) {
+    Operation *dot = use->getOwner();
+    if (needs(dot->getOperand(1 - use->getOperandNumber()), gather, dots))
+      return true; // Its pieces cannot run beside theirs.
+    dots.push_back(dot);
+    return false;
+  });
+  if (uses.empty())
+    return false;
+
+  builder.setInsertionPoint(dots.back());
+  Location loc = gather.getLoc();
+  int64_t count = devices.getMeshShape()[*axis], size = typeOf(piece).getDimSize(dim);
+  SmallVector<Value> results;
+  for (Operation *dot : dots)
+    results.push_back(zeros(dot->getResult(0).getType(), dot->getLoc()));
+  bool hasOthers = llvm::any_of(whole.getUsers(),
+                                [&](Operation *user) { return !llvm::is_contained(dots, user); });
+  Value gathered = hasOthers ? zeros(whole.getType(), loc) : Value();
+  for (int64_t place = 0; place < count; ++place) {
+    SmallVector<Value> made;
+    for (OpOperand *use : uses)
+      made.push_back(
+          product(cast<hlo::DotGeneralOp>(use->getOwner()), use->getOperandNumber(), piece));
+    Value next = place + 1 < count ? sendBack(piece, *axis) : Value();
+    if (next) {
+      SmallVector<Value *> beside{&next};
+      for (Value &value : made)
+        beside.push_back(&value);
+      keepBeside(beside, loc);
+    }
+    Value offset = offsetOf(*axis, place, size, loc);
+    if (gathered)
+      put(gathered, piece, dim, offset);
+    for (auto [use, result, value] : llvm::zip_equal(uses, results, made))
+      put(result, value,
+          resultDimOf(cast<hlo::DotGeneralOp>(use->getOwner()), use->getOperandNumber(), dim),
+          offset);
+    piece = next;
+  }
+  for (auto [dot, result] : llvm::zip_equal(dots, results)) {
+    dot->getResult(0).replaceAllUsesWith(result);
+    dot->erase();
+  }
+  if (gathered)
+    whole.replaceAllUsesWith(gathered);
+  gather->erase();
+  return true;
+}
+
+/// A piece's sum goes round, and each device adds its product; the last one keeps it.
+bool PieceCutter::cut(hlo::ReduceScatterOp scatter) {
+  std::optional<unsigned> axis = axisOf(scatter.getReplicaGroups());
+  auto dot = scatter.getOperand().getDefiningOp<hlo::DotGeneralOp>();
+  Block &reducer = scatter->getRegion(0).front();
+  if (!axis || !dot || !dot->hasOneUse() || dot->getBlock() != scatter->getBlock() ||
+      reducer.getOperations().size() != 2 || !isa<hlo::AddOp>(reducer.front()) ||
+      isForUpdate(scatter->getResult(0)))
+    return false;
+  int64_t dim = static_cast<int64_t>(scatter.getScatterDimension());
+  std::optional<unsigned> operand;
+  int64_t cutDim = -1;
+  for (unsigned i = 0; i < 2 && !operand; ++i)
+    for (int64_t d = 0; d < typeOf(dot->getOperand(i)).getRank(); ++d)
+      if (resultDimOf(dot, i, d) == dim) {
+        operand = i;
+        cutDim = d;
+      }
+  if (!operand ||
+      !pays(dot, *operand, cost::Collective::ReduceScatter, *axis, scatter.getOperand().getType()))
+    return false;
+
+  builder.setInsertionPoint(scatter);
+  Location loc = dot.getLoc();
+  int64_t count = devices.getMeshShape()[*axis];
+  Value factor = dot->getOperand(*operand), sum;
+  SmallVector<int64_t> sizes(typeOf(factor).getShape());
+  sizes[cutDim] /= count;
+  Value zero = devices.scalar(0, builder.getI32Type(), loc);
+  for (int64_t place = 0; place < count; ++place) {
+    SmallVector<Value> starts(sizes.size(), zero);
+    starts[cutDim] = offsetOf(*axis, place + 1, sizes[cutDim], loc);
+    Value piece = hlo::DynamicSliceOp::create(builder, loc, typeOf(factor).clone(sizes), factor,
+                                              starts, builder.getDenseI64ArrayAttr(sizes));
+    Value term = product(dot, *operand, piece);
+    SmallVector<Value *> beside{&term};
+    Value received = sum ? sendBack(sum, *axis) : Value();
+    if (received)
+      beside.push_back(&received);
+    if (place + 1 < count)
+      beside.push_back(&factor);
+    keepBeside(beside, loc);
+    sum = received ? devices.binary("stablehlo.add", received, term) : term;
+  }
+  scatter->getResult(0).replaceAllUsesWith(sum);
+  scatter->erase();
+  dot->erase();
+  return true;
+}
+
+void PieceCutter::run(Block &block) {
+  SmallVector<Operation *> collectives;
+  block.walk([&](Operation *op) {
+    if (isa<hlo::AllGatherOp, hlo::ReduceScatterOp>(op))
+      collectives.push_back(op);
+  });
+  llvm::SmallSetVector<Block *, 4> changed;
+  for (Operation *op : collectives) {
+    Block *around = op->getBlock();
+    auto gather = dyn_cast<hlo::AllGatherOp>(op);
+    if (gather ? cut(gather) : cut(cast<hlo::ReduceScatterOp>(op))) {
+      changed.insert(around);
+      ++numCut;
+    }
+  }
+  // What else read a gathered value may stand before the products that it is put together beside.
+  for (Block *each : changed)
+    sortTopologically(each);
 }
 
 //===----------------------------------------------------------------------===//
@@ -617,12 +996,13 @@ namespace {
 
 class FunctionLowering {
 public:
-  FunctionLowering(func::FuncOp function, MeshAttr mesh)
+  FunctionLowering(func::FuncOp function, MeshAttr mesh, const cost::CostModel &model)
       : function(function), meshShape(mesh.getShape()),
-        devices(function.getContext(), mesh.getShape()) {}
+        devices(function.getContext(), mesh.getShape()), model(model) {}
 
   LogicalResult run();
   unsigned numCollectives() const { return devices.numCollectives; }
+  unsigned numCut = 0;
 
 private:
   LogicalResult lower(Block &block);
@@ -637,6 +1017,7 @@ private:
   func::FuncOp function;
   ArrayRef<int64_t> meshShape;
   DeviceBuilder devices;
+  const cost::CostModel &model;
   DenseMap<Value, ShardingSpec> held;
   IRMapping parts; // Of each value, what a device holds.
 };
@@ -749,6 +1130,11 @@ LogicalResult FunctionLowering::run() {
     return failure();
   Operation *terminator = devices.builder.clone(*body.getTerminator(), parts);
   body.erase();
+  if (model.cutsProducts()) {
+    PieceCutter cutter(devices, model, function);
+    cutter.run(*local);
+    numCut = cutter.numCut;
+  }
   function.setType(FunctionType::get(function.getContext(), local->getArgumentTypes(),
                                      terminator->getOperandTypes()));
   return success();
@@ -758,13 +1144,22 @@ namespace {
 
 struct LowerToCollectives : public spmd::impl::LowerToCollectivesBase<LowerToCollectives> {
   void runOnOperation() override {
+    llvm::DenseMap<Attribute, std::unique_ptr<cost::CostModel>> models;
     auto visit = [&](func::FuncOp function, MeshAttr mesh) -> LogicalResult {
       auto module = function->getParentOfType<ModuleOp>();
-      FunctionLowering lowering(function, mesh);
+      std::unique_ptr<cost::CostModel> &model = models[mesh];
+      if (!model) {
+        llvm::Expected<cost::LogicalMesh> logical = logicalMeshOf(getOperation(), mesh);
+        if (!logical)
+          return withError(function.emitError(), logical.takeError());
+        model = std::make_unique<cost::CostModel>(std::move(*logical));
+      }
+      FunctionLowering lowering(function, mesh, *model);
       if (failed(lowering.run()))
         return failure();
       module->setAttr(attr::perDevice, UnitAttr::get(&getContext()));
       numCollectives += lowering.numCollectives();
+      numCut += lowering.numCut;
       return success();
     };
     if (failed(forEachShardedFunction(getOperation(), visit)))

@@ -1,5 +1,7 @@
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=megatron-sequence" | FileCheck %s
 // RUN: alpa-opt %s -alpa-solve-sharding="cluster=%S/Inputs/cluster.yaml mesh-shape=2,2 method=megatron" | FileCheck %s --check-prefix=WHOLE
+// RUN: alpa-opt %s -alpa-explain-sharding="cluster=%S/Inputs/cluster-pieces.yaml mesh-shape=2,2 method=megatron-sequence micro-batches=2" -o %t.mlir | FileCheck %s --check-prefix=PIECES
+// RUN: %python %S/Inputs/check_explanation.py %t.mlir
 
 // Two layers of a perceptron with residuals: between the layers the sum of the
 // second dot is scattered over the sequence, and gathered for the next dot.
@@ -8,6 +10,8 @@
 // CHECK: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S0, S1, R]>]
 // CHECK: stablehlo.tanh {{.*}}alpa.shardings = [#alpa.sharding<[S0, S1, R]>]
 // CHECK: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S0, R, S1]>]
+// Devices that do so run gathers and scatters beside pieces of the dots.
+// PIECES: of communication more are hidden by other work
 // WHOLE-LABEL: func.func @main
 // WHOLE: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S0, R, S1]>]
 // WHOLE: stablehlo.dot_general {{.*}}alpa.shardings = [#alpa.sharding<[S0, R, R]>]

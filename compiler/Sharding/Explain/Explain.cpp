@@ -138,12 +138,13 @@ private:
   void addOps();
   void addMoves();
   void addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
-               Operation *user);
+               Operation *user, int64_t saved = 0);
   void addSum(const ValueInfo &sum);
   void addHeldPrices();
   void addExposed();
-  /// Of a collective of so many picoseconds in a step what is paid.
-  int64_t pay(int64_t picoseconds, double part);
+  /// Of a collective of so many picoseconds in a step what is paid, but for what a product
+  /// saves of it.
+  int64_t pay(int64_t picoseconds, double part, int64_t saved = 0);
   void addDecisions();
   void addRunnersUp();
   void addTraffic(Collective collective, int axis, int64_t count, double bytes,
@@ -193,10 +194,9 @@ void Explainer::addTraffic(Collective collective, int axis, int64_t count, doubl
   explanation.communicationPicoseconds += picoseconds;
 }
 
-int64_t Explainer::pay(int64_t picoseconds, double part) {
-  if (part == 1)
-    return picoseconds;
-  int64_t paid = std::llround(static_cast<double>(picoseconds) * part);
+int64_t Explainer::pay(int64_t picoseconds, double part, int64_t saved) {
+  int64_t paid =
+      (part == 1 ? picoseconds : std::llround(static_cast<double>(picoseconds) * part)) - saved;
   explanation.hiddenPicoseconds += picoseconds - paid;
   return paid;
 }
@@ -227,8 +227,9 @@ void Explainer::addOps() {
         llvm::append_range(uses, reductionUses(info.rule, result, strategy,
                                                builder.getValues()[info.results[result]].bytes,
                                                projection, model));
-    for (const CollectiveUse &use : uses) {
-      int64_t picoseconds = pay(times * toPicoseconds(use.seconds), builder.paidPart(info));
+    int64_t saved = uses.empty() ? 0 : times * builder.savedOf(info, projection, strategy);
+    for (const CollectiveUse &use : uses) { // One, where anything is saved.
+      int64_t picoseconds = pay(times * toPicoseconds(use.seconds), builder.paidPart(info), saved);
       row.communicationPicoseconds += picoseconds;
       row.computePicoseconds -= picoseconds;
       addTraffic(use.collective, static_cast<int>(use.axis),
@@ -248,7 +249,7 @@ void Explainer::addOps() {
 }
 
 void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
-                        Operation *user) {
+                        Operation *user, int64_t saved) {
   if (from == to)
     return;
   llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
@@ -263,7 +264,9 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
     held = step.spec;
     if (step.kind == ReshardKind::Slice)
       continue;
-    int64_t picoseconds = pay(times * step.picoseconds, builder.paidPart(value, phase));
+    int64_t picoseconds =
+        pay(times * step.picoseconds, builder.paidPart(value, phase), times * saved);
+    saved = 0; // It was of the only step.
     sum += picoseconds;
     double bytes = static_cast<double>(times) * localBytes;
     switch (step.kind) {
@@ -331,7 +334,8 @@ void Explainer::addMoves() {
       continue;
     const ValueInfo &value = builder.getValues()[demand.value];
     addMove(value, builder.specOf(value, choices),
-            builder.specOf(demand.node, demand.table, choices), demand.phase, demand.user);
+            builder.specOf(demand.node, demand.table, choices), demand.phase, demand.user,
+            builder.savedOf(demand, choices));
   }
   for (const ValueInfo &value : builder.getValues())
     if (value.isMoved && value.madeNode >= 0)

@@ -65,8 +65,7 @@ BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
   };
   for (const OperandDemand &demand : builder.getDemands())
     if (demand.charged && isWeightPart(demand.user))
-      addMove(values[demand.value], builder.specOf(values[demand.value], choices),
-              builder.specOf(demand.node, demand.table, choices));
+      picoseconds += double(builder.demandPicoseconds(demand, choices));
   for (const ValueInfo &value : values)
     if (value.isMoved && value.madeNode >= 0 && isWeightPart(value.value.getDefiningOp()))
       addMove(value, builder.specOf(value.madeNode, value.madeTable, choices),

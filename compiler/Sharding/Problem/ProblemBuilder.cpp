@@ -368,6 +368,7 @@ PhaseSeconds ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) cons
       continue; // Part of a node's own costs.
     addMove(value, specOf(value, choices), specOf(demand.node, demand.table, choices),
             demand.phase);
+    totals[static_cast<size_t>(demand.phase)] -= static_cast<double>(savedOf(demand, choices));
   }
   PhaseSeconds result;
   double part = model.hiddenPart();
@@ -752,10 +753,148 @@ void ProblemBuilder::charge(const Pending &request) {
   OperandDemand record{request.value, request.user, request.operand, node, table,
                        request.phase, false};
   record.charged = value.node >= 0 && charged.insert({source, user}).second;
+  bool mayHide = record.charged && model.cutsProducts() && request.node >= 0 &&
+                 llvm::isa_and_nonnull<stablehlo::DotGeneralOp>(request.user) &&
+                 paidPart(value, request.phase) == 1;
+  record.product = mayHide ? request.node : -1;
   demands.push_back(record);
   if (!record.charged)
     return;
   addMoves(value, value.node, value.table, node, table, request.phase);
+  if (mayHide)
+    addSavings(record);
+}
+
+std::optional<cost::CollectiveMatmul>
+ProblemBuilder::matmulOf(const OpInfo &info, const RuleProjection &projection,
+                         const Strategy &strategy, const analysis::DimFactors &cut) const {
+  if (cut.size() != 1)
+    return std::nullopt;
+  auto has = [&](const analysis::TensorFactors &tensor) {
+    return llvm::any_of(tensor, [&](const analysis::DimFactors &dim) {
+      return llvm::is_contained(dim, cut.front());
+    });
+  };
+  bool isOfLhs = has(info.rule.operands[0]), isOfRhs = has(info.rule.operands[1]);
+  if (isOfLhs == isOfRhs || !has(info.rule.results[0]))
+    return std::nullopt;
+  cost::CollectiveMatmul matmul;
+  double flops = info.flops / static_cast<double>(projection.numShares(strategy.axes));
+  matmul.product = productOf(info.rule, strategy.axes, flops, projection);
+  matmul.cutsRows = isOfLhs;
+  matmul.elementBytes = values[info.operands[0]].bytes /
+                        static_cast<double>(numElements(values[info.operands[0]].value));
+  matmul.dtype = analysis::getComputeType(info.op);
+  return matmul;
+}
+
+int64_t ProblemBuilder::savedOf(const OpInfo &info, const RuleProjection &projection,
+                                const Strategy &strategy) const {
+  if (!model.cutsProducts() || paidPart(info) < 1 || !llvm::isa<stablehlo::DotGeneralOp>(info.op))
+    return 0;
+  llvm::SmallVector<CollectiveUse> uses =
+      reductionUses(info.rule, 0, strategy, values[info.results[0]].bytes, projection, model);
+  if (uses.size() != 1 || uses[0].collective != cost::Collective::ReduceScatter)
+    return 0;
+  std::optional<cost::CollectiveMatmul> matmul =
+      matmulOf(info, projection, strategy, info.rule.results[0][strategy.scatter[uses[0].axis]]);
+  if (!matmul)
+    return 0;
+  matmul->collective = cost::Collective::ReduceScatter;
+  matmul->axis = uses[0].axis;
+  matmul->bytes = uses[0].bytes;
+  return toPicoseconds(model.savedByPieces(*matmul));
+}
+
+int64_t ProblemBuilder::savedOf(const OperandDemand &demand, PackedSpec from,
+                                unsigned choice) const {
+  const ValueInfo &value = values[demand.value];
+  const OpInfo &info = ops[opIndex.find(demand.user)->second];
+  RuleProjection projection(info.rule, meshShape);
+  const Strategy &strategy = nodes[demand.product].strategies[choice];
+  const analysis::TensorFactors &tensor = info.rule.operands[demand.operand];
+  PackedSpec to = projection.toSpec(tensor, strategy.axes);
+  size_t rank = shapeOf(value.value).size();
+  if (from.unreducedAxes() || to.unreducedAxes())
+    return 0;
+  std::optional<ReshardStep> step =
+      singleStep(from.unpack(rank, meshShape.size()), to.unpack(rank, meshShape.size()), meshShape);
+  if (!step || step->kind != ReshardKind::AllGather)
+    return 0;
+  std::optional<cost::CollectiveMatmul> matmul =
+      matmulOf(info, projection, strategy, tensor[step->fromDim]);
+  if (!matmul)
+    return 0;
+  matmul->keepsWhole = llvm::any_of(value.value.getUses(), [&](mlir::OpOperand &use) {
+    auto it = opIndex.find(use.getOwner());
+    if (it == opIndex.end() || ops[it->second].phase != demand.phase)
+      return false;
+    const analysis::ShardingRule &rule = ops[it->second].rule;
+    if (!llvm::isa<stablehlo::DotGeneralOp>(use.getOwner()))
+      return true;
+    unsigned factor = rule.operands[use.getOperandNumber()][step->fromDim].front();
+    return rule.factors[factor].kind == analysis::FactorKind::Reduction;
+  });
+  matmul->axis = step->axis;
+  matmul->bytes = value.bytes / static_cast<double>(to.numPieces(meshShape));
+  return std::min(toPicoseconds(model.savedByPieces(*matmul)), reshardPicoseconds(value, from, to));
+}
+
+int64_t ProblemBuilder::savedOf(const OperandDemand &demand,
+                                llvm::ArrayRef<unsigned> choices) const {
+  if (demand.product < 0)
+    return 0;
+  PackedSpec from = specOf(values[demand.value], choices);
+  if (demand.node >= 0)
+    return savedOf(demand, from, choices[demand.product]);
+  // What is read whole whatever the product chooses costs the same for all of its choices.
+  int64_t least = kForbiddenCost;
+  for (unsigned choice = 0; choice < nodes[demand.product].numChoices(); ++choice)
+    least = std::min(least, savedOf(demand, from, choice));
+  return least;
+}
+
+int64_t ProblemBuilder::demandPicoseconds(const OperandDemand &demand,
+                                          llvm::ArrayRef<unsigned> choices) const {
+  const ValueInfo &value = values[demand.value];
+  return movePicoseconds(value, specOf(value, choices), specOf(demand.node, demand.table, choices),
+                         demand.phase) -
+         savedOf(demand, choices);
+}
+
+void ProblemBuilder::addSavings(const OperandDemand &demand) {
+  const ValueInfo &value = values[demand.value];
+  unsigned held = value.node, product = demand.product;
+  std::vector<unsigned> choices(nodes.size());
+  auto savedBy = [&](unsigned i, unsigned j) {
+    choices[product] = j;
+    choices[held] = i;
+    return savedOf(demand, choices);
+  };
+  if (demand.node < 0 || held == product) {
+    std::vector<int64_t> &costs = nodeCosts(value.node, demand.phase, Count::Paid);
+    for (unsigned i = 0; i < costs.size(); ++i)
+      costs[i] -= savedBy(i, held == product ? i : 0);
+    return;
+  }
+  // Of the moves that were just added to the edge.
+  auto it = edgeIndex.find(std::minmax(held, product));
+  if (it == edgeIndex.end())
+    return; // Which none of them needs.
+  std::vector<int64_t> &costs = problem.edges[it->second].costs;
+  size_t numHeld = nodes[held].numChoices(), numProduct = nodes[product].numChoices();
+  int64_t times = weight(demand.phase);
+  for (unsigned j = 0; j < numProduct; ++j) {
+    llvm::SmallDenseMap<uint16_t, int64_t, 16> known; // By the spec that is held.
+    for (unsigned i = 0; i < numHeld; ++i) {
+      int64_t &cost = costs[held > product ? j * numHeld + i : i * numProduct + j];
+      auto [saved, isNew] = known.try_emplace(tables[value.table].index[i], 0);
+      if (isNew)
+        saved->second = savedBy(i, j);
+      if (cost < kForbiddenCost)
+        cost -= times * saved->second;
+    }
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -863,7 +1002,7 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
     seconds +=
         paidPart(info) * reductionSeconds(info.rule, result, strategy,
                                           values[info.results[result]].bytes, projection, model);
-  return toPicoseconds(seconds);
+  return toPicoseconds(seconds) - savedOf(info, projection, strategy);
 }
 
 int64_t ProblemBuilder::hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,

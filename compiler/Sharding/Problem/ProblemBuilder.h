@@ -110,6 +110,7 @@ struct OperandDemand {
   unsigned table = 0;
   OpPhase phase = OpPhase::Forward;
   bool charged = false; // A second demand like it costs nothing more.
+  int product = -1;     // Node of a dot that may run beside the gather of its operand, or -1.
 };
 
 /// How an op that costs anything follows a node: `tensor`, an operand or result of
@@ -183,6 +184,13 @@ public:
   /// What it costs in a phase to move a value.
   int64_t movePicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to,
                           OpPhase phase) const;
+  /// What a charged demand costs, with what its product hides of it.
+  int64_t demandPicoseconds(const OperandDemand &demand, llvm::ArrayRef<unsigned> choices) const;
+  /// What running beside pieces of its product saves of a demand's gather.
+  int64_t savedOf(const OperandDemand &demand, llvm::ArrayRef<unsigned> choices) const;
+  /// The same of the scatter of a dot's result.
+  int64_t savedOf(const OpInfo &info, const RuleProjection &projection,
+                  const Strategy &strategy) const;
   /// The part of its seconds that a move of the value, or a sum that the op completes, costs.
   double paidPart(const ValueInfo &value, OpPhase phase) const;
   double paidPart(const OpInfo &info) const;
@@ -261,6 +269,15 @@ private:
   /// Adds the moves of a value to the costs of their two nodes, or of one.
   void addMoves(const ValueInfo &value, int from, unsigned fromTable, int to, unsigned toTable,
                 OpPhase phase);
+  /// Takes off what the pieces of a product save of the gather that it demands.
+  void addSavings(const OperandDemand &demand);
+  int64_t savedOf(const OperandDemand &demand, PackedSpec from, unsigned choice) const;
+  /// The product of a dot whose operand or result is cut along a dimension with that factor;
+  /// nothing if it cannot be.
+  std::optional<cost::CollectiveMatmul> matmulOf(const OpInfo &info,
+                                                 const RuleProjection &projection,
+                                                 const Strategy &strategy,
+                                                 const analysis::DimFactors &cut) const;
   /// Cost per spec of one table and of the other; empty if none costs anything.
   const std::vector<int64_t> &reshardCosts(unsigned from, unsigned to, const ValueInfo &value);
   int64_t reshardPicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to) const;

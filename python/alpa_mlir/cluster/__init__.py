@@ -164,6 +164,12 @@ class Cluster:
         return tuple((int(g["count"]), str(g["device_type"])) for g in self._fields["hosts"])
 
     @property
+    def cuts_products(self) -> bool:
+        """Whether a type of device says `collective_matmul`."""
+        types = self._fields["device_types"]
+        return any(types[name].get("collective_matmul", False) for _, name in self.host_groups)
+
+    @property
     def compute_capability(self) -> str | None:
         """The least version of its CUDA devices, such as `"9.0"`; None if any is none or unsaid.
 

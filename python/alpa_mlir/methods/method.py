@@ -621,7 +621,18 @@ class Method(ABC):
         Args:
             why: whether the error is to say what is closest to fitting, if nothing fits.
             solved: a folder in which solved stages are kept; empty for none.
+
+        Raises:
+            MethodError: the cluster's devices cut collectives into pieces beside products, which
+                the method's export does not make.
         """
+        if cluster.cuts_products and self.export != "collectives":
+            raise MethodError(
+                f"the cluster says `collective_matmul`, and export {self.export!r} does not cut "
+                "collectives into pieces beside products",
+                where=type(self).__name__,
+                fix='use export="collectives", or take the key out of the cluster',
+            )
         is_searched = self.remat == "auto"
         again = ["none"] if is_searched else self.remat
         again = [again] if isinstance(again, str) else [str(x) for x in again]

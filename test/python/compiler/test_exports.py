@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import alpa_mlir
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import Cluster, MethodError, PipeshardParallel, ShardParallel
-from clusters import round_figures
+from clusters import round_figures, slow_links
 from conditioned import check_state
 
 
@@ -47,6 +48,19 @@ def _check(name: str, cluster: Cluster, method: alpa_mlir.Method) -> alpa_mlir.P
 def test_collectives_equal_single_device(name: str, mesh_shape: tuple[int, ...]) -> None:
     devices = math.prod(mesh_shape)
     _check(name, round_figures(devices), ShardParallel(mesh_shape=mesh_shape, export="collectives"))
+
+
+def test_collectives_beside_products() -> None:
+    """Megatron's gathers and scatters go round in pieces, in both directions of training."""
+    fields = json.loads(slow_links(4).text)
+    fields["device_types"]["virtual"] |= {"overlap_slowdown": 0.1, "collective_matmul": True}
+    cluster = Cluster.from_dict(fields)
+    method = ShardParallel(mesh_shape=(1, 4), method="megatron-sequence", export="collectives")
+    step = _check("gpt", cluster, method)
+    plan = step.plan(*jax.eval_shape(zoo.get("gpt").init)).plan
+    assert sum(text.count("optimization_barrier") for text in plan.modules.values()) > 6
+    with pytest.raises(MethodError, match=r"`collective_matmul`.*export 'shardy'"):
+        _check("gpt", cluster, ShardParallel(mesh_shape=(1, 4)))
 
 
 def test_collectives_in_a_pipeline() -> None:

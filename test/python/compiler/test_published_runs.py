@@ -56,6 +56,13 @@ def test_search_is_not_behind_its_authors():
     assert "micro-batches" in searched["text"]
 
 
+def test_asynchronous_tensor_parallelism():
+    run = RUNS["titan-8b-64-bf16-async"]
+    assert run.needs == ()
+    pieces, whole = (predict(run, {"collective_matmul": on})["step_seconds"] for on in (1, 0))
+    assert 0.9 * whole < pieces < 0.99 * whole
+
+
 def test_what_does_not_fit_has_seconds():
     run = RUNS["seqsel-22B-full"]
     found = predict(replace(run, model=replace(run.model, layers=96)), {})

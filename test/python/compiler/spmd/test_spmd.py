@@ -10,6 +10,7 @@ wants of its operands.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import numpy as np
@@ -50,17 +51,23 @@ def _arguments(function: str) -> list[np.ndarray]:
     return arrays
 
 
-def _sharded(function: str, mesh: tuple[int, ...]) -> str:
+def _sharded(function: str, mesh: tuple[int, ...], cluster: str = "") -> str:
     devices = ", ".join(str(i) for i in range(int(np.prod(mesh))))
     head = f"alpa.mesh = #alpa.mesh<shape = {list(mesh)}, devices = [{devices}]>"
+    if cluster:
+        head += f", alpa.cluster = {json.dumps(cluster)}"
     return f"module attributes {{{head}}} {{\n{_MARK.sub(_attributes, function)}\n}}"
 
 
 def check(
-    function: str, mesh: tuple[int, ...], *collectives: str, passes: str = per_device.LOWERING
+    function: str,
+    mesh: tuple[int, ...],
+    *collectives: str,
+    passes: str = per_device.LOWERING,
+    cluster: str = "",
 ) -> str:
     """Lowered and whole program agree; the lowered one has just these collectives."""
-    lowered = Module(_sharded(function, mesh)).run(passes).as_text()
+    lowered = Module(_sharded(function, mesh, cluster)).run(passes).as_text()
     found = re.findall(r"stablehlo\.(all_\w+|reduce_scatter|collective_permute)", lowered)
     assert sorted(found) == sorted(collectives), lowered
     arguments = _arguments(function)
@@ -99,6 +106,66 @@ def test_scattered_sum() -> None:
         (2, 2),
         "reduce_scatter",
         "reduce_scatter",
+    )
+
+
+# Devices whose links are so slow that pieces pay.
+PIECES = """
+device_types:
+  d: {memory_bytes: 1GiB, memory_bandwidth: 1e12, peak_flops: {float32: 1e9}, overlap_slowdown: 0.1,
+      collective_matmul: true}
+hosts: {devices: 8, device_type: d}
+links: {intra_host: {bandwidth: 1e6, latency: 0}, inter_host: {bandwidth: 1e6, latency: 0}}
+"""
+
+
+@pytest.mark.parametrize("mesh", [(2, 4), (4, 2), (1, 8)])
+def test_gathers_beside_dots(mesh: tuple[int, ...]) -> None:
+    """One ring for both dots; the third contracts what is gathered and takes it whole."""
+    check(
+        """func.func public @main(%x: tensor<4x16x8xf32> @A[S0, S1, R], %v: tensor<8x16xf32> @A[R, S1], %w: tensor<24x8xf32> @A[S1, R])
+             -> (tensor<4x16x16xf32>, tensor<4x16x24xf32>, tensor<8x16xf32>) {
+           %0 = stablehlo.dot_general %x, %v, contracting_dims = [2] x [0] @S[S0, R, S1] <- [S0, R, R] [R, S1] : (tensor<4x16x8xf32>, tensor<8x16xf32>) -> tensor<4x16x16xf32>
+           %1 = stablehlo.dot_general %x, %0, contracting_dims = [0, 1] x [0, 1] @S[R, S1] <- [S0, R, R] [S0, R, S1] : (tensor<4x16x8xf32>, tensor<4x16x16xf32>) -> tensor<8x16xf32>
+           %2 = stablehlo.dot_general %x, %w, contracting_dims = [2] x [1] @S[S0, R, S1] <- [S0, R, R] [S1, R] : (tensor<4x16x8xf32>, tensor<24x8xf32>) -> tensor<4x16x24xf32>
+           return %0, %2, %1 : tensor<4x16x16xf32>, tensor<4x16x24xf32>, tensor<8x16xf32>
+         }""",
+        mesh,
+        *["collective_permute"] * (mesh[1] - 1),
+        *["all_reduce"] * (mesh[0] > 1),
+        cluster=PIECES,
+    )
+
+
+@pytest.mark.parametrize(("dim", "mesh"), [(0, (2, 4)), (1, (2, 4)), (1, (4, 2)), (0, (1, 8))])
+def test_scatters_beside_dots(dim: int, mesh: tuple[int, ...]) -> None:
+    """Rows or columns of the result; also what is gathered on the right."""
+    result = ["S1, R", "R, S1"][dim]
+    check(
+        f"""func.func public @main(%x: tensor<16x32xf32> @A[R, S1], %w: tensor<32x8xf32> @A[S1, R], %y: tensor<8x16xf32> @A[S0, R]) -> (tensor<16x8xf32>, tensor<8x32xf32>) {{
+           %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] @S[{result}] : (tensor<16x32xf32>, tensor<32x8xf32>) -> tensor<16x8xf32>
+           %1 = stablehlo.dot_general %y, %x, contracting_dims = [1] x [0] @S[S0, R] <- [S0, R] [R, R] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+           return %0, %1 : tensor<16x8xf32>, tensor<8x32xf32>
+         }}""",
+        mesh,
+        *["collective_permute"] * (2 * (mesh[1] - 1)),
+        cluster=PIECES,
+    )
+
+
+def test_dots_of_each_other_share_no_ring() -> None:
+    """The second dot multiplies what the first gives with what both gather."""
+    check(
+        """func.func public @main(%x: tensor<8x8xf32> @A[S0, R], %v: tensor<8x8xf32> @A[R, R]) -> (tensor<8x8xf32>) {
+           %0 = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] @S[R, R] <- [R, R] [R, R] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+           %1 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0] @S[R, R] <- [R, R] [R, R] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+           %2 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] @S[R, R] <- [R, R] [R, R] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+           %3 = stablehlo.add %1, %2 @S[R, R] : tensor<8x8xf32>
+           return %3 : tensor<8x8xf32>
+         }""",
+        (4,),
+        *["collective_permute"] * 3,
+        cluster=PIECES,
     )
 
 
