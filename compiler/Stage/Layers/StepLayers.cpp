@@ -77,12 +77,18 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
 llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
   StepLayers layers;
   llvm::DenseMap<Operation *, unsigned> layerOfOp;
+  auto numOps = int64_t(main.front().getOperations().size());
   for (Operation &op : main.front().without_terminator()) {
     auto layer = op.getAttrOfType<IntegerAttr>(attr::layer);
     if (!layer || layer.getInt() < 0 || !op.getAttr(attr::phase))
       return llvm::createStringError(
           "op '" + op.getName().getStringRef() +
           "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
+    if (layer.getInt() >= numOps)
+      return llvm::createStringError("op '" + op.getName().getStringRef() + "' is of layer " +
+                                     llvm::Twine(layer.getInt()) + ", but @main has " +
+                                     llvm::Twine(numOps - 1) +
+                                     " ops; number layers from 0, each with an op");
     size_t index = layer.getInt();
     if (layers.opsOfLayer.size() <= index)
       layers.opsOfLayer.resize(index + 1);
