@@ -436,7 +436,7 @@ def _traced(
             return jitted.trace(*full), session
 
     traced, session = run(fn)
-    _refuse_effects(traced.jaxpr, name_of(fn))
+    _refuse_ops(traced.jaxpr, name_of(fn))
     if session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr):
         return traced, session
     tagged = tagging.tag_equations(fn)
@@ -478,19 +478,27 @@ def _is_nnx(argument: Any) -> bool:
     return bool(names & {("flax", "Pytree"), ("flax", "Object")})
 
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+# Calls of Python from inside of the step would run once for each device and micro-batch.
+_CALLS_PYTHON = "calls Python", "return the values and use them outside of the step"
+_REFUSED = {
+    **dict.fromkeys(
+        ("pure_callback", "io_callback", "debug_callback", "debug_print"), _CALLS_PYTHON
+    ),
+    "approx_top_k": (
+        "takes the largest elements approximately",
+        "take jax.lax.top_k, which is exact, in place of approx_max_k and approx_min_k",
+    ),
+}
 
 
-def _refuse_effects(closed: Any, name: str) -> None:
-    """Calls of Python from inside of the step would run once for each device and micro-batch."""
-    found = _callback(closed.jaxpr)
+def _refuse_ops(closed: Any, name: str) -> None:
+    """Refuse what a step must not have, with its line."""
+    found = _refused(closed.jaxpr)
     if found is not None:
         kind, place = found
-        raise TraceError(
-            f"the step calls Python ({kind}){f' at {place}' if place else ''}",
-            where=name,
-            fix="return the values and use them outside of the step",
-        )
+        what, fix = _REFUSED[kind]
+        where = f" at {place}" if place else ""
+        raise TraceError(f"the step {what} ({kind}){where}", where=name, fix=fix)
     if closed.effects:
         effects = ", ".join(sorted(str(effect) for effect in closed.effects))
         raise TraceError(
@@ -500,14 +508,14 @@ def _refuse_effects(closed: Any, name: str) -> None:
         )
 
 
-def _callback(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
-    """The first callback: its kind, and the line of the user's that calls it."""
+def _refused(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
+    """The first that is refused: its primitive, and the line of the user's that calls it."""
     for eqn in jaxpr.eqns:
         place = user_line(eqn) or around
-        if eqn.primitive.name in _CALLBACKS:
+        if eqn.primitive.name in _REFUSED:
             return eqn.primitive.name, place
         for inner in dependencies.bodies(eqn):
-            found = _callback(inner, place)
+            found = _refused(inner, place)
             if found is not None:
                 return found
     return None

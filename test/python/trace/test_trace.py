@@ -359,3 +359,15 @@ def test_arguments_that_do_not_match(args, message):
     assert len(traced.flatten_args(_PARAMS, _BATCH)) == 3
     with pytest.raises(ArgumentMismatchError, match=message):
         traced.flatten_args(*args)
+
+
+def test_what_is_taken_approximately_is_refused_by_name():
+    """XLA's custom call names a function that no op of StableHLO shows."""
+
+    def step(w, x):
+        values, _ = jax.lax.approx_max_k(x @ w, 2)
+        return w, values.sum()
+
+    message = r"approximately \(approx_top_k\) at .*test_trace.py.*; fix: take jax.lax.top_k"
+    with pytest.raises(TraceError, match=message):
+        trace(step, jnp.ones((8, 8)), jnp.ones((4, 8)))
