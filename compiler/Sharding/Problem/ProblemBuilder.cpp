@@ -302,10 +302,15 @@ void ProblemBuilder::addNodesToProblem() {
     solver::ProblemNode node;
     node.name = info.name;
     for (size_t choice = 0; choice < info.numChoices(); ++choice) {
-      int64_t cost = 0;
-      for (unsigned phase = 0; phase < kNumPhases; ++phase)
-        cost += info.costs[phase][choice] * weight(static_cast<OpPhase>(phase));
-      node.costs.push_back(cost);
+      solver::CostSum cost = 0;
+      bool isForbidden = false;
+      for (unsigned phase = 0; phase < kNumPhases; ++phase) {
+        cost += solver::CostSum(info.costs[phase][choice]) * weight(static_cast<OpPhase>(phase));
+        isForbidden |= info.costs[phase][choice] >= kForbiddenCost;
+      }
+      // What takes longer than a problem may hold is as dear as allowed choices get.
+      auto most = solver::CostSum(kForbiddenCost) - (isForbidden ? 0 : 1);
+      node.costs.push_back(int64_t(std::min(cost, most)));
     }
     problem.nodes.push_back(std::move(node));
   }

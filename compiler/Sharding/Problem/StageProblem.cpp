@@ -77,7 +77,9 @@ void StageProblem::setPrice(Counted &counts, const StageUsage *usage,
     if (usage && !usage->ofNode[index].empty())
       for (auto [cost, bytes] : llvm::zip_equal(node.costs, usage->ofNode[index]))
         if (cost < solver::kForbiddenCost)
-          cost += int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest)));
+          cost = std::min(
+              cost + int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest))),
+              solver::kForbiddenCost - 1);
   }
 }
 
