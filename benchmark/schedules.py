@@ -210,7 +210,9 @@ def zero_bubble() -> Iterator[dict[str, Any]]:
                 "speedup": round((1 - found) / (1 - ours[0]), 4),
             }
         row["one_step_2p_speedup"] = round(
-            (1 - _bubble("zb-auto", replace(problem, limits=(2.0 * meshes,) * meshes))) / (1 - ours[0]), 4
+            (1 - _bubble("zb-auto", replace(problem, limits=(2.0 * meshes,) * meshes)))
+            / (1 - ours[0]),
+            4,
         )
         yield row
 

@@ -111,7 +111,8 @@ private:
       return true;
     std::string where = join(path, "groups");
     if (!isIntraHost)
-      return error(*value, where, value->describe(), "no groups here; they are of devices within a host, in intra_host");
+      return error(*value, where, value->describe(),
+                   "no groups here; they are of devices within a host, in intra_host");
     if (value->kind != YamlValue::Map)
       return error(*value, where, value->describe(),
                    "bandwidths by number of devices, such as {2: 50GB/s, 4: 100GB/s}");

@@ -65,9 +65,7 @@ struct ScheduleProblem {
   StageSeconds secondsOf(int64_t stage) const {
     return seconds.empty() ? StageSeconds() : seconds[stage];
   }
-  double limitOf(int64_t mesh) const {
-    return limits.empty() ? double(numMeshes()) : limits[mesh];
-  }
+  double limitOf(int64_t mesh) const { return limits.empty() ? double(numMeshes()) : limits[mesh]; }
   double keptPartOf(int64_t stage) const { return keptParts.empty() ? 1 : keptParts[stage]; }
 };
 
