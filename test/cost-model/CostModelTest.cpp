@@ -331,6 +331,13 @@ static void testCosts() {
   CHECK(seconds({1, 128, 1024, 4096}) > full / 8);
   CHECK(seconds({1, 64, 64, 65536}) < 32 * seconds({1, 64, 64, 4096}));
   CHECK(close(tiles.computeSeconds(1e12, 0, "float32"), 1)); // No product.
+  // CUDA devices have tensor cores for float32, whose tiles these are, from 8.0 on.
+  Product small{1, 100, 100, 100};
+  for (double capability : {7.0, 8.0}) {
+    tiled.deviceTypes[0].computeCapability = capability;
+    CostModel cores(makeMesh(tiled, {1, 1}, {1}));
+    CHECK(close(cores.computeSeconds(2e6, 0, "float32", small), 2e6 / 1e12) == (capability < 8));
+  }
   for (int trial = 0; trial < 200; ++trial) {
     Product product{std::ceil(uniform(0, 40)), std::ceil(uniform(0, 5000)),
                     std::ceil(uniform(0, 5000)), std::ceil(uniform(0, 9000))};
