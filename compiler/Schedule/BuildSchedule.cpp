@@ -503,12 +503,6 @@ double numberIn(DictionaryAttr dictionary, StringRef name, double otherwise) {
   return number ? number.getValueAsDouble() : otherwise;
 }
 
-/// Likewise some numbers; none if there are no such.
-std::vector<double> numbersIn(DictionaryAttr dictionary, StringRef name) {
-  auto numbers = dictionary ? dictionary.getAs<DenseF64ArrayAttr>(name) : DenseF64ArrayAttr();
-  return numbers ? numbers.asArrayRef().vec() : std::vector<double>();
-}
-
 /// What the search foresaw of a stage; all of it, or the schedule counts in units.
 std::optional<StageSeconds> secondsOf(StageAttr stage) {
   DictionaryAttr predicted = stage.getPredicted();
@@ -580,11 +574,35 @@ struct BuildSchedule : schedule::impl::AlpaBuildScheduleBase<BuildSchedule> {
 
 private:
   FailureOr<ScheduleProblem> problemOf(const SlicedModule &sliced);
+  LogicalResult readParameters(ScheduleProblem &problem);
   const ScheduleInfo *choose(const ScheduleProblem &problem);
   LogicalResult promise(ProgramOp program, MeshAttr mesh, ArrayRef<int64_t> memory);
 };
 
 } // namespace
+
+/// The room that the search left for what looks for an order by itself.
+LogicalResult BuildSchedule::readParameters(ScheduleProblem &problem) {
+  Attribute given = getOperation()->getAttr(attr::scheduleParameters);
+  if (!given)
+    return success();
+  auto fail = [&] {
+    return getOperation().emitError()
+           << "`" << attr::scheduleParameters << "` is " << given
+           << ", expected such as {limits = array<f64: 2.0>, kept_parts = array<f64: 0.5>}";
+  };
+  auto dictionary = dyn_cast<DictionaryAttr>(given);
+  if (!dictionary)
+    return fail();
+  for (NamedAttribute entry : dictionary) {
+    auto numbers = dyn_cast<DenseF64ArrayAttr>(entry.getValue());
+    bool isLimits = entry.getName() == "limits";
+    if (!numbers || (!isLimits && entry.getName() != "kept_parts"))
+      return fail();
+    (isLimits ? problem.limits : problem.keptParts) = numbers.asArrayRef().vec();
+  }
+  return success();
+}
 
 FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) {
   ModuleOp module = getOperation();
@@ -601,9 +619,8 @@ FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) 
   }
   if (problem.seconds.size() != problem.meshOf.size())
     problem.seconds.clear();
-  auto parameters = module->getAttrOfType<DictionaryAttr>(attr::scheduleParameters);
-  problem.limits = numbersIn(parameters, "limits");
-  problem.keptParts = numbersIn(parameters, "kept_parts");
+  if (failed(readParameters(problem)))
+    return failure();
   if (limit > 0)
     problem.limits.assign(problem.numMeshes(), limit);
   problem.steps = steps;

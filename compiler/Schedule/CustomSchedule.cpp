@@ -57,6 +57,11 @@ llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
       if (!(seconds >= 0 && seconds < std::numeric_limits<double>::infinity()))
         return makeError(ErrorCode::Method,
                          "seconds are not negative and finite, got " + std::to_string(seconds));
+  double total = 0;
+  for (const StageSeconds &time : problem.seconds)
+    total += time.forward + time.backwardInput + time.backwardWeight + time.forth + time.back;
+  if (!std::isfinite(total * double(problem.numMicroBatches)))
+    return makeError(ErrorCode::Method, "the seconds of all runs do not add up to a number");
   if (!problem.limits.empty() && int64_t(problem.limits.size()) != problem.numMeshes())
     return makeError(ErrorCode::Method, "expected a limit for each of " +
                                             std::to_string(problem.numMeshes()) + " meshes, got " +

@@ -3,6 +3,9 @@
 // RUN: alpa-opt %s --alpa-build-schedule=schedule=zb-auto --alpa-verify-program | FileCheck %s
 // A schedule that does not split them runs one after the other.
 // RUN: alpa-opt %s --alpa-build-schedule --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,WHOLE
+// Room that is not said as the search says it is no room for all.
+// RUN: sed 's/limits = array<f64: 2.0, 2.0>/limit = 2.0/' %s | not alpa-opt --alpa-build-schedule=schedule=zb-auto 2>&1 | FileCheck %s --check-prefix=PARAMETERS
+// PARAMETERS: error: `alpa.schedule_parameters` is {{{.*}}limit = {{.*}}}, expected such as {limits = array<f64: 2.0>, kept_parts = array<f64: 0.5>}
 
 module attributes {alpa.num_micro_batches = 3 : i64, alpa.schedule_parameters = {limits = array<f64: 2.0, 2.0>, kept_parts = array<f64: 0.5, 0.5>}} {
   func.func private @main(

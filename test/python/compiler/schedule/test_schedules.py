@@ -170,7 +170,8 @@ def test_zb_auto_heeds_its_limit_and_loses_to_no_one(data: st.DataObject) -> Non
         ends = [end - begin * problem.steps_overlap for begin, end in times]
         return max(ends)
 
-    if min(problem.limits) >= stages:
+    # What waits for weight parts may be more than ZB-H1 has room for.
+    if min(problem.limits) >= stages and max(problem.kept_parts) <= 1:
         assert worth("zb-auto") <= min(worth("1f1b"), worth("zb-h1")) + 1e-9
 
 
@@ -246,6 +247,9 @@ def test_errors_say_what_is_wrong() -> None:
         generate_steps("zb-auto", replace(ScheduleProblem((0, 1), 2), limits=(1.0, 0.5)))
     with pytest.raises(MethodError, match="a limit for each of 2 meshes, got 1"):
         generate_steps("zb-auto", replace(ScheduleProblem((0, 1), 2), limits=(1.0,)))
+    endless = (StageSeconds(1e308, 1e308, 1e308),) * 2
+    with pytest.raises(MethodError, match="do not add up to a number"):
+        spans("zb-auto", ScheduleProblem((0, 1), 4, seconds=endless))
     with pytest.raises(MethodError, match="numbered by their first stage"):
         generate_steps("gpipe", ScheduleProblem((1, 0), 2))
 
