@@ -317,8 +317,10 @@ bool PieceCutter::isOfState(Value value) {
   auto isState = [&](BlockArgument argument) {
     auto id = function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::value);
     for (unsigned i = 0; whole && id && i < whole.getNumArguments(); ++i)
-      if (whole.getArgAttr(i, attr::value) == id)
-        return whole.getArgAttr(i, attr::stage) != nullptr;
+      if (whole.getArgAttr(i, attr::value) == id) {
+        auto kind = whole.getArgAttrOfType<StringAttr>(i, attr::kind);
+        return kind && kind.getValue() == "state";
+      }
     return false;
   };
   bool anyState = false;

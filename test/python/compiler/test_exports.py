@@ -54,11 +54,14 @@ def test_collectives_beside_products() -> None:
     """Megatron's gathers and scatters go round in pieces, in both directions of training."""
     fields = json.loads(slow_links(4).text)
     fields["device_types"]["virtual"] |= {"overlap_slowdown": 0.1, "collective_matmul": True}
+    fields["device_types"]["virtual"]["peak_flops"] = {"float32": 2e9}  # Products hide much.
     cluster = Cluster.from_dict(fields)
     method = ShardParallel(mesh_shape=(1, 4), method="megatron-sequence", export="collectives")
     step = _check("gpt", cluster, method)
     plan = step.plan(*jax.eval_shape(zoo.get("gpt").init)).plan
-    assert sum(text.count("optimization_barrier") for text in plan.modules.values()) > 6
+    (text,) = plan.modules.values()
+    for part in text.split("func.func @backward"):
+        assert part.count("optimization_barrier") > 6
     with pytest.raises(MethodError, match=r"`collective_matmul`.*export 'shardy'"):
         _check("gpt", cluster, ShardParallel(mesh_shape=(1, 4)))
 
