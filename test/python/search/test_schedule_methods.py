@@ -76,7 +76,7 @@ def test_the_default_orders_a_plan_anew():
     """Weight parts fill what so few micro-batches wait."""
     whole, found = (
         plan_and_run(
-            AutoParallel(pipeline="inter-only", layers=4, num_micro_batches=4, schedule=name)
+            AutoParallel(pipeline="inter-only", layers=8, num_micro_batches=4, schedule=name)
         )
         for name in ("1f1b", "auto")
     )
