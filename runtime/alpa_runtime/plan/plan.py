@@ -174,6 +174,7 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def read_cluster(node: Node) -> Mapping[str, Any]:
     """The cluster of a plan, as far as the runtime reads it; the compiler reads the rest."""
     node.plain(finite=True)
+    _check_present(node)
     if "name" in node.mapping():
         node.get("name").string()
     devices = 0
@@ -188,10 +189,26 @@ def read_cluster(node: Node) -> Mapping[str, Any]:
             raise hosts.error(f"more than {MOST_DEVICES} devices", "fewer")
         group.get("device_type").string()
         _check_links(group.optional("links"))
+    for name in ("hosts", "nics"):
+        if name in node.optional("racks").mapping():
+            node.get("racks").get(name).integer(1, MOST_DEVICES)
     for _, kind in node.optional("device_types").fields():
-        kind.mapping()
+        for name in ("peak_flops", "efficiency"):
+            kind.optional(name).numbers()
     _check_links(node.optional("links"))
     return MappingProxyType(dict(node.mapping()))
+
+
+def _check_present(node: Node) -> None:
+    """Readers ask whether a field is there, not whether it is null."""
+    if node.value is None:
+        raise node.error("got null", "a value, or no such field")
+    if isinstance(node.value, dict):
+        for _, field in node.fields():
+            _check_present(field)
+    elif isinstance(node.value, list):
+        for item in node.items():
+            _check_present(item)
 
 
 def _check_links(node: Node) -> None:

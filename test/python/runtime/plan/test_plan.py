@@ -95,6 +95,11 @@ def test_what_the_schema_refuses_the_reader_refuses(edit):
             lambda p: p["cluster"].update(hosts=[{"devices": 2, "device_type": "cpu"}]),
             r"meshes\[1\].devices: device 3, but the plan has 2",
         ),
+        (lambda p: p["cluster"].update(hosts=None), r"cluster.hosts: got null, expected a value"),
+        (
+            lambda p: p["cluster"].update(device_types={"cpu": {"peak_flops": [1]}}),
+            r"cluster.device_types.cpu.peak_flops: got \[1\], expected an object",
+        ),
         (
             lambda p: p["inputs"][1].update(piece={"of": 0, "offset": 3, "size": 16}),
             r"inputs\[1\].piece: rows from 3 on, expected those behind the piece before",
