@@ -889,6 +889,16 @@ def plot(rows: Sequence[Run], seconds: Mapping[str, float]) -> str:
     return f'{head} font-size="12">\n' + "\n".join(parts) + "\n</svg>\n"
 
 
+def _json_object(text: str) -> dict[str, float]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object such as {{"launch": 3e-6}}')
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Predict the wanted runs and print how far off they are."""
     parser = argparse.ArgumentParser(
@@ -903,7 +913,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--every", type=int, default=8, help="of rows within a host every N-th group, whole"
     )
     parser.add_argument(
-        "--constants", type=json.loads, default={}, help='others, such as {"launch": 3e-6}'
+        "--constants", type=_json_object, default={}, help='others, such as {"launch": 3e-6}'
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
@@ -917,7 +927,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--search", action="store_true", help="what AutoParallel() finds beside what experts chose"
     )
     wanted = parser.parse_args(arguments)
-    every = [run for run in runs() if run.source.startswith(wanted.source)]
+    if wanted.every < 1:
+        parser.error(f"--every {wanted.every}; give 1 or more")
+    known = runs()
+    if missing := sorted(set(wanted.ids or ()) - {run.name for run in known}):
+        parser.error(f"no run is called {missing[0]!r}")
+    every = [run for run in known if run.source.startswith(wanted.source)]
+    if not every:
+        sources = ", ".join(dict.fromkeys(run.source for run in known))
+        parser.error(f"no source begins with {wanted.source!r}; there are {sources}")
     within = dict.fromkeys(run.group for run in every if run.source == WITHIN_A_HOST)
     left_out = {group for index, group in enumerate(within) if index % wanted.every}
     rows = [
