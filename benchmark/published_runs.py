@@ -42,7 +42,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import published_models
 from published_models import Remat, Transformer
@@ -890,13 +890,14 @@ def plot(rows: Sequence[Run], seconds: Mapping[str, float]) -> str:
 
 
 def _json_object(text: str) -> dict[str, float]:
+    wrong = argparse.ArgumentTypeError(f'{text!r} is no JSON object such as {{"launch": 3e-6}}')
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)
     except ValueError:
-        value = None
+        raise wrong from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object such as {{"launch": 3e-6}}')
-    return value
+        raise wrong
+    return cast("dict[str, float]", value)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
