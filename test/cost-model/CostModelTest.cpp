@@ -156,6 +156,19 @@ static constexpr Cost costs[] = {&CostModel::allReduceSeconds, &CostModel::allGa
                                  &CostModel::reduceScatterSeconds, &CostModel::allToAllSeconds,
                                  &CostModel::collectivePermuteSeconds};
 
+/// More bytes and slower links are never faster, nothing takes no time, and an all-reduce is
+/// never slower than a reduce-scatter and an all-gather.
+static void checkOrder(const CostModel &slow, const CostModel &fast, unsigned axis, double bytes,
+                       double more) {
+  for (Cost cost : costs) {
+    CHECK((slow.*cost)(bytes, axis) <= (slow.*cost)(more, axis));
+    CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
+    CHECK(std::isfinite((slow.*cost)(bytes, axis)) && (slow.*cost)(0, axis) == 0);
+  }
+  CHECK(slow.allReduceSeconds(bytes, axis) <=
+        slow.reduceScatterSeconds(bytes, axis) + slow.allGatherSeconds(bytes, axis));
+}
+
 /// A product and its collective in pieces are no faster than the product alone, no slower than
 /// both, and never faster for more bytes, more work or a slower link.
 static void testPieces() {
@@ -455,13 +468,7 @@ static void testNccl() {
     for (auto shape : {std::vector<int64_t>{9 * all}, {all, 9}, {3 * all, 3}}) {
       CostModel slow(makeMesh(some, {all, 9}, shape)), fast(makeMesh(faster, {all, 9}, shape));
       for (unsigned axis = 0; axis < shape.size(); ++axis) {
-        for (Cost cost : costs) {
-          CHECK((slow.*cost)(bytes, axis) <= (slow.*cost)(more, axis));
-          CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
-          CHECK(std::isfinite((slow.*cost)(bytes, axis)) && (slow.*cost)(0, axis) == 0);
-        }
-        CHECK(slow.allReduceSeconds(bytes, axis) <=
-              slow.reduceScatterSeconds(bytes, axis) + slow.allGatherSeconds(bytes, axis));
+        checkOrder(slow, fast, axis, bytes, more);
       }
     }
     for (Cost cost : costs)
@@ -593,13 +600,7 @@ static void testRackCosts() {
         CHECK(mesh.numDevices() == submesh.numDevices());
         CostModel slow(mesh), fast(makeMesh(faster, submesh, mesh.shape));
         for (unsigned axis = 0; axis < mesh.shape.size(); ++axis) {
-          for (Cost cost : costs) {
-            CHECK((slow.*cost)(bytes, axis) <= (slow.*cost)(more, axis));
-            CHECK((fast.*cost)(bytes, axis) <= (slow.*cost)(bytes, axis));
-            CHECK(std::isfinite((slow.*cost)(bytes, axis)) && (slow.*cost)(0, axis) == 0);
-          }
-          CHECK(slow.allReduceSeconds(bytes, axis) <=
-                slow.reduceScatterSeconds(bytes, axis) + slow.allGatherSeconds(bytes, axis));
+          checkOrder(slow, fast, axis, bytes, more);
         }
         // Never faster than the same devices in one rack.
         Cluster one = some;

@@ -159,6 +159,12 @@ def brute_shares(routes, bandwidths):
     return level
 
 
+def check_against_small_steps(net, steps):
+    assert net.simulate(steps, 1).seconds == pytest.approx(
+        small_steps(net, steps, 1, 200), rel=0.015
+    )
+
+
 def test_shared_chains_agree_with_small_steps_of_time():
     link = {"bandwidth": 10.0, "latency": 0.3}
     net = network((3, 2), (3, 1), near=link, far={"bandwidth": 8.0, "latency": 0.5})
@@ -172,9 +178,7 @@ def test_shared_chains_agree_with_small_steps_of_time():
         send 8 = 7 to 3
         """
     )
-    assert net.simulate(steps, 1).seconds == pytest.approx(
-        small_steps(net, steps, 1, 200), rel=0.015
-    )
+    check_against_small_steps(net, steps)
 
 
 def rack_network():
@@ -212,6 +216,4 @@ def test_racks_agree_with_small_steps_of_time():
         send 8 = 7 to 6
         """
     )
-    assert net.simulate(steps, 1).seconds == pytest.approx(
-        small_steps(net, steps, 1, 200), rel=0.015
-    )
+    check_against_small_steps(net, steps)
