@@ -105,20 +105,39 @@ _CUDNN = 91002  # Newer than what any check of fused attention asks for.
 
 
 def plain_lowering() -> dict[str, Any]:
-    """Arguments of `Traced.lower` for cumulative sums in windows, as on other platforms.
+    """Arguments of `Traced.lower` for ops that every platform knows.
 
-    On GPUs JAX writes them as an op of its own from 0.12 on, which XLA turns into windows.
+    Cumulative sums in windows: on GPUs JAX writes them as an op of its own from 0.12 on, which XLA
+    turns into windows. The largest elements exactly: where JAX asks for approximate ones, all
+    platforms but TPUs sort.
     """
     try:
         from jax._src.interpreters import mlir
+        from jax._src.lax.ann import approx_top_k_p
         from jax._src.lax.control_flow.loops import cumsum_p
 
         owner: Any = mlir
         found: Any = owner._lowerings[cumsum_p]
-        rules = ((cumsum_p, getattr(found, "rule", found)),)
+        rules = (
+            (cumsum_p, getattr(found, "rule", found)),
+            (approx_top_k_p, owner.lower_fun(_exact_top_k, multiple_results=True)),
+        )
         return {"_private_parameters": mlir.LoweringParameters(override_lowering_rules=rules)}
     except (ImportError, AttributeError, KeyError, TypeError):
         return {}
+
+
+def _exact_top_k(
+    operand: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **approximation: Any
+) -> list[Any]:
+    """What `approx_max_k` and `approx_min_k` give with a recall of 1."""
+    del approximation
+    lax: Any = jax.lax
+    numpy: Any = jax.numpy
+    rows = numpy.moveaxis(operand, reduction_dimension, -1)
+    values, places = lax.top_k(rows if is_max_k else -rows, k)
+    made = (values if is_max_k else -values, places)
+    return [numpy.moveaxis(x, -1, reduction_dimension) for x in made]
 
 
 @contextlib.contextmanager
@@ -206,6 +225,13 @@ def pxla() -> Any:
     from jax._src.interpreters import pxla
 
     return pxla
+
+
+def mlir_ir() -> Any:
+    """MLIR's classes, for modules that JAX lowers to."""
+    from jax._src.lib import mlir
+
+    return as_any(mlir).ir
 
 
 def xla_client() -> Any:

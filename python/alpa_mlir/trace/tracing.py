@@ -485,8 +485,8 @@ _REFUSED = {
         ("pure_callback", "io_callback", "debug_callback", "debug_print"), _CALLS_PYTHON
     ),
     "approx_top_k": (
-        "takes the largest elements approximately",
-        "take jax.lax.top_k, which is exact, in place of approx_max_k and approx_min_k",
+        "takes more of the largest elements than it says",
+        "leave out aggregate_to_topk=False, or take jax.lax.top_k",
     ),
 }
 
@@ -512,7 +512,7 @@ def _refused(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
     """The first that is refused: its primitive, and the line of the user's that calls it."""
     for eqn in jaxpr.eqns:
         place = user_line(eqn) or around
-        if eqn.primitive.name in _REFUSED:
+        if eqn.primitive.name in _REFUSED and not eqn.params.get("aggregate_to_topk"):
             return eqn.primitive.name, place
         for inner in dependencies.bodies(eqn):
             found = _refused(inner, place)

@@ -361,13 +361,17 @@ def test_arguments_that_do_not_match(args, message):
         traced.flatten_args(*args)
 
 
-def test_what_is_taken_approximately_is_refused_by_name():
+def test_what_is_taken_approximately_is_taken_exactly():
     """XLA's custom call names a function that no op of StableHLO shows."""
 
-    def step(w, x):
-        values, _ = jax.lax.approx_max_k(x @ w, 2)
+    def step(w, x, aggregate_to_topk=True):
+        values, _ = jax.lax.approx_max_k(x @ w, 2, aggregate_to_topk=aggregate_to_topk)
         return w, values.sum()
 
-    message = r"approximately \(approx_top_k\) at .*test_trace.py.*; fix: take jax.lax.top_k"
+    example = jnp.ones((8, 8)), jnp.ones((4, 8))
+    text = trace(step, *example).as_text()
+    assert "chlo.top_k" in text
+    assert "ApproxTopK" not in text
+    message = r"more .* than it says \(approx_top_k\) at .*test_trace.py.*; fix: leave out aggre"
     with pytest.raises(TraceError, match=message):
-        trace(step, jnp.ones((8, 8)), jnp.ones((4, 8)))
+        trace(functools.partial(step, aggregate_to_topk=False), *example)
