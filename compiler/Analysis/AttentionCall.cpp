@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/AttentionCall.h"
 
+#include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
@@ -223,6 +224,8 @@ void analysis::fitAttention(hlo::CustomCallOp custom) {
 }
 
 static ShardingRule customCall(Operation *op) {
+  if (std::optional<ShardingRule> rule = getCallRule(op))
+    return *rule;
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
     return call->rule();
   return RuleBuilder(op).rule; // Not looked into: it runs on whole tensors.

@@ -1,6 +1,7 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
 #include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
@@ -184,6 +185,8 @@ double analysis::getFlops(Operation *op) {
                                        numbers.getLhsRaggedDimensions()[0]);
     return isParted ? flops / std::max(1.0, numElements(dot.getGroupSizes())) : flops;
   }
+  if (auto given = op->getAttrOfType<FloatAttr>(kCallFlops))
+    return given.getValueAsDouble();
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
     return call->flops();
   bool movesOnly = llvm::StringSwitch<bool>(name)

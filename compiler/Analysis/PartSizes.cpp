@@ -3,6 +3,7 @@
 #include "compiler/Analysis/PartSizes.h"
 
 #include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/CallRule.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -37,7 +38,10 @@ void analysis::fitSizes(Operation *part, Operation *whole) {
             sizes[dim] = size;
         gather.setSliceSizes(sizes);
       })
-      .Case([&](hlo::CustomCallOp call) { fitAttention(call); })
+      .Case([&](hlo::CustomCallOp call) {
+        fitAttention(call);
+        fitCallRule(call, whole);
+      })
       .Case([&](hlo::ConvolutionOp convolution) {
         auto numbers = convolution.getDimensionNumbers();
         int64_t features =

@@ -1,5 +1,6 @@
 //===- Import.cpp - from JAX's module to one planned function -------------===//
 
+#include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
@@ -814,6 +815,11 @@ public:
     dropShardingAnnotations(module, main);
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
+      return signalPassFailure();
+    if (main.walk([](stablehlo::CustomCallOp call) {
+              return WalkResult(analysis::importCallRule(call));
+            })
+            .wasInterrupted())
       return signalPassFailure();
     foldedTransposes += foldTransposedDots(main);
     selects += writeScattersAsSelects(main);

@@ -1510,6 +1510,17 @@ static StringRef kindText(FactorKind kind) {
                                     : "needs all examples of the batch at once";
 }
 
+/// Whether a dimension has the factor behind another one.
+static bool isMinor(const ShardingRule &rule, unsigned factor) {
+  return llvm::any_of(llvm::concat<const TensorFactors>(rule.operands, rule.results),
+                      [&](const TensorFactors &tensor) {
+                        return llvm::any_of(tensor, [&](const DimFactors &dim) {
+                          return llvm::is_contained(llvm::drop_begin(dim, dim.empty() ? 0 : 1),
+                                                    factor);
+                        });
+                      });
+}
+
 LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, const Scale &scale) {
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule)
@@ -1530,6 +1541,9 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
     assignment = found;
   }
   const Factor &factor = rule->factors[assignment->factor];
+  // Which factor of a call's dimension is smaller then, its shapes do not tell.
+  if (isa<hlo::CustomCallOp>(op) && isMinor(*rule, assignment->factor))
+    return refuse(op, "mixes the batch with another dimension");
   if (factor.kind != FactorKind::Parallel && factor.kind != FactorKind::Reduction)
     return refuse(op, kindText(factor.kind));
   SmallVector<Value> operands;

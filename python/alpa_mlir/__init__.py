@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from alpa_mlir.simulator import Timeline, simulate
     from alpa_mlir.solver import ProblemSolution, solve_problem
     from alpa_mlir.stages import ParallelFunction, PlannedStep, TracedStep
+    from alpa_mlir.trace.call_rules import sharding_rule
     from alpa_mlir.trace.layer_markers import layer_boundary, mark_pipeline_boundary
     from alpa_mlir.trace.layer_remat import automatic_remat, manual_remat
     from alpa_mlir.trace.tagging import grad, value_and_grad
@@ -145,6 +146,7 @@ _HOME = {
         "alpa_mlir.simulator": ("Timeline", "simulate"),
         "alpa_mlir.solver": ("ProblemSolution", "solve_problem"),
         "alpa_mlir.stages": ("ParallelFunction", "PlannedStep", "TracedStep"),
+        "alpa_mlir.trace.call_rules": ("sharding_rule",),
         "alpa_mlir.trace.layer_markers": ("layer_boundary", "mark_pipeline_boundary"),
         "alpa_mlir.trace.layer_remat": ("automatic_remat", "manual_remat"),
         "alpa_mlir.trace.tagging": ("grad", "value_and_grad"),
@@ -248,6 +250,7 @@ __all__ = [
     "prefetch",
     "restore_checkpoint",
     "save_checkpoint",
+    "sharding_rule",
     "shutdown",
     "simulate",
     "solve_problem",

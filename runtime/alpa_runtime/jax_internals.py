@@ -118,7 +118,7 @@ def plain_lowering() -> dict[str, Any]:
 
         owner: Any = mlir
         found: Any = owner._lowerings[cumsum_p]
-        rules = (
+        rules: Any = (
             (cumsum_p, getattr(found, "rule", found)),
             (approx_top_k_p, owner.lower_fun(_exact_top_k, multiple_results=True)),
         )

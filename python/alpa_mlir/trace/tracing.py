@@ -27,7 +27,7 @@ from alpa_runtime.plan.text import without_locations
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import dependencies, state_matching, tagging
+from alpa_mlir.trace import call_rules, dependencies, state_matching, tagging
 from alpa_mlir.trace.jaxprs import user_line
 
 Kind = Literal["state", "batch"]
@@ -312,7 +312,7 @@ def trace(
     )
     outputs = tuple(Output(leaf.name, leaf.data_shape, leaf.data_dtype) for leaf in out_leaves)
     name = name_of(fn)
-    module = lowered.compiler_ir("stablehlo").operation
+    module = call_rules.attached(lowered.compiler_ir("stablehlo").operation)
     _check_main(module, len(inputs), len(outputs), name)
     text = module.get_asm(print_generic_op_form=True, enable_debug_info=True)
     if expands:

@@ -1,0 +1,162 @@
+"""Calls with sharding rules: split over devices and micro-batches, equal to the whole step."""
+
+from __future__ import annotations
+
+import re
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir.errors import ArgumentTypeError, PassError, TraceError
+from test_equality import CLUSTER, relative_difference
+
+BATCH, SIZE = 16, 8
+METHODS = {
+    "one micro-batch": ShardParallel(num_micro_batches=1, mesh_shape=(2, 4)),
+    "two": ShardParallel(num_micro_batches=2, mesh_shape=(2, 4)),
+    "data parallel": ShardParallel(num_micro_batches=2, method="data-parallel"),
+    "two stages": PipeshardParallel(num_micro_batches=2, submeshes=[(1, 4), (1, 4)], layers=2),
+}
+FACTORIZATION = "lapack_spotrf_ffi"  # A kernel that every jaxlib for CPUs has.
+
+
+def positive(x):
+    """A symmetric matrix of each example, far from singular."""
+    return x @ x.mT / SIZE + 2 * jnp.eye(SIZE)
+
+
+@jax.custom_vjp
+def kernel(x):
+    """Lower factors of matrices, by a call without a rule, and a gradient that is not theirs."""
+    made, _ = jax.ffi.ffi_call(
+        FACTORIZATION,
+        (
+            jax.ShapeDtypeStruct(x.shape, x.dtype),
+            jax.ShapeDtypeStruct(x.shape[:-2], jnp.int32),
+        ),
+    )(x, uplo=np.uint8(ord("L")))
+    return made
+
+
+def _forward(x):
+    return kernel(x), x
+
+
+def _backward(x, gradient):
+    return (gradient * jnp.tanh(x),)
+
+
+kernel.defvjp(_forward, _backward)
+
+LAYERS = {
+    "cholesky": lambda x: jnp.linalg.cholesky(positive(x)),
+    "solve": lambda x: jnp.linalg.solve(positive(x), x),
+    "qr": lambda x: jnp.linalg.qr(positive(x))[1],
+    "eigh": lambda x: jnp.linalg.eigvalsh(positive(x))[..., None] * x,
+    "svd": lambda x: jnp.linalg.svd(positive(x), compute_uv=False)[..., None] * x,
+    "kernel": lambda x: kernel(positive(x)),
+    "largest": lambda x: x * jax.lax.approx_max_k(x, 3)[0].sum(-1, keepdims=True),
+    "least": lambda x: (
+        x * jax.lax.approx_min_k(x, 3, reduction_dimension=1)[0].sum(1, keepdims=True)
+    ),
+}
+
+
+def make_step(layer):
+    """Two layers with a call in each, and their SGD update."""
+
+    def step(state, batch):
+        def loss(state):
+            x = batch
+            for weight in state:
+                x = jnp.tanh(layer(x @ weight)) + x
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, grads), value
+
+    keys = jax.random.split(jax.random.PRNGKey(0), 3)
+    state = [0.5 * jax.random.normal(key, (SIZE, SIZE)) for key in keys[:2]]
+    return step, state, jax.random.normal(keys[2], (BATCH, SIZE, SIZE))
+
+
+def calls(plan, target):
+    """Shapes of the first operands of all calls of a target."""
+    text = "\n".join(plan.modules.values())
+    found = re.findall(rf"custom_call @{target}\(.*: \(tensor<([0-9x]+)xf32>", text)
+    return [tuple(map(int, shape.split("x"))) for shape in found]
+
+
+@pytest.fixture
+def with_rule():
+    def give(rule, **options):
+        alpa_mlir.sharding_rule(FACTORIZATION, rule, **options)
+
+    yield give
+    alpa_mlir.sharding_rule(FACTORIZATION, None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_parts_of_calls_make_the_whole(layer, method, with_rule):
+    if layer == "kernel":
+        with_rule("... m n -> ... m n, ...", need_replication=("m", "n"), cost=1e9)
+    step, state, batch = make_step(LAYERS[layer])
+    expected = jax.jit(step)(state, batch)
+    parallel = alpa_mlir.compile(step, state, batch, cluster=CLUSTER, method=METHODS[method])
+    assert relative_difference(parallel(state, batch), expected) < 1e-5
+    if method == "data parallel":  # A micro-batch of 8 examples, on 8 devices.
+        assert {shape[0] for shape in calls(parallel.plan, r"lapack_\w+")} <= {1}
+
+
+def test_calls_with_a_cost_are_split_over_all_devices(with_rule):
+    step, state, batch = make_step(LAYERS["kernel"])
+    method = ShardParallel(num_micro_batches=2)
+
+    def planned():
+        return alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(state, batch).plan
+
+    with pytest.raises(alpa_mlir.MicroBatchError, match="custom_call"):
+        planned()
+    with_rule("... m n -> ... m n, ...", need_replication=("m", "n"), cost=1e9)
+    cheap = planned()
+    assert calls(cheap, FACTORIZATION) == [(BATCH // 2 // 8, SIZE, SIZE)] * 2
+    with_rule(
+        "... m n -> ... m n, ...",
+        need_replication=("m", "n"),
+        cost=lambda operands, results: 1e9 * operands[0][0] * len(results),
+    )
+    dear = planned()
+    assert calls(dear, FACTORIZATION) == calls(cheap, FACTORIZATION)
+    # 32 times the work of both calls, of which each device does an eighth.
+    before, after = (plan.predicted["step_seconds"] for plan in (cheap, dear))
+    work = 1e9 * 2 / 8 / CLUSTER["device_types"]["small"]["peak_flops"]["float32"]
+    assert after - before >= 31 * work
+
+
+def test_a_rule_that_does_not_fit_is_an_error(with_rule):
+    step, state, batch = make_step(LAYERS["kernel"])
+    with_rule("b m n -> b m n")
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=ShardParallel())
+    with pytest.raises(PassError, match=r"\"b m n -> b m n\": the call has 2 results, the rule 1"):
+        parallel.plan(state, batch)
+    with_rule("b m n -> b m n, b", cost=lambda operands, results: None)
+    with pytest.raises(TraceError, match="cost of a call of 'lapack_spotrf_ffi' is None"):
+        parallel.plan(state, batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (("", "a -> a"), TraceError, "target has no name"),
+        (("f", "a, b"), TraceError, "has no '->'"),
+        ((3, "a -> a"), ArgumentTypeError, "target=3"),
+        (("f", 3), ArgumentTypeError, "rule=3"),
+    ],
+)
+def test_bad_arguments(given, error, message):
+    with pytest.raises(error, match=message):
+        alpa_mlir.sharding_rule(*given)
