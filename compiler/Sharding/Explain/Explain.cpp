@@ -6,6 +6,7 @@
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Operation.h"
@@ -13,6 +14,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/Path.h"
 
 #include <cmath>
 #include <optional>
@@ -59,6 +61,20 @@ static std::string nameOf(Value value, Operation *op) {
   if (!op && value)
     op = value.getDefiningOp();
   return op ? op->getName().getStringRef().str() : "argument";
+}
+
+/// "model.py:12", the innermost line of the program; empty if none is known.
+static std::string lineOf(Operation *op) {
+  std::string line;
+  op->getLoc()->walk([&](Location location) {
+    auto file = llvm::dyn_cast<FileLineColLoc>(location);
+    if (!file)
+      return WalkResult::advance();
+    line = llvm::formatv("{0}:{1}", llvm::sys::path::filename(file.getFilename().getValue()),
+                         file.getLine());
+    return WalkResult::interrupt();
+  });
+  return line;
 }
 
 static std::optional<int64_t> layerOf(Operation *op) {
@@ -207,6 +223,7 @@ void Explainer::addExposed() {
 }
 
 void Explainer::addOps() {
+  bool isSeveral = llvm::any_of(builder.getMeshShape(), [](int64_t size) { return size > 1; });
   for (const OpPart &part : builder.getParts()) {
     const OpInfo &info = builder.getOps()[part.op];
     RuleProjection projection(info.rule, builder.getMeshShape());
@@ -243,6 +260,10 @@ void Explainer::addOps() {
     row.layer = layerOf(info.op);
     row.specs = specsOf(info, strategy);
     row.decision = part.node;
+    row.isWhole = isSeveral && projection.numShares(strategy.axes) == 1;
+    row.line = lineOf(info.op);
+    if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op))
+      row.target = call.getCallTargetName().str();
     rowOf[info.op] = explanation.ops.size();
     explanation.ops.push_back(std::move(row));
   }
@@ -621,6 +642,12 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
         named("communication_seconds", seconds(row.communicationPicoseconds)),
         named("memory_traffic_bytes", builder.getF64FloatAttr(row.trafficBytes)),
         named("kernels", number(row.kernels))};
+    if (row.isWhole)
+      fields.push_back(named("whole", builder.getBoolAttr(true)));
+    if (!row.line.empty())
+      fields.push_back(named("line", text(row.line)));
+    if (!row.target.empty())
+      fields.push_back(named("target", text(row.target)));
     if (row.layer)
       fields.push_back(named("layer", number(*row.layer)));
     if (row.decision >= 0)

@@ -23,6 +23,9 @@ struct ExplainedOp {
   double trafficBytes = 0;              // To and from a device's memory, in a step.
   int64_t kernels = 0;                  // Launched in a step.
   int decision = -1;                    // That it follows, if any.
+  bool isWhole = false;                 // Computed by every device of several.
+  std::string line;                     // "model.py:12", if known.
+  std::string target;                   // Of a call.
 };
 
 /// A node of the problem.

@@ -21,7 +21,8 @@ Row = Mapping[str, Any]
 def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     """Where each stage's time goes, its dearest ops and decisions, and each one's runner-up.
 
-    Devices that are in no stage come first, with the reason.
+    Devices that are in no stage come first, with the reason. Ops that every device of a stage
+    computes whole, though there are several, are all named, with their seconds and source lines.
 
     A runner-up is the best plan found in which that decision falls otherwise: the decisions that
     share a cost with it are re-optimized one after another, all others stay, and memory is left
@@ -98,6 +99,7 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
             f"{_time(row['communication_seconds']):>12} communicating  {_describe(row)}"
         )
         lines.append(f"      {row['specs']}")
+    lines += _whole_lines(wanted(found["ops"]))
 
     decisions = sorted(wanted(found["decisions"]), key=lambda row: -row["seconds"])
     lines.append(f"decisions by cost, {min(most, len(decisions))} of {len(decisions)}")
@@ -107,6 +109,34 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         if "runner_up" in row:
             more = _time(row["runner_up_more_seconds"])
             lines.append(f"      runner-up {row['runner_up']}: the step takes {more} more")
+    return lines
+
+
+def _whole_lines(rows: list[Row]) -> list[str]:
+    """Ops that every device of a mesh computes, all of them, by line of the program."""
+    places: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row.get("whole") and row["compute_seconds"] > 0:
+            place = (row["op"], row.get("target", ""), row.get("line", ""))
+            places.setdefault(place, []).append(row["compute_seconds"])
+    if not places:
+        return []
+    total = sum(map(sum, places.values()))
+    lines = [
+        f"ops that every device runs whole, {sum(map(len, places.values()))}: "
+        f"{_time(total)} of computation"
+    ]
+    calls: set[str] = set()
+    for (op, target, line), seconds in sorted(places.items(), key=lambda item: -sum(item[1])):
+        words = [op, f"@{target}" * bool(target), f"at {line}" * bool(line)]
+        times = f", {len(seconds)} times" if len(seconds) > 1 else ""
+        lines.append(f"  {_time(sum(seconds)):>12}  {' '.join(filter(None, words))}{times}")
+        if target and target not in calls:
+            calls.add(target)
+            lines.append(
+                f"      to split it, give alpa_mlir.sharding_rule({target!r}, "
+                "'.. -> ..', cost=..) before the step is traced"
+            )
     return lines
 
 

@@ -137,6 +137,28 @@ def test_calls_with_a_cost_are_split_over_all_devices(with_rule):
     assert after - before >= 31 * work
 
 
+def test_what_runs_whole_is_named(with_rule):
+    step, state, batch = make_step(LAYERS["kernel"])
+    method = ShardParallel(num_micro_batches=1)
+
+    def explained():
+        plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(state, batch).plan
+        rows = plan.explanation(0)["ops"]
+        return alpa_mlir.explain(plan), [row for row in rows if row.get("target") == FACTORIZATION]
+
+    text, rows = explained()
+    assert len(rows) == 2
+    assert all(row["whole"] and row["compute_seconds"] > 0 for row in rows)
+    _, listed = text.split("ops that every device runs whole, ")
+    place = rf"stablehlo.custom_call @{FACTORIZATION} at test_call_rules.py:\d+, 2 times\n"
+    assert re.search(place + rf".*alpa_mlir.sharding_rule\('{FACTORIZATION}', '.. -> ..'", listed)
+    with_rule("b m n -> b m n, b", need_replication=("m", "n"), cost=1e9)
+    text, rows = explained()
+    assert len(rows) == 2
+    assert not any(row.get("whole") for row in rows)
+    assert f"sharding_rule('{FACTORIZATION}'" not in text
+
+
 def test_a_rule_that_does_not_fit_is_an_error(with_rule):
     step, state, batch = make_step(LAYERS["kernel"])
     with_rule("b m n -> b m n")
