@@ -11,9 +11,10 @@ from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives,
 
 DESCRIPTION = (
     "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "
-    "else was tried, where the time of each stage goes, and for the dearest decisions the sharding "
-    "that came second and what it would cost. With --micro-batches alone, whether results are "
-    "those of jax.jit on the whole batch, and by what means, with source lines."
+    "else was tried, where the time of each stage goes, which ops every device runs whole, and for "
+    "the dearest decisions the sharding that came second and what it would cost. With "
+    "--micro-batches alone, whether results are those of jax.jit on the whole batch, and by what "
+    "means, with source lines."
 )
 EXAMPLES = """\
   alpa-mlir explain my_plan
