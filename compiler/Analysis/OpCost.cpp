@@ -150,6 +150,35 @@ static double regionFlops(Operation *op) {
   return flops;
 }
 
+/// Operations of a batch of factorizations or triangular solves of LAPACK or cuSOLVER, by the
+/// leading terms of Golub and Van Loan, "Matrix Computations"; nothing for other calls.
+static std::optional<double> factorizationFlops(stablehlo::CustomCallOp call) {
+  llvm::StringRef target = call.getCallTargetName();
+  if (!target.starts_with("lapack_") && !target.starts_with("cusolver_"))
+    return std::nullopt;
+  llvm::ArrayRef<int64_t> shape =
+      call->getNumOperands() ? shapeOf(call->getOperand(0)) : llvm::ArrayRef<int64_t>();
+  if (shape.size() < 2)
+    return std::nullopt;
+  double elements = numElements(call->getOperand(0));
+  double rows = static_cast<double>(std::max(shape.end()[-2], shape.end()[-1]));
+  double columns = static_cast<double>(std::min(shape.end()[-2], shape.end()[-1]));
+  auto has = [&](llvm::StringRef name) { return target.contains(name); };
+  if (has("potrf"))
+    return elements * columns / 3;
+  if (has("getrf"))
+    return elements * (columns - columns * columns / rows / 3);
+  if (has("geqrf") || has("orgqr") || has("ungqr"))
+    return elements * 2 * (columns - columns * columns / rows / 3);
+  if (has("syev") || has("heev"))
+    return elements * 9 * columns;
+  if (has("gesdd") || has("gesvd"))
+    return elements * (4 * rows + 22 * columns * columns / rows);
+  if (has("trsm") && call->getNumOperands() > 1)
+    return numElements(call->getOperand(1)) * columns;
+  return std::nullopt;
+}
+
 double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
@@ -187,6 +216,9 @@ double analysis::getFlops(Operation *op) {
   }
   if (auto given = op->getAttrOfType<FloatAttr>(kCallFlops))
     return given.getValueAsDouble();
+  if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(op))
+    if (std::optional<double> flops = factorizationFlops(call))
+      return *flops;
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
     return call->flops();
   bool movesOnly = llvm::StringSwitch<bool>(name)

@@ -137,6 +137,20 @@ def test_calls_with_a_cost_are_split_over_all_devices(with_rule):
     assert after - before >= 31 * work
 
 
+def test_factorizations_cost_their_arithmetic():
+    def step(state, batch):
+        return state + jnp.linalg.cholesky(batch).sum()
+
+    size = 256
+    batch = jax.ShapeDtypeStruct((BATCH, size, size), jnp.float32)
+    method = ShardParallel(num_micro_batches=1)
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method)
+    plan = parallel.plan(jax.ShapeDtypeStruct((), jnp.float32), batch).plan
+    (row,) = [x for x in plan.explanation(0)["ops"] if x.get("target") == FACTORIZATION]
+    share = BATCH / 8 * size**3 / 3 / CLUSTER["device_types"]["small"]["peak_flops"]["float32"]
+    assert row["compute_seconds"] == pytest.approx(share, rel=1e-3)
+
+
 def test_what_runs_whole_is_named(with_rule):
     step, state, batch = make_step(LAYERS["kernel"])
     method = ShardParallel(num_micro_batches=1)
