@@ -174,7 +174,8 @@ static LogicalResult verifySubset(func::FuncOp main) {
     llvm::StringRef dialect = op->getName().getDialectNamespace();
     if (isPartitioned(name)) {
       op->emitOpError() << "belongs to a program that is already partitioned; give the "
-                           "single-device step instead (no pmap, shard_map or collectives)";
+                           "step of whole arrays instead (of a step in Python, tracing makes one "
+                           "of each jax.shard_map)";
       return WalkResult::interrupt();
     }
     if (dialect != "stablehlo" && dialect != "chlo" && !isa<func::FuncOp, func::ReturnOp>(op)) {

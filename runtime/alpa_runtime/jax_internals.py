@@ -215,6 +215,12 @@ def params_of(eqn: Any) -> dict[str, Any]:
     return getattr(eqn.params.get("_prim"), "params", eqn.params)
 
 
+def same_trace(value: Any, other: Any) -> bool:
+    """Whether two values belong to one transformation in progress, such as one `jax.vmap`."""
+    trace = getattr(other, "_trace", None)
+    return trace is not None and getattr(value, "_trace", None) is trace
+
+
 def as_any(value: Any) -> Any:
     """The same object, of which a type checker believes everything."""
     return value

@@ -72,7 +72,7 @@ def placed(eqn: Any, call: Any | None) -> Any:
     if call is None:
         return eqn
     own, outer = eqn.source_info, call.source_info
-    inside = outer.name_stack.extend(f"jit({call.params.get('name', 'call')})")
+    inside = outer.name_stack.extend(f"jit({call.params.get('name', call.primitive.name)})")
     return eqn.replace(
         source_info=own.replace(
             name_stack=inside + own.name_stack,

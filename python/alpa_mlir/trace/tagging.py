@@ -27,6 +27,7 @@ from alpa_runtime import jax_internals, trees
 from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
+from alpa_mlir.trace import shard_maps
 from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed
 from alpa_mlir.trace.layer_markers import filled
 
@@ -177,6 +178,9 @@ def _evaluate(
         body = call_body(eqn)
         if body is not None:
             outputs = _evaluate(session, *body, operands, eqn)
+        elif shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
+            whole = _jax.make_jaxpr(functools.partial(shard_maps.inlined, eqn))(operands)
+            outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, eqn)
         else:
             if eqn.primitive.name == "scan":
                 eqn = with_tagged_body(eqn, session.level + 1)

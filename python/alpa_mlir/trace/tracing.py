@@ -27,7 +27,7 @@ from alpa_runtime.plan.text import without_locations
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import call_rules, dependencies, state_matching, tagging
+from alpa_mlir.trace import call_rules, dependencies, shard_maps, state_matching, tagging
 from alpa_mlir.trace.jaxprs import user_line
 
 Kind = Literal["state", "batch"]
@@ -437,13 +437,26 @@ def _traced(
 
     traced, session = run(fn)
     _refuse_ops(traced.jaxpr, name_of(fn))
-    if session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr):
-        return traced, session
-    tagged = tagging.tag_equations(fn)
-    tagged.__name__ = name_of(fn)
-    again, session = run(tagged)
-    session.functions = 0
-    return again, session
+    if not session.functions and not dependencies.has_gradients(traced.jaxpr.jaxpr):
+        tagged = tagging.tag_equations(fn)
+        tagged.__name__ = name_of(fn)
+        traced, session = run(tagged)
+        session.functions = 0
+    if shard_maps.holds(traced.jaxpr.jaxpr):
+        traced = _of_whole_arrays(traced, full, static, name_of(fn))
+    return traced, session
+
+
+def _of_whole_arrays(traced: Any, full: Sequence[Any], static: tuple[int, ...], name: str) -> Any:
+    """The trace with what it says of single devices as what they compute of whole arrays."""
+    tree = trees.flatten(traced.out_info)[1]
+
+    def step(*args: Any) -> Any:
+        leaves, _ = trees.flatten(tuple(x for i, x in enumerate(args) if i not in static))
+        return trees.unflatten(tree, shard_maps.evaluate(traced.jaxpr, leaves))
+
+    step.__name__ = name
+    return _jax.jit(step, static_argnums=static, keep_unused=True).trace(*full)
 
 
 def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:

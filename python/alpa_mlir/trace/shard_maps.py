@@ -1,0 +1,414 @@
+"""Programs of devices inside of a step (`jax.shard_map`) as what they compute of whole arrays.
+
+A step with a `shard_map` says what each device of a mesh does with its block of the arrays. That
+is a function of the whole arrays like any other: inputs are cut into blocks, the body is mapped
+over them, and collectives become sums, gathers and transposes over the mapped dimensions. JAX's
+own rules for collectives under `jax.vmap` say how. Nothing of the mesh is left but its sizes, so
+a plan may split the mapped dimensions over devices, and others as well.
+
+Explicit sharding types go the same way: every equation is evaluated again without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy
+import numpy as np
+from alpa_runtime import jax_internals
+from jax.extend import core, source_info_util
+
+from alpa_mlir.errors import TraceError
+from alpa_mlir.trace.jaxprs import Values, bind, is_literal, placed, user_line
+
+_jax: Any = jax
+_jnp: Any = jax.numpy
+_core: Any = core
+
+_source: Any = source_info_util
+_sharding: Any = jax.sharding
+
+_NAME = "shard_map"
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+_REMAT = ("remat2", "checkpoint")
+# What says only where a value lies, or that it may differ between devices.
+_PLACES = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast", "device_put")
+_SHARDINGS = ("sharding", "out_sharding")
+_DRAWS = ("rng_bit_generator", "rng_uniform")
+_UNKNOWN = ("all_gather_reduced", "preduced", "vary_unreduced_cast", "reduced_vary_cast")
+
+
+def is_shard_map(eqn: Any) -> bool:
+    return eqn.primitive.name == _NAME
+
+
+def holds(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds a `shard_map` or values of explicit sharding types."""
+    return any(
+        is_shard_map(eqn) or _has_explicit(eqn) or any(holds(inner) for inner in _bodies(eqn))
+        for eqn in jaxpr.eqns
+    ) or any(_is_explicit(v.aval) for v in jaxpr.invars)
+
+
+def is_differentiable(eqn: Any) -> bool:
+    """Whether `inlined` of a `shard_map` has the gradients that the `shard_map` has.
+
+    A rule of the user's for the backward pass is written for what JAX makes of a device's
+    cotangents, and is kept until it has been applied.
+    """
+    if any(_is_explicit(v.aval) for v in eqn.invars):
+        return False
+    return not _calls(eqn.params["jaxpr"], "custom_vjp_call")
+
+
+def inlined(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Results of a `shard_map` whose gradients may still be taken, of whole arrays."""
+    return _Evaluator(True, {}).shard_map(eqn, operands)
+
+
+def evaluate(closed: Any, args: Sequence[Any]) -> list[Any]:
+    """Results of a jaxpr in which nothing is left to be differentiated, without any mesh."""
+    return _Evaluator(False, {}).run(closed.jaxpr, closed.consts, args)
+
+
+def _bodies(eqn: Any) -> list[Any]:
+    params: list[Any] = list(jax_internals.params_of(eqn).values())
+    found = [x for x in _jax.tree.leaves(params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
+    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
+
+
+def _are_jaxprs(value: Any) -> bool:
+    if not isinstance(value, tuple) or not value:
+        return False
+    return all(_is_jaxpr(x) for x in cast("tuple[Any, ...]", value))
+
+
+def _calls(jaxpr: Any, name: str) -> bool:
+    return any(
+        eqn.primitive.name.startswith(name) or any(_calls(x, name) for x in _bodies(eqn))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _is_explicit(aval: Any) -> bool:
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return bool(getattr(mesh, "explicit_axes", ()))
+
+
+def _has_explicit(eqn: Any) -> bool:
+    return any(_is_explicit(v.aval) for v in (*eqn.invars, *eqn.outvars))
+
+
+class _Evaluator:
+    """Evaluates jaxprs equation by equation, without meshes and sharding types.
+
+    Args:
+        differentiated: whether gradients may be taken of what is evaluated.
+        sizes: of the axes that are mapped around it.
+    """
+
+    def __init__(self, differentiated: bool, sizes: dict[str, int]) -> None:
+        self._differentiated = differentiated
+        self._sizes = sizes
+        self._contexts: dict[int, tuple[Any, Any]] = {}
+
+    def run(
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], call: Any | None = None
+    ) -> list[Any]:
+        """Results of a jaxpr; `call` is the equation whose body it is."""
+        values = Values.at_start(jaxpr, consts, args)
+        debug = jaxpr.debug_info.with_unknown_names()
+        for eqn in jaxpr.eqns:
+            eqn = placed(eqn, call)
+            eqn = eqn.replace(invars=list(map(_plain_atom, eqn.invars)))
+            operands = values.read(eqn.invars)
+            values.write(eqn.outvars, self._equation(eqn, operands, debug))
+        return values.read(map(_plain_atom, jaxpr.outvars))
+
+    def _equation(self, eqn: Any, operands: Sequence[Any], debug: Any) -> list[Any]:
+        name = eqn.primitive.name
+        if is_shard_map(eqn):
+            return self.shard_map(eqn, operands)
+        if name == "sharding_constraint" and not self._sizes and not _has_explicit(eqn):
+            return bind(eqn, operands, debug)
+        if name in _PLACES:
+            return list(operands)
+        if self._sizes:
+            _check(eqn)
+        function = _COLLECTIVES.get(name) if self._sizes else None
+        if function is not None:
+            with _at(eqn):
+                return [function(eqn, *operands)]
+        call = None if self._differentiated and "custom" in name else _call(eqn)
+        if call is not None and len(call[0].invars) == len(operands):
+            return self.run(*call, operands, eqn)
+        if name in _REMAT and self._is_changed(eqn.params["jaxpr"]):
+            body = self._body(eqn.params["jaxpr"])
+            consts = list(body.consts)
+
+            def explicit(*args: Any) -> list[Any]:
+                return _jax.core.eval_jaxpr(body.jaxpr, args[: len(consts)], *args[len(consts) :])
+
+            opened = _jax.make_jaxpr(explicit)(*consts, *body.in_avals).jaxpr
+            with _at(eqn):
+                return list(
+                    eqn.primitive.bind(*consts, *operands, **{**eqn.params, "jaxpr": opened})
+                )
+        return bind(self._plain(eqn), operands, debug)
+
+    def _plain(self, eqn: Any) -> Any:
+        """The equation without meshes and shardings."""
+        params: dict[str, Any] = {}
+        for key, value in eqn.params.items():
+            if key in _SHARDINGS:
+                value = None
+            elif _is_jaxpr(value) and self._is_changed(value):
+                value = self._body(value)
+            elif _are_jaxprs(value):
+                value = tuple(self._body(x) for x in cast("tuple[Any, ...]", value))
+            params[key] = value
+        return eqn.replace(params=params, ctx=self._context(eqn.ctx))
+
+    def _context(self, ctx: Any) -> Any:
+        """The context of an equation with no mesh in it."""
+        if id(ctx) not in self._contexts:
+            with ctx.manager, _no_mesh():
+                plain = _jax.make_jaxpr(_jax.lax.neg)(np.float32(0)).eqns[-1].ctx
+            self._contexts[id(ctx)] = ctx, plain  # Kept, that no other gets its number.
+        return self._contexts[id(ctx)][1]
+
+    def _is_changed(self, body: Any) -> bool:
+        return bool(self._sizes) or holds(body.jaxpr if hasattr(body, "jaxpr") else body)
+
+    def _body(self, body: Any) -> Any:
+        """A jaxpr inside of an equation, evaluated likewise, with its constants."""
+        inner, consts = (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+        def function(*args: Any) -> list[Any]:
+            return self.run(inner, consts, args)
+
+        variables = inner.invars[len(inner.invars) - len(body.in_avals) :]
+        with _no_mesh():
+            return _jax.make_jaxpr(function)(*(_plain_aval(v.aval) for v in variables))
+
+    def shard_map(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
+        """Results of a `shard_map`, of whole arrays."""
+        params = eqn.params
+        mesh, jaxpr = params["mesh"], params["jaxpr"]
+        axes = [name for name in mesh.axis_names if name in params["newly_manual_axes"]]
+        sizes = {name: int(mesh.shape[name]) for name in axes}
+        for spec in (*params["in_specs"], *params["out_specs"]):
+            if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
+                raise _refusal(eqn, "takes or gives values that are unreduced")
+        within = _Evaluator(self._differentiated, {**self._sizes, **sizes})
+        # The dimensions of a value: axes of the mesh by name, those of a block by number.
+        held = [
+            _dimensions(spec, v.aval, sizes)
+            for spec, v in zip(params["in_specs"], jaxpr.invars, strict=True)
+        ]
+        wanted = [
+            _dimensions(spec, v.aval, sizes)
+            for spec, v in zip(params["out_specs"], jaxpr.outvars, strict=True)
+        ]
+
+        def mapped(depth: int, values: Sequence[Any], held: list[list[Any]]) -> list[Any]:
+            """The body over the axes from number `depth` on."""
+            if depth == len(axes):
+                return within.run(jaxpr, (), values)
+            axis = axes[depth]
+            alike: dict[int, Any] = {}
+            order: list[int] = []
+            # Where the axis lies in a result; axes further out come in later.
+            inner = [[x for x in w if x not in axes[:depth]] for w in wanted]
+            places = [w.index(axis) if axis in w else 0 for w in inner]
+            groups = range(max(places, default=0) + 1)
+
+            def body(marker: Any, *blocks: Any) -> list[list[Any]]:
+                rest = [[x for x in each if x != axis] for each in held]
+                results = mapped(depth + 1, blocks, rest)
+                for i, result in enumerate(results):
+                    if axis not in wanted[i] and not jax_internals.same_trace(result, marker):
+                        alike[i] = result  # The same on all devices of the axis.
+                made = [[i for i in range(len(results)) if places[i] == p and i not in alike]
+                        for p in groups]  # fmt: skip
+                order.extend(i for group in made for i in group)
+                return [[results[i] for i in group] for group in made]
+
+            over = [each.index(axis) if axis in each else None for each in held]
+            marker = np.zeros(sizes[axis], np.int8)
+            call = _jax.vmap(body, (0, *over), list(groups), axis_name=axis, axis_size=sizes[axis])
+            found = [x for group in call(marker, *values) for x in group]
+            for i, x in zip(order, found, strict=True):
+                alike[i] = x if axis in wanted[i] else _jax.lax.index_in_dim(x, 0, 0, False)
+            return [alike[i] for i in range(len(wanted))]
+
+        def parted(x: Any, var: Any, dimensions: Sequence[Any]) -> Any:
+            of_block = var.aval.shape
+            return _reshaped(
+                x, [of_block[n] if isinstance(n, int) else sizes[n] for n in dimensions]
+            )
+
+        try:
+            with _at(eqn), _no_mesh():
+                blocks = [parted(*x) for x in zip(operands, jaxpr.invars, held, strict=True)]
+                results = mapped(0, blocks, held)
+                return [
+                    _reshaped(x, v.aval.shape) for x, v in zip(results, eqn.outvars, strict=True)
+                ]
+        except NotImplementedError as error:
+            what = f"holds an op that cannot be mapped over a mesh axis: {error}"
+            raise _refusal(eqn, what) from error
+
+
+def _dimensions(spec: Any, aval: Any, sizes: Iterable[str]) -> list[Any]:
+    """Of an array that a spec cuts into blocks: for each dimension the axes, major first, and
+    its number."""
+    entries = [*spec, *[None] * (len(aval.shape) - len(spec))]
+    return [x for i, e in enumerate(entries) for x in (*(n for n in _names(e) if n in sizes), i)]
+
+
+def _names(entry: Any) -> list[str]:
+    """Mesh axes in an entry of a PartitionSpec, major first."""
+    return [] if entry is None else _axes(entry)
+
+
+def _reshaped(x: Any, shape: Sequence[int]) -> Any:
+    return x if tuple(np.shape(x)) == tuple(shape) else _jax.lax.reshape(x, tuple(shape))
+
+
+def _plain_aval(aval: Any) -> Any:
+    return _jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _plain_atom(atom: Any) -> Any:
+    """The same variable or literal; literals know the mesh that they were made under."""
+    if not is_literal(atom) or isinstance(atom.val, (bool, int, float, complex)):
+        return atom
+    value = np.asarray(atom.val)
+    with _no_mesh():
+        return _core.Literal(value, _jax.typeof(value))
+
+
+def _no_mesh() -> Any:
+    return _sharding.use_abstract_mesh(_sharding.AbstractMesh((), ()))
+
+
+def _at(eqn: Any) -> Any:
+    """Name stack and place of an equation, for what stands for it."""
+    info = eqn.source_info
+    return _source.user_context(
+        info.traceback, name_stack=_source.current_name_stack() + info.name_stack
+    )
+
+
+def _call(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Body and constants of an equation that only calls it."""
+    key = _CALLS.get(eqn.primitive.name)
+    body = eqn.params.get(key) if key else None
+    if body is None:
+        return None
+    return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
+
+
+def _check(eqn: Any) -> None:
+    """Refuse what has another meaning when it is mapped over devices."""
+    name = eqn.primitive.name
+    if eqn.params.get("axis_index_groups") is not None:
+        raise _refusal(eqn, f"has a collective of groups of an axis ({name})")
+    if name in _UNKNOWN or name.endswith(("_start", "_done")) or name.startswith("unreduced_"):
+        raise _refusal(eqn, f"has a collective that is not known here ({name})")
+    keys = [str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
+    if name in _DRAWS or (name.startswith("random_") and any("rbg" in key for key in keys)):
+        raise _refusal(
+            eqn,
+            f"draws bits that depend on how arrays are split ({name})",
+            "use keys of jax.random.key(.., impl='threefry2x32')",
+        )
+
+
+def _refusal(eqn: Any, what: str, fix: str = "write the step without it") -> TraceError:
+    place = user_line(eqn)
+    return TraceError(
+        f"a shard_map of the step {what}" + (f" at {place}" if place else ""),
+        where=_NAME,
+        fix=fix,
+    )
+
+
+def _axes(value: Any) -> list[str]:
+    return list(cast("Sequence[str]", value)) if isinstance(value, (tuple, list)) else [value]
+
+
+def _psum(eqn: Any, x: Any) -> Any:
+    return _jax.lax.psum(x, eqn.params["axes"])
+
+
+def _all_gather(eqn: Any, x: Any) -> Any:
+    dimension = eqn.params["all_gather_dimension"]
+    x = x if eqn.params["tiled"] else _jax.lax.expand_dims(x, (dimension,))
+    for axis in reversed(_axes(eqn.params["axis_name"])):
+        x = _jax.lax.all_gather(x, axis, axis=dimension, tiled=True)
+    return x
+
+
+def _reduce_scatter(eqn: Any, x: Any) -> Any:
+    dimension = eqn.params["scatter_dimension"]
+    for axis in _axes(eqn.params["axis_name"]):
+        if _jnp.issubdtype(x.dtype, _jnp.inexact):
+            x = _jax.lax.psum_scatter(x, axis, scatter_dimension=dimension, tiled=True)
+        else:
+            size = x.shape[dimension] // _jax.lax.axis_size(axis)
+            start = _jax.lax.axis_index(axis) * size
+            total = _jax.lax.psum(x, axis)
+            x = _jax.lax.dynamic_slice_in_dim(total, start, size, dimension)
+    return x if eqn.params["tiled"] else _jax.lax.squeeze(x, (dimension,))
+
+
+def _ppermute(eqn: Any, x: Any) -> Any:
+    """Devices to which nobody sends get zeros."""
+    axes = _axes(eqn.params["axis_name"])
+    if len(axes) > 1:
+        raise _refusal(eqn, "has a ppermute over several axes at once")
+    size = _jax.lax.axis_size(axes[0])
+    sent = [(int(a), int(b)) for a, b in eqn.params["perm"]]
+    free = [i for i in range(size) if i not in {a for a, _ in sent}]
+    zeros = [i for i in range(size) if i not in {b for _, b in sent}]
+    found = _jax.lax.ppermute(x, axes[0], [*sent, *zip(free, zeros, strict=True)])
+    if not zeros:
+        return found
+    index = _jax.lax.axis_index(axes[0])
+    is_zero = index == zeros[0]
+    for i in zeros[1:]:
+        is_zero |= index == i
+    return _jnp.where(is_zero, _jnp.zeros_like(found), found)
+
+
+def _axis_index(eqn: Any) -> Any:
+    result: Any = np.int32(0)
+    for axis in _axes(eqn.params["axis_name"]):
+        result = result * np.int32(_jax.lax.axis_size(axis)) + _jax.lax.axis_index(axis)
+    return result
+
+
+_COLLECTIVES: dict[str, Callable[..., Any]] = {
+    "psum": _psum,
+    "psum_invariant": _psum,
+    "all_gather": _all_gather,
+    "all_gather_invariant": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "ppermute": _ppermute,
+    "axis_index": _axis_index,
+}

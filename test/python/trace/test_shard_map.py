@@ -1,0 +1,328 @@
+"""Steps that say what each device does (`shard_map`) give what `jax.jit` gives, under any plan."""
+
+from __future__ import annotations
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.errors import TraceError
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+from test_equality import CLUSTER
+
+AUTO = (AxisType.Auto,) * 2
+X, Y = 2, 4
+
+
+def mesh_of(x=X, y=Y, types=AUTO):
+    return jax.make_mesh((x, y), ("x", "y"), axis_types=types)
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.RandomState(seed).normal(size=shape), jnp.float32)
+
+
+def mapped(body, in_specs, out_specs, **options):
+    return jax.shard_map(body, mesh=mesh_of(), in_specs=in_specs, out_specs=out_specs, **options)
+
+
+def tensor_parallel(w, x):
+    """Megatron's MLP: columns, rows, one sum."""
+
+    def body(x, up, down):
+        return jax.lax.psum(jax.nn.gelu(x @ up) @ down, "y")
+
+    specs = (P("x"), P(None, "y"), P("y"))
+    return mapped(body, specs, P("x"))(x, w["up"], w["down"])
+
+
+def unchecked(w, x):
+    def body(x, up, down):
+        return jax.lax.psum(jax.nn.relu(x @ up) @ down, "y")
+
+    specs = (P("x"), P(None, "y"), P("y"))
+    return mapped(body, specs, P("x"), check_vma=False)(x, w["up"], w["down"])
+
+
+def sequence_parallel(w, x):
+    """Rows are gathered before the dots, and their sums scattered behind them."""
+
+    def body(x, up, down):
+        whole = jax.lax.all_gather(x, "y", axis=1, tiled=True)
+        return jax.lax.psum_scatter(
+            jnp.tanh(whole @ up) @ down, "y", scatter_dimension=1, tiled=True
+        )
+
+    specs = (P("x", "y"), P(None, "y"), P("y"))
+    return mapped(body, specs, P("x", "y"))(x, w["up"], w["down"])
+
+
+def experts(w, x):
+    """Each device has some experts; rows go to them and come back."""
+
+    def body(x, up, down):
+        rows = x.reshape(Y, -1, x.shape[-1])
+        there = jax.lax.all_to_all(rows, "y", 0, 0, tiled=True)
+        made = jnp.tanh(there @ up[0]) @ down[0]
+        return jax.lax.all_to_all(made, "y", 0, 0, tiled=True).reshape(x.shape)
+
+    split = [a.reshape(Y, a.shape[0], -1) for a in (w["up"], jnp.swapaxes(w["down"], 0, 1))]
+    specs = (P(("x", "y")), P("y"), P("y"))
+    return mapped(body, specs, P(("x", "y")))(x, split[0], jnp.swapaxes(split[1], 1, 2))
+
+
+def ring(w, x):
+    """Attention over a sequence in blocks that go round, in a loop with a running maximum."""
+
+    def body(x, up, down):
+        query, key, value = x @ up, x @ up * 0.5, x @ down.T
+
+        def turn(carry, _):
+            key, value, top, total, out = carry
+            scores = jnp.einsum("bqd,bkd->bqk", query, key) / 8
+            new = jnp.maximum(top, scores.max(-1))
+            weight = jnp.exp(scores - new[..., None])
+            keep = jnp.exp(top - new)
+            total = total * keep + weight.sum(-1)
+            out = out * keep[..., None] + jnp.einsum("bqk,bkd->bqd", weight, value)
+            around = [(i, (i + 1) % Y) for i in range(Y)]
+            key, value = (jax.lax.ppermute(a, "y", around) for a in (key, value))
+            return (key, value, new, total, out), None
+
+        start = jnp.full_like(query[..., 0], -1e9), jnp.zeros_like(query[..., 0])
+        carry = (key, value, *start, jnp.zeros_like(value))
+        (_, _, _, total, out), _ = jax.lax.scan(turn, carry, None, length=Y)
+        return (out / total[..., None]) @ down
+
+    return mapped(body, (P("x", "y"), P(), P()), P("x", "y"))(x, w["up"], w["down"])
+
+
+def chain(w, x):
+    """Not all devices send; both axes are counted and reduced at once."""
+
+    def body(x, up, down):
+        index = jax.lax.axis_index(("x", "y"))
+        moved = jax.lax.ppermute(x, "y", [(0, 1), (1, 2), (2, 3)])
+        made = jnp.tanh((moved + x * index) @ up) @ down
+        return made + jax.lax.pmean(made, ("x", "y")), jax.lax.psum(jnp.sum(made), ("x", "y"))
+
+    made, total = mapped(body, (P(("x", "y")), P(), P()), (P(("x", "y")), P()))(
+        x, w["up"], w["down"]
+    )
+    return made + total / 1000
+
+
+def gathered_over_both(w, x):
+    def body(x, up, down):
+        both = jax.lax.all_gather(up, ("x", "y"), axis=0, tiled=True)
+        made = jnp.tanh(x @ both) @ down
+        back = jax.lax.psum_scatter(made, ("y",), scatter_dimension=2, tiled=True)
+        return jax.lax.all_gather(back, "y", axis=2, tiled=True)
+
+    return mapped(body, (P("x"), P(("x", "y")), P()), P("x"), check_vma=False)(
+        x, w["up"], w["down"]
+    )
+
+
+def partly_manual(w, x):
+    """The body is written for one axis; the other is left to the compiler."""
+
+    def body(x, up, down):
+        up = jax.lax.with_sharding_constraint(up, P("x"))
+        return jax.lax.psum(jnp.tanh(x @ up) @ down, "y")
+
+    specs = (P(), P(None, "y"), P("y"))
+    options = {"axis_names": {"y"}}
+    return mapped(body, specs, P(), **options)(x, w["up"], w["down"])
+
+
+def checkpointed(w, x):
+    return jax.checkpoint(sequence_parallel)(w, x)
+
+
+def checkpoint_inside(w, x):
+    def body(x, up, down):
+        made = jax.checkpoint(lambda x, up, down: jnp.tanh(x @ up) @ down)(x, up, down)
+        return jax.lax.psum(made, "y")
+
+    return mapped(body, (P("x"), P(None, "y"), P("y")), P("x"))(x, w["up"], w["down"])
+
+
+def looped(w, x):
+    """The same layer three times."""
+    return jax.lax.scan(lambda x, _: (x + ring(w, x), None), x, None, length=3)[0]
+
+
+def branched(w, x):
+    return jax.lax.cond(x.sum() > 1e6, lambda x: x, lambda x: tensor_parallel(w, x), x)
+
+
+@jax.custom_vjp
+def doubled(x):
+    return 2 * x
+
+
+doubled.defvjp(lambda x: (2 * x, None), lambda _, g: (3 * g,))
+
+
+def own_rule(w, x):
+    """A backward rule of the user's, which is not the derivative."""
+
+    def body(x, up, down):
+        return jax.lax.psum(doubled(jnp.tanh(x @ up)) @ down, "y")
+
+    return mapped(body, (P("x"), P(None, "y"), P("y")), P("x"))(x, w["up"], w["down"])
+
+
+MODELS = [
+    tensor_parallel, unchecked, sequence_parallel, experts, ring, chain, gathered_over_both,
+    partly_manual, checkpointed, checkpoint_inside, looped, branched, own_rule,
+]  # fmt: skip
+# Each layer needs the whole batch for its mean, or for a branch; a loop takes whole blocks of it.
+MICRO_BATCHES = {chain: 1, branched: 1, looped: 2}
+
+
+def step_of(model, layers=1):
+    def step(state, batch):
+        def loss(state):
+            x = batch["x"]
+            for weights in state:
+                x = x + 0.1 * model(weights, x)
+            return jnp.mean((x - batch["y"]) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients), value
+
+    state = [
+        {"up": 0.3 * normal(2 * i, 16, 32), "down": 0.3 * normal(2 * i + 1, 32, 16)}
+        for i in range(layers)
+    ]
+    return step, state, {"x": normal(50, 16, 8, 16), "y": normal(51, 16, 8, 16)}
+
+
+def compare(step, state, batch, method, steps=2):
+    planned = alpa_mlir.compile(step, state, batch, cluster=CLUSTER, method=method)
+    found, wanted = state, state
+    for _ in range(steps):
+        found, value = planned(found, batch)
+        wanted, expected = jax.jit(step)(wanted, batch)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    return planned.plan
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_mesh(model):
+    plan = compare(*step_of(model), ShardParallel(mesh_shape=(2, 4)))
+    assert not any("manual" in text for text in plan.modules.values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_stages_and_micro_batches(model):
+    count = MICRO_BATCHES.get(model, 4)
+    method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=count)
+    plan = compare(*step_of(model, layers=4), method)
+    assert len(plan.stages) == 2
+
+
+def test_nested():
+    """Without gradients: those JAX itself cannot lower."""
+
+    def outer(x, up, down):
+        def inner(x, up, down):
+            return jax.lax.psum(jnp.tanh(x @ up) @ down, "y")
+
+        specs = (P(), P(None, "y"), P("y"))
+        return jax.shard_map(inner, in_specs=specs, out_specs=P(), axis_names={"y"})(x, up, down)
+
+    def step(w, x):
+        specs = (P("x"), P(), P())
+        return mapped(outer, specs, P("x"), axis_names={"x"})(x, w["up"], w["down"])
+
+    _, (weights,), batch = step_of(tensor_parallel)
+    planned = alpa_mlir.compile(
+        step, weights, batch["x"], cluster=CLUSTER, method=ShardParallel(mesh_shape=(2, 4))
+    )
+    expected = jax.jit(step)(weights, batch["x"])
+    np.testing.assert_allclose(planned(weights, batch["x"]), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_whole_step_in_one_shard_map():
+    """Data parallelism by hand: gradients are taken and summed within."""
+
+    def body(weights, x, y):
+        def loss(weights):
+            return jnp.mean((jnp.tanh(x @ weights["up"]) @ weights["down"] - y) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        gradients = jax.tree.map(lambda g: jax.lax.pmean(g, ("x", "y")), gradients)
+        new = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+        return new, jax.lax.pmean(value, ("x", "y"))
+
+    def step(state, batch):
+        split = P(("x", "y"))
+        call = mapped(body, (P(), split, split), (P(), P()), check_vma=False)
+        return call(state, batch["x"], batch["y"])
+
+    _, (weights,), batch = step_of(tensor_parallel)
+    compare(step, weights, batch, ShardParallel(mesh_shape=(2, 4)))
+    compare(step, weights, batch, ShardParallel(mesh_shape=(8,), num_micro_batches=2))
+
+
+def test_a_mesh_of_other_devices():
+    """Only the sizes count: the program is for 16 devices, the cluster has eight."""
+    mesh = AbstractMesh((4, 4), ("x", "y"), axis_types=AUTO)
+
+    def step(w, x):
+        def body(x, up, down):
+            return jax.lax.psum(jnp.tanh(x @ up) @ down, "y")
+
+        specs = (P("x"), P(None, "y"), P("y"))
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P("x"))(
+            x, w["up"], w["down"]
+        )
+
+    _, (weights,), batch = step_of(tensor_parallel)
+    planned = alpa_mlir.compile(step, weights, batch["x"], cluster=CLUSTER, method=AutoParallel())
+    expected = jnp.tanh(batch["x"] @ weights["up"]) @ weights["down"]
+    found = planned(weights, batch["x"])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_random_bits():
+    """Bits of threefry are those of each device; other generators are refused."""
+
+    def step(weights, batch):
+        def body(key, x):
+            key = jax.random.fold_in(key, jax.lax.axis_index("x"))
+            return x * jax.random.bernoulli(key, 0.5, x.shape)
+
+        key = jax.random.key(1, impl=impl)
+        return mapped(body, (P(), P("x")), P("x"), check_vma=False)(key, batch @ weights)
+
+    weights, batch = normal(0, 16, 16), normal(1, 16, 16)
+    impl = "threefry2x32"
+    method = ShardParallel(mesh_shape=(2, 4))
+    planned = alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
+    np.testing.assert_allclose(
+        planned(weights, batch), jax.jit(step)(weights, batch), rtol=1e-5, atol=1e-5
+    )
+    impl = "rbg"
+    with pytest.raises(TraceError, match=r"draws bits that depend on how arrays are split"):
+        alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
+
+
+def test_groups_of_an_axis_are_refused():
+    def step(weights, batch):
+        def body(x):
+            groups = [[0, 1], [2, 3]]
+            return jax.lax.psum(x, "y", axis_index_groups=groups)
+
+        return mapped(body, P("y"), P("y"), check_vma=False)(batch @ weights)
+
+    with pytest.raises(TraceError, match=r"a collective of groups of an axis .*psum.*test_shard"):
+        alpa_mlir.compile(step, normal(0, 16, 16), normal(1, 16, 16), cluster=CLUSTER)
