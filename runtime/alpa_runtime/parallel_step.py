@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
@@ -24,6 +28,9 @@ from alpa_runtime.step_arguments import (
 from alpa_runtime.step_trace import ChromeEvents, Recording
 from alpa_runtime.worker_group import HOSTS, Hosts
 from alpa_runtime.workers.driver import DistributedPlan
+
+# JAX leaves many of its types unknown to checkers; the alias says so in one place.
+_jax: Any = jax
 
 Progress = Callable[[int, int, str], None]
 
@@ -47,7 +54,8 @@ class ParallelStep:
         """
         if named:
             args = positional(self.form.parameters, args, named, self.form.name)
-        return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+        with _outside_of_meshes():
+            return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
         """The first state, made by a function where the step wants it.
@@ -177,6 +185,14 @@ def load(
         donate_state = plan.call is None or plan.call.donate_state
     loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)
     return ParallelStep(form, loaded)
+
+
+def _outside_of_meshes() -> contextlib.AbstractContextManager[Any]:
+    """A context in which the mesh that the caller has set (`jax.set_mesh`) is not seen: the plan's
+    meshes count."""
+    if _jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return _jax.set_mesh(_jax.sharding.Mesh(np.empty((), dtype=object), ()))
 
 
 def read_plan(plan: Plan | str | Path) -> Plan:

@@ -326,3 +326,32 @@ def test_groups_of_an_axis_are_refused():
 
     with pytest.raises(TraceError, match=r"a collective of groups of an axis .*psum.*test_shard"):
         alpa_mlir.compile(step, normal(0, 16, 16), normal(1, 16, 16), cluster=CLUSTER)
+
+
+def by_hand(w, x):
+    """Explicit types: every value says how it lies, and so do the products."""
+    up, down = jax.reshard(w["up"], P(None, "y")), jax.reshard(w["down"], P("y"))
+    hidden = jnp.tanh(jax.reshard(x, P("x")) @ up)
+    return jnp.einsum("bsh,hd->bsd", hidden, down, out_sharding=P("x"))
+
+
+def by_hand_and_device(w, x):
+    """The specs of the inputs are those of their types."""
+
+    def body(x, up, down):
+        return jax.lax.psum(jnp.tanh(x @ up) @ down, "y")
+
+    up, down = jax.reshard(w["up"], P(None, "y")), jax.reshard(w["down"], P("y"))
+    return jax.shard_map(body, out_specs=P("x"))(jax.reshard(x, P("x")), up, down)
+
+
+@pytest.mark.parametrize("model", [by_hand, by_hand_and_device])
+def test_explicit_sharding_types(model):
+    def of_type(w, x):
+        return jax.reshard(model(w, x), P())
+
+    with jax.set_mesh(mesh_of(types=(AxisType.Explicit,) * 2)):
+        step, state, batch = step_of(of_type, layers=2)
+        compare(step, state, batch, ShardParallel(mesh_shape=(2, 4), num_micro_batches=2))
+        two = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2)
+        assert len(compare(step, state, batch, two).stages) == 2
