@@ -355,3 +355,31 @@ def test_explicit_sharding_types(model):
         compare(step, state, batch, ShardParallel(mesh_shape=(2, 4), num_micro_batches=2))
         two = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2)
         assert len(compare(step, state, batch, two).stages) == 2
+
+
+BOTH = ("x", "y")
+COLLECTIVES = {
+    "all_to_all of an axis": lambda x: jax.lax.all_to_all(x, "y", 1, 0, tiled=True),
+    "all_to_all of both": lambda x: jax.lax.all_to_all(x, BOTH, 1, 0, tiled=True),
+    "all_to_all of rows": lambda x: jax.lax.all_to_all(x.reshape(4, 2, -1), "y", 0, 1),
+    "all_gather": lambda x: jax.lax.all_gather(x, BOTH, axis=1),
+    "psum_scatter": lambda x: jax.lax.psum_scatter(x, BOTH, scatter_dimension=1, tiled=True),
+    "psum_scatter of integers": lambda x: jax.lax.psum_scatter(
+        x.astype(jnp.int32), BOTH, scatter_dimension=1, tiled=True
+    ),
+    "pmax and pmin": lambda x: jax.lax.pmax(x, "y") * jax.lax.pmin(x, BOTH),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives(name):
+    """Of small integers, so that no order of sums matters."""
+
+    def step(w, x):
+        return mapped(COLLECTIVES[name], P(BOTH), P(BOTH), check_vma=False)(x + w)
+
+    x = jnp.asarray(np.random.RandomState(0).randint(-9, 9, (64, 16)), jnp.float32)
+    weight = jnp.zeros(())
+    method = ShardParallel(mesh_shape=(2, 4))
+    planned = alpa_mlir.compile(step, weight, x, cluster=CLUSTER, method=method)
+    np.testing.assert_array_equal(planned(weight, x), jax.jit(step)(weight, x))
