@@ -396,6 +396,14 @@ def _ppermute(eqn: Any, x: Any) -> Any:
     return _jnp.where(is_zero, _jnp.zeros_like(found), found)
 
 
+def _all_to_all(eqn: Any, x: Any) -> Any:
+    """JAX's rule for operands that are the same on all devices broadcasts them to a wrong shape,
+    so they are made different ones first. Whether they are is not known in a loop's body."""
+    for axis in _axes(eqn.params["axis_name"]):
+        x = _jax.lax.select(_jax.lax.axis_index(axis) >= 0, x, x)
+    return eqn.primitive.bind(x, **eqn.params)
+
+
 def _axis_index(eqn: Any) -> Any:
     result: Any = np.int32(0)
     for axis in _axes(eqn.params["axis_name"]):
@@ -410,5 +418,6 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "all_gather_invariant": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "ppermute": _ppermute,
+    "all_to_all": _all_to_all,
     "axis_index": _axis_index,
 }

@@ -367,19 +367,27 @@ COLLECTIVES = {
     "psum_scatter of integers": lambda x: jax.lax.psum_scatter(
         x.astype(jnp.int32), BOTH, scatter_dimension=1, tiled=True
     ),
+    "ppermute": lambda x: jax.lax.ppermute(x, "y", [(0, 1), (3, 2)]),
     "pmax and pmin": lambda x: jax.lax.pmax(x, "y") * jax.lax.pmin(x, BOTH),
 }
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name):
-    """Of small integers, so that no order of sums matters."""
+    """Of blocks, of values that are the same on all devices, and of those in a loop; of small
+    integers, so that no order of sums matters."""
 
     def step(w, x):
-        return mapped(COLLECTIVES[name], P(BOTH), P(BOTH), check_vma=False)(x + w)
+        def body(w, x):
+            each, alike = COLLECTIVES[name](x), COLLECTIVES[name](w)
+            looped = jax.lax.fori_loop(0, 2, lambda i, _: COLLECTIVES[name](w + i), alike)
+            return each + 100 * alike + 10000 * looped
 
-    x = jnp.asarray(np.random.RandomState(0).randint(-9, 9, (64, 16)), jnp.float32)
-    weight = jnp.zeros(())
+        return mapped(body, (P(), P(BOTH)), P(BOTH), check_vma=False)(w, x)
+
+    random = np.random.RandomState(0)
+    x = jnp.asarray(random.randint(-9, 9, (64, 16)), jnp.float32)
+    weight = jnp.asarray(random.randint(-9, 9, (8, 16)), jnp.float32)
     method = ShardParallel(mesh_shape=(2, 4))
     planned = alpa_mlir.compile(step, weight, x, cluster=CLUSTER, method=method)
     np.testing.assert_array_equal(planned(weight, x), jax.jit(step)(weight, x))
