@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 TRIED = "0.10.2 to 0.12"
 _ENTRY = "vjp"  # the function that jax.grad and jax.value_and_grad call, in jax._src.api
@@ -259,6 +260,25 @@ def backends_are_up() -> bool:
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+def without_context_mesh() -> contextlib.AbstractContextManager[Any]:
+    """Hides the mesh that the caller has set by `jax.set_mesh`.
+
+    JAX refuses arrays of other devices than that mesh's, even as arguments of functions that never
+    name it; a plan's arrays lie on the plan's devices.
+
+    Example:
+        >>> with without_context_mesh():
+        ...     jax.sharding.get_abstract_mesh().empty
+        True
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    try:
+        return jax.set_mesh(Mesh(np.empty((), object), ()))
+    except ValueError:  # Within a trace, which nothing of a plan can be part of.
+        return contextlib.nullcontext()
 
 
 def lowering_platform(device: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from alpa_runtime.checkpoint.save_restore import StateTarget
 from alpa_runtime.errors import FLAG, FUNCTION, PATH, ROW, TEXT, DevicesError, check_type
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
+from alpa_runtime.jax_internals import without_context_mesh
 from alpa_runtime.plan import Plan
 from alpa_runtime.step_arguments import (
     initial_state,
@@ -28,9 +28,6 @@ from alpa_runtime.step_arguments import (
 from alpa_runtime.step_trace import ChromeEvents, Recording
 from alpa_runtime.worker_group import HOSTS, Hosts
 from alpa_runtime.workers.driver import DistributedPlan
-
-# JAX leaves many of its types unknown to checkers; the alias says so in one place.
-_jax: Any = jax
 
 Progress = Callable[[int, int, str], None]
 
@@ -54,7 +51,7 @@ class ParallelStep:
         """
         if named:
             args = positional(self.form.parameters, args, named, self.form.name)
-        with _outside_of_meshes():
+        with without_context_mesh():
             return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
 
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
@@ -92,7 +89,8 @@ class ParallelStep:
         Example:
             >>> state, batch = train_step.place(state, batch)              # doctest: +SKIP
         """
-        return placed_arguments(self.form, self.plan, self.loaded, args)
+        with without_context_mesh():
+            return placed_arguments(self.form, self.plan, self.loaded, args)
 
     def get_input_placement_specs(self) -> tuple[Any, ...]:
         """Where the step wants its arguments: a tree of `PlacementSpec`s for each; None for those
@@ -185,14 +183,6 @@ def load(
         donate_state = plan.call is None or plan.call.donate_state
     loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)
     return ParallelStep(form, loaded)
-
-
-def _outside_of_meshes() -> contextlib.AbstractContextManager[Any]:
-    """A context in which the mesh that the caller has set (`jax.set_mesh`) is not seen: the plan's
-    meshes count."""
-    if _jax.sharding.get_abstract_mesh().empty:
-        return contextlib.nullcontext()
-    return _jax.set_mesh(_jax.sharding.Mesh(np.empty((), dtype=object), ()))
 
 
 def read_plan(plan: Plan | str | Path) -> Plan:

@@ -27,6 +27,7 @@ from alpa_runtime.calling_convention import (
 )
 from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError, TraceError
+from alpa_runtime.jax_internals import without_context_mesh
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, OutputInfo
 from alpa_runtime.plan.program import (
@@ -372,6 +373,11 @@ def initial_state(
 ) -> Any:
     """What `ParallelStep.init` returns."""
     trace = trace_init(init_fn, args, state)
+    with without_context_mesh():
+        return _initial_state(trace, state, plan, loaded)
+
+
+def _initial_state(trace: InitTrace, state: StepState, plan: Plan, loaded: RunsOnce) -> Any:
     programs, unread = init_programs(trace, state, plan, loaded.platform)
     results = loaded.run_once([program.job for program in programs], trace.arguments)
     arrays = {

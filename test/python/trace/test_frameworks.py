@@ -262,3 +262,46 @@ def test_iterators_that_know_where_they_stand():
         pytest.raises(alpa_mlir.ArgumentMismatchError, match="list has no get_state"),
     ):
         iter(loader).get_state()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_context_mesh(count):
+    """A step of a program that sets its own mesh, of one device, around all that it does."""
+
+    def step(state, batch):
+        params, key = state
+
+        def loss_fn(params):
+            h = jnp.tanh(batch["x"] @ params["first"])
+            h = jax.lax.with_sharding_constraint(h, P("data"))
+            return mse(h @ params["second"], batch)
+
+        loss, gradients = jax.value_and_grad(loss_fn)(params)
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+        return (params, jax.random.fold_in(key, 1)), loss
+
+    def init(key):
+        first, second = jax.random.split(key)
+        params = {
+            "first": jax.random.normal(first, (6, 16)),
+            "second": jax.random.normal(second, (16, 4)),
+        }
+        return params, key
+
+    cluster = alpa_mlir.Cluster.nominal("four", "cpu", (4,), 1 << 30)
+    method = PipeshardParallel(submeshes=[(1, 2), (1, 2)], num_micro_batches=count, layers=2)
+    with jax.set_mesh(Mesh(jax.devices()[:1], ("data",))):
+        state = init(jax.random.key(0))
+        wanted, losses = run(jax.jit(step), state)
+        parallel = alpa_mlir.parallelize(step, cluster=cluster, method=method)
+        found, same = run(parallel, state)
+        np.testing.assert_allclose(same, losses, rtol=2e-5)
+        for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(wanted[0]), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=1e-5)
+        loaded = parallel.plan(state, next(batches())).load()
+        made = loaded.init(init, jax.random.key(0))
+        batch = next(batches())
+        _, loss = jax.jit(step)(state, batch)
+        _, again = loaded(*loaded.place(made, batch))
+        np.testing.assert_allclose(again, loss, rtol=2e-5)
+        assert jax.sharding.get_mesh().axis_names == ("data",)
