@@ -16,6 +16,12 @@ from alpa_mlir import AutoParallel, PipeshardParallel
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CLUSTER = alpa_mlir.Cluster.nominal("hosts", "cpu", (4, 4), 1 << 30)
+METHODS = [
+    AutoParallel(num_micro_batches=1, pipeline="intra-only"),
+    AutoParallel(num_micro_batches=4, pipeline="intra-only"),
+    PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=1),
+    PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=4),
+]
 VOCAB, LENGTH, ROWS = 256, 32, 16
 SMALL = {
     "override_model_config": True,
@@ -87,19 +93,57 @@ def test_maxtext(maxtext, model, settings, axis):
     everything = {**SMALL, "model_name": model, "param_scan_axis": axis, **settings}
     made = maxtext(everything, ROWS)
     assert {leaf.shape for leaf in made.shapes[1].values()} == {(ROWS, LENGTH)}
-    methods = [
-        AutoParallel(num_micro_batches=1, pipeline="intra-only"),
-        AutoParallel(num_micro_batches=4, pipeline="intra-only"),
-        PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=1),
-        PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=4),
-    ]
     with made.context():
         state = jax.jit(made.init)()
         wanted, losses = train(jax.jit(made.step), state)
         assert losses[-1] < losses[0] - 1e-3
-        for method in methods:
+        for method in METHODS:
             parallel = alpa_mlir.parallelize(made.step, cluster=CLUSTER, method=method)
             found, same = train(parallel, state)
+            np.testing.assert_allclose(same, losses, rtol=1e-5)
+            pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+            for a, b in pairs:
+                np.testing.assert_allclose(data(a), data(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Of Levanter and of what it imports.
+def test_levanter(monkeypatch, tmp_path):
+    """The step of Levanter's `Trainer` with its Llama."""
+    pytest.importorskip("levanter", reason="Levanter is not installed: see docs/examples.md")
+    if not hasattr(jax.core, "is_constant_dim"):
+        pytest.skip("Levanter's array library asks for a JAX before 0.12")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.chdir(tmp_path)
+    sizes = {
+        "seq_len": LENGTH,
+        "hidden_dim": 64,
+        "intermediate_dim": 128,
+        "num_layers": 4,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+    }
+    adam = {"learning_rate": 1e-2, "warmup": 0.0, "epsilon": 1e-3}
+    made = importlib.import_module("plan_levanter").program(sizes, VOCAB, ROWS, "f32", adam)
+    mask = np.ones((ROWS, LENGTH), np.int32)
+    mask[::2, LENGTH // 2 :] = 0
+    mask[:, -1] = 0
+    batch = {"tokens": tokens()["inputs"], "loss_mask": mask}
+
+    def run(step, state):
+        losses = []
+        for _ in range(3):
+            state, loss = step(state, batch)
+            losses.append(float(loss))
+        return state, losses
+
+    with made.trainer:
+        state = jax.jit(made.init)()
+        wanted, losses = run(jax.jit(made.step), state)
+        assert losses[-1] < losses[0] - 1e-3
+        for method in METHODS:
+            parallel = alpa_mlir.parallelize(made.step, cluster=CLUSTER, method=method)
+            found, same = run(parallel, state)
             np.testing.assert_allclose(same, losses, rtol=1e-5)
             pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
             for a, b in pairs:
