@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.checkpoint.save_restore import StateTarget
