@@ -211,10 +211,23 @@ private:
     for (ReshardOp op : reshards)
       if (failed(exportReshard(op, mesh, annotations, known)))
         return failure();
-    for (Operation &op : llvm::make_early_inc_range(function.front())) {
+    return constrain(function.front(), mesh, annotations, known);
+  }
+
+  LogicalResult constrain(Block &block, MeshAttr mesh, Annotations &annotations,
+                          llvm::DenseMap<Value, ShardingAttr> &known) {
+    for (Operation &op : llvm::make_early_inc_range(block)) {
       auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
       if (!shardings)
         continue;
+      if (isa<stablehlo::WhileOp>(op)) { // Its condition is of whole numbers and tests.
+        for (auto [argument, operand] :
+             llvm::zip_equal(op.getRegion(1).getArguments(), op.getOperands()))
+          if (ShardingAttr sharding = known.lookup(operand))
+            known[argument] = sharding;
+        if (failed(constrain(op.getRegion(1).front(), mesh, annotations, known)))
+          return failure();
+      }
       FailureOr<bool> isManual = false;
       if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op))
         isManual = exportGroups(convolution, mesh, annotations, known);

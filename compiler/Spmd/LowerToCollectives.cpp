@@ -1081,6 +1081,11 @@ LogicalResult FunctionLowering::lower(Operation *op) {
     results.push_back(spec);
     held[result] = spec;
   }
+  if (carriesOperands(op)) {
+    if (results != operands)
+      return op->emitError("the loop hands on values otherwise than it gets them");
+    return lowerControlFlow(op);
+  }
   auto captures =
       llvm::map_to_vector(rule->captures, [&](const auto &item) { return held[item.first]; });
   llvm::Expected<OpSplit> split = readSplit(*rule, operands, results, captures, meshShape);

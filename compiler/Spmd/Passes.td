@@ -82,6 +82,43 @@ def InsertReshards : Pass<"alpa-insert-reshards", "::mlir::ModuleOp"> {
   let dependentDialects = ["::alpa::AlpaDialect"];
 }
 
+def RollLayers : Pass<"alpa-roll-layers", "::mlir::ModuleOp"> {
+  let summary = "Make equal layers of a stage a loop";
+  let description = [{
+    After alpa-optimize-collectives. Where the ops of a stage's function repeat, with equal
+    shardings, they become a `stablehlo.while`: a device then compiles one layer, however
+    many its stage has. What exists once for each iteration (weights and their moments,
+    gradients, what the forward pass keeps for the backward pass) becomes a stack: one
+    argument or result of the stage's functions, with rows of dimension 0 where the caller
+    has a stack, too, and a dimension of its own otherwise. Arguments and results of
+    `@main` that were rows become pieces of several rows. Ops of the update that are there
+    once for each row become ops of the stack.
+
+    The loop may leave out the first and the last of the repetitions, where these differ,
+    and stages with nothing that repeats, or with stacks that would have to be put together
+    or taken apart, stay as they are. Values are numbered anew.
+
+    Before:
+    ```mlir
+    func.func @forward(%w0: tensor<1x4x4xf32> {alpa.value = 0 : i64, ..}, %w1: ..) {
+      %0 = stablehlo.reshape %w0 : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %1 = stablehlo.dot_general %x, %0, ..
+      ..
+      %8 = stablehlo.reshape %w1 : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %9 = stablehlo.dot_general %7, %8, ..
+    ```
+    After:
+    ```mlir
+    func.func @forward(%w: tensor<2x4x4xf32> {alpa.value = 0 : i64, ..}) {
+      %0:3 = stablehlo.while(%i = %zero, %h = %x, %s = %w) ..
+        %1 = stablehlo.dynamic_slice %s, %i, ..
+    ```
+  }];
+  let statistics = [Statistic<"numLoops", "loops", "Loops that were written">,
+                    Statistic<"numIterations", "iterations", "Repetitions that they stand for">];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+}
+
 def VerifySharding : Pass<"alpa-verify-sharding", "::mlir::ModuleOp"> {
   let summary = "Check that all shardings are strategies of their ops";
   let description = [{

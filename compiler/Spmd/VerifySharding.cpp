@@ -28,6 +28,8 @@ private:
   LogicalResult verify(Block &block);
   LogicalResult verify(Operation *op);
   LogicalResult verify(ReshardOp op);
+  LogicalResult verifyRegions(Operation *op, ArrayRef<ShardingSpec> operands,
+                              ArrayRef<ShardingSpec> results);
   LogicalResult verifyEnd(Operation *op, Block &block, ArrayRef<ShardingSpec> expected);
   LogicalResult fits(Operation *op, const ShardingSpec &spec, Type type) {
     return verifySpec([&] { return op->emitError("alpa_verify_sharding_c1: "); }, spec, type,
@@ -83,6 +85,17 @@ LogicalResult ShardingVerifier::verify(Operation *op) {
     }
     results.push_back(std::move(spec));
   }
+  // Of a loop nothing need be split alike but what it hands from one iteration to the next: its
+  // ops are verified one by one.
+  if (carriesOperands(op)) {
+    for (auto [i, got, expected] : llvm::enumerate(results, operands))
+      if (got != expected)
+        return op->emitError("alpa_verify_sharding_c3: result ")
+               << i << " of the loop is " << got.str() << ", and begins as " << expected.str();
+    for (auto [result, spec] : llvm::zip_equal(op->getResults(), results))
+      held[result] = spec;
+    return verifyRegions(op, operands, results);
+  }
   auto captures =
       llvm::map_to_vector(rule->captures, [&](const auto &item) { return held[item.first]; });
   llvm::Expected<OpSplit> split = readSplit(*rule, operands, results, captures, meshShape);
@@ -95,14 +108,17 @@ LogicalResult ShardingVerifier::verify(Operation *op) {
     if (got != expected)
       return op->emitError("alpa_verify_sharding_c3: the body uses a value from outside that is ")
              << got.str() << ", expected " << expected.str();
-  if (!isControlFlow(op))
-    return success();
+  return isControlFlow(op) ? verifyRegions(op, operands, results) : success();
+}
+
+LogicalResult ShardingVerifier::verifyRegions(Operation *op, ArrayRef<ShardingSpec> operands,
+                                              ArrayRef<ShardingSpec> results) {
   for (auto [index, region] : llvm::enumerate(op->getRegions())) {
     for (auto [argument, spec] : llvm::zip(region.getArguments(), operands))
       held[argument] = spec;
     if (failed(verify(region.front())))
       return failure();
-    SmallVector<ShardingSpec> ends = results;
+    SmallVector<ShardingSpec> ends(results);
     if (carriesOperands(op) && index == 0)
       ends.assign(1, ShardingSpec{});
     if (failed(verifyEnd(op, region.front(), ends)))

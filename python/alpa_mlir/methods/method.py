@@ -688,6 +688,7 @@ class Method(ABC):
                 "alpa-split-backward",
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
+                "alpa-roll-layers",
                 "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", build),
                 "alpa-plan-transfers",

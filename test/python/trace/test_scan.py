@@ -48,7 +48,6 @@ def test_gpt_is_cut_inside_its_scan(remat):
     assert first
     assert second
     assert not first & second
-    assert all("while" not in text for text in plan.modules.values())
 
 
 def test_four_stages_with_clipping_and_adam():
@@ -86,7 +85,6 @@ def test_one_mesh_keeps_the_arrays_of_a_scan():
     state, batch = model.init()
     method = ShardParallel(mesh_shape=(1, 2))
     step = alpa_mlir.compile(model.step, state, batch, cluster=CLUSTER, method=method)
-    assert not any("stablehlo.while" in text for text in step.plan.modules.values())
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(step(state, batch)))
 
 
