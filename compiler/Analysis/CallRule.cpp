@@ -492,6 +492,14 @@ static llvm::Expected<std::string> withLeadingOnly(std::string text, unsigned co
   return wholes.empty() ? text : text + " need_replication={" + llvm::join(wholes, ", ") + "}";
 }
 
+/// Kernels of Triton, Mosaic GPU and Mosaic: their calls hold the number of blocks and the shapes
+/// that they were compiled for, so that a call on parts would read past them.
+static bool holdsShapes(StringRef target) {
+  return llvm::is_contained({"__gpu$xla.gpu.triton", "triton_kernel_call", "mosaic_gpu",
+                             "mosaic_gpu_v2", "tpu_custom_call"},
+                            target);
+}
+
 /// Shardy's rule alone says where shardings go on, not that parts can be computed apart: that
 /// may take a partitioner of its own. Of batches JAX says it besides.
 LogicalResult analysis::importCallRule(stablehlo::CustomCallOp call) {
@@ -516,5 +524,13 @@ LogicalResult analysis::importCallRule(stablehlo::CustomCallOp call) {
   if (!rule)
     return call.emitOpError("@") << call.getCallTargetName() << ": "
                                  << llvm::toString(rule.takeError());
+  if (!holdsShapes(call.getCallTargetName()))
+    return success();
+  for (const Factor &factor : rule->factors)
+    if (factor.kind != FactorKind::Sequential && factor.size > 1)
+      return call.emitOpError("@")
+             << call.getCallTargetName() << ": sharding rule \"" << text.getValue()
+             << "\" splits a kernel that was compiled for the shapes of the whole call; list all "
+                "its factors in need_replication, so that the rule only gives the cost";
   return success();
 }

@@ -87,3 +87,21 @@ func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
   %0 = stablehlo.custom_call @f(%x) {alpa.sharding_rule = "a b -> a b", has_side_effect = true} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   return %0 : tensor<8x4xf32>
 }
+
+// -----
+
+// The number of blocks stands in the call.
+func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error @+1 {{@__gpu$xla.gpu.triton: sharding rule "a b -> a b need_replication={b}" splits a kernel that was compiled for the shapes of the whole call}}
+  %0 = stablehlo.custom_call @__gpu$xla.gpu.triton(%x) {mhlo.backend_config = {grid_x = 8 : i32}, alpa.sharding_rule = "a b -> a b need_replication={b}"} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @main
+func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // CHECK: alpa.flops = 1.000000e+09
+  %0 = stablehlo.custom_call @mosaic_gpu_v2(%x) {alpa.flops = 1.0e9 : f64, alpa.sharding_rule = "a b -> a b need_replication={a, b}"} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}

@@ -39,10 +39,11 @@ def sharding_rule(
 ) -> None:
     """Say how calls of a kernel may be split, for steps that are traced from now on.
 
-    A call (`jax.ffi.ffi_call`, a kernel of Pallas or Triton) is known by name only and runs whole
-    on every device of its mesh. With a rule its dimensions are split over devices and
-    micro-batches, and each device calls the kernel with its part. The rule is believed, not
-    proven. It goes before one that the call brings itself (Shardy's `sdy.sharding_rule`).
+    A call (`jax.ffi.ffi_call`) is known by name only and runs whole on every device of its mesh.
+    With a rule its dimensions are split over devices and micro-batches, and each device calls the
+    kernel with its part. The rule is believed, not proven. Kernels of Pallas and Triton are
+    compiled for the shapes of the whole call: a rule that splits one is an error. The rule goes
+    before one that the call brings itself (Shardy's `sdy.sharding_rule`).
 
     Args:
         target: name of the call's target, as in `jax.ffi.ffi_call(target, ..)`.
