@@ -11,30 +11,30 @@ static ShardingRule topK(mlir::Operation *op) { return innermostRule(op, 1); }
 
 /// A dot of which one dimension is cut into groups of run-time sizes: rows of lhs
 /// with a right side for each group, a contraction with a result for each group, or
-/// a batch. Groups end anywhere, so that dimension stays whole, and so do the groups.
+/// a batch. Of rows and contractions a device takes a part, in which it counts how many of
+/// each group there are; the lowering to collectives does that. Groups stay whole, and so
+/// does a batch.
 static ShardingRule raggedDot(mlir::Operation *op) {
   RuleBuilder builder(op);
   auto numbers = llvm::cast<RaggedDotOp>(op).getRaggedDotDimensionNumbers();
   llvm::ArrayRef<int64_t> lhs = shapeOf(op->getOperand(0)), rhs = shapeOf(op->getOperand(1)),
                           result = shapeOf(op->getResult(0));
   int64_t ragged = numbers.getLhsRaggedDimensions()[0];
-  auto kindOf = [&](int64_t dim) {
-    return dim == ragged ? FactorKind::Sequential : FactorKind::Parallel;
-  };
   // The result: groups if they are contracted, batches, rows, columns.
   llvm::SmallVector<unsigned> resultFactors;
   if (llvm::is_contained(numbers.getLhsContractingDimensions(), ragged) && !result.empty())
     resultFactors.push_back(builder.factor(result[0], FactorKind::Sequential));
   for (auto [left, right] :
        llvm::zip_equal(numbers.getLhsBatchingDimensions(), numbers.getRhsBatchingDimensions())) {
-    unsigned factor = builder.factor(lhs[left], kindOf(left));
+    unsigned factor =
+        builder.factor(lhs[left], left == ragged ? FactorKind::Sequential : FactorKind::Parallel);
     builder.operand(0, left, {factor}).operand(1, right, {factor});
     resultFactors.push_back(factor);
   }
   for (int64_t dim = 0; dim < static_cast<int64_t>(lhs.size()); ++dim)
     if (!llvm::is_contained(numbers.getLhsBatchingDimensions(), dim) &&
         !llvm::is_contained(numbers.getLhsContractingDimensions(), dim)) {
-      resultFactors.push_back(builder.factor(lhs[dim], kindOf(dim)));
+      resultFactors.push_back(builder.factor(lhs[dim]));
       builder.operand(0, dim, {resultFactors.back()});
     }
   for (int64_t dim = 0; dim < static_cast<int64_t>(rhs.size()); ++dim)
@@ -46,8 +46,7 @@ static ShardingRule raggedDot(mlir::Operation *op) {
     }
   for (auto [left, right] : llvm::zip_equal(numbers.getLhsContractingDimensions(),
                                             numbers.getRhsContractingDimensions())) {
-    unsigned factor = left == ragged ? builder.factor(lhs[left], FactorKind::Sequential)
-                                     : builder.reduction(lhs[left], sumOf(op->getResult(0)));
+    unsigned factor = builder.reduction(lhs[left], sumOf(op->getResult(0)));
     builder.operand(0, left, {factor}).operand(1, right, {factor});
   }
   // Sizes of groups are one list for all batches, or one for each: those stay whole.

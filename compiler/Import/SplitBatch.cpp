@@ -19,6 +19,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Chlo/ChloOps.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -1546,6 +1547,11 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
     return refuse(op, "mixes the batch with another dimension");
   if (factor.kind != FactorKind::Parallel && factor.kind != FactorKind::Reduction)
     return refuse(op, kindText(factor.kind));
+  if (auto dot = dyn_cast<chlo::RaggedDotOp>(op)) {
+    int64_t ragged = dot.getRaggedDotDimensionNumbers().getLhsRaggedDimensions()[0];
+    if (llvm::is_contained(rule->operands[0][ragged], assignment->factor))
+      return refuse(op, "has groups of the whole batch's examples");
+  }
   SmallVector<Value> operands;
   SmallVector<std::pair<unsigned, Value>> takenOut;
   for (auto [i, form] : llvm::enumerate(in)) {

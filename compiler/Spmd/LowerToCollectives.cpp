@@ -5,6 +5,7 @@
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
+#include "dialects/Chlo/ChloOps.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -665,6 +666,7 @@ private:
   Value constant();
   LogicalResult gather(ValueRange operands, llvm::SmallVectorImpl<Value> &results);
   LogicalResult scatter(SmallVectorImpl<Value> &operands);
+  Value groupSizes(chlo::RaggedDotOp dot, ValueRange operands);
   void takeOut(SmallVectorImpl<Value> &operands);
   void putBack(SmallVectorImpl<Value> &results);
   /// Axes that split dimension `dim` of operand `operand`.
@@ -867,6 +869,46 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   return success();
 }
 
+/// How many elements of each group this device's part of the ragged dimension has: where each
+/// group ends, counted from the part's first element and kept within the part, less where the
+/// group before it ends.
+Value OpLowering::groupSizes(chlo::RaggedDotOp dot, ValueRange operands) {
+  int64_t dim = dot.getRaggedDotDimensionNumbers().getLhsRaggedDimensions()[0];
+  ArrayRef<unsigned> axes = axesOf(0, dim);
+  Value given = operands[2];
+  if (axes.empty() || typeOf(given).getNumElements() == 0)
+    return given;
+  Location loc = op->getLoc();
+  Value sizes = withSafeType(given);
+  RankedTensorType type = typeOf(sizes);
+  int64_t count = type.getDimSize(0), rows = typeOf(operands[0]).getDimSize(dim);
+  Value zero = devices.scalar(0, type.getElementType(), loc);
+  auto shifted = [&](Value value, int64_t places) -> Value {
+    Value kept = hlo::SliceOp::create(
+        builder, loc, type.clone({count - places}), value, builder.getDenseI64ArrayAttr({0}),
+        builder.getDenseI64ArrayAttr({count - places}), builder.getDenseI64ArrayAttr({1}));
+    return hlo::PadOp::create(builder, loc, type, kept, zero,
+                              builder.getDenseI64ArrayAttr({places}),
+                              builder.getDenseI64ArrayAttr({0}), builder.getDenseI64ArrayAttr({0}));
+  };
+  Value ends = sizes;
+  for (int64_t places = 1; places < count; places *= 2)
+    ends = devices.binary("stablehlo.add", ends, shifted(ends, places));
+  Value offset = devices.pieceOffset(axes, rows, loc);
+  if (typeOf(offset).getElementType() != type.getElementType())
+    offset =
+        hlo::ConvertOp::create(builder, loc, typeOf(offset).clone(type.getElementType()), offset);
+  auto filled = [&](Value scalar) { return devices.splat(scalar, type.getShape(), loc); };
+  ends = devices.binary("stablehlo.subtract", ends, filled(offset));
+  ends = devices.binary("stablehlo.maximum", ends, filled(zero));
+  ends = devices.binary("stablehlo.minimum", ends,
+                        filled(devices.scalar(rows, type.getElementType(), loc)));
+  Value local = devices.binary("stablehlo.subtract", ends, shifted(ends, 1));
+  if (local.getType() == given.getType())
+    return local;
+  return hlo::ConvertOp::create(builder, loc, typeOf(given), local);
+}
+
 /// What goes into a result once is left out of the unreduced results, and put to the
 /// whole one. (XLA drops a reduction's initial value where the part of a dimension has
 /// one element, so it cannot be left to one of the devices.)
@@ -980,6 +1022,8 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
   }
   if (isa<hlo::ScatterOp>(op) && failed(scatter(operands)))
     return failure();
+  if (auto dot = dyn_cast<chlo::RaggedDotOp>(op))
+    operands[2] = groupSizes(dot, operands);
   takeOut(operands);
   llvm::append_range(results, clone(operands)->getResults());
   if (split.summedAxes.empty())

@@ -30,3 +30,12 @@ func.func @main(%w: tensor<4x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : 
   %y = stablehlo.dot_general %h#0, %w, contracting_dims = [1] x [0] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
   return %w, %y : tensor<4x4xf32>, tensor<8x4xf32>
 }
+
+// -----
+
+// Sizes of groups count examples of the whole batch.
+func.func @main(%w: tensor<2x4x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %s: tensor<2xi32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<8x4xf32> {alpa.kind = "batch"}) -> (tensor<2x4x4xf32>, tensor<2xi32>, tensor<8x4xf32>) {
+  // expected-error @below {{`chlo.ragged_dot` has groups of the whole batch's examples}}
+  %y = "chlo.ragged_dot"(%x, %w, %s) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>, tensor<2x4x4xf32>, tensor<2xi32>) -> tensor<8x4xf32>
+  return %w, %s, %y : tensor<2x4x4xf32>, tensor<2xi32>, tensor<8x4xf32>
+}

@@ -48,9 +48,9 @@ func.func @convolutions(%image: tensor<8x16x16x4xf32>, %kernel: tensor<3x3x4x6xf
 
 func.func @ragged(%rows: tensor<16x8xf32>, %groups: tensor<4x8x6xf32>, %sizes: tensor<4xi32>, %y: tensor<16x6xf32>, %b: tensor<4x16x8xf32>, %c: tensor<4x8x6xf32>) {
   // Rows with a matrix for each group, a sum for each group, a batch of groups.
-  // expected-remark @+1 {{([a, c], [-, c, b], [-]) -> [a, b] {a = 16 sequential, b = 6, c = 8 reduction} heavy}}
+  // expected-remark @+1 {{([a, c], [-, c, b], [-]) -> [a, b] {a = 16, b = 6, c = 8 reduction} heavy}}
   %0 = "chlo.ragged_dot"(%rows, %groups, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<16x8xf32>, tensor<4x8x6xf32>, tensor<4xi32>) -> tensor<16x6xf32>
-  // expected-remark @+1 {{([d, b], [d, c], [-]) -> [a, b, c] {a = 4 sequential, b = 8, c = 6, d = 16 sequential} heavy}}
+  // expected-remark @+1 {{([d, b], [d, c], [-]) -> [a, b, c] {a = 4 sequential, b = 8, c = 6, d = 16 reduction} heavy}}
   %1 = "chlo.ragged_dot"(%rows, %y, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0], rhs_group_dimensions = []>}> : (tensor<16x8xf32>, tensor<16x6xf32>, tensor<4xi32>) -> tensor<4x8x6xf32>
   // expected-remark @+1 {{([a, b, d], [a, d, c], [-]) -> [a, b, c] {a = 4 sequential, b = 16, c = 6, d = 8 reduction} heavy}}
   %2 = "chlo.ragged_dot"(%b, %c, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = []>}> : (tensor<4x16x8xf32>, tensor<4x8x6xf32>, tensor<4xi32>) -> tensor<4x16x6xf32>

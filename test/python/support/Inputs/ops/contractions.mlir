@@ -159,3 +159,15 @@ func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<
   %0 = "chlo.ragged_dot"(%arg0, %arg1, %arg2) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<4xi32>) -> tensor<4x8x8xf32>
   return %0 : tensor<4x8x8xf32>
 }
+
+// CASE ragged_rows_without_group rtol=0.0001 arg2=groups(12)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<4xi32>) -> tensor<16x8xf32> {
+  %0 = "chlo.ragged_dot"(%arg0, %arg1, %arg2) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<16x8xf32>, tensor<4x8x8xf32>, tensor<4xi32>) -> tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}
+
+// CASE ragged_sums_without_group rtol=0.0001 arg2=groups(12)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<4xi32>) -> tensor<4x8x8xf32> {
+  %0 = "chlo.ragged_dot"(%arg0, %arg1, %arg2) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<4xi32>) -> tensor<4x8x8xf32>
+  return %0 : tensor<4x8x8xf32>
+}
