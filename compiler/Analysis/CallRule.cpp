@@ -500,6 +500,10 @@ static bool holdsShapes(StringRef target) {
                             target);
 }
 
+bool analysis::mayHaveCallRule(stablehlo::CustomCallOp call) {
+  return !call.getHasSideEffect() && !holdsShapes(call.getCallTargetName());
+}
+
 /// Shardy's rule alone says where shardings go on, not that parts can be computed apart: that
 /// may take a partitioner of its own. Of batches JAX says it besides.
 LogicalResult analysis::importCallRule(stablehlo::CustomCallOp call) {

@@ -30,6 +30,9 @@ std::optional<ShardingRule> getCallRule(mlir::Operation *op);
 /// Scales the work that stands on a call (`alpa.flops`) to a part of it.
 void fitCallRule(mlir::Operation *part, mlir::Operation *whole);
 
+/// Whether a rule may split a call: it has no side effects, and was not compiled for its shapes.
+bool mayHaveCallRule(mlir::stablehlo::CustomCallOp call);
+
 /// Takes over Shardy's rule on a call, if it has none yet and JAX says that leading dimensions are
 /// independent (`num_batch_dims`): these are split. Verifies that the rule fits.
 /// Emits an error if it does not.

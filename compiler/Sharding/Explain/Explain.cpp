@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Explain/Explain.h"
 
+#include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
@@ -262,8 +263,10 @@ void Explainer::addOps() {
     row.decision = part.node;
     row.isWhole = isSeveral && projection.numShares(strategy.axes) == 1;
     row.line = lineOf(info.op);
-    if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op))
+    if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op)) {
       row.target = call.getCallTargetName().str();
+      row.mayHaveRule = analysis::mayHaveCallRule(call);
+    }
     rowOf[info.op] = explanation.ops.size();
     explanation.ops.push_back(std::move(row));
   }
@@ -648,6 +651,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
       fields.push_back(named("line", text(row.line)));
     if (!row.target.empty())
       fields.push_back(named("target", text(row.target)));
+    if (row.mayHaveRule)
+      fields.push_back(named("may_have_rule", builder.getBoolAttr(true)));
     if (row.layer)
       fields.push_back(named("layer", number(*row.layer)));
     if (row.decision >= 0)

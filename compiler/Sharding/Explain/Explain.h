@@ -26,6 +26,7 @@ struct ExplainedOp {
   bool isWhole = false;                 // Computed by every device of several.
   std::string line;                     // "model.py:12", if known.
   std::string target;                   // Of a call.
+  bool mayHaveRule = false;             // A rule could split the call.
 };
 
 /// A node of the problem.

@@ -115,10 +115,13 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
 def _whole_lines(rows: list[Row]) -> list[str]:
     """Ops that every device of a mesh computes, all of them, by line of the program."""
     places: dict[tuple[str, str, str], list[float]] = {}
+    splittable: set[str] = set()  # Targets that a rule may split.
     for row in rows:
         if row.get("whole") and row["compute_seconds"] > 0:
             place = (row["op"], row.get("target", ""), row.get("line", ""))
             places.setdefault(place, []).append(row["compute_seconds"])
+            if row.get("may_have_rule"):
+                splittable.add(row["target"])
     if not places:
         return []
     total = sum(map(sum, places.values()))
@@ -136,6 +139,8 @@ def _whole_lines(rows: list[Row]) -> list[str]:
             lines.append(
                 f"      to split it, give alpa_mlir.sharding_rule({target!r}, "
                 "'.. -> ..', cost=..) before the step is traced"
+                if target in splittable
+                else "      it has side effects or was compiled for these shapes: no rule splits it"
             )
     return lines
 

@@ -182,6 +182,22 @@ def test_what_runs_whole_is_named(with_rule):
     assert f"sharding_rule('{FACTORIZATION}'" not in text
 
 
+def test_no_rule_is_asked_for_where_none_may_be():
+    shape = jax.ShapeDtypeStruct((BATCH, SIZE), jnp.float32)
+
+    def step(state, batch):
+        return state, jax.ffi.ffi_call("mosaic_gpu_v2", shape)(batch)
+
+    method = ShardParallel(num_micro_batches=1)
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(1.0, shape).plan
+    (row,) = [row for row in plan.explanation(0)["ops"] if "target" in row]
+    assert row["whole"]
+    assert "may_have_rule" not in row
+    text = alpa_mlir.explain(plan)
+    assert "was compiled for these shapes: no rule splits it" in text
+    assert "alpa_mlir.sharding_rule" not in text
+
+
 def test_a_rule_that_does_not_fit_is_an_error(with_rule):
     step, state, batch = make_step(LAYERS["kernel"])
     with_rule("b m n -> b m n")
