@@ -222,6 +222,12 @@ def same_trace(value: Any, other: Any) -> bool:
     return trace is not None and getattr(value, "_trace", None) is trace
 
 
+def varying_axes(aval: Any) -> frozenset[str]:
+    """Manual mesh axes over which a value in a `shard_map` may differ, as its type says."""
+    of_type = getattr(aval, "mat", None)
+    return frozenset(getattr(aval, "vma", ()) if of_type is None else of_type.varying)
+
+
 def as_any(value: Any) -> Any:
     """The same object, of which a type checker believes everything."""
     return value

@@ -63,11 +63,19 @@ def is_differentiable(eqn: Any) -> bool:
     """Whether `inlined` of a `shard_map` has the gradients that the `shard_map` has.
 
     A rule of the user's for the backward pass is written for what JAX makes of a device's
-    cotangents, and is kept until it has been applied.
+    cotangents, and is kept until it has been applied. So is a branch that devices choose and whose
+    results JAX takes for the same on all of them: its gradient is not the derivative.
     """
     if any(_is_explicit(v.aval) for v in eqn.invars):
         return False
-    return not _calls(eqn.params["jaxpr"], "custom_vjp_call")
+    return not _any(eqn.params["jaxpr"], _has_own_gradient)
+
+
+def _has_own_gradient(eqn: Any) -> bool:
+    if eqn.primitive.name == "cond":
+        chosen = jax_internals.varying_axes(eqn.invars[0].aval)
+        return any(not chosen <= jax_internals.varying_axes(v.aval) for v in eqn.outvars)
+    return eqn.primitive.name.startswith("custom_vjp_call")
 
 
 def inlined(eqn: Any, operands: Sequence[Any]) -> list[Any]:
@@ -96,10 +104,10 @@ def _are_jaxprs(value: Any) -> bool:
     return all(_is_jaxpr(x) for x in cast("tuple[Any, ...]", value))
 
 
-def _calls(jaxpr: Any, name: str) -> bool:
+def _any(jaxpr: Any, predicate: Callable[[Any], bool]) -> bool:
+    """Whether the predicate holds of an equation of the jaxpr, those within others included."""
     return any(
-        eqn.primitive.name.startswith(name) or any(_calls(x, name) for x in _bodies(eqn))
-        for eqn in jaxpr.eqns
+        predicate(eqn) or any(_any(x, predicate) for x in _bodies(eqn)) for eqn in jaxpr.eqns
     )
 
 

@@ -316,6 +316,23 @@ def test_random_bits():
         alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_branches_that_devices_choose(is_checked):
+    """With `check_vma`, JAX takes what such a branch makes of replicated weights for replicated,
+    and its gradient is not the derivative: the step still does what `jax.jit` does."""
+
+    def chosen(w, x):
+        def body(x, up, down):
+            index = jax.lax.axis_index("y")
+            up = jax.lax.switch(index, [lambda w, k=k: (k + 1) * w for k in range(Y)], up)
+            return jax.lax.pmean(jnp.tanh(x @ up) @ down, "y")
+
+        specs = (P("x"), P(), P())
+        return mapped(body, specs, P("x"), check_vma=is_checked)(x, w["up"], w["down"])
+
+    compare(*step_of(chosen), ShardParallel(mesh_shape=(2, 4)), steps=1)
+
+
 def test_groups_of_an_axis_are_refused():
     def step(weights, batch):
         def body(x):
