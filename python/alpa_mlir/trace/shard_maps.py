@@ -38,7 +38,9 @@ _CALLS = {
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",  # Rules for `jax.vmap` are for the user's, not for this one.
 }
+_KERNELS = ("pallas_call", "mpmd_map")
 _REMAT = ("remat2", "checkpoint")
 # What says only where a value lies, or that it may differ between devices.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast", "device_put")
@@ -160,7 +162,10 @@ class _Evaluator:
         if function is not None:
             with _at(eqn):
                 return [function(eqn, *operands)]
-        call = None if self._differentiated and "custom" in name else _call(eqn)
+        if name in _KERNELS:  # Written for blocks of memory; JAX maps them by another grid axis.
+            return bind(eqn.replace(ctx=self._context(eqn.ctx)), operands, debug)
+        has_rule = self._differentiated and name in ("custom_jvp_call", "custom_vjp_call")
+        call = None if has_rule else _call(eqn)
         if call is not None and len(call[0].invars) == len(operands):
             return self.run(*call, operands, eqn)
         if name in _REMAT and self._is_changed(eqn.params["jaxpr"]):
@@ -338,6 +343,8 @@ def _check(eqn: Any) -> None:
         raise _refusal(eqn, f"has a collective of groups of an axis ({name})")
     if name in _UNKNOWN or name.endswith(("_start", "_done")) or name.startswith("unreduced_"):
         raise _refusal(eqn, f"has a collective that is not known here ({name})")
+    if name in _KERNELS and any(_any(x, _is_collective) for x in _bodies(eqn)):
+        raise _refusal(eqn, f"has a kernel that knows its device or talks to others ({name})")
     keys = [str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
     if name in _DRAWS or (name.startswith("random_") and any("rbg" in key for key in keys)):
         raise _refusal(
@@ -345,6 +352,11 @@ def _check(eqn: Any) -> None:
             f"draws bits that depend on how arrays are split ({name})",
             "use keys of jax.random.key(.., impl='threefry2x32')",
         )
+
+
+def _is_collective(eqn: Any) -> bool:
+    name = eqn.primitive.name
+    return name in _COLLECTIVES or name.startswith(("dma_", "semaphore_"))
 
 
 def _refusal(eqn: Any, what: str, fix: str = "write the step without it") -> TraceError:

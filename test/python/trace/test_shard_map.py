@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import TraceError
+from jax.experimental import pallas
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from test_equality import CLUSTER
 
 AUTO = (AxisType.Auto,) * 2
 X, Y = 2, 4
+BOTH = ("x", "y")
 
 
 def mesh_of(x=X, y=Y, types=AUTO):
@@ -316,6 +318,55 @@ def test_random_bits():
         alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
 
 
+@jax.custom_batching.custom_vmap
+def halved(x):
+    return x / 2
+
+
+@halved.def_vmap
+def _other_when_mapped(axis_size, in_batched, x):
+    return x / 4, in_batched[0]
+
+
+def kernel(x, out):
+    out[...] = 3 * x[...]
+
+
+def numbered_kernel(x, out):
+    out[...] = x[...] * jax.lax.axis_index("y")
+
+
+def of_kernel(function):
+    def call(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pallas.pallas_call(function, out_shape=shape, interpret=True)(x)
+
+    return call
+
+
+def compare_bodies(function):
+    def step(w, x):
+        return mapped(function, P(BOTH), P(BOTH), check_vma=False)(x @ w)
+
+    weights, batch = normal(0, 16, 16), normal(1, 16, 16)
+    method = ShardParallel(mesh_shape=(2, 4))
+    planned = alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
+    np.testing.assert_allclose(
+        planned(weights, batch), jax.jit(step)(weights, batch), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_rules_for_vmap_are_not_applied():
+    compare_bodies(halved)
+
+
+def test_kernels():
+    """A Pallas kernel is mapped by another axis of its grid; one that asks where it is, is not."""
+    compare_bodies(of_kernel(kernel))
+    with pytest.raises(TraceError, match="a kernel that knows its device"):
+        compare_bodies(of_kernel(numbered_kernel))
+
+
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_branches_that_devices_choose(is_checked):
     """With `check_vma`, JAX takes what such a branch makes of replicated weights for replicated,
@@ -374,7 +425,6 @@ def test_explicit_sharding_types(model):
         assert len(compare(step, state, batch, two).stages) == 2
 
 
-BOTH = ("x", "y")
 COLLECTIVES = {
     "all_to_all of an axis": lambda x: jax.lax.all_to_all(x, "y", 1, 0, tiled=True),
     "all_to_all of both": lambda x: jax.lax.all_to_all(x, BOTH, 1, 0, tiled=True),
