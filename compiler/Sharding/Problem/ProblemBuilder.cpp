@@ -1166,8 +1166,11 @@ void ProblemBuilder::forward(const OpInfo &info) {
     } else {
       setAnySpec(result);
     }
-    pending.push_back({operand, info.op, static_cast<unsigned>(i), values[result].node,
-                       values[result].table, info.phase});
+    // What is held otherwise is made as the operand is.
+    const ValueInfo &made = values[result];
+    pending.push_back({operand, info.op, static_cast<unsigned>(i),
+                       made.isMoved ? made.madeNode : made.node,
+                       made.isMoved ? made.madeTable : made.table, info.phase});
   }
   demand();
 }

@@ -162,6 +162,28 @@ def pinned_example():
     return state, {"x": jnp.ones((8, 32)), "y": jnp.zeros((8, 32))}
 
 
+def test_pins_that_differ_from_how_the_batch_is_held():
+    """The batch keeps its sharding, and its constrained copy is made of it."""
+
+    def step(state, batch):
+        def loss(params):
+            x = jax.lax.with_sharding_constraint(batch["x"], NamedSharding(MESH, P(None, "model")))
+            return jnp.mean((jnp.tanh(x @ params["up"]) @ params["down"] - batch["y"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads), value
+
+    state, batch = pinned_example()
+    expected = jax.jit(step)(state, batch)
+    method = ShardParallel(
+        method="manual", mesh_shape=(2, 4), mesh_axes=MESH.axis_names,
+        in_shardings=(None, {"x": P("data"), "y": P("data")}), num_micro_batches=1,
+    )  # fmt: skip
+    found = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method)(state, batch)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert jnp.allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("method", ["zero-2", "zero-3", "megatron-zero-1", "auto"])
 def test_values_that_two_states_become(method):
     """New weights are the reference of the next step too, which ZeRO holds otherwise."""

@@ -10,7 +10,7 @@ import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import TraceError
 from jax.experimental import pallas
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_equality import CLUSTER
 
@@ -458,3 +458,17 @@ def test_collectives(name):
     method = ShardParallel(mesh_shape=(2, 4))
     planned = alpa_mlir.compile(step, weight, x, cluster=CLUSTER, method=method)
     np.testing.assert_array_equal(planned(weight, x), jax.jit(step)(weight, x))
+
+
+@pytest.mark.parametrize("spec", [P("x"), P("y", None, "x")])
+def test_constraints_beside_a_shard_map(spec):
+    """The method `manual` keeps them, of what goes in and comes out."""
+    mesh = mesh_of()
+
+    def constrained(w, x):
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+        return jax.lax.with_sharding_constraint(
+            tensor_parallel(w, x), NamedSharding(mesh, P("x", None, "y"))
+        )
+
+    compare(*step_of(constrained), ShardParallel(method="manual", mesh_shape=(X, Y)))
