@@ -86,7 +86,14 @@ def data(leaf):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
     ("model", "settings"),
-    [("llama3.1-8b", {}), ("gemma-2b", {"remat_policy": "minimal"})],
+    [
+        ("llama3.1-8b", {}),
+        ("gemma-2b", {"remat_policy": "minimal"}),
+        (
+            "mixtral-8x7b",
+            {"sparse_matmul": False, "base_moe_mlp_dim": 128, "load_balance_loss_weight": 0.01},
+        ),
+    ],
 )
 def test_maxtext(maxtext, model, settings, axis):
     """MaxText's `train_step` with its models, stacks along either dimension."""
