@@ -93,6 +93,20 @@ def data(leaf):
             "mixtral-8x7b",
             {"sparse_matmul": False, "base_moe_mlp_dim": 128, "load_balance_loss_weight": 0.01},
         ),
+        (
+            "deepseek2-16b",
+            {
+                "sparse_matmul": False,
+                "base_num_kv_heads": 4,
+                "base_moe_mlp_dim": 32,
+                "num_experts": 8,
+                "num_experts_per_tok": 2,
+                "kv_lora_rank": 16,
+                "qk_nope_head_dim": 16,
+                "qk_rope_head_dim": 8,
+                "v_head_dim": 16,
+            },
+        ),
     ],
 )
 def test_maxtext(maxtext, model, settings, axis):
