@@ -9,11 +9,15 @@ Beside them stand the memory traffic and the kernels that the plan was priced wi
     python benchmark/xla_gpu.py gpt-1.3b llama-8b --gpu a100-80gb
     python benchmark/xla_gpu.py gpt-1.3b --kernels backward      # XLA's kernels, the largest first
     python benchmark/xla_gpu.py gpt-1.3b --overlap               # what XLA runs beside collectives
+    python benchmark/xla_gpu.py --depth 1 6 24                   # seconds of XLA by layers
     python benchmark/xla_gpu.py --memory                         # peaks, predicted and compiled
     python benchmark/xla_gpu.py --memory --gpu cpu               # those on this host's processor
 
 With `--overlap` a case is planned with ZeRO-3 on the GPUs of one host, and each collective of the
-schedule is said to be hidden if a kernel runs between its beginning and its end. With `--memory`
+schedule is said to be hidden if a kernel runs between its beginning and its end. With `--depth` a
+GPT of the width of GPT-1.3B whose layers are scanned is planned for the GPUs of one host with so
+many layers, as loops and written out, and XLA's processor-seconds and the lines of the stage's
+module are printed. With `--memory`
 a case is planned for one device, for a mesh of 2 x 2 and for two stages with four micro-batches;
 beside the predicted peak of each mesh stands the one that follows from XLA's memory analysis of
 each function and from what the step holds while it runs.
@@ -32,6 +36,7 @@ import re
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -191,6 +196,38 @@ def overlap_of(case: str, gpu: str) -> Iterator[Overlap]:
         yield Overlap(case, function, *hidden_collectives(module.to_string()))
 
 
+@dataclass(frozen=True)
+class Depth:
+    """What a stage of so many layers takes to compile."""
+
+    layers: int
+    loops: bool
+    lines: int
+    xla_seconds: float
+
+
+def depth_of(layers: int, loops: bool, gpu: str) -> Depth:
+    """Processor-seconds in which XLA compiles all functions of the stage."""
+    sizes = zoo.GPTConfig(
+        layers=layers, hidden=2048, heads=16, vocab=51200, seq=1024, dtype="bfloat16", scan=True
+    )
+    model = zoo.make_gpt(sizes)
+    parallel = alpa_mlir.parallelize(
+        model.step,
+        cluster=_PRESETS[gpu],
+        method=alpa_mlir.ShardParallel(num_micro_batches=4, layer_loops=loops),
+        cache=False,
+    )
+    plan = parallel.plan(*jax.eval_shape(lambda: model.init(64))).plan
+    (mesh,) = plan.meshes
+    devices = xla.described_devices(GPUS[gpu], 1, len(mesh.devices))
+    before = time.process_time()
+    count = sum(1 for _ in _modules(plan, devices))
+    assert count >= 3  # Forward, backward, update.
+    lines = sum(len(text.splitlines()) for text in plan.modules.values())
+    return Depth(layers, loops, lines, time.process_time() - before)
+
+
 _SHAPE = re.compile(r"([a-z]+\d+[a-z\d]*|pred)\[([\d,]*)\]")
 _CALL = re.compile(r"^\s+(?:ROOT )?%\S+ = (.*?) custom-call\(([^)]*)\)", re.MULTILINE)
 
@@ -340,6 +377,7 @@ def main() -> None:
     add("--gpu", choices=targets, default="h100", help="for which (%(default)s); cpu for --memory")
     add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
     add("--overlap", action="store_true", help="count collectives that XLA runs beside kernels")
+    add("--depth", type=int, nargs="+", metavar="LAYERS", help="seconds of XLA by layers")
     add("--memory", action="store_true", help="peaks of memory, predicted and compiled")
     add("--json", action="store_true", help="one JSON document on the output")
     options = parser.parse_args()
@@ -358,6 +396,14 @@ def main() -> None:
         print(
             json.dumps([asdict(peak) for peak in peaks]) if options.json else as_peak_table(peaks)
         )
+        return
+    if options.depth:
+        depths = [depth_of(n, loops, options.gpu) for loops in (True, False) for n in options.depth]
+        for row in depths if not options.json else ():
+            kind = "loops" if row.loops else "written out"
+            print(f"{row.layers:4} layers {kind:12} {row.lines:7} lines {row.xla_seconds:7.1f} s")
+        if options.json:
+            print(json.dumps([asdict(row) for row in depths]))
         return
     if options.overlap:
         found = [row for case in options.cases or CASES for row in overlap_of(case, options.gpu)]

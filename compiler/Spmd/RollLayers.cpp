@@ -75,7 +75,8 @@ static ShardingAttr shardingOf(Value value) {
 static bool isPlainTensor(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   ShardingAttr sharding = shardingOf(value);
-  return type && type.hasStaticShape() && sharding && sharding.getSpec().unreduced.empty();
+  return type && type.hasStaticShape() && type.getElementType().isIntOrFloat() && sharding &&
+         sharding.getSpec().unreduced.empty();
 }
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
@@ -484,7 +485,11 @@ std::shared_ptr<Source> Loop::findSource(ArrayRef<Value> values) {
       llvm::any_of(values, [&](Value v) { return shardingOf(v) != shardingOf(first); }))
     return nullptr;
   bool areArguments = llvm::all_of(values, [](Value v) { return isa<BlockArgument>(v); });
-  bool areSmall = bytesOf(typeOf(first)) <= kSmallValue;
+  // What the functions of the stage hand to each other is a stack already, or is to be one.
+  bool areSmall = bytesOf(typeOf(first)) <= kSmallValue && llvm::none_of(values, [](Value v) {
+                    Operation *op = v.getDefiningOp();
+                    return !op || op->hasAttr(kStack);
+                  });
   if (!areArguments && !areSmall)
     return nullptr;
   auto source = is(areArguments ? Source::Argument : Source::Stacked);
@@ -986,6 +991,7 @@ public:
   /// Writes loops until none is left, or one wishes for stacks.
   void run(std::vector<Wish> &wishes);
   int64_t numLoops = 0, numIterations = 0;
+  std::vector<RowRange> ranges; // Of the stacks that the loops read.
 
 private:
   struct Candidate {
@@ -1227,6 +1233,11 @@ void FunctionRoller::run(std::vector<Wish> &wishes) {
     if (!loop)
       break;
     Wish wish = wishOf(*loop);
+    if (wish.rows) {
+      int64_t first = wish.rows->first;
+      int64_t last = first + (loop->getCount() - 1) * wish.rows->second;
+      ranges.push_back({std::min(first, last), std::max(first, last) + 1});
+    }
     if (!wish.arguments.empty() || !wish.results.empty())
       wishes.push_back(wish);
     if (!wish.arguments.empty())
@@ -1647,20 +1658,23 @@ public:
     auto it = pieces.find(id);
     return it == pieces.end() ? nullptr : &it->second;
   }
-  /// Whether functions of other stages, or the caller, see the value.
+  /// Whether functions of other stages make the value or take it.
   bool isSeenBeside(int64_t id, ModuleOp stage) const {
     auto it = users.find(id);
     return it != users.end() &&
            llvm::any_of(it->second, [&](Operation *user) { return user != stage.getOperation(); });
   }
   bool isResult(int64_t id) const { return results.contains(id); }
+  /// How many results of the step it is.
+  unsigned numResults(int64_t id) const { return results.lookup(id); }
   bool isState(int64_t id) const { return states.contains(id); }
   int64_t newId() { return next++; }
 
 private:
   llvm::DenseMap<int64_t, StatePiece> pieces;
   llvm::DenseMap<int64_t, llvm::SmallVector<Operation *, 2>> users;
-  llvm::DenseSet<int64_t> results, states;
+  llvm::DenseMap<int64_t, unsigned> results;
+  llvm::DenseSet<int64_t> states;
   int64_t next = 0;
 };
 
@@ -1692,6 +1706,7 @@ private:
   std::set<Ids> refused;
   llvm::DenseMap<int64_t, int64_t> rowOfId; // Of values that loops read, the rows beside them.
   RowRange allowed{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+  RowRange common; // That all loops of the last attempt read.
   bool isNarrowed = false;
 };
 
@@ -1706,7 +1721,7 @@ StepValues::StepValues(ModuleOp module) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   for (unsigned i = 0; i < main.getNumResults(); ++i) {
     int64_t id = idOf(main.getResultAttrDict(i));
-    results.insert(id);
+    ++results[id];
     next = std::max(next, id + 1);
   }
   for (unsigned i = 0; i < main.getNumArguments(); ++i) {
@@ -1743,6 +1758,7 @@ StepValues::StepValues(ModuleOp module) {
         DictionaryAttr attributes = function.getResultAttrDict(i);
         int64_t id = idOf(attributes);
         next = std::max(next, id + 1);
+        users[id].push_back(stage);
         if (auto partOf = attributes.getAs<IntegerAttr>(attr::partOf)) {
           next = std::max(next, partOf.getInt() + 1);
           users[id].push_back(nullptr);
@@ -1760,14 +1776,27 @@ bool StageRoller::addState(ArrayRef<int64_t> ids) {
     const StatePiece *piece = values.pieceOf(id);
     if (!piece || piece->argument != first->argument || piece->size != 1 ||
         piece->offset != first->offset + int64_t(i) || piece->stage != first->stage ||
-        values.isSeenBeside(id, stage) || groupIndex.contains(id))
+        values.isSeenBeside(id, stage) || groupIndex.contains(id) ||
+        values.numResults(id) != (piece->carriedBy == id ? 1 : 0))
       return false;
     nextState.ids.push_back(piece->carriedBy);
+  }
+  // A function makes all of them, or none.
+  for (auto function : stage.getOps<func::FuncOp>()) {
+    llvm::DenseSet<int64_t> made;
+    for (unsigned i = 0; i < function.getNumResults(); ++i)
+      made.insert(idOf(function.getResultAttrDict(i)));
+    for (const Ids *all : {&state.ids, &nextState.ids}) {
+      auto count = llvm::count_if(*all, [&](int64_t id) { return made.contains(id); });
+      if (count != 0 && size_t(count) != all->size())
+        return false;
+    }
   }
   bool isPassedOn = nextState.ids == state.ids;
   if (!isPassedOn)
     for (int64_t id : nextState.ids)
-      if (groupIndex.contains(id) || values.isSeenBeside(id, stage) || values.pieceOf(id))
+      if (groupIndex.contains(id) || values.isSeenBeside(id, stage) || values.pieceOf(id) ||
+          values.numResults(id) != 1)
         return false;
   state.isState = true;
   state.id = values.newId();
@@ -2099,6 +2128,7 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
     }
   }
   numLoops = numIterations = 0;
+  common = allowed;
   bool isWhole = true;
   for (auto function : copy.getOps<func::FuncOp>()) {
     rewrite(function, seen);
@@ -2124,6 +2154,8 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
     roller.run(own);
     numLoops += roller.numLoops;
     numIterations += roller.numIterations;
+    for (RowRange range : roller.ranges)
+      common = {std::max(common.first, range.first), std::min(common.second, range.second)};
     RowJoiner(function).run(own);
     for (Wish &wish : own)
       wishes.push_back({function.getSymName().str(), std::move(wish)});
@@ -2156,6 +2188,12 @@ bool StageRoller::run() {
           if (all || !wish.isLoop || wish.rows)
             take(function, wish, results);
     }
+    bool isLast = !isNarrowed && groups.size() == before;
+    // Loops over some of the rows leave the others of their stacks to be taken out.
+    if (isLast && !isWhole && common != allowed && common.second - common.first >= 2) {
+      allowed = common;
+      isNarrowed = true;
+    }
     if (isNarrowed) {
       groups.clear();
       groupIndex.clear();
@@ -2164,7 +2202,7 @@ bool StageRoller::run() {
       isNarrowed = false;
       continue;
     }
-    if (groups.size() > before)
+    if (!isLast)
       continue;
     if (numLoops == 0 || !isWhole)
       return false;

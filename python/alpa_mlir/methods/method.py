@@ -406,6 +406,9 @@ class Method(ABC):
         num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
         export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
             programs of one device that need no partitioner.
+        layer_loops: whether equal layers of a stage become a loop, so that XLA compiles one of
+            them (`docs/scan.md`). Written out they take longer to compile, and XLA may move
+            collectives of one layer beside the work of the next.
         finalists: how many of the best plans to compile and measure on the devices of this
             process, which have to be of the kind that the cluster describes, before the fastest
             is chosen; 0 leaves the choice to the predictions.
@@ -430,6 +433,7 @@ class Method(ABC):
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
     export: str = "shardy"
+    layer_loops: bool = True
     finalists: int = 0
 
     def __post_init__(self) -> None:
@@ -688,7 +692,7 @@ class Method(ABC):
                 "alpa-split-backward",
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
-                "alpa-roll-layers",
+                *(("alpa-roll-layers",) if self.layer_loops else ()),
                 "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", build),
                 "alpa-plan-transfers",

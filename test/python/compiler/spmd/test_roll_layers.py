@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import alpa_mlir
 import jax
+import jax.numpy as jnp
+import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
@@ -62,3 +64,71 @@ def test_layers_written_out_stay_so():
     """Their weights are arrays of their own, which no loop can go through."""
     _, _, _, step = compiled(zoo.GPTConfig(layers=4), METHODS["two stages"])
     assert not any(loops(step))
+
+
+def stack_params(layers=10):
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {
+        "up": 0.3 * jax.random.normal(keys[0], (layers, 16, 32)),
+        "down": 0.3 * jax.random.normal(keys[1], (layers, 32, 16)),
+    }
+
+
+def residual(x, layer):
+    scale = jax.lax.rsqrt(1 + jnp.mean(x**2, -1, keepdims=True))
+    return x + jnp.tanh(x @ layer["up"]) @ layer["down"] * scale, None
+
+
+def in_frequencies(x, layer):
+    """Keeps complex values for its gradient."""
+    waves = jnp.fft.fft(x, axis=-1) * layer["up"][0, :16]
+    waves = waves * (1 + 0.01 * jnp.abs(waves) ** 2)
+    return jnp.tanh((x + jnp.fft.ifft(waves, axis=-1).real) @ layer["up"] @ layer["down"]), None
+
+
+def some_clipped(params, grads):
+    """The rest of a stack does not wait for the norm, so two functions make its rows."""
+    clip = jnp.minimum(1, 0.1 / optax.tree.norm(grads))
+    return jax.tree.map(
+        lambda w, g: jnp.stack(
+            [w[i] - 0.1 * g[i] * (clip if i in (1, 2, 6) else 1) for i in range(len(w))]
+        ),
+        params,
+        grads,
+    )
+
+
+def after_sgd(change):
+    return lambda params, grads: jax.tree.map(lambda w, g: change(w - 0.1 * g), params, grads)
+
+
+UPDATES = {
+    "rows": after_sgd(lambda w: w),
+    "reversed": after_sgd(lambda w: w[::-1]),
+    "first from second": after_sgd(lambda w: w.at[0].set(w[1])),
+    "less their mean": after_sgd(lambda w: w - w.mean(0)),
+    "first decays": after_sgd(lambda w: jnp.concatenate([0.9 * w[:1], w[1:]])),
+    "some clipped": some_clipped,
+}
+
+
+@pytest.mark.parametrize("name", ["two stages", "one mesh"])
+@pytest.mark.parametrize(
+    ("layer", "update"), [(residual, name) for name in UPDATES] + [(in_frequencies, "rows")]
+)
+def test_updates_that_mix_the_rows_of_a_stack(layer, update, name):
+    def step(params, batch):
+        def loss(params):
+            return jnp.mean(jax.lax.scan(layer, jnp.tanh(batch), params)[0] ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return UPDATES[update](params, grads), value
+
+    params, batch = stack_params(), jax.random.normal(jax.random.key(1), (8, 16))
+    compiled_step = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=METHODS[name])
+    found, expected = params, params
+    for _ in range(2):
+        found, value = compiled_step(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found, expected, 1e-6) < 1e-5
