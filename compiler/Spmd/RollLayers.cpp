@@ -21,7 +21,6 @@
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "mlir/Transforms/RegionUtils.h"
-#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 #include <map>
 #include <set>
@@ -81,14 +80,7 @@ static bool isPlainTensor(Value value) {
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
-static int64_t bytesOf(RankedTensorType type) {
-  Type element = type.getElementType();
-  if (auto complex = dyn_cast<ComplexType>(element))
-    return type.getNumElements() * 2 * complex.getElementType().getIntOrFloatBitWidth() / 8;
-  return element.isIntOrFloat()
-             ? type.getNumElements() * ((element.getIntOrFloatBitWidth() + 7) / 8)
-             : type.getNumElements() * 16;
-}
+static int64_t bytesOf(Type type) { return int64_t(analysis::getTensorBytes(type)); }
 
 /// The type of `count` values of a type: rows of dimension 0 where each is one row, a
 /// dimension of its own otherwise.
@@ -260,7 +252,10 @@ static bool isSameOp(Operation *a, Operation *b) {
     partner[x] = y;
   }
   for (auto [regionA, regionB] : llvm::zip_equal(a->getRegions(), b->getRegions())) {
-    auto check = [&](Value x, Value y) { return success(partner.lookup(x) == y || x == y); };
+    auto check = [&](Value x, Value y) {
+      auto it = partner.find(x);
+      return success(it == partner.end() ? x == y : it->second == y);
+    };
     auto mark = [&](Value x, Value y) { partner[x] = y; };
     if (!OperationEquivalence::isRegionEquivalentTo(&regionA, &regionB, check, mark,
                                                     OperationEquivalence::IgnoreLocations))
@@ -311,8 +306,7 @@ class Loop {
 public:
   Loop(func::FuncOp function, ArrayRef<Operation *> sequence, int64_t begin, int64_t period,
        int64_t count, ValueNumbers &numbers, const llvm::DenseSet<Operation *> &views)
-      : function(function), begin(begin), period(period), count(count), numbers(numbers),
-        views(views) {
+      : function(function), period(period), count(count), numbers(numbers), views(views) {
     ops.assign(sequence.begin() + begin, sequence.begin() + begin + period * count);
     for (auto [i, op] : llvm::enumerate(ops))
       position[op] = i;
@@ -331,8 +325,6 @@ public:
   Operation *write(bool isDescending);
 
   int64_t getCount() const { return count; }
-  int64_t getPeriod() const { return period; }
-  int64_t getBegin() const { return begin; }
 
 private:
   Operation *at(int64_t iteration, int64_t place) const { return ops[iteration * period + place]; }
@@ -368,7 +360,7 @@ private:
   };
 
   func::FuncOp function;
-  int64_t begin, period, count;
+  int64_t period, count;
   ValueNumbers &numbers;
   const llvm::DenseSet<Operation *> &views;
   SmallVector<Operation *> ops;
