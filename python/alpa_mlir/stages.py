@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper, wraps
@@ -136,8 +137,11 @@ class TracedStep:
         if self.options.micro_batch_semantics is not None:
             method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
         method = method.settled(described, lambda: _marked_layers(self.traced))
+        method = method.of_rounds(self.traced.rounds)
         folder = chosen_folder(self.options.cache if cache is None else cache)
         plan = find_plan(self.traced, described, method, folder, progress)
+        if self.traced.rounds > 1 and plan.schedule == "inference":
+            warnings.warn(_OTHER_ROWS, stacklevel=2)
         return PlannedStep(self.traced, plan, self.options).called()
 
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
@@ -239,6 +243,14 @@ class PlannedStep:
         if default is not hosts:
             session.close_at_shutdown(loaded)
         return step
+
+
+_OTHER_ROWS = (
+    "the rounds of the step's own loop of gradient accumulation take other rows than "
+    "micro-batches, which are rows of the batch one behind another, so nothing of it is split into "
+    "micro-batches or stages; fix: begin the loop with x.reshape(rounds, -1, *x.shape[1:]) of the "
+    "whole batch"
+)
 
 
 def trace_step(

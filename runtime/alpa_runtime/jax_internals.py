@@ -216,6 +216,16 @@ def params_of(eqn: Any) -> dict[str, Any]:
     return getattr(eqn.params.get("_prim"), "params", eqn.params)
 
 
+def scan_operands(eqn: Any) -> tuple[int, int]:
+    """Of a scan's operands, how many are the same in all iterations, and how many are carried,
+    which come next. From JAX 0.12 on, trees say so."""
+    trees = eqn.params.get("ft_in")
+    if trees is None:
+        return int(eqn.params["num_consts"]), int(eqn.params["num_carry"])
+    same, carried, _ = trees.unpack()
+    return len(same), len(carried)
+
+
 def same_trace(value: Any, other: Any) -> bool:
     """Whether two values belong to one transformation in progress, such as one `jax.vmap`."""
     trace = getattr(other, "_trace", None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar, cast, final
 
@@ -369,7 +369,9 @@ class Method(ABC):
     """Base of the methods.
 
     Attributes:
-        num_micro_batches: parts of the batch that go through the stages one after another.
+        num_micro_batches: parts of the batch that go through the stages one after another. Of a
+            step with a loop of gradient accumulation, whole numbers of its rounds; 1 is then one
+            for each round.
         micro_batch_semantics: what several micro-batches compute. `"exact"`: the results of
             `jax.jit` on the whole batch, in one pass or with a barrier between all forward and
             all backward runs (losses that compare examples); an error where neither does.
@@ -554,6 +556,34 @@ class Method(ABC):
             MethodError: the choice fits neither the step nor the cluster.
         """
         return self
+
+    def of_rounds(self, rounds: int) -> Method:
+        """The method for a step with loops of gradient accumulation of its own.
+
+        One micro-batch, which methods have by default, becomes one for each round; otherwise
+        micro-batches are whole numbers of rounds.
+
+        Args:
+            rounds: of the loops; 1 for a step without any.
+
+        Raises:
+            MethodError: none of the given numbers divides the rounds.
+        """
+        counts = self.num_micro_batches
+        if rounds == 1:
+            return self
+        if isinstance(counts, int):
+            counts = (rounds,) if counts == 1 else (counts,)
+        given = range(1, rounds + 1) if counts is None else sorted(set(counts))
+        fitting = tuple(n for n in given if rounds % n == 0)
+        if not fitting:
+            wanted = " or ".join(map(str, given))
+            raise MethodError(
+                f"{wanted} micro-batches of a step that accumulates gradients in {rounds} rounds",
+                where=type(self).__name__,
+                fix=f"use a number that divides {rounds}, or take the loop out of the step",
+            )
+        return replace(self, num_micro_batches=fitting if len(fitting) > 1 else max(fitting))
 
     def may_cut(self, cluster: Cluster) -> bool:
         """Whether a plan may have several stages, so that scans over layers are unrolled."""

@@ -65,6 +65,7 @@ class Candidates:
 
     Attributes:
         batch_size: examples of a step.
+        rounds: of its own loops of gradient accumulation; 1 without any.
         state_bytes: of the step's state, wherever it lies.
         couplings: by number of micro-batches why it would give other results than the whole
             batch.
@@ -92,6 +93,7 @@ class Candidates:
         self.cluster = cluster
         self.method = method
         self.batch_size: int = traced.signature.batch_size
+        self.rounds: int = traced.rounds
         self.state_bytes: int = sum(
             prod(x.shape) * np.dtype(x.dtype).itemsize
             for x in traced.signature.inputs
@@ -705,7 +707,8 @@ def _more_micro_batches(planner: Planner, method: Method) -> int | None:
     """The least number beyond those that may be chosen, where doubling is tried."""
     if method.num_micro_batches is None:
         return None
-    size = planner.candidates.batch_size
+    rounds = planner.candidates.rounds
+    size = rounds if rounds > 1 else planner.candidates.batch_size
     allowed: list[int] = [n for n in range(planner.counts[-1] + 1, size + 1) if size % n == 0]
     last = planner.counts[-1]
     while allowed:

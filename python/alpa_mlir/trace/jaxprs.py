@@ -37,6 +37,10 @@ class Values:
     def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
         self._of.update(zip(variables, values, strict=True))
 
+    def copy(self) -> Values:
+        """As many variables with the same values, to which others may be added."""
+        return Values(self._of.keys(), self._of.values())
+
     def known(self) -> list[Any]:
         """The variables that have values, in the order in which they got them."""
         return list(self._of)

@@ -27,7 +27,14 @@ from alpa_runtime.plan.text import without_locations
 
 from alpa_mlir.compiler import Module
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import call_rules, dependencies, shard_maps, state_matching, tagging
+from alpa_mlir.trace import (
+    accumulation,
+    call_rules,
+    dependencies,
+    shard_maps,
+    state_matching,
+    tagging,
+)
 from alpa_mlir.trace.jaxprs import user_line
 
 Kind = Literal["state", "batch"]
@@ -127,6 +134,8 @@ class Traced:
         in_leaves: the flattened arguments.
         out_leaves: the flattened results.
         static: the static arguments: positions, and values that are names or numbers.
+        rounds: rounds of the step's own loops of gradient accumulation, of which micro-batches are
+            whole ones: their greatest common divisor; 1 without such loops.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
@@ -140,6 +149,7 @@ class Traced:
     in_leaves: tuple[Aval, ...] = field(repr=False)
     out_leaves: tuple[Aval, ...] = field(repr=False)
     static: tuple[StaticArgument, ...]
+    rounds: int
     tagged_equations: int
     lowered: Any = field(repr=False)
 
@@ -254,7 +264,7 @@ def trace(
     with contextlib.ExitStack() as stack:
         if compute_capability or not _has_gpu():
             stack.enter_context(jax_internals.described_gpu(compute_capability or _ANY_GPU))
-        traced, session = _traced(fn, full, static, hook)
+        traced, session, rounds = _traced(fn, full, static, hook)
         lowered, expands = _lowered(traced, compute_capability)
 
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
@@ -325,6 +335,7 @@ def trace(
         in_leaves,
         out_leaves,
         static_arguments(args, static),
+        rounds,
         session.equations,
         None if expands else lowered,
     )
@@ -423,9 +434,9 @@ def _same(x: Any) -> Any:
 
 def _traced(
     fn: Callable[..., Any], full: Sequence[Any], static: tuple[int, ...], hook: bool
-) -> tuple[Any, tagging.TagSession]:
+) -> tuple[Any, tagging.TagSession, int]:
     """JAX's trace, with equations tagged: those of differentiated functions, or all of a step
-    that differentiates nothing."""
+    that differentiates nothing; and the rounds of its own loops of gradient accumulation."""
 
     names = argument_names(fn, len(full))
 
@@ -442,18 +453,35 @@ def _traced(
         tagged.__name__ = name_of(fn)
         traced, session = run(tagged)
         session.functions = 0
+    name = name_of(fn)
     if shard_maps.holds(traced.jaxpr.jaxpr):
-        traced = _of_whole_arrays(traced, full, static, name_of(fn))
-    return traced, session
+        traced = _evaluated(shard_maps.evaluate, traced, full, static, name)
+    if accumulation.rounds(traced.jaxpr.jaxpr) == 1:
+        return traced, session, 1
+    found: list[int] = []
+
+    def mapped(closed: Any, leaves: Sequence[Any]) -> list[Any]:
+        results, rounds = accumulation.evaluate(closed, leaves)
+        found.append(rounds)
+        return results
+
+    apart = _evaluated(mapped, traced, full, static, name)
+    return (apart, session, found[-1]) if found[-1] else (traced, session, 1)
 
 
-def _of_whole_arrays(traced: Any, full: Sequence[Any], static: tuple[int, ...], name: str) -> Any:
-    """The trace with what it says of single devices as what they compute of whole arrays."""
+def _evaluated(
+    evaluate: Callable[[Any, Sequence[Any]], list[Any]],
+    traced: Any,
+    full: Sequence[Any],
+    static: tuple[int, ...],
+    name: str,
+) -> Any:
+    """The trace of what `evaluate` makes of the jaxpr of another one and its leaves."""
     tree = trees.flatten(traced.out_info)[1]
 
     def step(*args: Any) -> Any:
         leaves, _ = trees.flatten(tuple(x for i, x in enumerate(args) if i not in static))
-        return trees.unflatten(tree, shard_maps.evaluate(traced.jaxpr, leaves))
+        return trees.unflatten(tree, evaluate(traced.jaxpr, leaves))
 
     step.__name__ = name
     return _jax.jit(step, static_argnums=static, keep_unused=True).trace(*full)

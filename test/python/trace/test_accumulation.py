@@ -1,0 +1,353 @@
+"""A step's own loops of gradient accumulation are planned as micro-batches."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.errors import MethodError
+from test_equality import CLUSTER, relative_difference
+
+ROUNDS, ROWS, WIDTH, LAYERS = 4, 16, 16, 4
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+
+def loss_of(params, x, y, weights=None, key=None, remat=False):
+    """Mean square error of a scanned model, of weighted examples, with dropout."""
+
+    def layer(h, w):
+        return h + jnp.tanh(h @ w["up"]) @ w["down"], None
+
+    h, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, params["layers"])
+    if key is not None:
+        h = jnp.where(jax.random.bernoulli(key, 0.9, h.shape), h, 0)
+    error = jnp.mean((h @ params["out"] - y) ** 2, -1)
+    return jnp.mean(error) if weights is None else jnp.sum(error * weights)
+
+
+def make_state():
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {
+        "layers": {
+            "up": 0.3 * jax.random.normal(keys[0], (LAYERS, WIDTH, 2 * WIDTH)),
+            "down": 0.3 * jax.random.normal(keys[1], (LAYERS, 2 * WIDTH, WIDTH)),
+        },
+        "out": 0.3 * jax.random.normal(keys[2], (WIDTH, WIDTH)),
+    }
+    return params, OPTIMIZER.init(params)
+
+
+def make_batch():
+    keys = jax.random.split(jax.random.key(1), 3)
+    return {
+        "x": jax.random.normal(keys[0], (ROWS, WIDTH)),
+        "y": jax.random.normal(keys[1], (ROWS, WIDTH)),
+        "weights": jax.random.uniform(keys[2], (ROWS,)),
+    }
+
+
+def updated(state, gradients):
+    params, opt = state
+    changes, opt = OPTIMIZER.update(gradients, opt, params)
+    return optax.apply_updates(params, changes), opt
+
+
+def cut(batch):
+    return jax.tree.map(lambda x: x.reshape(ROUNDS, ROWS // ROUNDS, *x.shape[1:]), batch)
+
+
+def zeros_of(params):
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def added(a, b):
+    return jax.tree.map(jnp.add, a, b)
+
+
+def mean(tree):
+    return jax.tree.map(lambda x: x / ROUNDS, tree)
+
+
+def scanned(state, batch, remat=False, reverse=False, unroll=1):
+    def one(total, part):
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"], remat=remat)
+        return added(total, gradients), loss
+
+    gradients, losses = jax.lax.scan(
+        one, zeros_of(state[0]), cut(batch), reverse=reverse, unroll=unroll
+    )
+    return updated(state, mean(gradients)), {"loss": losses.mean(), "losses": losses}
+
+
+def sliced(state, batch):
+    """A `fori_loop` that slices the batch and counts."""
+    rows = ROWS // ROUNDS
+
+    def one(i, carry):
+        gradients, loss, losses = carry
+        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * rows, rows), batch)
+        new_loss, new = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        losses = jax.lax.dynamic_update_index_in_dim(losses, new_loss, i, 0)
+        return added(gradients, new), loss + new_loss, losses
+
+    start = zeros_of(state[0]), jnp.zeros(()), jnp.zeros((ROUNDS,))
+    gradients, loss, losses = jax.lax.fori_loop(0, ROUNDS, one, start)
+    return updated(state, mean(gradients)), (loss / ROUNDS, losses)
+
+
+def indexed(state, batch):
+    """Rounds are found by an index, and the accumulators begin with a part of the gradients."""
+    parts = cut(batch)
+
+    @jax.jit
+    def one(i, carry):
+        total, largest = carry
+        part = jax.tree.map(lambda x: x[i], parts)
+        gradients = jax.grad(loss_of)(state[0], part["x"], part["y"])
+        return added(gradients, total), jnp.maximum(largest, optax.tree.norm(gradients))
+
+    decay = jax.tree.map(lambda x: 1e-3 * x, state[0])
+    total, largest = jax.lax.fori_loop(0, ROUNDS, one, (decay, jnp.zeros(())))
+    return updated(state, total), largest
+
+
+def weighted(state, batch, key):
+    """Gradients of a weighted sum, divided at the end; a key that rounds hand on."""
+
+    def one(carry, part):
+        total, loss, weight, key = carry
+        key, now = jax.random.split(key)
+        new_loss, gradients = jax.value_and_grad(loss_of)(
+            state[0], part["x"], part["y"], part["weights"], now
+        )
+        carry = added(total, gradients), loss + new_loss, weight + part["weights"].sum(), key
+        return carry, None
+
+    start = zeros_of(state[0]), 0.0, 0.0, key
+    (gradients, loss, weight, _), _ = jax.lax.scan(one, start, cut(batch))
+    gradients = jax.tree.map(lambda x: x / weight, gradients)
+    return updated(state, gradients), loss / weight
+
+
+def normalized(state, batch):
+    """Each round divides by its own sum of weights; half precision within."""
+
+    def one(total, part):
+        def loss_of_part(params):
+            half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+            loss = loss_of(half, part["x"], part["y"], part["weights"])
+            return loss / part["weights"].sum()
+
+        loss, gradients = jax.value_and_grad(loss_of_part)(state[0])
+        return added(total, gradients), loss
+
+    gradients, losses = jax.lax.scan(one, zeros_of(state[0]), cut(batch))
+    return updated(state, mean(gradients)), losses
+
+
+def folded(state, batch, key):
+    """A counter makes each round's key."""
+
+    def one(i, total):
+        part = jax.tree.map(lambda x: x[i], cut(batch))
+        key_of_round = jax.random.fold_in(key, i)
+        gradients = jax.grad(loss_of)(state[0], part["x"], part["y"], key=key_of_round)
+        return added(total, gradients)
+
+    return updated(state, mean(jax.lax.fori_loop(0, ROUNDS, one, zeros_of(state[0])))), ()
+
+
+def skipping(state, batch):
+    """Rounds that are not finite count nothing; each round writes its loss."""
+    parts = cut(batch)
+
+    def one(i, carry):
+        total, losses = carry
+        part = jax.tree.map(lambda x: x[i], parts)
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        ok = jnp.isfinite(jnp.where(i == 2, jnp.nan, loss))
+        total = jax.tree.map(lambda a, b: jnp.where(ok, a + b, a), total, gradients)
+        return total, losses.at[i].set(loss)
+
+    start = zeros_of(state[0]), jnp.zeros((ROUNDS,))
+    gradients, losses = jax.lax.fori_loop(0, ROUNDS, one, start)
+    return updated(state, mean(gradients)), losses
+
+
+def contrasted(state, batch):
+    """The examples of a round are compared with each other, which no micro-batch would do."""
+
+    def one(total, part):
+        def loss_of_part(params):
+            scores = (part["x"] @ params["out"]) @ part["y"].T
+            others = jnp.mean(jnp.diag(jax.nn.log_softmax(scores)))
+            return loss_of(params, part["x"], part["y"]) - others
+
+        loss, gradients = jax.value_and_grad(loss_of_part)(state[0])
+        return added(gradients, total), loss
+
+    gradients, losses = jax.lax.scan(one, zeros_of(state[0]), cut(batch))
+    return updated(state, mean(gradients)), losses
+
+
+def clipped(state, batch):
+    """Gradients of single examples, each of a norm of at most one."""
+
+    def one(total, part):
+        gradients = jax.grad(loss_of)(state[0], part["x"][None], part["y"][None])
+        scale = jnp.minimum(1.0, 1.0 / optax.tree.norm(gradients))
+        return jax.tree.map(lambda a, b: a + scale * b, total, gradients), scale
+
+    gradients, scales = jax.lax.scan(one, zeros_of(state[0]), batch)
+    return updated(state, gradients), scales
+
+
+STEPS = {
+    "scan": (scanned, ["one mesh", "half of the rounds", "two stages"]),
+    "remat": (partial(scanned, remat=True), ["two stages"]),
+    "reverse": (partial(scanned, reverse=True), ["one mesh"]),
+    "unroll": (partial(scanned, unroll=2), ["one mesh"]),
+    "slices": (sliced, ["half of the rounds", "two stages"]),
+    "index": (indexed, ["two stages"]),
+    "weights": (weighted, ["one mesh", "two stages"]),
+    "normalized": (normalized, ["one mesh", "two stages"]),
+    "counter": (folded, ["half of the rounds", "two stages"]),
+    "skips": (skipping, ["one mesh", "two stages"]),
+    "contrast": (contrasted, ["half of the rounds", "two stages"]),
+    "clipped": (clipped, ["one mesh"]),
+}
+
+METHODS = {
+    "one mesh": ShardParallel(mesh_shape=(2, 2)),
+    "half of the rounds": AutoParallel(num_micro_batches=[2]),
+    "two stages": PipeshardParallel(submeshes=[(1, 2), (1, 2)]),
+}
+
+
+def arguments_of(step):
+    keys = (jax.random.key(7),) if step in (weighted, folded) else ()
+    return make_state(), make_batch(), *keys
+
+
+def compiled(step, arguments, method):
+    return alpa_mlir.compile(
+        step, *arguments, cluster=CLUSTER, method=method, batch_argnums=1, cache=False
+    )
+
+
+def check(planned, step, arguments, limit=1e-5):
+    """Compare results, and changes of the state, with those of `jax.jit`."""
+
+    def changes(result):
+        pairs = zip(jax.tree.leaves(result), jax.tree.leaves(arguments[0]), strict=True)
+        return [np.asarray(new) - np.asarray(old) for new, old in pairs]
+
+    expected, found = jax.jit(step)(*arguments), planned(*arguments)
+    assert relative_difference(found[1:], expected[1:]) < limit
+    assert relative_difference(changes(found[0]), changes(expected[0])) < limit
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(name, method) for name, (_, methods) in STEPS.items() for method in methods],
+)
+def test_rounds_become_micro_batches(name, method):
+    step, _ = STEPS[name]
+    arguments = arguments_of(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        planned = compiled(step, arguments, METHODS[method])
+    rounds = ROWS if name == "clipped" else ROUNDS
+    assert planned.plan.num_micro_batches == (2 if method == "half of the rounds" else rounds)
+    assert planned.plan.schedule != "inference"
+    check(planned, step, arguments, 2e-2 if name == "normalized" else 1e-5)
+
+
+def trained(state, batch):
+    """Several steps in a loop."""
+
+    def one(state, part):
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        return updated(state, gradients), loss
+
+    return jax.lax.scan(one, state, cut(batch))
+
+
+def averaged(state, batch):
+    """An average that rounds hand on, of what they compute."""
+
+    def one(carry, part):
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        return (added(carry[0], gradients), 0.9 * carry[1] + 0.1 * loss), None
+
+    (gradients, average), _ = jax.lax.scan(one, (zeros_of(state[0]), 0.0), cut(batch))
+    return updated(state, mean(gradients)), average
+
+
+def deciding(state, batch):
+    """A round that computes one thing or another."""
+
+    def one(total, part):
+        def long(params):
+            return jax.value_and_grad(loss_of)(params, part["x"], part["y"])
+
+        def short(params):
+            return 0.0, zeros_of(params)
+
+        loss, gradients = jax.lax.cond(part["weights"].sum() > 2, long, short, state[0])
+        return added(total, gradients), loss
+
+    gradients, losses = jax.lax.scan(one, zeros_of(state[0]), cut(batch))
+    return updated(state, mean(gradients)), losses
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (trained, "needs float32"),
+        (averaged, r"needs float32\[\]"),
+        (deciding, "decides by its own"),
+    ],
+)
+def test_other_loops_stay_and_say_why(step, reason):
+    arguments = arguments_of(step)
+    with pytest.warns(UserWarning, match=reason):
+        planned = compiled(step, arguments, METHODS["one mesh"])
+    assert planned.plan.num_micro_batches == 1
+    check(planned, step, arguments)
+
+
+def test_rounds_of_other_rows_say_so():
+    """Half of the batch in rounds, a step down instead of gradients, and a sum beside."""
+
+    def step(state, batch):
+        def one(carry, i):
+            total, _ = carry
+            start = ROWS // 2 + 2 * i
+            x, y = (jax.lax.dynamic_slice_in_dim(batch[name], start, 2) for name in "xy")
+            gradients = jax.grad(loss_of)(state[0], x, y)
+            return (jax.tree.map(jnp.subtract, total, gradients), 0.5 * batch["x"].sum()), i
+
+        start = zeros_of(state[0]), 0.0
+        (down, total), order = jax.lax.scan(one, start, jnp.arange(ROUNDS))
+        return updated(state, jax.tree.map(jnp.negative, down)), total, order
+
+    arguments = arguments_of(step)
+    with pytest.warns(UserWarning, match="take other rows than micro-batches"):
+        planned = compiled(step, arguments, METHODS["one mesh"])
+    check(planned, step, arguments)
+
+
+def test_numbers_that_do_not_divide_the_rounds():
+    arguments = arguments_of(scanned)
+    with pytest.raises(MethodError, match=r"8 micro-batches of a step .* 4 rounds"):
+        compiled(scanned, arguments, ShardParallel(num_micro_batches=8))
+    planned = compiled(scanned, arguments, AutoParallel(num_micro_batches=[2, 8]))
+    assert planned.plan.num_micro_batches == 2
