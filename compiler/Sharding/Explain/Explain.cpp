@@ -9,6 +9,7 @@
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/Operation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -113,14 +114,36 @@ static std::string typesText(Operation *op) {
   return "(" + list(op->getOperandTypes()) + ") -> " + list(op->getResultTypes());
 }
 
-/// The name of the argument that a value is, in another precision or form; else nothing.
-static std::string argumentOf(Value value) {
+/// The argument that a value is, in another precision or form; else nothing.
+static BlockArgument argumentBehind(Value value) {
   while (Operation *op = value.getDefiningOp()) {
     if (op->getNumOperands() != 1 || op->getNumRegions() > 0)
-      return "";
+      return {};
     value = op->getOperand(0);
   }
-  return whereIs(value, nullptr);
+  return llvm::cast<BlockArgument>(value);
+}
+
+static std::string argumentOf(Value value) {
+  BlockArgument argument = argumentBehind(value);
+  return argument ? whereIs(argument, nullptr) : "";
+}
+
+/// Whether an argument of @main is state of the step.
+static bool isState(BlockArgument argument) {
+  auto main = llvm::dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  if (!main)
+    return false;
+  auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
+  return kind && kind.getValue() == "state";
+}
+
+/// The dimension of a tensor that a factor is in; -1 if it is in none.
+static int64_t dimensionOf(const analysis::TensorFactors &tensor, unsigned factor) {
+  for (auto [dim, factors] : llvm::enumerate(tensor))
+    if (llvm::is_contained(factors, factor))
+      return static_cast<int64_t>(dim);
+  return -1;
 }
 
 //===----------------------------------------------------------------------===//
@@ -140,7 +163,9 @@ public:
   }
 
   Explanation run() {
+    explanation.axes.resize(builder.getMeshShape().size());
     addOps();
+    addHeldState();
     addMoves();
     addHeldPrices();
     addExposed();
@@ -153,6 +178,10 @@ public:
 
 private:
   void addOps();
+  /// What the mesh's axes split, if the op multiplies activations by weights.
+  void addAxes(const OpInfo &info, const Strategy &strategy, int64_t picoseconds);
+  /// What they split of weights and moments.
+  void addHeldState();
   void addMoves();
   void addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, OpPhase phase,
                Operation *user, int64_t saved = 0);
@@ -255,6 +284,7 @@ void Explainer::addOps() {
                  static_cast<double>(times) * use.times * use.bytes, picoseconds);
     }
     explanation.computePicoseconds += row.computePicoseconds;
+    addAxes(info, strategy, row.computePicoseconds);
     row.name = nameOf(Value(), info.op);
     row.where = whereIs(Value(), info.op);
     row.phase = phaseName(info.phase);
@@ -269,6 +299,51 @@ void Explainer::addOps() {
     }
     rowOf[info.op] = explanation.ops.size();
     explanation.ops.push_back(std::move(row));
+  }
+}
+
+void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t picoseconds) {
+  if (info.phase != OpPhase::Forward ||
+      !llvm::isa<stablehlo::DotGeneralOp, stablehlo::ConvolutionOp>(info.op))
+    return;
+  bool isLeft = builder.getValues()[info.operands[0]].isOfState;
+  bool isRight = builder.getValues()[info.operands[1]].isOfState;
+  if (isLeft == isRight)
+    return;
+  const analysis::TensorFactors &weight = info.rule.operands[isLeft ? 0 : 1];
+  const analysis::TensorFactors &activation = info.rule.operands[isLeft ? 1 : 0];
+  explanation.productPicoseconds += picoseconds;
+  for (auto [axis, row] : llvm::enumerate(explanation.axes)) {
+    int16_t split = strategy.axes.factor[axis];
+    if (split < 0)
+      continue;
+    int64_t ofActivation = dimensionOf(activation, split);
+    if (dimensionOf(weight, split) < 0)
+      (ofActivation == 0 ? row.data : row.sequence) += picoseconds;
+    else
+      (ofActivation >= 0 && dimensionOf(info.rule.results[0], split) >= 0 ? row.expert
+                                                                          : row.tensor) +=
+          picoseconds;
+  }
+}
+
+void Explainer::addHeldState() {
+  llvm::ArrayRef<int64_t> meshShape = builder.getMeshShape();
+  for (const ValueInfo &value : builder.getValues()) {
+    auto argument = llvm::dyn_cast<BlockArgument>(value.value);
+    if (!argument || value.sumOf >= 0 || !isState(argument))
+      continue;
+    bool isOptimizer = llvm::all_of(argument.getUsers(), [](Operation *user) {
+      return opPhaseOf(user) == OpPhase::Update || user->hasTrait<OpTrait::IsTerminator>();
+    });
+    (isOptimizer ? explanation.optimizerBytes : explanation.weightBytes) += value.bytes;
+    ShardingSpec held =
+        builder.specOf(value, choices).unpack(analysis::shapeOf(argument).size(), meshShape.size());
+    for (const auto &dim : held.dims)
+      for (unsigned axis : dim) {
+        ExplainedAxis &row = explanation.axes[axis];
+        (isOptimizer ? row.optimizerBytes : row.weightBytes) += value.bytes;
+      }
   }
 }
 
@@ -623,7 +698,13 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
   auto seconds = [&](double picoseconds) { return builder.getF64FloatAttr(picoseconds * 1e-12); };
   auto text = [&](StringRef value) { return builder.getStringAttr(value); };
   auto number = [&](int64_t value) { return builder.getI64IntegerAttr(value); };
-  SmallVector<Attribute> trafficRows, opRows, decisionRows;
+  SmallVector<Attribute> trafficRows, axisRows, opRows, decisionRows;
+  for (const ExplainedAxis &row : axes)
+    axisRows.push_back(builder.getDictionaryAttr(
+        {named("data", seconds(row.data)), named("sequence", seconds(row.sequence)),
+         named("tensor", seconds(row.tensor)), named("expert", seconds(row.expert)),
+         named("weight_bytes", builder.getF64FloatAttr(row.weightBytes)),
+         named("optimizer_bytes", builder.getF64FloatAttr(row.optimizerBytes))}));
   for (const ExplainedTraffic &row : traffic) {
     SmallVector<NamedAttribute> fields = {
         named("collective", text(cost::collectiveNames()[static_cast<size_t>(row.collective)])),
@@ -687,6 +768,9 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("objective_seconds", seconds(static_cast<double>(objective))),
        named("fixed_seconds", seconds(fixedPicoseconds)),
        named("communication", builder.getArrayAttr(trafficRows)),
-       named("ops", builder.getArrayAttr(opRows)),
+       named("product_seconds", seconds(productPicoseconds)),
+       named("weight_bytes", builder.getF64FloatAttr(weightBytes)),
+       named("optimizer_bytes", builder.getF64FloatAttr(optimizerBytes)),
+       named("axes", builder.getArrayAttr(axisRows)), named("ops", builder.getArrayAttr(opRows)),
        named("decisions", builder.getArrayAttr(decisionRows))});
 }

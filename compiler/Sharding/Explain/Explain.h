@@ -53,10 +53,25 @@ struct ExplainedTraffic {
   int64_t picoseconds = 0;
 };
 
+/// What one mesh axis splits of the forward products of activations and weights: picoseconds of
+/// their computation, by the dimension that it splits. What it splits not at all is in none.
+struct ExplainedAxis {
+  int64_t data = 0;     // The first dimension of activations, the examples'.
+  int64_t sequence = 0; // Another one that the weights do not have.
+  int64_t tensor = 0;   // One of the weights: of their inputs, or of their outputs.
+  int64_t expert = 0;   // One of both that the result has, too.
+  /// Bytes of arguments that the axis splits as they are held: of those that forward or backward
+  /// ops read, and of those that the update alone does, such as moments.
+  double weightBytes = 0, optimizerBytes = 0;
+};
+
 struct Explanation {
   std::vector<ExplainedOp> ops; // Those that cost anything.
   std::vector<ExplainedDecision> decisions;
   std::vector<ExplainedTraffic> traffic;
+  std::vector<ExplainedAxis> axes; // Of the mesh.
+  int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
+  double weightBytes = 0, optimizerBytes = 0;
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0;
   /// Of collectives that run beside other work: what costs nothing, and what is left of them

@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> Answer:
 
 def plan_fields(source: Source) -> dict[str, Any]:
     """What a plan decides, for machines."""
+    from alpa_runtime.plan.plan import parallelism_text
+
     plan = source.plan
     return {
         "name": plan.name,
@@ -59,6 +61,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "num_micro_batches": plan.num_micro_batches,
         "exact": plan.exactness.exact,
         "schedule": plan.schedule,
+        "parallelism": parallelism_text(plan),
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,
         "idle_reason": plan.idle_reason,

@@ -19,7 +19,7 @@ import numpy as np
 from alpa_runtime.execution.program_merge import merge_programs
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.plan import VERSION, host_groups
+from alpa_runtime.plan.plan import VERSION, host_groups, parallelism_text
 from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
@@ -1015,6 +1015,7 @@ def _header(
         stages=len(plan.stages),
         num_micro_batches=plan.num_micro_batches,
         schedule=plan.schedule,
+        parallelism=parallelism_text(plan),
         predicted_seconds=plan.predicted.get("step_seconds"),
         simulated_seconds=None if timeline is None else timeline.step_seconds,
         real_seconds=() if real is None else tuple(end - start for start, end in real.steps),

@@ -15,6 +15,7 @@ class Header:
     """The figures at the top.
 
     Attributes:
+        parallelism: its kinds, in words; empty if the plan does not say.
         examples: of a step, by the first dimension of its batch.
         tflops_per_device: 10^12 FLOP/s, recomputed ones included.
         peak_tflops: what a device could do in `dtype`, in which most weight bytes are read.
@@ -32,6 +33,7 @@ class Header:
     stages: int
     num_micro_batches: int
     schedule: str
+    parallelism: str
     predicted_seconds: float | None
     simulated_seconds: float | None
     real_seconds: tuple[float, ...]

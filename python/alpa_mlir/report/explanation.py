@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import idle_text
+from alpa_runtime.plan.plan import idle_text, parallelism_text
 from alpa_runtime.plan.stage import StageInfo
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
@@ -21,8 +21,9 @@ Row = Mapping[str, Any]
 def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     """Where each stage's time goes, its dearest ops and decisions, and each one's runner-up.
 
-    Devices that are in no stage come first, with the reason. Ops that every device of a stage
-    computes whole, though there are several, are all named, with their seconds and source lines.
+    Devices that are in no stage come first, with the reason, then the kinds of parallelism. Ops
+    that every device of a stage computes whole, though there are several, are all named, with
+    their seconds and source lines.
 
     A runner-up is the best plan found in which that decision falls otherwise: the decisions that
     share a cost with it are re-optimized one after another, all others stay, and memory is left
@@ -40,8 +41,8 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
         >>> print(explain(planned.plan, op="qkv"))  # doctest: +SKIP
     """
     check_type("explain", "plan", plan, Plan)
-    idle = idle_text(plan)
-    lines: list[str] = [idle] if idle else []
+    words = parallelism_text(plan)
+    lines = [line for line in (idle_text(plan), words and f"parallelism: {words}") if line]
     for number in range(len(plan.stages)):
         found = plan.explanation(number)
         lines.append(f"stage {number}")

@@ -44,6 +44,7 @@ from alpa_runtime.plan.text import (
     Node,
     bytes_text,
     pretty,
+    ranges_text,
     read_file,
     read_json,
     seconds_text,
@@ -661,9 +662,85 @@ def _with_code(place: str) -> str:
     return f"{place}  {code}" if code else place
 
 
+# Of what an axis may split, so much has to be split that it counts.
+_MOST = 0.5
+_KINDS = {"ZeRO": "data over {} with a split optimizer (ZeRO)"}
+
+
+def parallelism_text(plan: Plan) -> str:
+    """One line on the kinds of parallelism of each stage, in the field's words; empty if the plan
+    does not say.
+
+    An axis of a mesh is named after what it splits in most products of activations and weights
+    (by their seconds): examples (data), another dimension of activations (sequence), one of the
+    weights (tensor), or experts. It is FSDP where most bytes of the weights are split along the
+    same axis too, as ZeRO-3 does, and ZeRO-1 or 2 where most bytes of the optimizer's are.
+
+    Example:
+        >>> parallelism_text(plan)                                     # doctest: +SKIP
+        'pipeline of 4 stages, FSDP over 8 x tensor over 2'
+    """
+    stages = [_stage_parallelism(plan, index) for index in range(len(plan.stages))]
+    if not any(stages):
+        return ""
+    if len(set(stages)) == 1:
+        inside = stages[0]
+    else:
+        groups: list[tuple[str, list[int]]] = []
+        for index, text in enumerate(stages):
+            if not groups or groups[-1][0] != text:
+                groups.append((text, []))
+            groups[-1][1].append(index)
+        inside = "; ".join(
+            f"stage{'s' * (len(found) > 1)} {ranges_text(tuple(found))}: {text or 'not known'}"
+            for text, found in groups
+        )
+    count = len(plan.stages)
+    return f"pipeline of {_count(count, 'stage')}, {inside}" if count > 1 else inside
+
+
+def _stage_parallelism(plan: Plan, index: int) -> str:
+    """`FSDP over 8 x tensor over 2`; a kind that several axes have is over their product."""
+    found = plan.explanation(index)
+    mesh = plan.meshes[plan.stages[index].mesh]
+    if found is None or "axes" not in found or len(found["axes"]) != len(mesh.shape):
+        return ""
+    sizes: dict[str, int] = {}
+    for size, axis in zip(mesh.shape, found["axes"], strict=True):
+        if size > 1:
+            kind = _axis_kind(axis, found)
+            sizes[kind] = sizes.get(kind, 1) * size
+    if not sizes:
+        return "one device"
+    return " x ".join(_KINDS.get(kind, f"{kind} over {{}}").format(n) for kind, n in sizes.items())
+
+
+def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
+    seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
+    kind = max(seconds, key=lambda name: seconds[name])
+    if not found["product_seconds"] or seconds[kind] < _MOST * found["product_seconds"]:
+        return "mixed" if any(seconds.values()) else "other ops"
+    if kind != "data":
+        return kind
+
+    def is_split(name: str) -> bool:
+        return found[name] > 0 and axis[name] > _MOST * found[name]
+
+    if is_split("weight_bytes"):
+        return "FSDP"
+    return "ZeRO" if is_split("optimizer_bytes") else "data"
+
+
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
-    notes = [text for text in (inexact_text(plan), timed_out_text(plan), idle_text(plan)) if text]
+    words = parallelism_text(plan)
+    texts = (
+        inexact_text(plan),
+        timed_out_text(plan),
+        idle_text(plan),
+        words and f"parallelism: {words}",
+    )
+    notes = [text for text in texts if text]
     lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, weights))]
     for (source, target), text in transfers_text(plan).items():
         lines.append(f"mesh {source} to mesh {target}: {text}")
@@ -992,6 +1069,9 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "held_bytes_seconds": Node.number,
     "hidden_communication_seconds?": Node.number,
     "exposed_communication_seconds?": Node.number,
+    "product_seconds?": Node.number,
+    "weight_bytes?": Node.number,
+    "optimizer_bytes?": Node.number,
 }
 _OP: Mapping[str, Callable[[Node], Any]] = {
     "op": Node.string,
@@ -1006,6 +1086,10 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
         "count": Node.number,
         "bytes": Node.number,
         "seconds": Node.number,
+    },
+    "axes?": {
+        name: Node.number
+        for name in ("data", "sequence", "tensor", "expert", "weight_bytes", "optimizer_bytes")
     },
     "ops": {
         **_OP,
@@ -1029,10 +1113,15 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
 def _read_explanation(root: Node) -> Mapping[str, Any]:
     _check_fields(root, _TOTALS)
     for name, fields in _TABLES.items():
-        for row in root.get(name).items():
+        if name.endswith("?") and name[:-1] not in root.mapping():
+            continue  # Of an older compiler.
+        for row in root.get(name.removesuffix("?")).items():
             _check_fields(row, fields)
             if "runner_up" in row.mapping():
                 row.get("runner_up_more_seconds")
+    if "axes" in root.mapping():
+        for name in ("product_seconds", "weight_bytes", "optimizer_bytes"):
+            root.get(name)
     return root.mapping()
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import alpa_mlir
+import jax
+import jax.numpy as jnp
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_runtime.plan.plan import parallelism_text
 from simulated import mlp
 from test_equality import CLUSTER
 
@@ -42,7 +45,8 @@ def test_parts_add_up_to_the_objective(method):
 def test_text():
     plan = plan_of(ShardParallel(mesh_shape=(2, 4)))
     text = alpa_mlir.explain(plan, most=3)
-    assert text.startswith("stage 0\n")
+    assert text.startswith("parallelism: ")
+    assert "\nstage 0\n" in text
     assert "all_reduce" in text or "reduce_scatter" in text
     assert "ops by cost, 3 of " in text
     assert "runner-up " in text
@@ -51,10 +55,68 @@ def test_text():
     assert "wte" not in chosen
 
 
+def test_parallelism_in_words():
+    """Of what is fixed from outside: pinned weights, methods, one device a stage."""
+    size, rows = 64, 32
+    spec = jax.sharding.PartitionSpec
+
+    def step(weights, batch):
+        def loss(weights):
+            x = batch
+            for w in weights:
+                x = jnp.tanh(x @ w)
+            return jnp.mean(x**2)
+
+        gradients = jax.grad(loss)(weights)
+        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+    arguments = [jnp.ones((size, size))] * 4, jnp.ones((rows, size))
+
+    def words(method):
+        plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+        line = parallelism_text(plan)
+        assert f"\nparallelism: {line}\n" in plan.as_text()
+        return line
+
+    assert words(ShardParallel(method="data-parallel")) == "data over 8"
+    assert words(ShardParallel(method="zero-3")) == "FSDP over 8"
+    one_each = PipeshardParallel(submeshes=[(1, 1)] * 4, num_micro_batches=4)
+    assert words(one_each) == "pipeline of 4 stages, one device"
+    pins = [spec(None, "y"), spec("y", None)] * 2, spec("x", None)
+    pinned = ShardParallel(mesh_shape=(2, 4), method="manual", in_shardings=pins)
+    assert words(pinned) == "data over 2 x tensor over 4"
+    stages = PipeshardParallel(submeshes=[(1, 4)] * 2, method="data-parallel", num_micro_batches=2)
+    assert words(stages) == "pipeline of 2 stages, data over 4"
+
+
+def test_optimizer_state_in_words():
+    line = parallelism_text(plan_of(ShardParallel(mesh_shape=(1, 4), method="zero-2")))
+    assert line == "data over 4 with a split optimizer (ZeRO)"
+
+
+def test_experts_in_words():
+    size, rows, experts = 32, 64, 4
+    spec = jax.sharding.PartitionSpec
+
+    def step(weights, batch):
+        def loss(weights):
+            return jnp.mean(
+                jnp.einsum("ebd,edf->ebf", batch.reshape(experts, -1, size), weights) ** 2
+            )
+
+        return weights - 0.1 * jax.grad(loss)(weights)
+
+    arguments = jnp.ones((experts, size, size)), jnp.ones((rows, size))
+    pins = spec("y", None, None), spec()
+    method = ShardParallel(mesh_shape=(1, 4), method="manual", in_shardings=pins)
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+    assert parallelism_text(plan) == "expert over 4"
+
+
 def test_idle_devices_are_named_with_the_reason():
     given = plan_of(ShardParallel(mesh_shape=(2, 2)))
     line = "4 of 8 devices are idle: the submeshes are given"
-    assert alpa_mlir.explain(given).startswith(f"{line}\nstage 0\n")
+    assert alpa_mlir.explain(given).startswith(f"{line}\nparallelism: ")
     assert line in given.as_text()
     # Too little work to be worth so many messages.
     step, *arguments = mlp(1, 16)

@@ -46,6 +46,7 @@ function drawSummary() {
     el("p", { class: "eyebrow" }, "Plan report"),
     el("h1", { id: "h-summary" }, h.name),
     el("p", { class: "lead" }, where),
+    h.parallelism ? el("p", { class: "lead" }, `Parallelism: ${h.parallelism}.`) : "",
     microBatches(),
     el("div", { class: "cards" },
       card("Step", step === null ? UNKNOWN : seconds(step),
