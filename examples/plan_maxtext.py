@@ -106,10 +106,14 @@ def program(settings: dict[str, Any], rows: int) -> Program:
     with context():
         graph, state = nnx.split(nnx.eval_shape(train_state))
 
-    def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        return train.train_step(graph, config, None, None, state, dict(batch))
+    params = nnx.state(nnx.merge(graph, state).model, nnx.Param)
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    places = jax.tree.map(lambda _: whole, params)  # Read where gradients are accumulated.
 
-    weights = jax.tree.leaves(nnx.state(nnx.merge(graph, state).model, nnx.Param))
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        return train.train_step(graph, config, None, places, state, dict(batch))
+
+    weights = jax.tree.leaves(params)
     return Program(
         step,
         lambda: nnx.split(train_state())[1],
@@ -155,7 +159,8 @@ def run(options: argparse.Namespace) -> None:
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"planned in {seconds:.1f} s with at most {peak:.1f} GiB of memory")
-    tokens = options.rows * options.length / planned.predicted_seconds / cluster.num_devices
+    rows = made.shapes[1]["inputs"].shape[0]  # Of all rounds of its gradient accumulation.
+    tokens = rows * options.length / planned.predicted_seconds / cluster.num_devices
     print(f"predicted: {tokens:,.0f} tokens/s on each device")
     if options.output:
         print(f"plan written to {planned.save(options.output)}")

@@ -86,6 +86,7 @@ def read_stablehlo(
         tuple(_leaf(x) for x in outputs),
         (),
         1,
+        {},
         0,
         None,
     )

@@ -87,6 +87,7 @@ class CallingConvention:
         batches: for each flattened argument, whether it is a batch.
         static: the arguments that are Python values.
         added: inputs of the plan behind the arguments', which `flatten_args` adds.
+        interleaved: as `CallInfo` has it.
     """
 
     name: str
@@ -98,6 +99,7 @@ class CallingConvention:
     batches: tuple[bool, ...] = field(repr=False)
     static: tuple[StaticArgument, ...] = ()
     added: tuple[InputInfo, ...] = ()
+    interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -139,7 +141,7 @@ class CallingConvention:
             elif not isinstance(value, jax.Array | WholeArray):
                 # Python numbers, and NumPy's wider dtypes.
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
-            flat.append(value)
+            flat.append(regrouped(value, self.interleaved.get(len(flat), 1)))
         for info in self.added:
             if info.per_micro_batch:
                 flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
@@ -213,6 +215,7 @@ class CallingConvention:
             donate_state,
             keys(self.in_leaves),
             keys(self.out_leaves),
+            self.interleaved,
         )
 
     @classmethod
@@ -248,6 +251,13 @@ class CallingConvention:
                     f"the tree has {tree.num_leaves} leaves for {len(infos)} arrays",
                     where=f"plan of {plan.name}: call.{what}",
                 )
+        for number, rounds in call.interleaved.items():
+            info = inputs[number] if number < len(inputs) else None
+            if info is None or info.kind != "batch" or input_rows(plan, info) % rounds:
+                raise PlanMismatchError(
+                    f"argument {number} is no batch whose rows alternate between {rounds} rounds",
+                    where=f"plan of {plan.name}: call.interleaved",
+                )
         return cls(
             plan.name,
             plan.num_micro_batches,
@@ -258,7 +268,29 @@ class CallingConvention:
             tuple(x.kind == "batch" for x in inputs),
             call.static,
             plan.added_inputs,
+            call.interleaved,
         )
+
+
+def input_rows(plan: Plan, info: InputInfo) -> int:
+    """Rows of a batch argument in a whole batch."""
+    return info.shape[0] * plan.num_micro_batches if info.shape else 0
+
+
+def regrouped(value: Any, rounds: int) -> Any:
+    """An array with the rows of one round behind those of another, whose rows alternate between
+    so many rounds. Those that a loader placed are grouped already.
+
+    Example:
+        >>> regrouped(np.array([0, 1, 2, 0, 1, 2]), 3)
+        array([0, 0, 1, 1, 2, 2])
+    """
+    if rounds == 1 or isinstance(value, WholeArray):
+        return value
+    x = value if isinstance(value, jax.Array) else np.asarray(value)
+    if not x.ndim or x.shape[0] % rounds:
+        return x  # The caller's mistake, and named where shapes are checked.
+    return x.reshape(-1, rounds, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
 def positional(

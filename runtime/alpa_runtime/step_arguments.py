@@ -23,6 +23,7 @@ from alpa_runtime.calling_convention import (
     CallingConvention,
     groups,
     is_typed_key,
+    regrouped,
     typed_value,
 )
 from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
@@ -104,6 +105,7 @@ class StepBatch:
         several: whether it is several arguments.
         inputs: for each leaf the plan's input that it is; None for typed keys, which travel as
             their data.
+        rounds: for each leaf, between how many its rows alternate (`CallInfo.interleaved`).
     """
 
     name: str
@@ -111,9 +113,10 @@ class StepBatch:
     several: bool
     leaves: tuple[Aval, ...]
     inputs: tuple[int | None, ...]
+    rounds: tuple[int, ...]
 
     def flatten(self, batch: Any) -> list[Any]:
-        """The leaves of a batch.
+        """The leaves of a batch, with rows as the plan's inputs have them.
 
         Raises:
             ArgumentMismatchError: it has another tree; names the first leaf that differs.
@@ -132,7 +135,7 @@ class StepBatch:
                 where=self.name,
                 fix="give batches like the one that the step was planned for",
             )
-        return leaves
+        return [regrouped(x, rounds) for x, rounds in zip(leaves, self.rounds, strict=True)]
 
 
 def step_batch(form: CallingConvention, plan: Plan) -> StepBatch:
@@ -144,7 +147,8 @@ def step_batch(form: CallingConvention, plan: Plan) -> StepBatch:
         None if leaf.key_impl else arguments[number].members[0]
         for leaf, number in zip(leaves, numbers, strict=True)
     )
-    return StepBatch(plan.name, tree, count != 1, leaves, inputs)
+    rounds = tuple(form.interleaved.get(number, 1) for number in numbers)
+    return StepBatch(plan.name, tree, count != 1, leaves, inputs, rounds)
 
 
 def _arguments(form: CallingConvention, *, batches: bool) -> tuple[list[int], Any, int]:

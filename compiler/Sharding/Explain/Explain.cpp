@@ -313,13 +313,16 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
   const analysis::TensorFactors &weight = info.rule.operands[isLeft ? 0 : 1];
   const analysis::TensorFactors &activation = info.rule.operands[isLeft ? 1 : 0];
   explanation.productPicoseconds += picoseconds;
+  // The rounds of a micro-batch of one round are a dimension of size 1.
+  llvm::ArrayRef<int64_t> sizes = analysis::shapeOf(info.op->getOperand(isLeft ? 1 : 0));
+  int64_t first = llvm::find_if(sizes, [](int64_t size) { return size > 1; }) - sizes.begin();
   for (auto [axis, row] : llvm::enumerate(explanation.axes)) {
     int16_t split = strategy.axes.factor[axis];
     if (split < 0)
       continue;
     int64_t ofActivation = dimensionOf(activation, split);
     if (dimensionOf(weight, split) < 0)
-      (ofActivation == 0 ? row.data : row.sequence) += picoseconds;
+      (ofActivation == first ? row.data : row.sequence) += picoseconds;
     else
       (ofActivation >= 0 && dimensionOf(info.rule.results[0], split) >= 0 ? row.expert
                                                                           : row.tensor) +=

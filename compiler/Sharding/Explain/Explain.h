@@ -56,7 +56,7 @@ struct ExplainedTraffic {
 /// What one mesh axis splits of the forward products of activations and weights: picoseconds of
 /// their computation, by the dimension that it splits. What it splits not at all is in none.
 struct ExplainedAxis {
-  int64_t data = 0;     // The first dimension of activations, the examples'.
+  int64_t data = 0;     // The first dimension of activations that is not 1: examples.
   int64_t sequence = 0; // Another one that the weights do not have.
   int64_t tensor = 0;   // One of the weights: of their inputs, or of their outputs.
   int64_t expert = 0;   // One of both that the result has, too.

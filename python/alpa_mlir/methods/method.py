@@ -572,9 +572,8 @@ class Method(ABC):
         counts = self.num_micro_batches
         if rounds == 1:
             return self
-        if isinstance(counts, int):
-            counts = (rounds,) if counts == 1 else (counts,)
-        given = range(1, rounds + 1) if counts is None else sorted(set(counts))
+        listed = () if counts is None else (counts,) if isinstance(counts, int) else counts
+        given = [rounds] if tuple(listed) == (1,) else sorted(set(listed)) or range(1, rounds + 1)
         fitting = tuple(n for n in given if rounds % n == 0)
         if not fitting:
             wanted = " or ".join(map(str, given))

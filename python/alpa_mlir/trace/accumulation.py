@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,17 +67,115 @@ def rounds(jaxpr: Any) -> int:
     return found
 
 
-def evaluate(closed: Any, args: Sequence[Any]) -> tuple[list[Any], int]:
+def evaluate(
+    closed: Any, args: Sequence[Any], grouped: Mapping[int, int] | None = None
+) -> tuple[list[Any], int]:
     """Results of a step's jaxpr with the rounds of its loops mapped.
+
+    Args:
+        grouped: by number of an argument, the rounds between which its rows alternate for the
+            step, and which stand behind each other in what is given (see `interleaved`).
 
     Returns:
         The results, and a number of micro-batches which each are one or several whole rounds of
         all loops: the greatest common divisor of their numbers of rounds. It is 0 if no loop was
         mapped. A warning says of each other loop with gradients inside why it was not.
     """
-    step = _Step()
-    results = step.run(closed.jaxpr, closed.consts, args, {})
+    step = _Step(_Leaves.of(closed.jaxpr, args, grouped or {}))
+    given = [step.leaves.whole.get(i, x) for i, x in enumerate(args)]
+    results = step.run(closed.jaxpr, closed.consts, given, {})
     return results, math.gcd(*step.lengths)
+
+
+def interleaved(jaxpr: Any) -> dict[int, int]:
+    """Arguments of a step that its loops take every so many rows of: by number, of how many.
+
+    `x.reshape(rows, rounds, ..).swapaxes(0, 1)` gives each round rows from all over the batch.
+    Micro-batches are rows one behind another, so such arguments have to be grouped by rounds.
+    """
+    lengths = set(_lengths(jaxpr))
+    leaves = _Leaves({v: i for i, v in enumerate(jaxpr.invars)})
+    leaves.follow(jaxpr)
+    return {leaf: rounds for leaf, rounds in leaves.found.items() if rounds in lengths}
+
+
+def _swaps_first_two(eqn: Any) -> bool:
+    if eqn.primitive.name != "transpose":
+        return False
+    order = tuple(eqn.params["permutation"])
+    return order == (1, 0, *range(2, len(order)))
+
+
+def _lengths(jaxpr: Any) -> Iterator[int]:
+    for eqn in jaxpr.eqns:
+        body = call_body(eqn)
+        if body is not None:
+            yield from _lengths(body[0])
+        elif _takes_gradients(eqn):
+            yield int(eqn.params["length"])
+
+
+@dataclass
+class _Leaves:
+    """Which variables are arguments of the step, and which are arguments cut into rounds.
+
+    Attributes:
+        whole_of: arguments by variable.
+        cut_of: arguments as `[rows, rounds, ..]`, by variable: number and rounds.
+        found: of each argument that is turned to `[rounds, rows, ..]`, the rounds.
+        parts, whole: of each argument that is grouped, its rounds, and its rows as the step has
+            them.
+    """
+
+    whole_of: dict[Any, int]
+    cut_of: dict[Any, tuple[int, int]] = field(default_factory=dict[Any, tuple[int, int]])
+    found: dict[int, int] = field(default_factory=dict[int, int])
+    parts: dict[int, Any] = field(default_factory=dict[int, Any])
+    whole: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    @classmethod
+    def of(cls, jaxpr: Any, args: Sequence[Any], grouped: Mapping[int, int]) -> _Leaves:
+        leaves = cls({jaxpr.invars[i]: i for i in grouped})
+        for i, rounds in grouped.items():
+            x = args[i]
+            leaves.parts[i] = _jax.lax.reshape(x, (rounds, x.shape[0] // rounds, *x.shape[1:]))
+            leaves.whole[i] = _jax.lax.reshape(leaves.parts[i].swapaxes(0, 1), x.shape)
+        return leaves
+
+    def enter(self, variables: Sequence[Any], operands: Sequence[Any]) -> None:
+        """Know the operands of a call by the names that its body has for them."""
+        tables: Any = (self.whole_of, self.cut_of)
+        for variable, operand in zip(variables, operands, strict=True):
+            for known in tables:
+                known.pop(variable, None)
+                if not is_literal(operand) and operand in known:
+                    known[variable] = known[operand]
+
+    def rounds_of(self, eqn: Any) -> int | None:
+        """The argument whose rounds an equation gives, `[rounds, rows, ..]`."""
+        operand = eqn.invars[0] if len(eqn.invars) == 1 else None
+        if operand is None or is_literal(operand):
+            return None
+        shape = eqn.outvars[0].aval.shape
+        if eqn.primitive.name == "reshape" and operand in self.whole_of:
+            rest = operand.aval.shape[1:]
+            if len(shape) == len(rest) + 2 and shape[2:] == rest:
+                self.cut_of[eqn.outvars[0]] = self.whole_of[operand], shape[1]
+        elif operand in self.cut_of and _swaps_first_two(eqn):
+            leaf, rounds = self.cut_of[operand]
+            self.found[leaf] = rounds
+            return leaf
+        return None
+
+    def follow(self, jaxpr: Any) -> None:
+        """Find what a jaxpr does with arguments."""
+        for eqn in jaxpr.eqns:
+            body = call_body(eqn)
+            if body is not None and len(body[0].invars) == len(eqn.invars):
+                self.enter(body[0].invars, eqn.invars)
+                self.follow(body[0])
+            else:
+                self.rounds_of(eqn)
 
 
 def _takes_gradients(eqn: Any) -> bool:
@@ -97,10 +195,12 @@ class _Step:
     """Evaluates a step equation by equation.
 
     Attributes:
+        leaves: its arguments, some of them grouped by rounds.
         lengths: numbers of rounds of the loops that were mapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: _Leaves) -> None:
+        self.leaves = leaves
         self.lengths: list[int] = []
 
     def run(
@@ -125,7 +225,13 @@ class _Step:
             known = [_fact(v, facts) for v in eqn.invars]
             _learn(eqn, known, facts, debug)
             body = call_body(eqn)
-            if body is not None and rounds(body[0]) > 1 and len(body[0].invars) == len(operands):
+            leaf = self.leaves.rounds_of(eqn)
+            if leaf in self.leaves.parts and self.leaves.parts[leaf].shape == (
+                eqn.outvars[0].aval.shape
+            ):
+                results = [self.leaves.parts[leaf]]
+            elif body is not None and rounds(body[0]) > 1 and len(body[0].invars) == len(operands):
+                self.leaves.enter(body[0].invars, eqn.invars)
                 inside = {v: x for v, x in zip(body[0].invars, known, strict=True) if x is not None}
                 results = self.run(*body, operands, inside, eqn)
             elif _takes_gradients(eqn):

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -136,6 +136,8 @@ class Traced:
         static: the static arguments: positions, and values that are names or numbers.
         rounds: rounds of the step's own loops of gradient accumulation, of which micro-batches are
             whole ones: their greatest common divisor; 1 without such loops.
+        interleaved: by number of an input, the rounds between which the caller's rows alternate
+            (`CallInfo.interleaved`).
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
@@ -150,6 +152,7 @@ class Traced:
     out_leaves: tuple[Aval, ...] = field(repr=False)
     static: tuple[StaticArgument, ...]
     rounds: int
+    interleaved: Mapping[int, int]
     tagged_equations: int
     lowered: Any = field(repr=False)
 
@@ -190,6 +193,7 @@ class Traced:
             is_batch,
             self.static,
             added=added,
+            interleaved=self.interleaved,
         )
 
     @cached_property
@@ -261,11 +265,9 @@ def trace(
     for number in carried or {}:
         if number not in dynamic or number in (given or ()):
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-    with contextlib.ExitStack() as stack:
-        if compute_capability or not _has_gpu():
-            stack.enter_context(jax_internals.described_gpu(compute_capability or _ANY_GPU))
-        traced, session, rounds = _traced(fn, full, static, hook)
-        lowered, expands = _lowered(traced, compute_capability)
+    with _described_gpu(compute_capability):
+        plain, session = _traced(fn, full, static, hook)
+        traced, rounds = _in_rounds(plain, full, static, name_of(fn), {})
 
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -322,6 +324,14 @@ def trace(
     )
     outputs = tuple(Output(leaf.name, leaf.data_shape, leaf.data_dtype) for leaf in out_leaves)
     name = name_of(fn)
+    alternating = accumulation.interleaved(plain.jaxpr.jaxpr) if rounds > 1 else {}
+    alternating = {
+        i: count for i, count in alternating.items() if _may_be_grouped(inputs[i], in_leaves[i])
+    }
+    with _described_gpu(compute_capability):
+        if alternating:
+            traced, rounds = _in_rounds(plain, full, static, name, alternating)
+        lowered, expands = _lowered(traced, compute_capability)
     module = call_rules.attached(lowered.compiler_ir("stablehlo").operation)
     _check_main(module, len(inputs), len(outputs), name)
     text = module.get_asm(print_generic_op_form=True, enable_debug_info=True)
@@ -336,6 +346,7 @@ def trace(
         out_leaves,
         static_arguments(args, static),
         rounds,
+        alternating,
         session.equations,
         None if expands else lowered,
     )
@@ -434,9 +445,9 @@ def _same(x: Any) -> Any:
 
 def _traced(
     fn: Callable[..., Any], full: Sequence[Any], static: tuple[int, ...], hook: bool
-) -> tuple[Any, tagging.TagSession, int]:
+) -> tuple[Any, tagging.TagSession]:
     """JAX's trace, with equations tagged: those of differentiated functions, or all of a step
-    that differentiates nothing; and the rounds of its own loops of gradient accumulation."""
+    that differentiates nothing."""
 
     names = argument_names(fn, len(full))
 
@@ -453,20 +464,49 @@ def _traced(
         tagged.__name__ = name_of(fn)
         traced, session = run(tagged)
         session.functions = 0
-    name = name_of(fn)
     if shard_maps.holds(traced.jaxpr.jaxpr):
-        traced = _evaluated(shard_maps.evaluate, traced, full, static, name)
+        traced = _evaluated(shard_maps.evaluate, traced, full, static, name_of(fn))
+    return traced, session
+
+
+def _in_rounds(
+    traced: Any,
+    full: Sequence[Any],
+    static: tuple[int, ...],
+    name: str,
+    grouped: Mapping[int, int],
+) -> tuple[Any, int]:
+    """The trace with rounds of gradient accumulation mapped, and their number; 1 without any.
+
+    Args:
+        grouped: see `accumulation.evaluate`.
+    """
     if accumulation.rounds(traced.jaxpr.jaxpr) == 1:
-        return traced, session, 1
+        return traced, 1
     found: list[int] = []
 
     def mapped(closed: Any, leaves: Sequence[Any]) -> list[Any]:
-        results, rounds = accumulation.evaluate(closed, leaves)
+        results, rounds = accumulation.evaluate(closed, leaves, grouped)
         found.append(rounds)
         return results
 
     apart = _evaluated(mapped, traced, full, static, name)
-    return (apart, session, found[-1]) if found[-1] else (traced, session, 1)
+    return (apart, found[-1]) if found[-1] else (traced, 1)
+
+
+def _may_be_grouped(item: Input, leaf: Aval) -> bool:
+    """Whether rows of an input may come in another order than the caller's."""
+    return item.kind == "batch" and item.carried_by is None and not leaf.key_impl
+
+
+@contextlib.contextmanager
+def _described_gpu(compute_capability: str | None) -> Generator[None]:
+    """A GPU for JAX's checks, where this process has none or the step is for others."""
+    if compute_capability or not _has_gpu():
+        with jax_internals.described_gpu(compute_capability or _ANY_GPU):
+            yield
+    else:
+        yield
 
 
 def _evaluated(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from alpa_runtime.plan.tensor import mlir_name
@@ -208,6 +208,8 @@ class CallInfo:
         static: the arguments that are Python values.
         donate_state: whether a call uses up the state that it is given.
         input_keys, output_keys: generators of typed PRNG keys, by number of argument or result.
+        interleaved: by number of a batch argument, the rounds between which the caller's rows
+            alternate; the plan's input has those of one round behind those of another.
     """
 
     arguments: Any
@@ -216,6 +218,7 @@ class CallInfo:
     donate_state: bool
     input_keys: Mapping[int, str]
     output_keys: Mapping[int, str]
+    interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @classmethod
     def read(cls, node: Node) -> CallInfo:
@@ -242,12 +245,17 @@ class CallInfo:
             node.get("donate_state").boolean(),
             keys(node.get("input_keys")),
             keys(node.get("output_keys")),
+            {
+                item.get("leaf").integer(): item.get("rounds").integer(minimum=1)
+                for item in node.optional("interleaved").items()
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
         def keys(found: Mapping[int, str]) -> list[dict[str, Any]]:
             return [{"leaf": leaf, "generator": name} for leaf, name in found.items()]
 
+        rounds = [{"leaf": leaf, "rounds": count} for leaf, count in self.interleaved.items()]
         return {
             "arguments": self.arguments,
             "result": self.result,
@@ -255,4 +263,5 @@ class CallInfo:
             "donate_state": self.donate_state,
             "input_keys": keys(self.input_keys),
             "output_keys": keys(self.output_keys),
+            **({"interleaved": rounds} if rounds else {}),
         }

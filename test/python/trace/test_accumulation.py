@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import alpa_mlir
@@ -12,7 +13,8 @@ import numpy as np
 import optax
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
-from alpa_mlir.errors import MethodError
+from alpa_mlir.errors import MethodError, PlanMismatchError
+from alpa_runtime.calling_convention import CallingConvention
 from test_equality import CLUSTER, relative_difference
 
 ROUNDS, ROWS, WIDTH, LAYERS = 4, 16, 16, 4
@@ -164,6 +166,25 @@ def folded(state, batch, key):
     return updated(state, mean(jax.lax.fori_loop(0, ROUNDS, one, zeros_of(state[0])))), ()
 
 
+def alternating(state, batch):
+    """Rounds of every fourth row, as programs take that keep each device's rows on it; the batch
+    is read as a whole, too."""
+    shape = ROWS // ROUNDS, ROUNDS
+    parts = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1), batch)
+
+    def one(total, part):
+        def loss_of_part(params):
+            loss = loss_of(params, part["x"], part["y"], part["weights"])
+            return loss / part["weights"].sum()
+
+        loss, gradients = jax.value_and_grad(loss_of_part)(state[0])
+        return added(total, gradients), loss
+
+    gradients, losses = jax.lax.scan(one, zeros_of(state[0]), parts)
+    firsts = jnp.cumsum(batch["weights"])
+    return updated(state, mean(gradients)), losses, firsts
+
+
 def skipping(state, batch):
     """Rounds that are not finite count nothing; each round writes its loss."""
     parts = cut(batch)
@@ -219,6 +240,7 @@ STEPS = {
     "weights": (weighted, ["one mesh", "two stages"]),
     "normalized": (normalized, ["one mesh", "two stages"]),
     "counter": (folded, ["half of the rounds", "two stages"]),
+    "alternating": (alternating, ["one mesh", "half of the rounds", "two stages"]),
     "skips": (skipping, ["one mesh", "two stages"]),
     "contrast": (contrasted, ["half of the rounds", "two stages"]),
     "clipped": (clipped, ["one mesh"]),
@@ -351,3 +373,32 @@ def test_numbers_that_do_not_divide_the_rounds():
         compiled(scanned, arguments, ShardParallel(num_micro_batches=8))
     planned = compiled(scanned, arguments, AutoParallel(num_micro_batches=[2, 8]))
     assert planned.plan.num_micro_batches == 2
+
+
+def test_rows_are_grouped_wherever_a_plan_is_called(tmp_path):
+    """A saved plan, and a loader's batches."""
+    arguments = arguments_of(alternating)
+    planned = alpa_mlir.parallelize(
+        alternating, cluster=CLUSTER, method=METHODS["two stages"], cache=False
+    ).plan(*arguments)
+    planned.plan.save(tmp_path / "plan")
+    loaded = alpa_mlir.load(tmp_path / "plan", donate_state=False)
+    check(loaded, alternating, arguments)
+    state, batch = arguments
+    with alpa_mlir.DataLoader([batch, batch], loaded) as loader:
+        for placed in loader:
+            check(
+                lambda state, _, placed=placed: loaded(state, placed), alternating, (state, batch)
+            )
+
+
+def test_damaged_rounds_are_refused(tmp_path):
+    arguments = arguments_of(alternating)
+    step = alpa_mlir.parallelize(
+        alternating, cluster=CLUSTER, method=METHODS["one mesh"], cache=False
+    )
+    plan = step.plan(*arguments).plan
+    assert sorted(plan.call.interleaved.values()) == [ROUNDS] * 3
+    damaged = replace(plan.call, interleaved={len(plan.inputs) - 1: 3})
+    with pytest.raises(PlanMismatchError, match="rows alternate between 3 rounds"):
+        CallingConvention.from_plan(replace(plan, call=damaged))

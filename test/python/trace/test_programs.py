@@ -52,12 +52,12 @@ def maxtext(monkeypatch, tmp_path):
     return importlib.import_module("plan_maxtext").program
 
 
-def tokens():
+def tokens(rows=ROWS):
     """A batch as MaxText's loaders make it; some rows are shorter than others."""
     rng = np.random.default_rng(0)
-    text = rng.integers(1, VOCAB, (ROWS, LENGTH + 1)).astype(np.int32)
-    places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
-    used = (places < rng.integers(LENGTH // 2, LENGTH + 1, (ROWS, 1))).astype(np.int32)
+    text = rng.integers(1, VOCAB, (rows, LENGTH + 1)).astype(np.int32)
+    places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (rows, LENGTH))
+    used = (places < rng.integers(LENGTH // 2, LENGTH + 1, (rows, 1))).astype(np.int32)
     return {
         "inputs": text[:, :-1],
         "inputs_position": places,
@@ -68,10 +68,10 @@ def tokens():
     }
 
 
-def train(step, state, steps=3):
+def train(step, state, rows, steps=3):
     losses = []
     for _ in range(steps):
-        state, metrics = step(state, tokens())
+        state, metrics = step(state, tokens(rows))
         losses.append(float(metrics["scalar"]["learning/loss"]))
     return state, losses
 
@@ -88,6 +88,7 @@ def data(leaf):
     ("model", "settings"),
     [
         ("llama3.1-8b", {}),
+        ("llama3.1-8b", {"gradient_accumulation_steps": 4}),
         ("gemma-2b", {"remat_policy": "minimal"}),
         (
             "mixtral-8x7b",
@@ -113,14 +114,15 @@ def test_maxtext(maxtext, model, settings, axis):
     """MaxText's `train_step` with its models, stacks along either dimension."""
     everything = {**SMALL, "model_name": model, "param_scan_axis": axis, **settings}
     made = maxtext(everything, ROWS)
-    assert {leaf.shape for leaf in made.shapes[1].values()} == {(ROWS, LENGTH)}
+    rows = ROWS * settings.get("gradient_accumulation_steps", 1)
+    assert {leaf.shape for leaf in made.shapes[1].values()} == {(rows, LENGTH)}
     with made.context():
         state = jax.jit(made.init)()
-        wanted, losses = train(jax.jit(made.step), state)
+        wanted, losses = train(jax.jit(made.step), state, rows)
         assert losses[-1] < losses[0] - 1e-3
         for method in METHODS:
             parallel = alpa_mlir.parallelize(made.step, cluster=CLUSTER, method=method)
-            found, same = train(parallel, state)
+            found, same = train(parallel, state, rows)
             np.testing.assert_allclose(same, losses, rtol=1e-5)
             pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
             for a, b in pairs:

@@ -19,7 +19,7 @@ def field(name):
 
 
 tables = re.findall(r"(\w+) = \[(.*?)\]", plain)
-assert [name for name, _ in tables] == ["communication", "decisions", "ops"], tables
+assert [name for name, _ in tables] == ["axes", "communication", "decisions", "ops"], tables
 rows = dict(tables)
 plain = re.sub(r"\w+ = \[.*?\],? ?", "", plain)
 
@@ -38,6 +38,10 @@ assert sum(column("ops", "compute_seconds")) == compute
 assert sum(column("ops", "communication_seconds")) == communication
 assert communication > 0
 assert compute > 0
+by_axis = zip(
+    *(column("axes", kind) for kind in ("data", "sequence", "tensor", "expert")), strict=True
+)
+assert all(sum(each) <= field("product_seconds") for each in by_axis)
 more = column("decisions", "runner_up_more_seconds")
 assert more
 assert min(more) >= 0, more
