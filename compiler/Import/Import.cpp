@@ -20,6 +20,7 @@
 #include "mlir/Transforms/Passes.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
 
 namespace alpa::importer {
 #define GEN_PASS_DEF_ALPAIMPORT
@@ -264,18 +265,56 @@ struct Pin {
   SmallVector<int64_t> open;
 };
 
+/// Reads shardings of the program. Strictly, for the method `manual`: all are on one mesh,
+/// whose axes are those of the spec. Otherwise axes that split something are numbered as they
+/// come in the meshes of the program, whatever mesh they belong to.
 class PinReader {
 public:
-  explicit PinReader(ModuleOp module) : module(module) {}
+  PinReader(ModuleOp module, bool isStrict) : module(module), isStrict(isStrict) {}
 
-  /// False after an error; nothing for a sharding on no mesh at all.
+  /// False after an error; nothing for a sharding that says nothing.
   bool read(Location location, sdy::TensorShardingAttr sharding, std::optional<Pin> &pin);
   std::optional<SmallVector<int64_t>> shape; // Of the one mesh.
+  SmallVector<std::pair<std::string, int64_t>> axes;
 
 private:
+  void numberAxes(sdy::MeshAttr mesh);
+  std::optional<unsigned> axisOf(sdy::AxisRefAttr axis, sdy::MeshAttr mesh);
+
   ModuleOp module;
+  bool isStrict;
 };
 } // namespace
+
+/// In the order of the mesh, whichever of them is used first.
+void PinReader::numberAxes(sdy::MeshAttr mesh) {
+  for (sdy::MeshAxisAttr axis : mesh.getAxes()) {
+    std::pair<std::string, int64_t> entry(axis.getName().str(), axis.getSize());
+    if (axis.getSize() > 1 && !llvm::is_contained(axes, entry))
+      axes.push_back(std::move(entry));
+  }
+}
+
+/// The number of an axis; nothing for one of a single device. A part of an axis counts as an
+/// axis of its own.
+std::optional<unsigned> PinReader::axisOf(sdy::AxisRefAttr axis, sdy::MeshAttr mesh) {
+  const auto *found = llvm::find_if(
+      mesh.getAxes(), [&](sdy::MeshAxisAttr other) { return other.getName() == axis.getName(); });
+  if (isStrict)
+    return found - mesh.getAxes().begin();
+  std::pair<std::string, int64_t> entry(axis.getName().str(), found->getSize());
+  if (!axis.isFullAxis())
+    entry = {llvm::formatv("{0}:({1}){2}", axis.getName(), axis.getPreSize(), axis.getSubSize()),
+             axis.getSubSize()};
+  if (entry.second == 1)
+    return std::nullopt;
+  auto *known = llvm::find(axes, entry);
+  if (known == axes.end()) {
+    axes.push_back(std::move(entry));
+    known = std::prev(axes.end());
+  }
+  return known - axes.begin();
+}
 
 bool PinReader::read(Location location, sdy::TensorShardingAttr sharding, std::optional<Pin> &pin) {
   auto mesh = dyn_cast<sdy::MeshAttr>(sharding.getMeshOrRef());
@@ -291,26 +330,25 @@ bool PinReader::read(Location location, sdy::TensorShardingAttr sharding, std::o
   for (sdy::MeshAxisAttr axis : mesh.getAxes())
     sizes.push_back(axis.getSize());
   if (llvm::all_of(sizes, [](int64_t size) { return size == 1; }))
-    return true; // JAX's mark on typed random keys.
-  if (shape && *shape != sizes) {
+    return true; // A mesh of one device, or JAX's mark on typed random keys.
+  if (isStrict && shape && *shape != sizes) {
     emitError(location) << "asks for a sharding on a mesh of another shape than others before; "
                            "pinned shardings must share one mesh";
     return false;
   }
   shape = sizes;
+  numberAxes(mesh);
   pin.emplace();
   for (auto [index, dim] : llvm::enumerate(sharding.getDimShardings())) {
-    auto &axes = pin->spec.dims.emplace_back();
+    auto &split = pin->spec.dims.emplace_back();
     for (sdy::AxisRefAttr axis : dim.getAxes()) {
-      if (!axis.isFullAxis()) {
+      if (isStrict && !axis.isFullAxis()) {
         emitError(location) << "splits a dimension by a part of mesh axis \"" << axis.getName()
                             << "\"; only whole axes can be pinned";
         return false;
       }
-      const auto *found = llvm::find_if(mesh.getAxes(), [&](sdy::MeshAxisAttr other) {
-        return other.getName() == axis.getName();
-      });
-      axes.push_back(found - mesh.getAxes().begin());
+      if (std::optional<unsigned> number = axisOf(axis, mesh))
+        split.push_back(*number);
     }
     if (!dim.getIsClosed())
       pin->open.push_back(index);
@@ -318,11 +356,25 @@ bool PinReader::read(Location location, sdy::TensorShardingAttr sharding, std::o
   return true;
 }
 
+/// In place of a constraint: the same value, held as the pin says.
+static void replaceByPin(sdy::ShardingConstraintOp op, const Pin &pin) {
+  OpBuilder builder(op);
+  OperationState state(op.getLoc(), "stablehlo.optimization_barrier");
+  state.addOperands(op.getInput());
+  state.addTypes(op.getType());
+  Operation *barrier = builder.create(state);
+  barrier->setAttr(attr::pin, ShardingAttr::get(op.getContext(), pin.spec));
+  if (!pin.open.empty())
+    barrier->setAttr(attr::pinOpen, builder.getDenseI64ArrayAttr(pin.open));
+  op.getResult().replaceAllUsesWith(barrier->getResult(0));
+  op.erase();
+}
+
 /// Keeps what the user asks for, in a form that later passes know: arguments get
 /// `alpa.sharding`, a constraint becomes a barrier with `alpa.pin`, and the module
 /// gets the mesh's shape as `alpa.pin_mesh`.
 static LogicalResult keepShardingAnnotations(ModuleOp module, func::FuncOp main) {
-  PinReader reader(module);
+  PinReader reader(module, /*isStrict=*/true);
   MLIRContext *context = module.getContext();
   for (BlockArgument argument : main.getArguments()) {
     auto sharding =
@@ -347,19 +399,45 @@ static LogicalResult keepShardingAnnotations(ModuleOp module, func::FuncOp main)
     if (op->getParentOp() != main)
       return op.emitOpError() << "stands inside of a loop or branch, where a sharding cannot be "
                                  "pinned; put it on the operands or results";
-    OpBuilder builder(op);
-    OperationState state(op.getLoc(), "stablehlo.optimization_barrier");
-    state.addOperands(op.getInput());
-    state.addTypes(op.getType());
-    Operation *barrier = builder.create(state);
-    barrier->setAttr(attr::pin, ShardingAttr::get(context, pin->spec));
-    if (!pin->open.empty())
-      barrier->setAttr(attr::pinOpen, builder.getDenseI64ArrayAttr(pin->open));
-    op.getResult().replaceAllUsesWith(barrier->getResult(0));
-    op.erase();
+    replaceByPin(op, *pin);
   }
   if (reader.shape)
     module->setAttr(attr::pinMesh, Builder(context).getDenseI64ArrayAttr(*reader.shape));
+  return success();
+}
+
+/// Keeps constraints on whatever meshes: barriers with `alpa.pin`, and arguments with the same
+/// attribute, whose specs count the axes that the module gets as `alpa.pin_axes`.
+static LogicalResult pinConstraints(ModuleOp module, func::FuncOp main) {
+  PinReader reader(module, /*isStrict=*/false);
+  Builder builder(module.getContext());
+  for (BlockArgument argument : main.getArguments()) {
+    unsigned number = argument.getArgNumber();
+    std::optional<Pin> pin;
+    auto sharding = main.getArgAttrOfType<sdy::TensorShardingAttr>(number, "sdy.sharding");
+    if (sharding && !reader.read(argument.getLoc(), sharding, pin))
+      return failure();
+    if (!pin)
+      continue;
+    main.setArgAttr(number, attr::pin, ShardingAttr::get(module.getContext(), pin->spec));
+    if (!pin->open.empty())
+      main.setArgAttr(number, attr::pinOpen, builder.getDenseI64ArrayAttr(pin->open));
+  }
+  SmallVector<sdy::ShardingConstraintOp> constraints;
+  main.walk([&](sdy::ShardingConstraintOp op) { constraints.push_back(op); });
+  for (sdy::ShardingConstraintOp op : constraints) {
+    std::optional<Pin> pin;
+    if (!reader.read(op.getLoc(), op.getSharding(), pin))
+      return failure();
+    if (pin)
+      replaceByPin(op, *pin);
+  }
+  SmallVector<Attribute> axes;
+  for (const auto &[name, size] : reader.axes)
+    axes.push_back(
+        builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(size)}));
+  if (!axes.empty())
+    module->setAttr(attr::pinAxes, builder.getArrayAttr(axes));
   return success();
 }
 
@@ -811,7 +889,12 @@ public:
     if (failed(inlineCalls(main, calls)))
       return signalPassFailure();
     inlinedCalls += calls;
-    if (keepShardings && failed(keepShardingAnnotations(module, main)))
+    if (keepShardings && pinShardings) {
+      emitError(module.getLoc(), "keep-shardings and pin-shardings exclude each other");
+      return signalPassFailure();
+    }
+    if ((keepShardings && failed(keepShardingAnnotations(module, main))) ||
+        (pinShardings && failed(pinConstraints(module, main))))
       return signalPassFailure();
     dropShardingAnnotations(module, main);
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||

@@ -61,6 +61,10 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     ```
 
     with `alpa.pin_open = array<i64: 1>` where dimension 1 may be split further.
+    With `pin-shardings` they stay for all methods, on whatever meshes, and in loops
+    too: axes of two devices or more are numbered over all meshes of the program and
+    listed as `alpa.pin_axes = [["data", 2], ["model", 4]]` of the module, which a
+    program on meshes of one device does not get; an argument gets `alpa.pin`.
 
     Errors: no `@main`, recursive or undefined callees, ops of programs that are
     already partitioned (collectives, `partition_id`, manual computations),
@@ -68,7 +72,9 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   }];
   let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
   let options = [Option<"keepShardings", "keep-shardings", "bool", /*default=*/"false",
-                        "Keep the shardings that the program asks for">];
+                        "Keep the shardings that the program asks for, on one mesh">,
+                 Option<"pinShardings", "pin-shardings", "bool", /*default=*/"false",
+                        "Keep them as pins wherever a mesh has such axes">];
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,

@@ -1685,6 +1685,14 @@ LogicalResult BatchSplitter::barrier(Operation *op) {
     if (form)
       continue;
     completed[result] = complete(operand);
+    if (op->hasAttr(attr::pin)) {
+      Operation *made = top().builder.clone(*op);
+      made->setOperand(0, completed[result]);
+      made->removeAttr(attr::eqn);
+      for (NamedAttribute attribute : phaseAttributes(true))
+        made->setAttr(attribute.getName(), attribute.getValue());
+      completed[result] = made->getResult(0);
+    }
     if (auto known = wide.find(operand); known != wide.end()) {
       Refusal why = known->second;
       wide[result] = why;

@@ -73,16 +73,31 @@ static bool isSplittableKind(Operation *op) {
                     cast<ShapedType>(type).getShape() ==
                         cast<ShapedType>(op->getResult(0).getType()).getShape();
            });
-  return analysis::isElementwiseName(name) ||
+  return analysis::isElementwiseName(name) || op->hasAttr(attr::pin) ||
          isa<hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp, hlo::DotGeneralOp,
              hlo::SliceOp, hlo::PadOp, hlo::ConcatenateOp, hlo::ReverseOp, hlo::ReduceOp,
              hlo::BitcastConvertOp>(op);
 }
 
+/// Whether a pin leaves rows together; those of a constraint, which a plan may drop, do not.
+static bool pinsRows(Operation *op) {
+  auto pin = op->getAttrOfType<ShardingAttr>(attr::pin);
+  return pin && !pin.getSpec().dims.empty() && !pin.getSpec().dims[0].empty() &&
+         !op->getParentOfType<ModuleOp>()->hasAttr(attr::pinAxes);
+}
+
+/// A pin of a stack as one of a row.
+static ShardingAttr pinOfRow(ShardingAttr pin) {
+  ShardingSpec spec = pin.getSpec();
+  if (!spec.dims.empty())
+    spec.dims[0].clear();
+  return ShardingAttr::get(pin.getContext(), spec);
+}
+
 /// The rule, if all results have one and the same parallel factor as their dimension 0,
 /// and no operand has it anywhere else.
 static std::optional<analysis::ShardingRule> rowRule(Operation *op, unsigned &rows) {
-  if (op->getNumResults() == 0 || rowsIn(op->getResult(0)) < 2 || op->hasAttr(attr::pin) ||
+  if (op->getNumResults() == 0 || rowsIn(op->getResult(0)) < 2 || pinsRows(op) ||
       !isSplittableKind(op))
     return std::nullopt;
   std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
@@ -359,6 +374,8 @@ void Splitter::splitByRow(Operation *op) {
       copy->setOperand(index, operand);
     for (Value result : copy->getResults())
       result.setType(rowType(typeOf(result)));
+    if (auto pin = copy->getAttrOfType<ShardingAttr>(attr::pin))
+      copy->setAttr(attr::pin, pinOfRow(pin));
     if (auto slice = dyn_cast<hlo::SliceOp>(copy)) {
       SmallVector<int64_t> limits(slice.getLimitIndices());
       limits[0] = 1;
@@ -461,6 +478,8 @@ DictionaryAttr Splitter::attributesOfPart(DictionaryAttr old, StringRef of, Give
   if (auto name = old.getAs<StringAttr>(attr::name))
     attributes.set(attr::name,
                    builder.getStringAttr(name.getValue() + "[" + Twine(part.row) + "]"));
+  if (auto pin = old.getAs<ShardingAttr>(attr::pin))
+    attributes.set(attr::pin, pinOfRow(pin));
   attributes.set(attr::piece,
                  builder.getDictionaryAttr(
                      {builder.getNamedAttr(of, builder.getI64IntegerAttr(part.index)),

@@ -69,13 +69,27 @@ LogicalResult areStages(Emit emit, Attribute value) {
   return success();
 }
 
+LogicalResult arePinAxes(Emit emit, Attribute value) {
+  auto array = dyn_cast<ArrayAttr>(value);
+  if (!array)
+    return emit() << "expected an array, got " << value;
+  for (Attribute item : array) {
+    auto pair = dyn_cast<ArrayAttr>(item);
+    if (!pair || pair.size() != 2 || !isa<StringAttr>(pair[0]) || !isa<IntegerAttr>(pair[1]))
+      return emit() << "expected a name and a size, got " << item;
+    if (failed(isInteger(emit, pair[1], 2)))
+      return failure();
+  }
+  return success();
+}
+
 /// Nothing if the attribute belongs to no signature.
 std::optional<LogicalResult> verifySignature(Emit emit, NamedAttribute attribute, Type type) {
   StringRef name = attribute.getName();
   Attribute value = attribute.getValue();
   if (name == attr::name)
     return isOneOf(emit, value, {});
-  if (name == attr::sharding)
+  if (name == attr::sharding || name == attr::pin)
     return isSharding(emit, value, type);
   if (name == attr::value)
     return isInteger(emit, value, 0);
@@ -99,9 +113,14 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
   if (name == attr::summedAs)
     return op->getNumResults() == 1 ? isSharding(emit, value, op->getResult(0).getType())
                                     : emit() << "expected an op of one result";
+  if (name == attr::pin)
+    return op->getNumResults() == 1 ? isSharding(emit, value, op->getResult(0).getType())
+                                    : emit() << "expected an op of one result";
+  if (name == attr::pinAxes)
+    return arePinAxes(emit, value);
   if (name == attr::numMicroBatches)
     return isInteger(emit, value, 1);
-  if (name == attr::schedule)
+  if (name == attr::schedule || name == attr::pinDropped)
     return isOneOf(emit, value, {});
   if (name == attr::mesh && !isa<MeshAttr>(value))
     return emit() << "expected #alpa.mesh, got " << value;

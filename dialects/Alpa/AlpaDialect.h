@@ -59,6 +59,8 @@ inline constexpr llvm::StringLiteral planning = "alpa.planning";
 inline constexpr llvm::StringLiteral pin = "alpa.pin";
 inline constexpr llvm::StringLiteral pinOpen = "alpa.pin_open";
 inline constexpr llvm::StringLiteral pinMesh = "alpa.pin_mesh";
+inline constexpr llvm::StringLiteral pinAxes = "alpa.pin_axes";
+inline constexpr llvm::StringLiteral pinDropped = "alpa.pin_dropped";
 } // namespace attr
 
 } // namespace alpa

@@ -58,7 +58,7 @@ bool stage::isRepeatable(Operation *op) {
                                            "chlo.square"};
   StringRef name = op->getName().getStringRef();
   return op->getNumResults() == 1 && op->getNumRegions() == 0 &&
-         (analysis::isElementwiseName(name) || others.contains(name)) &&
+         (analysis::isElementwiseName(name) || others.contains(name) || op->hasAttr(attr::pin)) &&
          isa<RankedTensorType>(op->getResult(0).getType());
 }
 
