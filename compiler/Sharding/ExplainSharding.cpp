@@ -47,6 +47,11 @@ private:
         explainIntraOp(stage->view, *stage->model, stage->options, result->solution.choices);
     if (!explanation)
       return explanation.takeError();
+    IntraOpOptions free = stage->options;
+    free.filter = stage->freeFilter;
+    if (llvm::Error error =
+            stage->pins->explain(*explanation, stage->view, *stage->model, *result, free))
+      return error;
     explanation->print(llvm::outs(), op, most);
     getOperation()->setAttr("alpa.explanation", explanation->toAttribute(&getContext()));
     return llvm::Error::success();

@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/WholeStepProblem.h"
 
+#include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -69,10 +70,13 @@ llvm::Expected<WholeStepProblem> sharding::readWholeStepProblem(ModuleOp module,
       return filter.takeError();
     intraOp.filter = std::move(*filter);
   }
+  stage.freeFilter = intraOp.filter;
+  stage.pins = std::make_unique<ConstraintPins>(stage.main);
+  stage.pins->restrict(intraOp.filter, mesh->shape);
   for (BlockArgument argument : stage.main.getArguments())
     if (auto pin =
             stage.main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding))
-      intraOp.filter.pinned[argument] = pin.getSpec();
+      intraOp.filter.pinned[argument] = stage.freeFilter.pinned[argument] = pin.getSpec();
   stage.model = std::make_unique<cost::CostModel>(std::move(*mesh));
   return std::move(stage);
 }

@@ -7,6 +7,7 @@
 #ifndef ALPA_COMPILER_SHARDING_WHOLESTEPPROBLEM_H
 #define ALPA_COMPILER_SHARDING_WHOLESTEPPROBLEM_H
 
+#include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -27,6 +28,8 @@ struct WholeStepProblem {
   StageView view;
   std::unique_ptr<cost::CostModel> model;
   std::unique_ptr<MethodRoles> roles; // That the filter looks at.
+  std::unique_ptr<ConstraintPins> pins;
+  PlanFilter freeFilter; // Without these.
   IntraOpOptions options;
   std::string clusterText;
 };

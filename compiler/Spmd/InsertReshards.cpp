@@ -402,6 +402,20 @@ LogicalResult ReshardInserter::run() {
     return function.emitError("expected `func.return` at the end");
   if (failed(visitBlock(body)) || failed(visitReturn(returned)))
     return failure();
+  // What a pin asked for is done. An argument is not returned under the name of a result.
+  function.walk([&](Operation *op) {
+    if (!op->hasAttr(attr::pin) || op->getNumOperands() != 1)
+      return;
+    Value value = op->getOperand(0), result = op->getResult(0);
+    bool isReturned =
+        isa<BlockArgument>(value) && llvm::any_of(result.getUsers(), [](Operation *user) {
+          return user->hasTrait<OpTrait::IsTerminator>();
+        });
+    if (isReturned || held.lookup(value) != held.lookup(result))
+      return;
+    result.replaceAllUsesWith(value);
+    op->erase();
+  });
   // What was made anew for every user is not needed itself.
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
     if (isOpTriviallyDead(&op))

@@ -220,6 +220,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "another plan, and `alpa.planning` says so">,
     Option<"explainsMisfit", "explain-misfit", "bool", /*default=*/"true",
            "If nothing fits into memory, say what is closest to it; takes another search">,
+    Option<"dropPins", "drop-pins", "bool", /*default=*/"false",
+           "Do not keep the program's sharding constraints, with which no plan fits">,
     Option<"cacheDir", "cache-dir", "std::string", /*default=*/"",
            "Folder in which solved stages are kept for other searches; none by default">
   ];

@@ -65,8 +65,7 @@ static std::string nameOf(Value value, Operation *op) {
   return op ? op->getName().getStringRef().str() : "argument";
 }
 
-/// "model.py:12", the innermost line of the program; empty if none is known.
-static std::string lineOf(Operation *op) {
+std::string sharding::lineOf(Operation *op) {
   std::string line;
   op->getLoc()->walk([&](Location location) {
     auto file = llvm::dyn_cast<FileLineColLoc>(location);
@@ -659,6 +658,16 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
                         row.axis < 0 ? "any axis" : llvm::formatv("axis {0}", row.axis).str(),
                         row.count, row.bytes * 1e-6, formatTime(row.picoseconds));
 
+  if (!constraints.empty()) {
+    os << "\nsharding constraints";
+    if (constraintSeconds)
+      os << llvm::formatv(", which cost {0} a step", formatTime(*constraintSeconds * 1e12));
+    os << "\n";
+  }
+  for (const ExplainedConstraint &row : constraints)
+    os << llvm::formatv("  {0} {1}, {2} values: {3}\n", row.line, row.wants, row.count,
+                        row.held.empty() ? "dropped, since " + row.dropped : "held as " + row.held);
+
   std::vector<const ExplainedOp *> dear;
   for (const ExplainedOp &row : ops)
     if (isWanted(row.name, row.where) && row.computePicoseconds + row.communicationPicoseconds > 0)
@@ -762,7 +771,13 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
     }
     decisionRows.push_back(builder.getDictionaryAttr(fields));
   }
-  return builder.getDictionaryAttr(
+  SmallVector<Attribute> constraintRows;
+  for (const ExplainedConstraint &row : constraints)
+    constraintRows.push_back(builder.getDictionaryAttr(
+        {named("line", text(row.line)), named("wants", text(row.wants)),
+         named("count", number(row.count)),
+         row.held.empty() ? named("dropped", text(row.dropped)) : named("held", text(row.held))}));
+  SmallVector<NamedAttribute> parts(
       {named("compute_seconds", seconds(computePicoseconds)),
        named("communication_seconds", seconds(communicationPicoseconds)),
        named("hidden_communication_seconds", seconds(hiddenPicoseconds)),
@@ -776,4 +791,9 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("optimizer_bytes", builder.getF64FloatAttr(optimizerBytes)),
        named("axes", builder.getArrayAttr(axisRows)), named("ops", builder.getArrayAttr(opRows)),
        named("decisions", builder.getArrayAttr(decisionRows))});
+  if (!constraints.empty())
+    parts.push_back(named("constraints", builder.getArrayAttr(constraintRows)));
+  if (constraintSeconds)
+    parts.push_back(named("constraints_seconds", builder.getF64FloatAttr(*constraintSeconds)));
+  return builder.getDictionaryAttr(parts);
 }

@@ -65,6 +65,15 @@ struct ExplainedAxis {
   double weightBytes = 0, optimizerBytes = 0;
 };
 
+/// A sharding constraint of the program, for all values that come to the same.
+struct ExplainedConstraint {
+  std::string line;    // "model.py:12", if known, or the name of an argument.
+  std::string wants;   // "P('data', None)"
+  std::string held;    // "[S0, R]"; empty if it was dropped.
+  std::string dropped; // Why.
+  int64_t count = 0;   // Values.
+};
+
 struct Explanation {
   std::vector<ExplainedOp> ops; // Those that cost anything.
   std::vector<ExplainedDecision> decisions;
@@ -72,6 +81,9 @@ struct Explanation {
   std::vector<ExplainedAxis> axes; // Of the mesh.
   int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
   double weightBytes = 0, optimizerBytes = 0;
+  std::vector<ExplainedConstraint> constraints;
+  /// What those that are kept cost in a step: with them, less the best that was found without.
+  std::optional<double> constraintSeconds;
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0;
   /// Of collectives that run beside other work: what costs nothing, and what is left of them
@@ -84,6 +96,9 @@ struct Explanation {
   void print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t most) const;
   mlir::DictionaryAttr toAttribute(mlir::MLIRContext *context) const;
 };
+
+/// "model.py:12", the innermost line of the program; empty if none is known.
+std::string lineOf(mlir::Operation *op);
 
 /// Takes a solution apart. `choices` are those of buildIntraOpProblem's nodes.
 llvm::Expected<Explanation> explainIntraOp(const StageView &stage, const cost::CostModel &model,

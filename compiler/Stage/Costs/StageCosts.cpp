@@ -451,6 +451,20 @@ llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &st
                                   intraOpOptions(way), result.solution.choices);
 }
 
+llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const PlannedStage &stage,
+                                    int64_t inFlight, const IntraOpResult &result,
+                                    const sharding::ConstraintPins &pins,
+                                    sharding::PlanFilter filter) const {
+  unsigned way = wayOf(stage.choice.id);
+  sharding::IntraOpOptions free = intraOpOptions(way);
+  free.filter = std::move(filter);
+  free.workLimit = std::min(free.workLimit, kStageWork);
+  free.microBatchesInFlight = inFlight;
+  if (memoryOf(way) < kNoLimit)
+    free.memoryLimitBytes = memoryOf(way);
+  return pins.explain(explanation, viewOf(stage.lo, stage.hi, way), modelOf(way), result, free);
+}
+
 //===----------------------------------------------------------------------===//
 // What single layers say about stages
 //===----------------------------------------------------------------------===//
@@ -765,6 +779,8 @@ std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
      << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nwork "
      << llvm::format("%.17g", options.workLimit) << "\ntolerance "
      << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
+  if (!options.pinKeys.empty())
+    os << "\npins " << options.pinKeys[meshIndex(way)];
   return options.store->nameOf(text);
 }
 

@@ -12,6 +12,7 @@
 #define ALPA_COMPILER_STAGE_COSTS_STAGECOSTS_H
 
 #include "compiler/Sharding/Explain/Explain.h"
+#include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Stage/Costs/LayerBounds.h"
 #include "compiler/Stage/Costs/LayerRangeEquivalence.h"
 #include "compiler/Stage/Costs/StageStore.h"
@@ -44,6 +45,8 @@ struct StageCostOptions {
   /// them beside their ops, their mesh and these options.
   std::shared_ptr<const StageStore> store;
   std::string methodKey;
+  /// What a filter goes by on each mesh beside the ops of a stage; empty for nothing.
+  std::vector<std::string> pinKeys;
 };
 
 class StageCosts {
@@ -114,6 +117,11 @@ public:
                                                                   int64_t inFlight) const;
   llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
                                                 const sharding::IntraOpResult &result) const;
+  /// Adds what became of the program's sharding constraints in a planned stage; `filter` is what
+  /// is left of its plans without them.
+  llvm::Error explainPins(sharding::Explanation &explanation, const PlannedStage &stage,
+                          int64_t inFlight, const sharding::IntraOpResult &result,
+                          const sharding::ConstraintPins &pins, sharding::PlanFilter filter) const;
 
 private:
   static constexpr unsigned kSlots = 64;

@@ -23,17 +23,24 @@ StepVariant::read(func::FuncOp function, llvm::StringRef method,
   variant->function = function;
   variant->layers = std::move(*layers);
   function.front().recomputeOpOrder(); // Nothing changes the block while threads read it.
-  if (method == "auto")
+  variant->pins.emplace(function);
+  if (method == "auto" && variant->pins->empty())
     return std::move(variant);
-  variant->roles.emplace(function);
+  if (method != "auto")
+    variant->roles.emplace(function);
   for (const cost::LogicalMesh &mesh : meshes) {
-    llvm::Expected<sharding::PlanFilter> filter =
-        sharding::makeFilter(method, *variant->roles, mesh);
+    llvm::Expected<sharding::PlanFilter> filter = variant->freeFilter(method, mesh);
     if (!filter)
       return filter.takeError();
+    variant->pins->restrict(*filter, mesh.shape);
     variant->filters.push_back(std::move(*filter));
   }
   return std::move(variant);
+}
+
+llvm::Expected<sharding::PlanFilter> StepVariant::freeFilter(llvm::StringRef method,
+                                                             const cost::LogicalMesh &mesh) const {
+  return roles ? sharding::makeFilter(method, *roles, mesh) : sharding::PlanFilter();
 }
 
 func::FuncOp stage::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers) {

@@ -9,6 +9,7 @@
 #ifndef ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H
 #define ALPA_COMPILER_STAGE_REMAT_STEPVARIANTS_H
 
+#include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Stage/Layers/StepLayers.h"
 
@@ -21,7 +22,12 @@ struct StepVariant {
   mlir::func::FuncOp function;
   StepLayers layers;
   std::optional<sharding::MethodRoles> roles; // None for the method "auto".
-  std::vector<sharding::PlanFilter> filters;  // For each mesh; empty for everything.
+  std::optional<sharding::ConstraintPins> pins;
+  std::vector<sharding::PlanFilter> filters; // For each mesh; empty for everything.
+
+  /// What the method leaves on a mesh, without the program's sharding constraints.
+  llvm::Expected<sharding::PlanFilter> freeFilter(llvm::StringRef method,
+                                                  const cost::LogicalMesh &mesh) const;
 
   /// Errors: an op without layer or phase, or a method that does not suit a mesh.
   static llvm::Expected<std::unique_ptr<StepVariant>>

@@ -113,6 +113,9 @@ StageCostOptions StageAttempt::makeOptions(bool ignoresMemory) const {
     llvm::fill(options.memoryBytes, std::numeric_limits<int64_t>::max());
   for (const StepVariant *variant : variants)
     llvm::append_range(options.filters, variant->filters);
+  if (const auto &pins = variants.front()->pins; !pins->empty())
+    for (const cost::LogicalMesh &mesh : setup.space.meshes)
+      options.pinKeys.push_back(pins->keyOn(mesh.shape));
   if (variants.front()->roles)
     options.describe = [this](Value value, std::vector<uint64_t> &words) {
       auto function = value.getParentRegion()->getParentOfType<func::FuncOp>();
@@ -603,6 +606,22 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   return kept;
 }
 
+/// Of the views of a submesh, those that hold the most of the program's sharding constraints:
+/// a view is not chosen because it cannot do what the user wants.
+static void keepPinningViews(const sharding::ConstraintPins &pins, SearchSpace &space) {
+  if (pins.empty())
+    return;
+  std::vector<unsigned> held;
+  for (const cost::LogicalMesh &mesh : space.meshes)
+    held.push_back(pins.numHeld(mesh.shape));
+  for (SmallVector<unsigned> &views : space.views) {
+    unsigned most = 0;
+    for (unsigned view : views)
+      most = std::max(most, held[view]);
+    llvm::erase_if(views, [&](unsigned view) { return held[view] < most; });
+  }
+}
+
 /// The best of both kinds of schedules.
 llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
@@ -678,6 +697,11 @@ llvm::Error AlpaSearchStagesPass::run() {
     even = evenRules(*described, numLayers, *space);
   if (!sharding::useOfLastAxis(method).empty() && !space->manual)
     addTurnedViews(*described, *space);
+
+  if (dropPins && getOperation()->hasAttr(attr::pinAxes))
+    getOperation()->setAttr(attr::pinDropped,
+                            StringAttr::get(&getContext(), "no plan fits with the constraints"));
+  keepPinningViews(sharding::ConstraintPins(main), *space);
 
   tried.rules = std::move(*rules);
   tried.evenRules = std::move(even);
@@ -791,6 +815,16 @@ llvm::Error AlpaSearchStagesPass::run() {
     llvm::Expected<sharding::Explanation> explanation = costs.explain(stage, **result);
     if (!explanation)
       return explanation.takeError();
+    if (const StepVariant &variant = settled ? *settled : (*best)->variantOf(stage);
+        !variant.pins->empty()) {
+      llvm::Expected<sharding::PlanFilter> filter =
+          variant.freeFilter(method, costs.meshOf(stage.choice.id));
+      if (!filter)
+        return filter.takeError();
+      if (llvm::Error error = costs.explainPins(*explanation, stage, flights.inFlight, **result,
+                                                *variant.pins, std::move(*filter)))
+        return error;
+    }
     outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,
                               timed.devices[index], result->get(), flights, timed.peakBytes[index],
                               index < timed.sends.size() ? timed.sends[index] : SendSeconds(),

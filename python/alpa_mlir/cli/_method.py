@@ -58,6 +58,12 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         help="which shardings may be chosen: %(choices)s",
     )
     add(
+        "--sharding-constraints",
+        choices=("keep", "ignore"),
+        help="what jax.lax.with_sharding_constraint in the step means; keep: values are held so "
+        "wherever a mesh has such axes, ignore: the solver decides (default: keep)",
+    )
+    add(
         "--pipeline",
         choices=_Names("pipeline_methods"),
         metavar="NAME",
@@ -151,6 +157,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
 # Options of all methods: their destination, and the field that they set.
 _FIELDS = {
     "shardings": "method",
+    "sharding_constraints": "sharding_constraints",
     "micro_batches": "num_micro_batches",
     "micro_batch_semantics": "micro_batch_semantics",
     "schedule": "schedule",

@@ -356,6 +356,7 @@ def _is_spec(value: Any) -> bool:
 LAYER_BALANCES = ("communication", "operators")
 SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
+CONSTRAINTS = ("keep", "ignore")
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
@@ -402,6 +403,9 @@ class Method(ABC):
             limit strikes, the plan says so and is not kept.
         method: what shardings may be chosen: `"auto"` for all, or a name of
             `docs/methods.md` such as `"data-parallel"`, `"zero-3"` or `"manual"`.
+        sharding_constraints: what `jax.lax.with_sharding_constraint` in the step means:
+            `"keep"` holds those values as it says, on every mesh that has axes of these sizes
+            (`docs/methods.md`, "Sharding constraints"), `"ignore"` leaves them to the solver.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
@@ -431,6 +435,7 @@ class Method(ABC):
     memory_fraction: float = 0.9
     time_limit_seconds: float = 600.0
     method: str = "auto"
+    sharding_constraints: str = "keep"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
@@ -449,6 +454,12 @@ class Method(ABC):
                 f"unknown method {self.method!r}",
                 where=where,
                 fix=f"use one of {', '.join(sharding_methods())}",
+            )
+        if self.sharding_constraints not in CONSTRAINTS:
+            raise MethodError(
+                f"sharding_constraints {self.sharding_constraints!r}",
+                where=where,
+                fix=f"use one of {', '.join(CONSTRAINTS)}",
             )
         if self.in_shardings is not None and self.method != "manual":
             raise MethodError(
@@ -611,7 +622,9 @@ class Method(ABC):
 
     def import_passes(self, cluster: Cluster) -> str:
         """Passes that read the step, of whatever number of micro-batches."""
-        read = "alpa-import{keep-shardings=true}" if self.method == "manual" else "alpa-import"
+        kept = "keep-shardings" if self.method == "manual" else "pin-shardings"
+        keeps = {kept: "true"} if self.sharding_constraints == "keep" else {}
+        read = _with_options("alpa-import", keeps)
         stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
         return ",".join((read, "alpa-unroll-layers", *stacks))
 
@@ -648,12 +661,14 @@ class Method(ABC):
         coarse: bool = False,
         why: bool = True,
         solved: str = "",
+        drops_pins: bool = False,
     ) -> str:
         """The search, in full or, for an estimate, only as far as ranks candidates.
 
         Args:
             why: whether the error is to say what is closest to fitting, if nothing fits.
             solved: a folder in which solved stages are kept; empty for none.
+            drops_pins: whether the step's sharding constraints do not count.
 
         Raises:
             MethodError: the cluster's devices cut collectives into pieces beside products, which
@@ -682,6 +697,7 @@ class Method(ABC):
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP), "work-limit": str(_COARSE_WORK)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),
+            **({"drop-pins": "true"} if drops_pins else {}),
             **({"cache-dir": solved} if solved else {}),
             **self.stage_options(cluster),
         }

@@ -86,6 +86,8 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
             f"{row['bytes'] / 1e6:>12.3f} MB {_time(row['seconds']):>12}"
         )
 
+    lines += _constraint_lines(found)
+
     def wanted(rows: list[Row]) -> list[Row]:
         return [row for row in rows if op in row["op"] or op in row["where"]]
 
@@ -110,6 +112,25 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         if "runner_up" in row:
             more = _time(row["runner_up_more_seconds"])
             lines.append(f"      runner-up {row['runner_up']}: the step takes {more} more")
+    return lines
+
+
+def _constraint_lines(found: Row) -> list[str]:
+    """What became of the program's sharding constraints in a stage."""
+    rows: list[Row] = list(found.get("constraints", ()))
+    if not rows:
+        return []
+    cost = found.get("constraints_seconds")
+    kept = sum(row["count"] for row in rows if "held" in row)
+    total = sum(row["count"] for row in rows)
+    lines = [
+        f"sharding constraints, {kept} of {total} values held as they say"
+        + ("" if cost is None else f": they cost {_time(cost)} a step")
+    ]
+    for row in rows:
+        what = f"held as {row['held']}" if "held" in row else f"dropped, since {row['dropped']}"
+        times = f", {row['count']} values" if row["count"] > 1 else ""
+        lines.append(f"  {row['line']} {row['wants']}{times}: {what}")
     return lines
 
 

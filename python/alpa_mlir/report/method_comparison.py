@@ -31,6 +31,7 @@ _SHARED = (
     "layers",
     "max_layers",
     "layer_balance",
+    "sharding_constraints",
     "memory_fraction",
     "time_limit_seconds",
     "num_mesh_axes",

@@ -62,6 +62,7 @@ class Candidates:
         method: its number of micro-batches does not matter here.
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
+        drops_pins: whether the step's sharding constraints do not count.
 
     Attributes:
         batch_size: examples of a step.
@@ -79,7 +80,9 @@ class Candidates:
         method: Method,
         progress: Progress | None = None,
         solved: Path | None = None,
+        drops_pins: bool = False,
     ) -> None:
+        self._drops_pins = drops_pins
         self._solved = "" if solved is None else str(solved)
         self._traced = traced
         self._annotated = annotated
@@ -235,7 +238,13 @@ class Candidates:
         where = cluster or self.cluster
         module.run(
             method.search_passes(
-                where, self._file(where), count, coarse=coarse, why=why, solved=self._solved
+                where,
+                self._file(where),
+                count,
+                coarse=coarse,
+                why=why,
+                solved=self._solved,
+                drops_pins=self._drops_pins,
             )
         )
         self.timed_out_solves += int(module.predicted()["timed_out_solves"])
@@ -787,12 +796,19 @@ def find_plan(
             return found
     shown = progress_bar("planning", "candidate") if progress is True else progress or None
     solved = None if cache is None else cache.solved_folder()
-    with Candidates(traced, annotated, cluster, method, shown, solved) as candidates:
-        planner = Planner(candidates)
-        try:
-            chosen = planner.run()
-        except InfeasiblePlanError as error:
-            raise explain_infeasibility(planner, error) from None
+    chosen = None
+    for drops_pins in (False, True) if _has_constraints(traced, method) else (False,):
+        with Candidates(
+            traced, annotated, cluster, method, shown, solved, drops_pins
+        ) as candidates:
+            planner = Planner(candidates)
+            try:
+                chosen = planner.run()
+                break
+            except InfeasiblePlanError as error:
+                if drops_pins or not _has_constraints(traced, method):
+                    raise explain_infeasibility(planner, error) from None
+    assert chosen is not None
     plan = replace(
         chosen.found.plan,
         tried=chosen.tried,
@@ -802,6 +818,14 @@ def find_plan(
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
+
+
+def _has_constraints(traced: Traced, method: Method) -> bool:
+    """Whether sharding constraints of the step, on a mesh of several devices, may be dropped."""
+    if method.sharding_constraints != "keep" or method.method == "manual":
+        return False
+    meshes = re.findall(r"sdy\.mesh(?: @\S+ = )?<\[(.*?)\]", traced.text)
+    return any(int(size) > 1 for mesh in meshes for size in re.findall(r"=(\d+)", mesh))
 
 
 def _signature_json(traced: Traced, method: Method) -> str:

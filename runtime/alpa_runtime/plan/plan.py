@@ -1072,6 +1072,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "product_seconds?": Node.number,
     "weight_bytes?": Node.number,
     "optimizer_bytes?": Node.number,
+    "constraints_seconds?": Node.number,
 }
 _OP: Mapping[str, Callable[[Node], Any]] = {
     "op": Node.string,
@@ -1107,6 +1108,13 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
         "runner_up?": Node.string,
         "runner_up_more_seconds?": Node.signed,
     },
+    "constraints?": {
+        "line": Node.string,
+        "wants": Node.string,
+        "count": Node.integer,
+        "held?": Node.string,
+        "dropped?": Node.string,
+    },
 }
 
 
@@ -1115,6 +1123,7 @@ def _read_explanation(root: Node) -> Mapping[str, Any]:
     for name, fields in _TABLES.items():
         if name.endswith("?") and name[:-1] not in root.mapping():
             continue  # Of an older compiler.
+            continue
         for row in root.get(name.removesuffix("?")).items():
             _check_fields(row, fields)
             if "runner_up" in row.mapping():

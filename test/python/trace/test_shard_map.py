@@ -460,9 +460,10 @@ def test_collectives(name):
     np.testing.assert_array_equal(planned(weight, x), jax.jit(step)(weight, x))
 
 
+@pytest.mark.parametrize("method", ["manual", "auto"])
 @pytest.mark.parametrize("spec", [P("x"), P("y", None, "x")])
-def test_constraints_beside_a_shard_map(spec):
-    """The method `manual` keeps them, of what goes in and comes out."""
+def test_constraints_beside_a_shard_map(spec, method):
+    """They are kept, of what goes in and comes out."""
     mesh = mesh_of()
 
     def constrained(w, x):
@@ -471,4 +472,4 @@ def test_constraints_beside_a_shard_map(spec):
             tensor_parallel(w, x), NamedSharding(mesh, P("x", None, "y"))
         )
 
-    compare(*step_of(constrained), ShardParallel(method="manual", mesh_shape=(X, Y)))
+    compare(*step_of(constrained), ShardParallel(method=method, mesh_shape=(X, Y)))
