@@ -47,8 +47,8 @@ private:
         explainIntraOp(stage->view, *stage->model, stage->options, result->solution.choices);
     if (!explanation)
       return explanation.takeError();
-    IntraOpOptions free = stage->options;
-    free.filter = stage->freeFilter;
+    ConstraintPins::FreeWay free{cost::CostModel(stage->model->getMesh()), stage->options};
+    free.options.filter = stage->freeFilter;
     if (llvm::Error error =
             stage->pins->explain(*explanation, stage->view, *stage->model, *result, free))
       return error;

@@ -296,7 +296,7 @@ static double secondsOf(const IntraOpResult &result, int64_t numMicroBatches) {
 
 llvm::Error ConstraintPins::explain(Explanation &explanation, const StageView &stage,
                                     const cost::CostModel &model, const IntraOpResult &result,
-                                    const IntraOpOptions &free) const {
+                                    llvm::ArrayRef<FreeWay> ways) const {
   llvm::DenseSet<Operation *> own(stage.ops.begin(), stage.ops.end());
   auto isOwn = [&](Operation *op) {
     Operation *top = op;
@@ -329,11 +329,15 @@ llvm::Error ConstraintPins::explain(Explanation &explanation, const StageView &s
   }
   if (!isAnyHeld)
     return llvm::Error::success();
-  llvm::Expected<IntraOpResult> without = solveIntraOp(stage, model, free);
-  if (!without)
-    return without.takeError();
-  if (without->solution.status != solver::SolveStatus::Infeasible)
-    explanation.constraintSeconds = std::max(0.0, secondsOf(result, free.numMicroBatches) -
-                                                      secondsOf(*without, free.numMicroBatches));
+  for (const FreeWay &way : ways) {
+    llvm::Expected<IntraOpResult> without = solveIntraOp(stage, way.model, way.options);
+    if (!without)
+      return without.takeError();
+    if (without->solution.status == solver::SolveStatus::Infeasible)
+      continue;
+    int64_t count = way.options.numMicroBatches;
+    double more = secondsOf(result, count) - secondsOf(*without, count);
+    explanation.constraintSeconds = std::max(explanation.constraintSeconds.value_or(0), more);
+  }
   return llvm::Error::success();
 }

@@ -49,11 +49,16 @@ public:
   void restrict(PlanFilter &filter, llvm::ArrayRef<int64_t> meshShape) const;
   /// What decides `hold`, beside the attributes and the type of a pinned value.
   std::string keyOn(llvm::ArrayRef<int64_t> meshShape) const;
+  /// A mesh that the same devices make, and the options of a stage on it without pins.
+  struct FreeWay {
+    cost::CostModel model;
+    IntraOpOptions options;
+  };
   /// Adds what became of those of a stage on a mesh, and what they cost: what `result` takes,
-  /// less what the stage takes with `free`, the options without pins.
+  /// less the least that the stage takes in one of the free ways.
   llvm::Error explain(Explanation &explanation, const StageView &stage,
                       const cost::CostModel &model, const IntraOpResult &result,
-                      const IntraOpOptions &free) const;
+                      llvm::ArrayRef<FreeWay> ways) const;
   /// As JAX writes it, such as `P('data', None)`.
   std::string textOf(const Pin &pin) const;
 

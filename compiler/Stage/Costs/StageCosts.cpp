@@ -454,15 +454,22 @@ llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &st
 llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const PlannedStage &stage,
                                     int64_t inFlight, const IntraOpResult &result,
                                     const sharding::ConstraintPins &pins,
-                                    sharding::PlanFilter filter) const {
+                                    llvm::ArrayRef<unsigned> views, FilterOn free) const {
   unsigned way = wayOf(stage.choice.id);
-  sharding::IntraOpOptions free = intraOpOptions(way);
-  free.filter = std::move(filter);
-  free.workLimit = std::min(free.workLimit, kStageWork);
-  free.microBatchesInFlight = inFlight;
-  if (memoryOf(way) < kNoLimit)
-    free.memoryLimitBytes = memoryOf(way);
-  return pins.explain(explanation, viewOf(stage.lo, stage.hi, way), modelOf(way), result, free);
+  std::vector<sharding::ConstraintPins::FreeWay> ways;
+  for (unsigned view : views) {
+    llvm::Expected<sharding::PlanFilter> filter = free(meshes[view]);
+    if (!filter)
+      return filter.takeError();
+    auto &[model, intraOp] = ways.emplace_back(
+        sharding::ConstraintPins::FreeWay{cost::CostModel(meshes[view]), intraOpOptions(way)});
+    intraOp.filter = std::move(*filter);
+    intraOp.workLimit = std::min(intraOp.workLimit, kStageWork);
+    intraOp.microBatchesInFlight = inFlight;
+    if (options.memoryBytes[view] < kNoLimit)
+      intraOp.memoryLimitBytes = options.memoryBytes[view];
+  }
+  return pins.explain(explanation, viewOf(stage.lo, stage.hi, way), modelOf(way), result, ways);
 }
 
 //===----------------------------------------------------------------------===//

@@ -117,11 +117,14 @@ public:
                                                                   int64_t inFlight) const;
   llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
                                                 const sharding::IntraOpResult &result) const;
-  /// Adds what became of the program's sharding constraints in a planned stage; `filter` is what
-  /// is left of its plans without them.
+  using FilterOn =
+      llvm::function_ref<llvm::Expected<sharding::PlanFilter>(const cost::LogicalMesh &)>;
+  /// Adds what became of the program's sharding constraints in a planned stage; `views` are all
+  /// of its submesh, and `free` is what is left of the plans on one of them without constraints.
   llvm::Error explainPins(sharding::Explanation &explanation, const PlannedStage &stage,
                           int64_t inFlight, const sharding::IntraOpResult &result,
-                          const sharding::ConstraintPins &pins, sharding::PlanFilter filter) const;
+                          const sharding::ConstraintPins &pins, llvm::ArrayRef<unsigned> views,
+                          FilterOn free) const;
 
 private:
   static constexpr unsigned kSlots = 64;

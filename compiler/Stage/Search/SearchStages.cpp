@@ -701,6 +701,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (dropPins && getOperation()->hasAttr(attr::pinAxes))
     getOperation()->setAttr(attr::pinDropped,
                             StringAttr::get(&getContext(), "no plan fits with the constraints"));
+  std::vector<SmallVector<unsigned>> allViews = space->views;
   keepPinningViews(sharding::ConstraintPins(main), *space);
 
   tried.rules = std::move(*rules);
@@ -817,12 +818,9 @@ llvm::Error AlpaSearchStagesPass::run() {
       return explanation.takeError();
     if (const StepVariant &variant = settled ? *settled : (*best)->variantOf(stage);
         !variant.pins->empty()) {
-      llvm::Expected<sharding::PlanFilter> filter =
-          variant.freeFilter(method, costs.meshOf(stage.choice.id));
-      if (!filter)
-        return filter.takeError();
+      auto free = [&](const cost::LogicalMesh &mesh) { return variant.freeFilter(method, mesh); };
       if (llvm::Error error = costs.explainPins(*explanation, stage, flights.inFlight, **result,
-                                                *variant.pins, std::move(*filter)))
+                                                *variant.pins, allViews[stage.submesh], free))
         return error;
     }
     outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,

@@ -289,6 +289,7 @@ class Bottlenecks:
         for stage in self.tight:
             found = self.stages[stage]
             lines.append(f"stage {stage} is limited by memory: {_memory(found)}")
+        lines += _constraint_summary(self.plan)
         if not self.tight and all(s.capacity_bytes for s in self.stages):
             lines.append("memory limits no stage")
         return lines
@@ -323,6 +324,24 @@ def bottlenecks(plan: Plan) -> Bottlenecks:
         0.0 if busiest is None else busiest.utilization,
         reason,
     )
+
+
+def _constraint_summary(plan: Plan) -> list[str]:
+    """A line for the stages that hold, or drop, sharding constraints of the program."""
+    rows: list[Row] = []
+    costs: list[str] = []
+    for number in range(len(plan.stages)):
+        found: Row = plan.explanation(number) or {}
+        rows += found.get("constraints", ())
+        if found.get("constraints_seconds"):
+            costs.append(f"{_time(found['constraints_seconds'])} of stage {number}")
+    if not rows:
+        return []
+    dropped = sum(row["count"] for row in rows if "dropped" in row)
+    held = sum(row["count"] for row in rows) - dropped
+    text = f"{held} values are held as sharding constraints of the program say"
+    text += f", which costs {', '.join(costs)}" if costs else ""
+    return [text + (f"; {dropped} are not, see below" if dropped else "")]
 
 
 def _limits(plan: Plan, index: int, stage: StageInfo, capacity: float | None) -> StageLimits:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MethodError
+from alpa_mlir.report.explanation import bottlenecks
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_equality import CLUSTER
@@ -193,6 +194,9 @@ def test_costs_are_told_and_ignored_constraints_are_free():
     text = alpa_mlir.explain(kept)
     assert "sharding constraints, 2 of 2 values held as they say: they cost" in text
     assert "test_constraints.py" in text
+    assert "- 2 values are held as sharding constraints of the program say, which costs" in (
+        bottlenecks(kept).as_text()
+    )
     assert "constraints" not in free.explanation(0)
     assert "optimization_barrier" not in "".join(kept.modules.values())
 
