@@ -89,12 +89,12 @@ std::string ConstraintPins::textOf(const Pin &pin) const {
 //===----------------------------------------------------------------------===//
 
 /// Sets of mesh axes that split something and are not in `used`, the first axes first.
-static llvm::SmallVector<llvm::SmallVector<unsigned>>
+static llvm::SmallVector<llvm::SmallVector<unsigned, 4>>
 setsOf(int64_t parts, llvm::ArrayRef<int64_t> meshShape, unsigned used) {
-  llvm::SmallVector<llvm::SmallVector<unsigned>> sets;
+  llvm::SmallVector<llvm::SmallVector<unsigned, 4>> sets;
   for (unsigned bits = 1; bits < (1u << meshShape.size()); ++bits) {
     int64_t product = 1;
-    llvm::SmallVector<unsigned> set;
+    llvm::SmallVector<unsigned, 4> set;
     bool isFree = (bits & used) == 0;
     for (unsigned axis = 0; axis < meshShape.size(); ++axis)
       if ((bits >> axis) & 1) {
@@ -115,31 +115,21 @@ static unsigned bitsOf(llvm::ArrayRef<unsigned> set) {
   return bits;
 }
 
-/// The axes that split a dimension by a group of the program's axes. A group of which some
-/// axis is none of the mesh's may be one together.
-std::optional<llvm::SmallVector<unsigned>>
-ConstraintPins::axesOf(llvm::ArrayRef<unsigned> group, const Binding &binding,
-                       llvm::ArrayRef<int64_t> meshShape) const {
-  llvm::SmallVector<unsigned> found;
-  bool isBound = true;
-  int64_t parts = 1;
+/// The axes that split a dimension by a group of the program's axes; none if it has none.
+ConstraintPins::Axes ConstraintPins::axesOf(llvm::ArrayRef<unsigned> group,
+                                            const Binding &binding) const {
+  Axes found;
   for (unsigned axis : group) {
-    isBound &= !binding[axis].empty();
-    parts *= axes[axis].second;
-    llvm::append_range(found, binding[axis]);
+    if (binding.axes[axis].empty()) {
+      std::vector<unsigned> key = group.vec();
+      llvm::sort(key);
+      auto it = binding.groups.find(key);
+      return it == binding.groups.end() ? Axes() : it->second;
+    }
+    llvm::append_range(found, binding.axes[axis]);
   }
-  if (isBound) {
-    llvm::sort(found);
-    return found;
-  }
-  unsigned used = 0;
-  for (auto [axis, bound] : llvm::enumerate(binding))
-    if (!llvm::is_contained(group, axis))
-      used |= bitsOf(bound);
-  auto sets = setsOf(parts, meshShape, used);
-  if (sets.empty())
-    return std::nullopt;
-  return sets.front();
+  llvm::sort(found);
+  return found;
 }
 
 /// JAX keeps the words of a random key together.
@@ -173,15 +163,15 @@ ConstraintPins::Held ConstraintPins::hold(const Pin &pin, const Binding &binding
       names.push_back("'" + axes[axis].first + "'");
       parts *= axes[axis].second;
     }
-    std::optional<llvm::SmallVector<unsigned>> found = axesOf(group, binding, meshShape);
-    if (!found || (bitsOf(*found) & used))
+    Axes found = axesOf(group, binding);
+    if (found.empty() || (bitsOf(found) & used))
       return {std::nullopt, llvm::formatv("a mesh of {0} has no axes left for the {1} parts of {2}",
                                           textOfMesh(meshShape), parts, llvm::join(names, ", "))};
-    used |= bitsOf(*found);
+    used |= bitsOf(found);
     if (shape[dim] % parts != 0 || shape[dim] == 0)
       return {std::nullopt, llvm::formatv("{0} parts do not divide dimension {1}, which is {2}",
                                           parts, dim, shape[dim])};
-    spec.dims[dim].assign(found->begin(), found->end());
+    spec.dims[dim].assign(found.begin(), found.end());
   }
   if (splitsKey(pin.value, spec))
     return {std::nullopt, "it would split random keys"};
@@ -193,25 +183,22 @@ ConstraintPins::Held ConstraintPins::hold(const Pin &pin, const Binding &binding
 
 /// The first of those that hold the most kinds of pins.
 ConstraintPins::Binding ConstraintPins::bind(llvm::ArrayRef<int64_t> meshShape) const {
-  Binding binding(axes.size()), best = binding;
-  llvm::SmallVector<unsigned> wanted; // Axes that pins name.
+  std::set<unsigned> singles;
+  std::set<std::vector<unsigned>> together;
   for (unsigned kind : kinds)
-    for (llvm::ArrayRef<unsigned> dim : pins[kind].wanted.dims)
-      for (unsigned axis : dim)
-        if (!llvm::is_contained(wanted, axis))
-          wanted.push_back(axis);
-  llvm::sort(wanted);
-  int most = -1;
-  auto tryNext = [&](auto &&self, size_t index, unsigned used) -> void {
-    if (index < wanted.size()) {
-      unsigned axis = wanted[index];
-      for (auto &set : setsOf(axes[axis].second, meshShape, used)) {
-        binding[axis] = set;
-        self(self, index + 1, used | bitsOf(set));
-      }
-      binding[axis].clear();
-      return self(self, index + 1, used);
+    for (llvm::ArrayRef<unsigned> dim : pins[kind].wanted.dims) {
+      singles.insert(dim.begin(), dim.end());
+      std::vector<unsigned> group = dim.vec();
+      llvm::sort(group);
+      if (group.size() > 1)
+        together.insert(std::move(group));
     }
+  std::vector<unsigned> wanted(singles.begin(), singles.end());
+  std::vector<std::vector<unsigned>> groups(together.begin(), together.end());
+  Binding binding, best;
+  binding.axes.resize(axes.size());
+  int most = -1;
+  auto count = [&] {
     int held = llvm::count_if(kinds, [&](unsigned kind) {
       return hold(pins[kind], binding, meshShape).spec.has_value();
     });
@@ -220,7 +207,43 @@ ConstraintPins::Binding ConstraintPins::bind(llvm::ArrayRef<int64_t> meshShape) 
       best = binding;
     }
   };
-  tryNext(tryNext, 0, 0);
+  auto bindGroup = [&](auto &&self, size_t index) -> void {
+    if (index == groups.size())
+      return count();
+    const std::vector<unsigned> &group = groups[index];
+    auto isMember = [&](unsigned axis) { return llvm::is_contained(group, axis); };
+    if (llvm::none_of(group, [&](unsigned axis) { return binding.axes[axis].empty(); }))
+      return self(self, index + 1);
+    unsigned used = 0;
+    int64_t parts = 1;
+    for (unsigned axis = 0; axis < axes.size(); ++axis) {
+      if (isMember(axis))
+        parts *= axes[axis].second;
+      else
+        used |= bitsOf(binding.axes[axis]);
+    }
+    for (const auto &[other, bound] : binding.groups)
+      if (llvm::none_of(other, isMember))
+        used |= bitsOf(bound);
+    for (const Axes &set : setsOf(parts, meshShape, used)) {
+      binding.groups[group] = set;
+      self(self, index + 1);
+    }
+    binding.groups.erase(group);
+    self(self, index + 1);
+  };
+  auto bindAxis = [&](auto &&self, size_t index, unsigned used) -> void {
+    if (index == wanted.size())
+      return bindGroup(bindGroup, 0);
+    unsigned axis = wanted[index];
+    for (const Axes &set : setsOf(axes[axis].second, meshShape, used)) {
+      binding.axes[axis] = set;
+      self(self, index + 1, used | bitsOf(set));
+    }
+    binding.axes[axis].clear();
+    self(self, index + 1, used);
+  };
+  bindAxis(bindAxis, 0, 0);
   return best;
 }
 
@@ -243,8 +266,15 @@ std::string ConstraintPins::keyOn(llvm::ArrayRef<int64_t> meshShape) const {
     return "dropped";
   std::string key;
   llvm::raw_string_ostream os(key);
-  for (const auto &[axis, bound] : llvm::zip_equal(axes, bind(meshShape))) {
+  Binding binding = bind(meshShape);
+  for (const auto &[axis, bound] : llvm::zip_equal(axes, binding.axes)) {
     os << axis.second << '=';
+    llvm::interleave(bound, os, ".");
+    os << ' ';
+  }
+  for (const auto &[group, bound] : binding.groups) {
+    llvm::interleave(group, os, "+");
+    os << '=';
     llvm::interleave(bound, os, ".");
     os << ' ';
   }

@@ -15,6 +15,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -63,15 +64,19 @@ public:
   std::string textOf(const Pin &pin) const;
 
 private:
+  using Axes = llvm::SmallVector<unsigned, 4>;
   /// For each axis of the program's meshes the axes of a mesh that it is; none if it has none.
-  using Binding = std::vector<llvm::SmallVector<unsigned>>;
+  /// Groups of axes that split a dimension together and are none of a mesh's one by one may be
+  /// so together. What has no axis in common is different axes of the mesh.
+  struct Binding {
+    std::vector<Axes> axes;
+    std::map<std::vector<unsigned>, Axes> groups;
+  };
 
   void add(mlir::Value value, mlir::DictionaryAttr attributes, bool isInBody);
   Binding bind(llvm::ArrayRef<int64_t> meshShape) const;
   Held hold(const Pin &pin, const Binding &binding, llvm::ArrayRef<int64_t> meshShape) const;
-  std::optional<llvm::SmallVector<unsigned>> axesOf(llvm::ArrayRef<unsigned> group,
-                                                    const Binding &binding,
-                                                    llvm::ArrayRef<int64_t> meshShape) const;
+  Axes axesOf(llvm::ArrayRef<unsigned> group, const Binding &binding) const;
 
   std::vector<std::pair<std::string, int64_t>> axes; // Names and sizes.
   std::string allDropped;                            // Why; empty if they are not.
