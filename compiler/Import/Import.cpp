@@ -275,24 +275,35 @@ public:
   /// False after an error; nothing for a sharding that says nothing.
   bool read(Location location, sdy::TensorShardingAttr sharding, std::optional<Pin> &pin);
   std::optional<SmallVector<int64_t>> shape; // Of the one mesh.
-  SmallVector<std::pair<std::string, int64_t>> axes;
+  using Axis = std::pair<std::string, int64_t>;
+  SmallVector<Axis> axes;
+  SmallVector<SmallVector<Axis>> meshes; // The same axes, mesh by mesh.
 
 private:
-  void numberAxes(sdy::MeshAttr mesh);
+  const SmallVector<Axis> &numberAxes(sdy::MeshAttr mesh);
   std::optional<unsigned> axisOf(sdy::AxisRefAttr axis, sdy::MeshAttr mesh);
 
   ModuleOp module;
   bool isStrict;
+  llvm::DenseMap<Attribute, size_t> numberOfMesh;
 };
 } // namespace
 
-/// In the order of the mesh, whichever of them is used first.
-void PinReader::numberAxes(sdy::MeshAttr mesh) {
+/// In the order of the mesh, whichever of them is used first. Returns those of the mesh.
+const SmallVector<PinReader::Axis> &PinReader::numberAxes(sdy::MeshAttr mesh) {
+  auto [it, isNew] = numberOfMesh.try_emplace(mesh, meshes.size());
+  if (!isNew)
+    return meshes[it->second];
+  SmallVector<Axis> &own = meshes.emplace_back();
   for (sdy::MeshAxisAttr axis : mesh.getAxes()) {
-    std::pair<std::string, int64_t> entry(axis.getName().str(), axis.getSize());
-    if (axis.getSize() > 1 && !llvm::is_contained(axes, entry))
+    Axis entry(axis.getName().str(), axis.getSize());
+    if (axis.getSize() == 1)
+      continue;
+    own.push_back(entry);
+    if (!llvm::is_contained(axes, entry))
       axes.push_back(std::move(entry));
   }
+  return own;
 }
 
 /// The number of an axis; nothing for one of a single device. A part of an axis counts as an
@@ -302,14 +313,17 @@ std::optional<unsigned> PinReader::axisOf(sdy::AxisRefAttr axis, sdy::MeshAttr m
       mesh.getAxes(), [&](sdy::MeshAxisAttr other) { return other.getName() == axis.getName(); });
   if (isStrict)
     return found - mesh.getAxes().begin();
-  std::pair<std::string, int64_t> entry(axis.getName().str(), found->getSize());
+  Axis entry(axis.getName().str(), found->getSize());
   if (!axis.isFullAxis())
     entry = {llvm::formatv("{0}:({1}){2}", axis.getName(), axis.getPreSize(), axis.getSubSize()),
              axis.getSubSize()};
   if (entry.second == 1)
     return std::nullopt;
   auto *known = llvm::find(axes, entry);
-  if (known == axes.end()) {
+  if (known == axes.end()) { // A part: the mesh is listed again with it.
+    SmallVector<Axis> own = numberAxes(mesh);
+    own.push_back(entry);
+    meshes.push_back(std::move(own));
     axes.push_back(std::move(entry));
     known = std::prev(axes.end());
   }
@@ -432,12 +446,16 @@ static LogicalResult pinConstraints(ModuleOp module, func::FuncOp main) {
     if (pin)
       replaceByPin(op, *pin);
   }
-  SmallVector<Attribute> axes;
-  for (const auto &[name, size] : reader.axes)
-    axes.push_back(
-        builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(size)}));
-  if (!axes.empty())
-    module->setAttr(attr::pinAxes, builder.getArrayAttr(axes));
+  SmallVector<Attribute> meshes;
+  for (ArrayRef<PinReader::Axis> mesh : reader.meshes) {
+    SmallVector<Attribute> axes;
+    for (const auto &[name, size] : mesh)
+      axes.push_back(
+          builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(size)}));
+    meshes.push_back(builder.getArrayAttr(axes));
+  }
+  if (!meshes.empty())
+    module->setAttr(attr::pinAxes, builder.getArrayAttr(meshes));
   return success();
 }
 

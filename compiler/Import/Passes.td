@@ -62,8 +62,8 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
 
     with `alpa.pin_open = array<i64: 1>` where dimension 1 may be split further.
     With `pin-shardings` they stay for all methods, on whatever meshes, and in loops
-    too: axes of two devices or more are numbered over all meshes of the program and
-    listed as `alpa.pin_axes = [["data", 2], ["model", 4]]` of the module, which a
+    too: axes of two devices or more are numbered over all meshes of the program, an axis
+    of one name and size once, and listed mesh by mesh as `alpa.pin_axes = [[["data", 2], ["model", 4]]]` of the module, which a
     program on meshes of one device does not get; an argument gets `alpa.pin`.
 
     Errors: no `@main`, recursive or undefined callees, ops of programs that are

@@ -70,16 +70,17 @@ LogicalResult areStages(Emit emit, Attribute value) {
 }
 
 LogicalResult arePinAxes(Emit emit, Attribute value) {
-  auto array = dyn_cast<ArrayAttr>(value);
-  if (!array)
-    return emit() << "expected an array, got " << value;
-  for (Attribute item : array) {
-    auto pair = dyn_cast<ArrayAttr>(item);
-    if (!pair || pair.size() != 2 || !isa<StringAttr>(pair[0]) || !isa<IntegerAttr>(pair[1]))
-      return emit() << "expected a name and a size, got " << item;
-    if (failed(isInteger(emit, pair[1], 2)))
-      return failure();
-  }
+  auto meshes = dyn_cast<ArrayAttr>(value);
+  if (!meshes || !llvm::all_of(meshes, llvm::IsaPred<ArrayAttr>))
+    return emit() << "expected an array of axes for each mesh, got " << value;
+  for (Attribute mesh : meshes)
+    for (Attribute item : cast<ArrayAttr>(mesh)) {
+      auto pair = dyn_cast<ArrayAttr>(item);
+      if (!pair || pair.size() != 2 || !isa<StringAttr>(pair[0]) || !isa<IntegerAttr>(pair[1]))
+        return emit() << "expected a name and a size, got " << item;
+      if (failed(isInteger(emit, pair[1], 2)))
+        return failure();
+    }
   return success();
 }
 

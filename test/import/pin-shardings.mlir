@@ -6,8 +6,8 @@
 // Axes are numbered over all meshes; those of one device split nothing.
 
 // CHECK-LABEL: module attributes {alpa.pin_axes =
-// CHECK-SAME: [
-// CHECK-SAME{LITERAL}: ["x", 2], ["y", 4], ["all", 8]]}
+// CHECK-SAME: {{\[\[}}
+// CHECK-SAME{LITERAL}: ["x", 2], ["y", 4]], [["all", 8]]]}
 // CHECK-NOT: sdy.
 // CHECK: func.func @main(%[[X:.*]]: tensor<8x16xf32> {alpa.kind = "state", alpa.pin = #alpa.sharding<[S01, R]>, alpa.pin_open = array<i64: 1>}
 // CHECK: %[[A:.*]] = stablehlo.tanh %[[X]]
@@ -54,8 +54,8 @@ func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}
 // Part of an axis is an axis of its own.
 
 // CHECK-LABEL: module attributes {alpa.pin_axes =
-// CHECK-SAME: [
-// CHECK-SAME{LITERAL}: ["x", 8], ["x:(1)2", 2]]}
+// CHECK-SAME: {{\[\[}}
+// CHECK-SAME{LITERAL}: ["x", 8]], [["x", 8], ["x:(1)2", 2]]]}
 // CHECK: alpa.pin = #alpa.sharding<[S1, R]>
 sdy.mesh @mesh = <["x"=8]>
 func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {

@@ -14,7 +14,7 @@
 // LINE-NEXT: x P('data', None), 1 values: dropped
 // LINE-NEXT: step.py:1 P(('data', 'model'), None), 1 values: held as [S0, R]
 
-module attributes {alpa.pin_axes = [["data", 2], ["model", 4]]} {
+module attributes {alpa.pin_axes = [[["data", 2], ["model", 4]]]} {
 func.func @main(%w: tensor<16x32xf32> {alpa.kind = "state", alpa.name = "w", alpa.pin = #alpa.sharding<[R, S1]>},
                 %x: tensor<16x16xf32> {alpa.kind = "batch", alpa.name = "x", alpa.pin = #alpa.sharding<[S0, R]>}) -> tensor<16x32xf32> {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.phase = "forward"} : (tensor<16x16xf32>, tensor<16x32xf32>) -> tensor<16x32xf32>

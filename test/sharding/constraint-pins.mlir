@@ -52,7 +52,7 @@
 // DONE-NOT: optimization_barrier
 // DONE: return
 
-module attributes {alpa.pin_axes = [["data", 2], ["model", 4]]} {
+module attributes {alpa.pin_axes = [[["data", 2], ["model", 4]]]} {
 func.func @main(
     %w: tensor<64x256xf32> {alpa.kind = "state", alpa.name = "w", alpa.pin = #alpa.sharding<[R, S1]>},
     %x: tensor<64x64xf32> {alpa.kind = "batch"}, %b: tensor<3xf32> {alpa.kind = "batch"})

@@ -30,14 +30,24 @@ ConstraintPins::ConstraintPins(func::FuncOp main) {
     return;
   if (auto why = main->getParentOp()->getAttrOfType<StringAttr>(attr::pinDropped))
     allDropped = why.getValue();
-  for (Attribute entry : table) {
-    auto pair = dyn_cast<ArrayAttr>(entry);
-    auto name = pair && pair.size() == 2 ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
-    auto size = pair && pair.size() == 2 ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
-    if (!name || !size)
-      return; // The dialect's verifier has said so.
-    axes.emplace_back(name.getValue().str(), size.getInt());
+  std::vector<std::vector<unsigned>> meshes;
+  for (Attribute mesh : table) { // As the dialect's verifier wants them.
+    std::vector<unsigned> &own = meshes.emplace_back();
+    for (Attribute entry : cast<ArrayAttr>(mesh)) {
+      auto pair = cast<ArrayAttr>(entry);
+      std::pair<std::string, int64_t> axis(cast<StringAttr>(pair[0]).getValue().str(),
+                                           cast<IntegerAttr>(pair[1]).getInt());
+      auto known = llvm::find(axes, axis);
+      own.push_back(known - axes.begin());
+      if (known == axes.end())
+        axes.push_back(std::move(axis));
+    }
   }
+  apart.assign(axes.size(), std::vector<bool>(axes.size()));
+  for (const std::vector<unsigned> &mesh : meshes)
+    for (unsigned some : mesh)
+      for (unsigned other : mesh)
+        apart[some][other] = some != other;
   for (BlockArgument argument : main.getArguments())
     if (DictionaryAttr attributes = main.getArgAttrDict(argument.getArgNumber()))
       add(argument, attributes, /*isInBody=*/false);
@@ -181,6 +191,18 @@ ConstraintPins::Held ConstraintPins::hold(const Pin &pin, const Binding &binding
   return {std::move(spec), ""};
 }
 
+/// Whether some axes are none of the others, but of one mesh with them.
+bool ConstraintPins::isApart(llvm::ArrayRef<unsigned> some, llvm::ArrayRef<unsigned> others) const {
+  bool isAny = false;
+  for (unsigned axis : some)
+    for (unsigned other : others) {
+      if (axis == other)
+        return false;
+      isAny |= apart[axis][other];
+    }
+  return isAny;
+}
+
 /// The first of those that hold the most kinds of pins.
 ConstraintPins::Binding ConstraintPins::bind(llvm::ArrayRef<int64_t> meshShape) const {
   std::set<unsigned> singles;
@@ -211,19 +233,17 @@ ConstraintPins::Binding ConstraintPins::bind(llvm::ArrayRef<int64_t> meshShape) 
     if (index == groups.size())
       return count();
     const std::vector<unsigned> &group = groups[index];
-    auto isMember = [&](unsigned axis) { return llvm::is_contained(group, axis); };
     if (llvm::none_of(group, [&](unsigned axis) { return binding.axes[axis].empty(); }))
       return self(self, index + 1);
     unsigned used = 0;
     int64_t parts = 1;
-    for (unsigned axis = 0; axis < axes.size(); ++axis) {
-      if (isMember(axis))
-        parts *= axes[axis].second;
-      else
+    for (unsigned axis : group)
+      parts *= axes[axis].second;
+    for (unsigned axis = 0; axis < axes.size(); ++axis)
+      if (isApart(group, axis))
         used |= bitsOf(binding.axes[axis]);
-    }
     for (const auto &[other, bound] : binding.groups)
-      if (llvm::none_of(other, isMember))
+      if (isApart(group, other))
         used |= bitsOf(bound);
     for (const Axes &set : setsOf(parts, meshShape, used)) {
       binding.groups[group] = set;
@@ -232,18 +252,21 @@ ConstraintPins::Binding ConstraintPins::bind(llvm::ArrayRef<int64_t> meshShape) 
     binding.groups.erase(group);
     self(self, index + 1);
   };
-  auto bindAxis = [&](auto &&self, size_t index, unsigned used) -> void {
+  auto bindAxis = [&](auto &&self, size_t index) -> void {
     if (index == wanted.size())
       return bindGroup(bindGroup, 0);
-    unsigned axis = wanted[index];
+    unsigned axis = wanted[index], used = 0;
+    for (unsigned other = 0; other < axes.size(); ++other)
+      if (apart[axis][other])
+        used |= bitsOf(binding.axes[other]);
     for (const Axes &set : setsOf(axes[axis].second, meshShape, used)) {
       binding.axes[axis] = set;
-      self(self, index + 1, used | bitsOf(set));
+      self(self, index + 1);
     }
     binding.axes[axis].clear();
-    self(self, index + 1, used);
+    self(self, index + 1);
   };
-  bindAxis(bindAxis, 0, 0);
+  bindAxis(bindAxis, 0);
   return best;
 }
 

@@ -67,7 +67,7 @@ private:
   using Axes = llvm::SmallVector<unsigned, 4>;
   /// For each axis of the program's meshes the axes of a mesh that it is; none if it has none.
   /// Groups of axes that split a dimension together and are none of a mesh's one by one may be
-  /// so together. What has no axis in common is different axes of the mesh.
+  /// so together. Different axes of one mesh are different axes.
   struct Binding {
     std::vector<Axes> axes;
     std::map<std::vector<unsigned>, Axes> groups;
@@ -76,9 +76,11 @@ private:
   void add(mlir::Value value, mlir::DictionaryAttr attributes, bool isInBody);
   Binding bind(llvm::ArrayRef<int64_t> meshShape) const;
   Held hold(const Pin &pin, const Binding &binding, llvm::ArrayRef<int64_t> meshShape) const;
+  bool isApart(llvm::ArrayRef<unsigned> some, llvm::ArrayRef<unsigned> others) const;
   Axes axesOf(llvm::ArrayRef<unsigned> group, const Binding &binding) const;
 
   std::vector<std::pair<std::string, int64_t>> axes; // Names and sizes.
+  std::vector<std::vector<bool>> apart;              // Whether two are different axes of a mesh.
   std::string allDropped;                            // Why; empty if they are not.
   std::vector<Pin> pins;
   std::vector<unsigned> kinds; // Pins that stand for all that want the same of the same shape.

@@ -83,6 +83,14 @@ def looped(params, x):
     return jax.lax.fori_loop(0, 3, lambda _, x: layer(x, weights)[0], pin(x, (DATA, MODEL)))
 
 
+def viewed(params, x):
+    """Two meshes of the same devices."""
+    weights = first(params)
+    line = AbstractMesh((8,), ("all",), axis_types=(AxisType.Auto,))
+    h = pin(jnp.tanh(pin(x, "all", mesh=line) @ weights["up"]), (DATA, MODEL))
+    return pin(h @ weights["down"], DATA, MODEL)
+
+
 def step_of(model):
     def step(params, batch):
         def loss(params):
@@ -122,6 +130,7 @@ def check(step, method):
         (jitted, ShardParallel(mesh_shape=(2, 4), export="collectives"), 17),
         (mapped, ShardParallel(mesh_shape=(2, 4), method="zero-2"), 3),
         (looped, ShardParallel(mesh_shape=(2, 4)), 2),
+        (viewed, ShardParallel(mesh_shape=(2, 4)), 6),
         (scanned, ShardParallel(mesh_shape=(8,)), 0),
     ],
 )
