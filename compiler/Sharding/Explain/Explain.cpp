@@ -257,6 +257,9 @@ void Explainer::addOps() {
     const OpInfo &info = builder.getOps()[part.op];
     RuleProjection projection(info.rule, builder.getMeshShape());
     Strategy strategy = builder.strategyOf(part, projection, choices);
+    for (const auto &[value, tensor] : pinsOfBody(info.op))
+      explanation.bodySpecs[value] = projection.toSpec(tensor, strategy.axes)
+                                         .unpack(tensor.size(), builder.getMeshShape().size());
     int64_t times = builder.weight(info.phase);
     ExplainedOp row;
     row.computePicoseconds = times * builder.picoseconds(info, projection, strategy);

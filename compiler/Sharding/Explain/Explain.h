@@ -81,6 +81,8 @@ struct Explanation {
   std::vector<ExplainedAxis> axes; // Of the mesh.
   int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
   double weightBytes = 0, optimizerBytes = 0;
+  /// How values of bodies are held that carry pins.
+  llvm::DenseMap<mlir::Value, ShardingSpec> bodySpecs;
   std::vector<ExplainedConstraint> constraints;
   /// What those that are kept cost in a step: with them, less the best that was found without.
   std::optional<double> constraintSeconds;

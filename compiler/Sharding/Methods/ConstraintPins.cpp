@@ -58,7 +58,7 @@ ConstraintPins::ConstraintPins(func::FuncOp main) {
   std::set<std::tuple<std::string, uint64_t, std::vector<int64_t>>> known;
   for (auto [index, pin] : llvm::enumerate(pins)) {
     llvm::ArrayRef<int64_t> shape = analysis::shapeOf(pin.value);
-    if (!pin.isInBody && known.emplace(pin.wanted.str(), pin.open, shape.vec()).second)
+    if (known.emplace(pin.wanted.str(), pin.open, shape.vec()).second)
       kinds.push_back(index);
   }
 }
@@ -159,8 +159,6 @@ static std::string textOfMesh(llvm::ArrayRef<int64_t> meshShape) {
 
 ConstraintPins::Held ConstraintPins::hold(const Pin &pin, const Binding &binding,
                                           llvm::ArrayRef<int64_t> meshShape) const {
-  if (pin.isInBody)
-    return {std::nullopt, "it stands inside of a loop or branch"};
   llvm::ArrayRef<int64_t> shape = analysis::shapeOf(pin.value);
   ShardingSpec spec = ShardingSpec::replicated(shape.size());
   unsigned used = 0;
@@ -304,6 +302,18 @@ std::string ConstraintPins::keyOn(llvm::ArrayRef<int64_t> meshShape) const {
   return key;
 }
 
+/// Whether a value is held as wanted; open dimensions may be split further.
+static bool agrees(const ShardingSpec &spec, const ShardingSpec &wanted, uint64_t open) {
+  for (size_t dim = 0; dim < spec.dims.size(); ++dim) {
+    llvm::ArrayRef<unsigned> have = spec.dims[dim], want = wanted.dims[dim];
+    auto has = [&](unsigned axis) { return llvm::is_contained(have, axis); };
+    bool isOpen = dim < 64 && ((open >> dim) & 1);
+    if (isOpen ? !llvm::all_of(want, has) : have != want)
+      return false;
+  }
+  return true;
+}
+
 void ConstraintPins::restrict(PlanFilter &filter, llvm::ArrayRef<int64_t> meshShape) const {
   struct OpenPin {
     ShardingSpec spec;
@@ -325,15 +335,7 @@ void ConstraintPins::restrict(PlanFilter &filter, llvm::ArrayRef<int64_t> meshSh
     auto it = open->find(value);
     if (it == open->end())
       return !others || others(value, spec);
-    const OpenPin &pin = it->second;
-    for (size_t dim = 0; dim < spec.dims.size(); ++dim) {
-      llvm::ArrayRef<unsigned> have = spec.dims[dim], want = pin.spec.dims[dim];
-      auto has = [&](unsigned axis) { return llvm::is_contained(have, axis); };
-      bool isOpen = dim < 64 && ((pin.open >> dim) & 1);
-      if (isOpen ? !llvm::all_of(want, has) : have != want)
-        return false;
-    }
-    return true;
+    return agrees(spec, it->second.spec, it->second.open);
   };
 }
 
@@ -370,14 +372,21 @@ llvm::Error ConstraintPins::explain(Explanation &explanation, const StageView &s
                              .getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::name))
       line = name.getValue().str();
     auto spec = result.specs.find(pin.value);
-    std::string text;
-    if (held.spec)
+    std::string text, dropped = held.dropped;
+    if (held.spec && !pin.isInBody) {
       text = (spec == result.specs.end() ? *held.spec : spec->second).str();
-    isAnyHeld |= held.spec.has_value();
+    } else if (held.spec) {
+      auto found = explanation.bodySpecs.find(pin.value);
+      if (found != explanation.bodySpecs.end() && agrees(found->second, *held.spec, pin.open))
+        text = found->second.str();
+      else
+        dropped = "the loop or branch that it stands in is split otherwise";
+    }
+    isAnyHeld |= !text.empty();
     auto [it, isNew] =
-        rows.try_emplace({line, textOf(pin), text, held.dropped}, explanation.constraints.size());
+        rows.try_emplace({line, textOf(pin), text, dropped}, explanation.constraints.size());
     if (isNew)
-      explanation.constraints.push_back({line, textOf(pin), text, held.dropped, 0});
+      explanation.constraints.push_back({line, textOf(pin), text, dropped, 0});
     ++explanation.constraints[it->second].count;
   }
   if (!isAnyHeld)

@@ -1047,18 +1047,54 @@ void ProblemBuilder::moveAtOnce(const ValueInfo &value) {
            opPhaseOf(value.value.getDefiningOp()));
 }
 
+llvm::SmallVector<std::pair<Value, analysis::TensorFactors>> sharding::pinsOfBody(Operation *op) {
+  llvm::SmallVector<std::pair<Value, analysis::TensorFactors>> pins;
+  bool isAny = false;
+  for (Region &region : op->getRegions())
+    region.walk([&](Operation *inner) { isAny |= inner->hasAttr(alpa::attr::pin); });
+  if (!isAny)
+    return pins;
+  analysis::BodyFactors factors = analysis::getBodyFactors(op);
+  for (Region &region : op->getRegions())
+    region.walk([&](Operation *inner) {
+      if (!inner->hasAttr(alpa::attr::pin) || inner->getNumResults() != 1)
+        return;
+      if (auto it = factors.find(inner->getResult(0)); it != factors.end())
+        pins.emplace_back(inner->getResult(0), it->second);
+    });
+  return pins;
+}
+
+void ProblemBuilder::keepPinsOfBody(const OpInfo &info, const RuleProjection &projection,
+                                    std::vector<Strategy> &strategies) const {
+  for (const auto &[pin, tensor] : pinsOfBody(info.op)) {
+    Value value = pin;
+    const analysis::TensorFactors &dims = tensor;
+    auto breaks = [&](const Strategy &strategy) {
+      return !isAllowed(value, projection.toSpec(dims, strategy.axes));
+    };
+    if (!llvm::all_of(strategies, breaks))
+      llvm::erase_if(strategies, breaks);
+  }
+}
+
 void ProblemBuilder::lead(const OpInfo &info) {
   Value result = info.op->getResult(0);
   // A filter may leave only strategies that use few axes; of those that it allows,
   // the ones that use the most are taken.
   bool isRestricted = static_cast<bool>(options.filter.allowsStrategy);
-  std::vector<Strategy> strategies =
-      enumerateStrategies(info.rule, shapeOf(result), meshShape, /*mayIdle=*/isRestricted);
+  bool hasPins = isFiltered && !pinsOfBody(info.op).empty();
+  std::vector<Strategy> strategies = enumerateStrategies(info.rule, shapeOf(result), meshShape,
+                                                         /*mayIdle=*/isRestricted || hasPins);
   RuleProjection projection(info.rule, meshShape);
   if (isRestricted) {
     llvm::erase_if(strategies, [&](const Strategy &strategy) {
       return !isAllowed(info, projection, strategy);
     });
+  }
+  if (hasPins)
+    keepPinsOfBody(info, projection, strategies);
+  if (isRestricted || hasPins) {
     int64_t most = 0;
     for (const Strategy &strategy : strategies)
       most = std::max(most, projection.numShares(strategy.axes));

@@ -138,6 +138,10 @@ struct PhaseSeconds {
   double exposedInStep = 0;                 // All runs of all phases; in no cost of the problem.
 };
 
+/// Values of an op's body that carry pins, and what they are made of; values that no factor
+/// splits, or of bodies within the body, are not among them.
+llvm::SmallVector<std::pair<mlir::Value, analysis::TensorFactors>> pinsOfBody(mlir::Operation *op);
+
 class ProblemBuilder {
 public:
   ProblemBuilder(const StageView &stage, const cost::CostModel &model,
@@ -260,6 +264,10 @@ private:
   bool isAllowed(mlir::Value value, PackedSpec spec) const;
   bool isAllowed(const OpInfo &info, const RuleProjection &projection,
                  const Strategy &strategy) const;
+  /// Of the strategies of a loop or branch, those that hold values of its body as pins say, pin
+  /// by pin where there are any.
+  void keepPinsOfBody(const OpInfo &info, const RuleProjection &projection,
+                      std::vector<Strategy> &strategies) const;
   /// The value's specs that are even, keep random keys whole and pass the filter.
   std::vector<uint32_t> possibleSpecs(mlir::Value value);
   /// What is paid is a cost of the problem; what of it could hide counts in full beside it.

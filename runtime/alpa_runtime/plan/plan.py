@@ -1123,7 +1123,6 @@ def _read_explanation(root: Node) -> Mapping[str, Any]:
     for name, fields in _TABLES.items():
         if name.endswith("?") and name[:-1] not in root.mapping():
             continue  # Of an older compiler.
-            continue
         for row in root.get(name.removesuffix("?")).items():
             _check_fields(row, fields)
             if "runner_up" in row.mapping():
