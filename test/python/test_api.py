@@ -67,7 +67,13 @@ def test_methods_become_pass_options():
     assert options(typed) == {"submeshes": "1x1@a100,1x2"}
     text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2)
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
-    assert text.startswith("alpa-import,alpa-unroll-layers,alpa-split-batch{micro-batches=2},")
+    first = "alpa-import{pin-shardings=true},alpa-unroll-layers,alpa-split-batch{micro-batches=2},"
+    assert text.startswith(first)
+    for name in ("auto", "manual"):
+        ignoring = ShardParallel(method=name, sharding_constraints="ignore")
+        assert ignoring.import_passes(CLUSTER).split(",")[0] == "alpa-import"
+    by_hand = ShardParallel(method="manual").import_passes(CLUSTER)
+    assert by_hand.split(",")[0] == "alpa-import{keep-shardings=true}"
     assert "alpa-split-batch" not in ShardParallel().passes(CLUSTER, "c.yaml", 1)
     relaxed = ShardParallel(micro_batch_semantics="relaxed", widen_sums=False)
     split = relaxed.layer_passes(4).split(",")[0]
