@@ -232,6 +232,38 @@ static SmallVector<Value> usedBy(Operation *op) {
   return values;
 }
 
+/// Whether regions do the same if values from outside are what `partner` says of them. (MLIR's
+/// own comparison takes a value for equal to itself, also where its partner is another.)
+static bool isSameRegion(Region &a, Region &b, llvm::DenseMap<Value, Value> &partner) {
+  auto pair = [&](ValueRange left, ValueRange right) {
+    if (left.getTypes() != right.getTypes())
+      return false;
+    for (auto [x, y] : llvm::zip_equal(left, right))
+      partner[x] = y;
+    return true;
+  };
+  if (!a.hasOneBlock() || !b.hasOneBlock())
+    return a.empty() && b.empty();
+  if (!pair(a.getArguments(), b.getArguments()) ||
+      a.front().getOperations().size() != b.front().getOperations().size())
+    return false;
+  for (auto [left, right] : llvm::zip_equal(a.front(), b.front())) {
+    if (left.getName() != right.getName() || left.getNumOperands() != right.getNumOperands() ||
+        left.getAttrDictionary() != right.getAttrDictionary() ||
+        left.getNumRegions() != right.getNumRegions())
+      return false;
+    for (auto [x, y] : llvm::zip_equal(left.getOperands(), right.getOperands()))
+      if (partner.lookup(x) != y)
+        return false;
+    for (auto [inLeft, inRight] : llvm::zip_equal(left.getRegions(), right.getRegions()))
+      if (!isSameRegion(inLeft, inRight, partner))
+        return false;
+    if (!pair(left.getResults(), right.getResults()))
+      return false;
+  }
+  return true;
+}
+
 /// Whether the ops do the same with what they use, in the order of `usedBy`.
 static bool isSameOp(Operation *a, Operation *b) {
   if (a->getName() != b->getName() || a->getResultTypes() != b->getResultTypes() ||
@@ -251,17 +283,9 @@ static bool isSameOp(Operation *a, Operation *b) {
       return false;
     partner[x] = y;
   }
-  for (auto [regionA, regionB] : llvm::zip_equal(a->getRegions(), b->getRegions())) {
-    auto check = [&](Value x, Value y) {
-      auto it = partner.find(x);
-      return success(it == partner.end() ? x == y : it->second == y);
-    };
-    auto mark = [&](Value x, Value y) { partner[x] = y; };
-    if (!OperationEquivalence::isRegionEquivalentTo(&regionA, &regionB, check, mark,
-                                                    OperationEquivalence::IgnoreLocations))
-      return false;
-  }
-  return true;
+  return llvm::all_of(llvm::zip_equal(a->getRegions(), b->getRegions()), [&](auto regions) {
+    return isSameRegion(std::get<0>(regions), std::get<1>(regions), partner);
+  });
 }
 
 /// Of ops that `isSameOp` holds for, the same number.

@@ -140,3 +140,207 @@ module @unequal attributes {alpa.num_micro_batches = 1 : i64} {
     }
   }
 }
+
+// -----
+
+// Bodies of inner loops that use two captured values alike: each is handed to the loop.
+
+// CHECK-LABEL: module @same_captures
+// CHECK:         %[[SINE:.*]] = stablehlo.sine
+// CHECK:         %[[COSINE:.*]] = stablehlo.cosine
+// CHECK:         stablehlo.while({{.*}}%[[P:[^ ]*]] = %[[SINE]], %[[Q:[^ ]*]] = %[[COSINE]])
+// CHECK:           stablehlo.while
+// CHECK:             stablehlo.subtract %[[P]], %[[Q]]
+// CHECK-NOT:         stablehlo.while
+module @same_captures attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<1x4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[2]", alpa.piece = {argument = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<1x4x4xf32> {alpa.name = "w[0]", alpa.piece = {result = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.value = 10 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[1]", alpa.piece = {result = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.value = 11 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[2]", alpa.piece = {result = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}) {
+      %p = stablehlo.sine %x {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %q = stablehlo.cosine %x {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %once = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<1> : tensor<i32>
+      %zero = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0> : tensor<i32>
+      %k0 = stablehlo.reshape %w0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d0 = stablehlo.dot_general %x, %k0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e0_0 = stablehlo.tanh %d0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_1 = stablehlo.negate %e0_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_2 = stablehlo.exponential %e0_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_3 = stablehlo.abs %e0_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_4 = stablehlo.sqrt %e0_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_5 = stablehlo.cosine %e0_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_6 = stablehlo.sine %e0_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l0:2 = stablehlo.while(%i = %zero, %c = %e0_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y0 = stablehlo.add %x, %l0#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k1 = stablehlo.reshape %w1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d1 = stablehlo.dot_general %y0, %k1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e1_0 = stablehlo.tanh %d1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_1 = stablehlo.negate %e1_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_2 = stablehlo.exponential %e1_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_3 = stablehlo.abs %e1_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_4 = stablehlo.sqrt %e1_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_5 = stablehlo.cosine %e1_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_6 = stablehlo.sine %e1_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l1:2 = stablehlo.while(%i = %zero, %c = %e1_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y1 = stablehlo.add %y0, %l1#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k2 = stablehlo.reshape %w2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d2 = stablehlo.dot_general %y1, %k2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e2_0 = stablehlo.tanh %d2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_1 = stablehlo.negate %e2_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_2 = stablehlo.exponential %e2_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_3 = stablehlo.abs %e2_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_4 = stablehlo.sqrt %e2_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_5 = stablehlo.cosine %e2_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_6 = stablehlo.sine %e2_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l2:2 = stablehlo.while(%i = %zero, %c = %e2_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y2 = stablehlo.add %y1, %l2#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y2 : tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64})
+        -> (tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 10 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 11 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 12 : i64}) {
+      %n0 = stablehlo.negate %w0 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n1 = stablehlo.negate %w1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n2 = stablehlo.negate %w2 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      return %n0, %n1, %n2 : tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>
+    }
+  }
+}
+
+// -----
+
+// The second layer's body adds them in another order and subtracts them in the same one: the
+// first value that it uses does not stand for the first one of the other layers.
+
+// CHECK-LABEL: module @other_captures
+// CHECK:         %[[SINE:.*]] = stablehlo.sine
+// CHECK:         %[[COSINE:.*]] = stablehlo.cosine
+// CHECK-COUNT-3: stablehlo.subtract %[[SINE]], %[[COSINE]]
+module @other_captures attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<1x4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[2]", alpa.piece = {argument = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<1x4x4xf32> {alpa.name = "w[0]", alpa.piece = {result = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.value = 10 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[1]", alpa.piece = {result = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.value = 11 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[2]", alpa.piece = {result = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}) {
+      %p = stablehlo.sine %x {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %q = stablehlo.cosine %x {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %once = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<1> : tensor<i32>
+      %zero = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0> : tensor<i32>
+      %k0 = stablehlo.reshape %w0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d0 = stablehlo.dot_general %x, %k0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e0_0 = stablehlo.tanh %d0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_1 = stablehlo.negate %e0_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_2 = stablehlo.exponential %e0_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_3 = stablehlo.abs %e0_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_4 = stablehlo.sqrt %e0_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_5 = stablehlo.cosine %e0_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_6 = stablehlo.sine %e0_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l0:2 = stablehlo.while(%i = %zero, %c = %e0_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y0 = stablehlo.add %x, %l0#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k1 = stablehlo.reshape %w1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d1 = stablehlo.dot_general %y0, %k1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e1_0 = stablehlo.tanh %d1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_1 = stablehlo.negate %e1_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_2 = stablehlo.exponential %e1_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_3 = stablehlo.abs %e1_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_4 = stablehlo.sqrt %e1_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_5 = stablehlo.cosine %e1_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_6 = stablehlo.sine %e1_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l1:2 = stablehlo.while(%i = %zero, %c = %e1_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %q, %p {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y1 = stablehlo.add %y0, %l1#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k2 = stablehlo.reshape %w2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d2 = stablehlo.dot_general %y1, %k2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e2_0 = stablehlo.tanh %d2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_1 = stablehlo.negate %e2_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_2 = stablehlo.exponential %e2_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_3 = stablehlo.abs %e2_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_4 = stablehlo.sqrt %e2_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_5 = stablehlo.cosine %e2_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_6 = stablehlo.sine %e2_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %l2:2 = stablehlo.while(%i = %zero, %c = %e2_6) : tensor<i32>, tensor<2x4xf32> attributes {alpa.shardings = [#alpa.sharding<[]>, #alpa.sharding<[R, R]>]}
+      cond {
+        %less = stablehlo.compare LT, %i, %once, SIGNED {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %less : tensor<i1>
+      } do {
+        %next = stablehlo.add %i, %once {alpa.shardings = [#alpa.sharding<[]>]} : tensor<i32>
+        %sum = stablehlo.add %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %difference = stablehlo.subtract %p, %q {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %both = stablehlo.multiply %sum, %difference {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        %more = stablehlo.add %c, %both {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+        stablehlo.return %next, %more : tensor<i32>, tensor<2x4xf32>
+      }
+      %y2 = stablehlo.add %y1, %l2#1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y2 : tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64})
+        -> (tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 10 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 11 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 12 : i64}) {
+      %n0 = stablehlo.negate %w0 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n1 = stablehlo.negate %w1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n2 = stablehlo.negate %w2 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      return %n0, %n1, %n2 : tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>
+    }
+  }
+}
