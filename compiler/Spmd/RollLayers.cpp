@@ -359,6 +359,7 @@ private:
   }
   bool analyzeUse(int64_t place, unsigned index, ArrayRef<SmallVector<Value>> used);
   bool analyzeResult(OpResult first);
+  void analyzeReturnedViews();
   std::shared_ptr<Source> sourceOf(ArrayRef<Value> values);
   std::shared_ptr<Source> findSource(ArrayRef<Value> values);
   unsigned carry(Value init, OpResult next);
@@ -376,6 +377,7 @@ private:
     std::optional<unsigned> carry; // What the iteration begins with, instead.
     bool isReversed = false;
     Operation *stack = nullptr; // The concatenation that it stands for; none: rows are read.
+    std::shared_ptr<Source> source = nullptr; // What it is, unless an op of the sequence makes it.
   };
   struct Use {
     enum Kind { Inside, Carried, Outside } kind;
@@ -676,6 +678,43 @@ bool Loop::analyzeResult(OpResult first) {
   return true;
 }
 
+/// Stacks that the function returns of views of a stack's rows, such as converted weights: the
+/// loop makes them beside what it computes of the same rows.
+void Loop::analyzeReturnedViews() {
+  auto rootOf = [&](Value value) {
+    while (value.getDefiningOp() && views.contains(value.getDefiningOp()))
+      value = value.getDefiningOp()->getOperand(0);
+    return value;
+  };
+  for (Value returned : function.front().getTerminator()->getOperands()) {
+    auto stack = returned.getDefiningOp<hlo::ConcatenateOp>();
+    if (!stack || !stack->hasAttr(kStack) || int64_t(stack->getNumOperands()) != count ||
+        llvm::any_of(outputs, [&](const Output &output) { return output.stack == stack; }))
+      continue;
+    SmallVector<Value> parts;
+    for (Value operand : stack->getOperands()) {
+      auto reshape = operand.getDefiningOp<hlo::ReshapeOp>();
+      parts.push_back(reshape && reshape->hasAttr(kStack) ? reshape.getOperand() : operand);
+    }
+    // Only of what is there in front of the loop.
+    Value root = rootOf(parts[0]);
+    if ((!isa<BlockArgument>(root) && !invariants.contains(root)) ||
+        llvm::any_of(parts, [&](Value v) {
+          return rootOf(v) == v || rootOf(v) != root || !isPlainTensor(v);
+        }))
+      continue;
+    for (bool isReversed : {false, true}) {
+      if (isReversed)
+        std::reverse(parts.begin(), parts.end());
+      std::shared_ptr<Source> source = sourceOf(parts);
+      if (!source || (source->kind != Source::Computed && source->kind != Source::Row))
+        continue;
+      outputs.push_back({cast<OpResult>(parts[0]), std::nullopt, isReversed, stack, source});
+      break;
+    }
+  }
+}
+
 bool Loop::analyze() {
   uses.assign(period, {});
   for (int64_t place = 0; place < period; ++place) {
@@ -693,6 +732,7 @@ bool Loop::analyze() {
     for (OpResult result : at(0, place)->getResults())
       if (!analyzeResult(result))
         return false;
+  analyzeReturnedViews();
   return true;
 }
 
@@ -895,7 +935,9 @@ Operation *Loop::write(bool isDescending) {
     ends.push_back(inBody.lookup(carry.next));
   for (auto [i, output] : llvm::enumerate(outputs)) {
     Value stack = body->getArgument(1 + carries.size() + i);
-    Value row = output.carry ? carried(*output.carry) : inBody.lookup(Value(output.value));
+    Value row = output.carry    ? carried(*output.carry)
+                : output.source ? emit(*output.source, builder)
+                                : inBody.lookup(Value(output.value));
     RankedTensorType type = typeOf(row);
     ShardingAttr sharding = shardingOf(stack);
     row = builder.reshaped(row, withRows(type, 1, areRows[i]), sharding, loc);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import alpa_mlir
 import jax
 import jax.numpy as jnp
@@ -58,6 +60,55 @@ def test_modules_are_as_long_for_more_layers(name):
         assert min(loops(step)) >= 2
         lengths.append(sum(len(text.splitlines()) for text in step.plan.modules.values()))
     assert lengths[1] < 1.1 * lengths[0]
+
+
+def rounded(x, layer):
+    """Multiplies by weights that are rounded first, which the gradients multiply by again."""
+    up, down = (layer[name].astype(jnp.bfloat16) for name in ("up", "down"))
+    scale = jax.lax.rsqrt(1 + jnp.mean(x**2, -1, keepdims=True))
+    hidden = (x.astype(jnp.bfloat16) @ up).astype(jnp.float32)
+    return x + (jnp.tanh(hidden).astype(jnp.bfloat16) @ down).astype(jnp.float32) * scale, None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_converted_weights_become_a_stack(name):
+    def step(params, batch):
+        def loss(params):
+            return jnp.mean(jax.lax.scan(rounded, jnp.tanh(batch), params)[0] ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    params, batch = stack_params(), jax.random.normal(jax.random.key(1), (8, 16))
+    rolled, written_out = (
+        alpa_mlir.compile(
+            step,
+            params,
+            batch,
+            cluster=CLUSTER,
+            method=dataclasses.replace(METHODS[name], layer_loops=layer_loops),
+        )
+        for layer_loops in (True, False)
+    )
+    assert (max if name == "backward in two" else min)(loops(rolled)) >= 2
+    made = [
+        line
+        for text in rolled.plan.modules.values()
+        for line in text.splitlines()
+        if "dynamic_update_slice" in line and "bf16" in line
+    ]
+    assert made  # Rounded weights, which a loop makes for the backward pass.
+    found = beside = expected = params
+    for _ in range(2):
+        found, value = rolled(found, batch)
+        beside, value_beside = written_out(beside, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, value_beside) < 1e-6
+        assert relative_difference(found, beside) < 1e-6
+        # Collectives add what each device rounded.
+        tolerance = 2e-2 if METHODS[name].export == "collectives" else 1e-5
+        assert relative_difference(value, expected_value) < tolerance
+        assert relative_difference(found, expected, 1e-6) < tolerance
 
 
 def test_layers_written_out_stay_so():
