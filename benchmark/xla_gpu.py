@@ -10,17 +10,19 @@ Beside them stand the memory traffic and the kernels that the plan was priced wi
     python benchmark/xla_gpu.py gpt-1.3b --kernels backward      # XLA's kernels, the largest first
     python benchmark/xla_gpu.py gpt-1.3b --overlap               # what XLA runs beside collectives
     python benchmark/xla_gpu.py --depth 1 6 24                   # seconds of XLA by layers
+    python benchmark/xla_gpu.py --depth 1 24 --method zero-3 --remat
+    python benchmark/xla_gpu.py --opt                            # those of a stage of OPT-175B
     python benchmark/xla_gpu.py --memory                         # peaks, predicted and compiled
     python benchmark/xla_gpu.py --memory --gpu cpu               # those on this host's processor
 
 With `--overlap` a case is planned with ZeRO-3 on the GPUs of one host, and each collective of the
 schedule is said to be hidden if a kernel runs between its beginning and its end. With `--depth` a
 GPT of the width of GPT-1.3B whose layers are scanned is planned for the GPUs of one host with so
-many layers, as loops and written out, and XLA's processor-seconds and the lines of the stage's
-module are printed. With `--memory`
-a case is planned for one device, for a mesh of 2 x 2 and for two stages with four micro-batches;
-beside the predicted peak of each mesh stands the one that follows from XLA's memory analysis of
-each function and from what the step holds while it runs.
+many layers, as loops and written out, and XLA's processor-seconds and the lines of the stages'
+modules are printed. With `--opt` these are those of the middle stage of examples/plan_opt_175b.py,
+on 1,024 A100. With `--memory` a case is planned for one device, for a mesh of 2 x 2 and for two
+stages with four micro-batches; beside the predicted peak of each mesh stands the one that follows
+from XLA's memory analysis of each function and from what the step holds while it runs.
 """
 
 # pyright: basic
@@ -33,12 +35,15 @@ import importlib
 import json
 import math
 import re
+import runpy
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import alpa_mlir
@@ -53,6 +58,7 @@ from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.program_merge import merge_step, sums_of
 
 _xla_client: Any = importlib.import_module("jaxlib.xla_client")
+_EXAMPLES = Path(__file__).parent.parent / "examples"
 _PRESETS = {"v100": "p3.16xlarge", "a100-40gb": "p4d.24xlarge", "a100-80gb": "dgx-a100",
             "h100": "dgx-h100", "h200": "dgx-h200"}  # fmt: skip
 
@@ -119,10 +125,12 @@ _KERNELS = ("fusion", "custom-call", "copy", "reduce", "dot", "convolution", "tr
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\(", re.MULTILINE)
 
 
-def _modules(plan: Any, devices: Any) -> Iterator[tuple[Any, Any]]:
-    """The optimized module of each function of a plan."""
+def _modules(plan: Any, devices: Any, stage: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """The optimized module of each function of a plan, or of one of its stages."""
     merged = merge_step(plan)
     for key, job in stage_jobs(plan, donations(plan, merged, True), sums_of(merged)).items():
+        if stage is not None and key[0] != stage:
+            continue
         compiled = xla.compile_described(
             job.text, devices, per_device=job.per_device, where=job.label
         )
@@ -206,26 +214,60 @@ class Depth:
     xla_seconds: float
 
 
-def depth_of(layers: int, loops: bool, gpu: str) -> Depth:
-    """Processor-seconds in which XLA compiles all functions of the stage."""
+# Methods of `--depth`, for eight devices.
+_DEPTH_METHODS: dict[str, Callable[..., Any]] = {
+    "auto": alpa_mlir.ShardParallel,
+    "2x4": partial(alpa_mlir.ShardParallel, mesh_shape=(2, 4)),
+    **{
+        name: partial(alpa_mlir.ShardParallel, method=name)
+        for name in ("data-parallel", "zero-2", "zero-3", "megatron")
+    },
+    "two-stages": partial(alpa_mlir.PipeshardParallel, submeshes=[(1, 4), (1, 4)]),
+    "zero-bubble": partial(
+        alpa_mlir.PipeshardParallel, submeshes=[(1, 4), (1, 4)], schedule="zb-h1"
+    ),
+}
+
+
+def depth_of(
+    layers: int, loops: bool, gpu: str, method: str = "auto", remat: bool = False
+) -> Depth:
+    """Processor-seconds in which XLA compiles all functions of the stages."""
     sizes = zoo.GPTConfig(
-        layers=layers, hidden=2048, heads=16, vocab=51200, seq=1024, dtype="bfloat16", scan=True
-    )
+        layers=layers, hidden=2048, heads=16, vocab=51200, seq=1024, dtype="bfloat16", scan=True,
+        remat=remat,
+    )  # fmt: skip
     model = zoo.make_gpt(sizes)
-    parallel = alpa_mlir.parallelize(
-        model.step,
-        cluster=_PRESETS[gpu],
-        method=alpa_mlir.ShardParallel(num_micro_batches=4, layer_loops=loops),
-        cache=False,
-    )
+    chosen = _DEPTH_METHODS[method](num_micro_batches=4, layer_loops=loops)
+    parallel = alpa_mlir.parallelize(model.step, cluster=_PRESETS[gpu], method=chosen, cache=False)
     plan = parallel.plan(*jax.eval_shape(lambda: model.init(64))).plan
-    (mesh,) = plan.meshes
-    devices = xla.described_devices(GPUS[gpu], 1, len(mesh.devices))
-    before = time.process_time()
-    count = sum(1 for _ in _modules(plan, devices))
-    assert count >= 3  # Forward, backward, update.
-    lines = sum(len(text.splitlines()) for text in plan.modules.values())
-    return Depth(layers, loops, lines, time.process_time() - before)
+    return Depth(layers, loops, *_compiled(plan, range(len(plan.stages)), gpu))
+
+
+def _compiled(plan: Any, stages: Sequence[int], gpu: str) -> tuple[int, float]:
+    """Lines of stages' modules, and processor-seconds in which XLA compiles them."""
+    lines, seconds = 0, 0.0
+    for index in stages:
+        stage = plan.stages[index]
+        devices = xla.described_devices(GPUS[gpu], *plan.meshes[stage.mesh].shape)
+        before = time.process_time()
+        count = sum(1 for _ in _modules(plan, devices, index))
+        assert count >= 3  # Forward, backward, update.
+        seconds += time.process_time() - before
+        lines += len(plan.modules[stage.module].splitlines())
+    return lines, seconds
+
+
+def opt_stage(loops: bool, gpu: str) -> Depth:
+    """The middle stage of OPT-175B for 1,024 GPUs."""
+    step, shapes = runpy.run_path(str(_EXAMPLES / "plan_opt_175b.py"))["entry"]()
+    method = alpa_mlir.AutoParallel(num_micro_batches=[64], layers=48, layer_loops=loops)
+    parallel = alpa_mlir.parallelize(
+        step, cluster=f"{_PRESETS[gpu]}:128", method=method, cache=False
+    )
+    plan = parallel.plan(*shapes).plan
+    middle = len(plan.stages) // 2
+    return Depth(96 // len(plan.stages), loops, *_compiled(plan, [middle], gpu))
 
 
 _SHAPE = re.compile(r"([a-z]+\d+[a-z\d]*|pred)\[([\d,]*)\]")
@@ -378,6 +420,9 @@ def main() -> None:
     add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
     add("--overlap", action="store_true", help="count collectives that XLA runs beside kernels")
     add("--depth", type=int, nargs="+", metavar="LAYERS", help="seconds of XLA by layers")
+    add("--method", choices=_DEPTH_METHODS, default="auto", help="of --depth (%(default)s)")
+    add("--remat", action="store_true", help="layers of --depth are computed again")
+    add("--opt", action="store_true", help="seconds of XLA of OPT-175B's middle stage")
     add("--memory", action="store_true", help="peaks of memory, predicted and compiled")
     add("--json", action="store_true", help="one JSON document on the output")
     options = parser.parse_args()
@@ -397,8 +442,13 @@ def main() -> None:
             json.dumps([asdict(peak) for peak in peaks]) if options.json else as_peak_table(peaks)
         )
         return
-    if options.depth:
-        depths = [depth_of(n, loops, options.gpu) for loops in (True, False) for n in options.depth]
+    if options.depth or options.opt:
+        both = (True, False)
+        if options.opt:
+            depths = [opt_stage(loops, options.gpu) for loops in both]
+        else:
+            how = (options.gpu, options.method, options.remat)
+            depths = [depth_of(n, loops, *how) for loops in both for n in options.depth]
         for row in depths if not options.json else ():
             kind = "loops" if row.loops else "written out"
             print(f"{row.layers:4} layers {kind:12} {row.lines:7} lines {row.xla_seconds:7.1f} s")
