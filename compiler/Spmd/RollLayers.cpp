@@ -1623,28 +1623,38 @@ void RowJoiner::run(std::vector<Wish> &wishes) {
     if (!partners.empty())
       make(partners);
   }
-  // Stacks that the rows were put together to are there already.
+  // Stacks that the rows were put together to are there already, or are a part of what is put
+  // together.
   for (Operation *op : ops) {
     auto concat = dyn_cast<hlo::ConcatenateOp>(op);
     if (!concat || concat.getDimension() != 0)
       continue;
-    SmallVector<Value> parts;
-    for (Value operand : concat.getInputs()) {
+    SmallVector<Value> given(concat.getInputs()), parts, kept;
+    for (Value operand : given) {
       auto reshape = operand.getDefiningOp<hlo::ReshapeOp>();
       parts.push_back(members.contains(operand) || !reshape ? operand : reshape.getOperand());
     }
-    auto it = members.find(parts[0]);
-    if (it == members.end() || ArrayRef(all[it->second.first].values) != ArrayRef(parts))
-      continue;
-    // Rows of dimension 0 or a dimension of their own, not rows of several each.
-    RankedTensorType row = typeOf(parts[0]);
-    bool areRows = isRow(row, shardingOf(parts[0]));
-    if (typeOf(concat.getResult()) != withRows(row, int64_t(parts.size()), areRows))
-      continue;
     builder.setInsertionPoint(concat);
-    concat.getResult().replaceAllUsesWith(
-        builder.reshaped(all[it->second.first].stack, typeOf(concat.getResult()),
-                         shardingOf(concat.getResult()), concat.getLoc()));
+    for (size_t i = 0; i < parts.size();) {
+      auto it = members.find(parts[i]);
+      ArrayRef<Value> rows = it == members.end() ? ArrayRef<Value>() : all[it->second.first].values;
+      // Rows of dimension 0 or a dimension of their own, not rows of several each.
+      if (rows.empty() || ArrayRef(parts).drop_front(i).take_front(rows.size()) != rows ||
+          typeOf(given[i]) !=
+              withRows(typeOf(rows[0]), 1, isRow(typeOf(rows[0]), shardingOf(rows[0])))) {
+        kept.push_back(given[i++]);
+        continue;
+      }
+      SmallVector<int64_t> shape(typeOf(given[i]).getShape());
+      shape[0] = int64_t(rows.size());
+      kept.push_back(builder.reshaped(all[it->second.first].stack, typeOf(given[i]).clone(shape),
+                                      shardingOf(given[i]), concat.getLoc()));
+      i += rows.size();
+    }
+    if (kept.size() == 1 && kept.size() < given.size())
+      concat.getResult().replaceAllUsesWith(kept[0]);
+    else if (kept.size() < given.size())
+      concat->setOperands(kept);
   }
   // What else reads a row takes it out; rows that are results wish to be a stack.
   Operation *end = block.getTerminator();
