@@ -35,7 +35,6 @@ import importlib
 import json
 import math
 import re
-import runpy
 import statistics
 import sys
 import tempfile
@@ -260,7 +259,8 @@ def _compiled(plan: Any, stages: Sequence[int], gpu: str) -> tuple[int, float]:
 
 def opt_stage(loops: bool, gpu: str) -> Depth:
     """The middle stage of OPT-175B for 1,024 GPUs."""
-    step, shapes = runpy.run_path(str(_EXAMPLES / "plan_opt_175b.py"))["entry"]()
+    sys.path.insert(0, str(_EXAMPLES))
+    step, shapes = importlib.import_module("plan_opt_175b").entry()
     method = alpa_mlir.AutoParallel(num_micro_batches=[64], layers=48, layer_loops=loops)
     parallel = alpa_mlir.parallelize(
         step, cluster=f"{_PRESETS[gpu]}:128", method=method, cache=False
