@@ -360,6 +360,7 @@ private:
   bool analyzeUse(int64_t place, unsigned index, ArrayRef<SmallVector<Value>> used);
   bool analyzeResult(OpResult first);
   void analyzeReturnedViews();
+  SmallVector<Value> rowsOf(Operation *stack, RankedTensorType type) const;
   std::shared_ptr<Source> sourceOf(ArrayRef<Value> values);
   std::shared_ptr<Source> findSource(ArrayRef<Value> values);
   unsigned carry(Value init, OpResult next);
@@ -378,6 +379,7 @@ private:
     bool isReversed = false;
     Operation *stack = nullptr; // The concatenation that it stands for; none: rows are read.
     std::shared_ptr<Source> source = nullptr; // What it is, unless an op of the sequence makes it.
+    int64_t offset = 0; // Of its rows among those of the stack, whose others are made outside.
   };
   struct Use {
     enum Kind { Inside, Carried, Outside } kind;
@@ -561,6 +563,29 @@ bool Loop::analyzeUse(int64_t place, unsigned index, ArrayRef<SmallVector<Value>
   return true;
 }
 
+/// The values of which a concatenation makes a stack, most of which the loop may make; none if it
+/// is another one.
+SmallVector<Value> Loop::rowsOf(Operation *stack, RankedTensorType type) const {
+  auto total = int64_t(stack->getNumOperands());
+  if (total < count || 2 * count < total)
+    return {};
+  SmallVector<Value> rows;
+  for (Value operand : stack->getOperands()) {
+    auto reshape = operand.getDefiningOp<hlo::ReshapeOp>();
+    Value row = operand.getType() != type && reshape ? Value(reshape.getOperand()) : operand;
+    if (row.getType() != type || !isPlainTensor(row))
+      return {};
+    rows.push_back(row);
+  }
+  bool areRows = isRow(type, shardingOf(rows[0]));
+  for (Value row : rows)
+    if (isRow(type, shardingOf(row)) != areRows)
+      return {};
+  if (stack->getResult(0).getType() != withRows(type, total, areRows))
+    return {};
+  return rows;
+}
+
 /// What happens behind the loop with a result.
 bool Loop::analyzeResult(OpResult first) {
   int64_t place = position.lookup(first.getOwner());
@@ -593,42 +618,42 @@ bool Loop::analyzeResult(OpResult first) {
       if (isa<hlo::ReshapeOp>(user) && user->hasOneUse())
         user = *user->getUsers().begin();
       if (auto concat = dyn_cast<hlo::ConcatenateOp>(user);
-          concat && concat.getDimension() == 0 && int64_t(concat->getNumOperands()) == count)
+          concat && concat.getDimension() == 0 && int64_t(concat->getNumOperands()) >= count)
         stacks.insert(concat);
     }
-  auto stripped = [](Value v) {
-    auto reshape = v.getDefiningOp<hlo::ReshapeOp>();
-    return reshape ? Value(reshape.getOperand()) : v;
-  };
   for (Operation *stack : stacks) {
-    ShardingAttr sharding = shardingOf(first);
-    RankedTensorType wanted = withRows(typeOf(first), count, isRow(typeOf(first), sharding));
-    if (stack->getResult(0).getType() != wanted)
+    SmallVector<Value> parts = rowsOf(stack, typeOf(first));
+    auto total = int64_t(parts.size());
+    if (parts.empty())
       continue;
-    SmallVector<Value> parts;
-    for (Value operand : stack->getOperands())
-      parts.push_back(operand.getType() == first.getType() ? operand : stripped(operand));
     for (bool isReversed : {false, true}) {
       if (isReversed)
         std::reverse(parts.begin(), parts.end());
       std::optional<Output> output;
-      bool all = true, shifted = true;
-      for (int64_t i = 0; i < count; ++i) {
-        all &= parts[i] == valueAt(i);
-        shifted &= i == 0 || parts[i] == valueAt(i - 1);
-      }
-      if (all)
-        output = Output{first, std::nullopt, isReversed, stack};
-      else if (shifted)
+      for (int64_t begin = 0; begin + count <= total && !output; ++begin) {
+        bool all = true, shifted = true;
+        for (int64_t i = 0; i < count; ++i) {
+          all &= parts[begin + i] == valueAt(i);
+          shifted &= i == 0 || parts[begin + i] == valueAt(i - 1);
+        }
+        std::optional<unsigned> carry;
         for (auto [index, known] : llvm::enumerate(carries))
-          if (known.next == first && known.init == parts[0])
-            output = Output{first, unsigned(index), isReversed, stack};
+          if (shifted && known.next == first && known.init == parts[begin])
+            carry = unsigned(index);
+        // The others are made outside.
+        auto isMadeHere = [&](Value v) { return placeOf(v).has_value(); };
+        if ((!all && !carry) || llvm::any_of(ArrayRef(parts).take_front(begin), isMadeHere) ||
+            llvm::any_of(ArrayRef(parts).drop_front(begin + count), isMadeHere))
+          continue;
+        int64_t offset = isReversed ? total - count - begin : begin;
+        output = Output{first, all ? std::nullopt : carry, isReversed, stack, nullptr, offset};
+      }
       if (!output)
         continue;
       made.push_back(*output);
       taken.insert(stack);
       for (Value operand : stack->getOperands())
-        if (operand.getType() != first.getType())
+        if (operand.getType() != first.getType() && operand.getDefiningOp())
           taken.insert(operand.getDefiningOp());
       break;
     }
@@ -686,31 +711,48 @@ void Loop::analyzeReturnedViews() {
       value = value.getDefiningOp()->getOperand(0);
     return value;
   };
+  auto isRead = [&](ArrayRef<Value> rows) {
+    std::vector<void *> key;
+    for (Value row : rows)
+      key.push_back(row.getAsOpaquePointer());
+    auto it = sources.find(key);
+    return it != sources.end() && it->second;
+  };
   for (Value returned : function.front().getTerminator()->getOperands()) {
     auto stack = returned.getDefiningOp<hlo::ConcatenateOp>();
-    if (!stack || !stack->hasAttr(kStack) || int64_t(stack->getNumOperands()) != count ||
+    if (!stack || !stack->hasAttr(kStack) ||
         llvm::any_of(outputs, [&](const Output &output) { return output.stack == stack; }))
       continue;
-    SmallVector<Value> parts;
-    for (Value operand : stack->getOperands()) {
-      auto reshape = operand.getDefiningOp<hlo::ReshapeOp>();
-      parts.push_back(reshape && reshape->hasAttr(kStack) ? reshape.getOperand() : operand);
-    }
+    auto reshape = stack->getOperand(0).getDefiningOp<hlo::ReshapeOp>();
+    Value one = reshape && reshape->hasAttr(kStack) ? reshape.getOperand() : stack->getOperand(0);
+    SmallVector<Value> parts = rowsOf(stack, typeOf(one));
+    auto total = int64_t(parts.size());
     // Only of what is there in front of the loop.
-    Value root = rootOf(parts[0]);
-    if ((!isa<BlockArgument>(root) && !invariants.contains(root)) ||
-        llvm::any_of(parts, [&](Value v) {
-          return rootOf(v) == v || rootOf(v) != root || !isPlainTensor(v);
-        }))
-      continue;
+    auto isReady = [&](Value v) {
+      Value root = rootOf(v);
+      return v != root && (isa<BlockArgument>(root) || invariants.contains(root));
+    };
+    bool isFound = false;
     for (bool isReversed : {false, true}) {
       if (isReversed)
         std::reverse(parts.begin(), parts.end());
-      std::shared_ptr<Source> source = sourceOf(parts);
-      if (!source || (source->kind != Source::Computed && source->kind != Source::Row))
-        continue;
-      outputs.push_back({cast<OpResult>(parts[0]), std::nullopt, isReversed, stack, source});
-      break;
+      for (int64_t begin = 0; begin + count <= total && !isFound; ++begin) {
+        ArrayRef<Value> rows = ArrayRef(parts).slice(begin, count);
+        if (!llvm::all_of(rows, isReady) || llvm::any_of(rows, [&](Value v) {
+              return rootOf(v) != rootOf(rows[0]) || shardingOf(v) != shardingOf(rows[0]);
+            }))
+          continue;
+        // All of them, or those that the loop reads itself.
+        if (total > count && !isRead(rows))
+          continue;
+        std::shared_ptr<Source> source = sourceOf(rows);
+        if (!source || (source->kind != Source::Computed && source->kind != Source::Row))
+          continue;
+        int64_t offset = isReversed ? total - count - begin : begin;
+        outputs.push_back(
+            {cast<OpResult>(rows[0]), std::nullopt, isReversed, stack, source, offset});
+        isFound = true;
+      }
     }
   }
 }
@@ -871,7 +913,8 @@ Operation *Loop::write(bool isDescending) {
   for (Output &output : outputs) {
     ShardingAttr sharding = shardingOf(output.value);
     areRows.push_back(isRow(typeOf(output.value), sharding));
-    inits.push_back(builder.zeros(withRows(typeOf(output.value), count, areRows.back()),
+    int64_t total = output.stack ? output.stack->getNumOperands() : count;
+    inits.push_back(builder.zeros(withRows(typeOf(output.value), total, areRows.back()),
                                   areRows.back() ? sharding : withRow(sharding), loc));
   }
   size_t numVarying = inits.size();
@@ -945,6 +988,9 @@ Operation *Loop::write(bool isDescending) {
     if (output.isReversed)
       place = builder.held<hlo::SubtractOp>(loc, builder.replicated(0),
                                             builder.integer(count - 1, loc), number);
+    if (output.offset > 0)
+      place = builder.held<hlo::AddOp>(loc, builder.replicated(0), place,
+                                       builder.integer(output.offset, loc));
     SmallVector<Value> starts(typeOf(stack).getRank(), Value());
     for (auto [dim, start] : llvm::enumerate(starts))
       start = dim == 0 ? place : builder.integer(0, loc);
@@ -965,6 +1011,17 @@ Operation *Loop::write(bool isDescending) {
   for (auto [i, output] : llvm::enumerate(outputs)) {
     Value stack = loop->getResult(1 + carries.size() + i);
     if (output.stack) {
+      // The other rows are put in behind the loop.
+      for (auto [row, part] : llvm::enumerate(output.stack->getOperands())) {
+        auto number = int64_t(row);
+        if (number >= output.offset && number < output.offset + count)
+          continue;
+        SmallVector<Value> starts{builder.integer(number, loc)};
+        while (int64_t(starts.size()) < typeOf(stack).getRank())
+          starts.push_back(builder.integer(0, loc));
+        stack = builder.held<hlo::DynamicUpdateSliceOp>(loc, shardingOf(stack), stack.getType(),
+                                                        stack, part, ValueRange(starts));
+      }
       output.stack->getResult(0).replaceAllUsesWith(stack);
       continue;
     }
@@ -2227,14 +2284,22 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
     RowJoiner(function).run(own);
     for (Wish &wish : own)
       wishes.push_back({function.getSymName().str(), std::move(wish)});
+    llvm::MapVector<Value, int64_t> taken; // Stacks, and how many of their rows are taken out.
     function.walk([&](Operation *op) {
       if (!op->hasAttr(kStack))
         return;
-      if (!op->use_empty() && isa<hlo::SliceOp, hlo::ConcatenateOp>(op) &&
-          bytesOf(typeOf(op->getResult(0))) > kSmallValue)
-        isWhole = false;
+      if (!op->use_empty() && bytesOf(typeOf(op->getResult(0))) > kSmallValue) {
+        isWhole &= !isa<hlo::ConcatenateOp>(op);
+        if (isa<hlo::SliceOp>(op))
+          ++taken[op->getOperand(0)];
+      }
       op->removeAttr(kStack);
     });
+    // As a loop does with the others.
+    for (auto [stack, count] : taken)
+      isWhole &= 2 * count <= typeOf(stack).getDimSize(0) &&
+                 (stack.getDefiningOp<hlo::WhileOp>() ||
+                  llvm::any_of(stack.getUsers(), llvm::IsaPred<hlo::WhileOp>));
   }
   return isWhole;
 }
