@@ -1813,9 +1813,12 @@ public:
   int64_t numLoops = 0, numIterations = 0;
 
 private:
+  bool tryRounds();
   bool attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish>> &wishes);
   void take(StringRef function, const Wish &wish, bool results);
   void narrow(ArrayRef<int64_t> ids);
+  bool unite(ArrayRef<int64_t> ids);
+  bool isEnough(const Group &group, llvm::function_ref<bool(int64_t)> has) const;
   bool addState(ArrayRef<int64_t> ids);
   bool addValue(const Ids &ids, bool isTrial = false);
   void rewrite(func::FuncOp function, const llvm::DenseSet<int64_t> &seen);
@@ -1833,6 +1836,10 @@ private:
   RowRange allowed{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
   RowRange common; // That all loops of the last attempt read.
   bool isNarrowed = false;
+  // Stacks of overlapping wishes, where these are united.
+  bool mayUnite = true, isUnited = false;
+  SmallVector<Ids> unions;
+  std::set<Ids> tried;
 };
 
 } // namespace
@@ -2021,6 +2028,48 @@ void StageRoller::narrow(ArrayRef<int64_t> ids) {
   allowed = *common;
 }
 
+/// Where functions want overlapping rows of a stack, as the halves of a backward pass may, all
+/// get one with the rows of both. Whether the wish is met then.
+bool StageRoller::unite(ArrayRef<int64_t> ids) {
+  const Group *group = nullptr;
+  for (int64_t id : ids)
+    if (const Group *other = groupOf(id)) {
+      if (group && other != group)
+        return false;
+      group = other;
+    }
+  if (!mayUnite || !group || group->isState != (values.pieceOf(ids[0]) != nullptr))
+    return false;
+  auto shared = llvm::find_if(ids, [&](int64_t id) { return groupOf(id) != nullptr; });
+  // Where the wish begins among the group's rows.
+  int64_t begin = (llvm::find(group->ids, *shared) - group->ids.begin()) - (shared - ids.begin());
+  auto numIds = int64_t(ids.size()), numRows = int64_t(group->ids.size());
+  Ids all;
+  for (int64_t i = std::min<int64_t>(begin, 0); i < std::max(begin + numIds, numRows); ++i) {
+    bool isRow = i >= 0 && i < numRows, isWished = i >= begin && i < begin + numIds;
+    if (isRow && isWished && group->ids[i] != ids[i - begin])
+      return false;
+    all.push_back(isRow ? group->ids[i] : ids[i - begin]);
+  }
+  if (llvm::SmallDenseSet<int64_t>(all.begin(), all.end()).size() != all.size())
+    return false;
+  if (all == group->ids)
+    return true;
+  if (!tried.insert(all).second)
+    return false;
+  llvm::erase_if(unions, [&](const Ids &other) { return llvm::is_contained(all, other[0]); });
+  unions.push_back(all);
+  isUnited = true;
+  return true;
+}
+
+/// Whether a function with some of a stack's rows takes the stack.
+bool StageRoller::isEnough(const Group &group, llvm::function_ref<bool(int64_t)> has) const {
+  auto count = llvm::count_if(group.ids, has);
+  return count == int64_t(group.ids.size()) ||
+         (mayUnite && count > 1 && 2 * count >= int64_t(group.ids.size()));
+}
+
 /// Adds the stacks that a loop wishes for, those that it reads or those that it makes.
 void StageRoller::take(StringRef function, const Wish &wish, bool results) {
   bool isReversed = wish.rows && wish.rows->second < 0, knowsDirection = wish.rows.has_value();
@@ -2053,7 +2102,7 @@ void StageRoller::take(StringRef function, const Wish &wish, bool results) {
       std::reverse(ids.begin(), ids.end());
     if (const Group *group = groupOf(ids[0]); group && group->ids == ids)
       continue;
-    if (refused.count(ids))
+    if (refused.count(ids) || unite(ids))
       continue;
     if (!results)
       narrow(ids);
@@ -2161,8 +2210,8 @@ void StageRoller::rewrite(func::FuncOp function, const llvm::DenseSet<int64_t> &
     auto it = groupIndex.find(idOf(attributes));
     const Group *group = it == groupIndex.end() ? nullptr : &groups[it->second];
     bool isTaken = group && (group->isState || group->maker != name);
-    if (isTaken && !group->isState) // All of them, or each by itself.
-      isTaken = llvm::all_of(group->ids, [&](int64_t id) {
+    if (isTaken && !group->isState) // Most of them, or each by itself.
+      isTaken = isEnough(*group, [&](int64_t id) {
         return valueOf.contains(id) && isa<BlockArgument>(valueOf[id]) && !resultOf.contains(id);
       });
     if (!isTaken)
@@ -2242,7 +2291,7 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
     for (int64_t id : given) {
       const Group *group = groupOf(id);
       bool isTaken = group && group->maker != name &&
-                     llvm::all_of(group->ids, [&](int64_t each) { return given.contains(each); });
+                     isEnough(*group, [&](int64_t each) { return given.contains(each); });
       if (!isTaken || values.isSeenBeside(id, stage))
         seen.insert(id);
     }
@@ -2305,6 +2354,21 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
 }
 
 bool StageRoller::run() {
+  for (bool each : {false, true}) {
+    mayUnite = each;
+    groups.clear();
+    groupIndex.clear();
+    refused.clear();
+    rowOfId.clear();
+    allowed = {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+    isNarrowed = isUnited = false;
+    if (tryRounds())
+      return true;
+  }
+  return false;
+}
+
+bool StageRoller::tryRounds() {
   OwningOpRef<ModuleOp> copy;
   for (int round = 0; round < 24; ++round) {
     copy = stage.clone();
@@ -2321,18 +2385,24 @@ bool StageRoller::run() {
           if (all || !wish.isLoop || wish.rows)
             take(function, wish, results);
     }
-    bool isLast = !isNarrowed && groups.size() == before;
+    bool isLast = !isNarrowed && !isUnited && groups.size() == before;
     // Loops over some of the rows leave the others of their stacks to be taken out.
     if (isLast && !isWhole && common != allowed && common.second - common.first >= 2) {
       allowed = common;
       isNarrowed = true;
     }
-    if (isNarrowed) {
+    if (isNarrowed || isUnited) {
       groups.clear();
       groupIndex.clear();
       refused.clear();
-      rowOfId.clear();
-      isNarrowed = false;
+      if (isNarrowed) {
+        rowOfId.clear();
+        unions.clear();
+      }
+      isNarrowed = isUnited = false;
+      for (const Ids &ids : unions)
+        if (!(values.pieceOf(ids[0]) ? addState(ids) : addValue(ids)))
+          refused.insert(ids);
       continue;
     }
     if (!isLast)

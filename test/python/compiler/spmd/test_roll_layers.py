@@ -42,9 +42,7 @@ def loops(step):
 def test_loops_compute_what_layers_do(name, remat):
     config = zoo.GPTConfig(layers=8, scan=True, remat=remat, optimizer="sgd", learning_rate=0.1)
     model, state, batch, step = compiled(config, METHODS[name])
-    # Forward and backward. Where the backward pass is two functions that read what the forward
-    # pass keeps at different layers, a stage may stay as it is.
-    assert (max if name == "backward in two" else min)(loops(step)) >= 2
+    assert min(loops(step)) >= 2  # Forward and backward.
     losses, params = run(step, state, batch)
     expected_losses, expected = run(jax.jit(model.step), state, batch)
     assert relative_difference(losses, expected_losses) < 1e-5
@@ -90,6 +88,7 @@ def test_converted_weights_become_a_stack(name):
         )
         for layer_loops in (True, False)
     )
+    # A function with the products for the weights' gradients alone has too few ops a layer.
     assert (max if name == "backward in two" else min)(loops(rolled)) >= 2
     made = [
         line
