@@ -3,6 +3,7 @@
 #include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -214,6 +215,11 @@ double analysis::getFlops(Operation *op) {
                                        numbers.getLhsRaggedDimensions()[0]);
     return isParted ? flops / std::max(1.0, numElements(dot.getGroupSizes())) : flops;
   }
+  // Each row meets one group.
+  if (auto dot = llvm::dyn_cast<GroupedDotOp>(op))
+    return 2 * results * static_cast<double>(shapeOf(dot.getRows())[1]);
+  if (auto sum = llvm::dyn_cast<GroupedSumOp>(op))
+    return 2 * numElements(sum.getLhs()) * static_cast<double>(shapeOf(sum.getRhs())[1]);
   if (auto given = op->getAttrOfType<FloatAttr>(kCallFlops))
     return given.getValueAsDouble();
   if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(op))

@@ -87,6 +87,7 @@ void attachIndexingRules(mlir::MLIRContext &context);
 void attachCallRules(mlir::MLIRContext &context);
 void attachLoopRules(mlir::MLIRContext &context);
 void attachChloRules(mlir::MLIRContext &context);
+void attachGroupedRules(mlir::MLIRContext &context);
 void attachSdyRules(mlir::MLIRContext &context);
 
 } // namespace alpa::analysis

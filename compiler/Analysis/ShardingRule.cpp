@@ -3,6 +3,7 @@
 #include "compiler/Analysis/ShardingRule.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "dialects/Sdy/SdyOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -130,6 +131,8 @@ void analysis::registerShardingRules(mlir::DialectRegistry &registry) {
   });
   registry.addExtension(
       +[](mlir::MLIRContext *context, mlir::chlo::ChloDialect *) { attachChloRules(*context); });
+  registry.addExtension(
+      +[](mlir::MLIRContext *context, AlpaDialect *) { attachGroupedRules(*context); });
   registry.addExtension(
       +[](mlir::MLIRContext *context, mlir::sdy::SdyDialect *) { attachSdyRules(*context); });
 }

@@ -109,6 +109,7 @@ struct ExportShardy : exporter::impl::AlpaExportShardyBase<ExportShardy> {
   /// The dialect's attributes are made from text, which must not load it later.
   LogicalResult initialize(MLIRContext *context) override {
     context->getOrLoadDialect("sdy");
+    context->getOrLoadDialect("stablehlo");
     return success();
   }
 
@@ -233,6 +234,8 @@ private:
         isManual = exportGroups(convolution, mesh, annotations, known);
       else if (auto call = dyn_cast<stablehlo::CustomCallOp>(op))
         isManual = exportCall(call, mesh, annotations, known);
+      else if (isa<GroupedDotOp, GroupedSumOp>(op))
+        isManual = exportGrouped(&op, mesh, annotations, known);
       if (failed(isManual))
         return failure();
       if (*isManual)
@@ -337,6 +340,143 @@ private:
     if (!split.summedAxes.empty() || split.results != results)
       return op.emitError("no strategy of the call has these shardings");
     return exportManually(op, split.operands, split.results, mesh, annotations, known);
+  }
+
+  /// Rows of a group are found by sorting, for which the partitioner makes them whole. Each
+  /// device sorts its own; terms of sums get a dimension, over which the partitioner adds up.
+  FailureOr<bool> exportGrouped(Operation *op, MeshAttr mesh, Annotations &annotations,
+                                llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto specOf = [&](Value value) {
+      if (ShardingAttr sharding = known.lookup(value))
+        return sharding.getSpec();
+      // Constants and the like are left to propagation, but made as the plan says.
+      Operation *source = value.getDefiningOp();
+      auto made = source ? source->getAttrOfType<ArrayAttr>(attr::shardings) : ArrayAttr();
+      return made ? normal(cast<ShardingAttr>(made[cast<OpResult>(value).getResultNumber()]), mesh)
+                        .getSpec()
+                  : ShardingSpec::replicated(spmd::specRank(value));
+    };
+    SmallVector<ShardingSpec> operands = llvm::map_to_vector(op->getOperands(), specOf);
+    auto final = normal(cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]), mesh);
+    llvm::Expected<spmd::OpSplit> split = spmd::readSplit(*analysis::getShardingRule(op), operands,
+                                                          {final.getSpec()}, {}, mesh.getShape());
+    if (!split)
+      return op->emitError("no strategy of the op has these shardings: ")
+             << llvm::toString(split.takeError());
+    if (final.getSpec().isReplicated() && split->summedAxes.empty())
+      return false;
+    OpBuilder builder(op);
+    Location loc = op->getLoc();
+    auto type = cast<RankedTensorType>(op->getResult(0).getType());
+    auto attributeOf = [&](const ShardingSpec &spec) {
+      return ShardingAttr::get(op->getContext(), spec);
+    };
+    auto create = [&](StringRef name, ValueRange operands, Type type,
+                      ArrayRef<NamedAttribute> attributes = {}) {
+      OperationState state(loc, name, operands, type, attributes);
+      return builder.create(state)->getResult(0);
+    };
+    auto part = [&](RankedTensorType type, const ShardingSpec &spec) {
+      SmallVector<int64_t> shape(type.getShape());
+      for (auto [size, axes] : llvm::zip_equal(shape, spec.dims))
+        for (unsigned axis : axes)
+          size /= mesh.getShape()[axis];
+      return type.clone(shape);
+    };
+    // The numbers of a device's groups, where it does not have all.
+    bool isSum = isa<GroupedSumOp>(op);
+    ArrayRef<unsigned> ofGroups = isSum ? split->unreduced[0].dims[0] : split->operands[1].dims[0];
+    SmallVector<Value> inputs(op->getOperands());
+    if (!ofGroups.empty()) {
+      int64_t count =
+          isSum ? type.getDimSize(0) : cast<RankedTensorType>(inputs[1].getType()).getDimSize(0);
+      inputs.push_back(
+          create("stablehlo.iota", {}, RankedTensorType::get({count}, builder.getI32Type()),
+                 builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(0))));
+      ShardingSpec spec = ShardingSpec::replicated(1);
+      spec.dims[0].assign(ofGroups.begin(), ofGroups.end());
+      operands.push_back(spec);
+    }
+    ShardingSpec terms = split->unreduced[0];
+    RankedTensorType termsType = type;
+    if (!split->summedAxes.empty()) {
+      SmallVector<unsigned, 2> axes;
+      int64_t count = 1;
+      for (spmd::OpSplit::SummedAxis summed : split->summedAxes) {
+        axes.push_back(summed.axis);
+        count *= mesh.getShape()[summed.axis];
+      }
+      terms.dims.insert(terms.dims.begin(), axes);
+      SmallVector<int64_t> shape(type.getShape());
+      shape.insert(shape.begin(), count);
+      termsType = type.clone(shape);
+    }
+    FailureOr<Attribute> in = annotations.perValue(llvm::map_to_vector(operands, attributeOf)),
+                         out = annotations.perValue(attributeOf(terms)),
+                         axes = annotations.allAxes();
+    if (failed(in) || failed(out) || failed(axes))
+      return failure();
+    OperationState state(loc, "sdy.manual_computation", inputs, termsType);
+    state.addAttribute("in_shardings", *in);
+    state.addAttribute("out_shardings", *out);
+    state.addAttribute("manual_axes", *axes);
+    state.addRegion();
+    Operation *manual = builder.create(state);
+    Block &body = manual->getRegion(0).emplaceBlock();
+    for (auto [input, spec] : llvm::zip_equal(inputs, operands))
+      body.addArgument(part(cast<RankedTensorType>(input.getType()), spec), loc);
+    builder.setInsertionPointToEnd(&body);
+    Value groups = body.getArgument(2);
+    if (!ofGroups.empty()) {
+      auto i32 = builder.getI32Type();
+      auto local = cast<RankedTensorType>(groups.getType());
+      if (local.getElementType() != i32)
+        groups = create("stablehlo.convert", groups, local.clone(i32));
+      auto one = builder.getDenseI64ArrayAttr({1});
+      Value first = create(
+          "stablehlo.slice", body.getArgument(3), RankedTensorType::get({1}, i32),
+          {builder.getNamedAttr("start_indices", builder.getDenseI64ArrayAttr({0})),
+           builder.getNamedAttr("limit_indices", one), builder.getNamedAttr("strides", one)});
+      first = create("stablehlo.reshape", first, RankedTensorType::get({}, i32));
+      first =
+          create("stablehlo.broadcast_in_dim", first, local.clone(i32),
+                 builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({})));
+      groups = create("stablehlo.subtract", {groups, first}, local.clone(i32));
+    }
+    Operation *local = builder.clone(*op);
+    local->setOperands({body.getArgument(0), body.getArgument(1), groups});
+    local->getResult(0).setType(part(type, split->unreduced[0]));
+    Value result = local->getResult(0);
+    if (termsType != type)
+      result = create("stablehlo.reshape", result, part(termsType, terms));
+    builder.create(OperationState(loc, "sdy.return", result, TypeRange()));
+    builder.setInsertionPointAfter(manual);
+    Value made = manual->getResult(0);
+    if (termsType != type) {
+      auto scalar = RankedTensorType::get({}, type.getElementType());
+      Value zero = create("stablehlo.constant", {}, scalar,
+                          builder.getNamedAttr("value", analysis::splatOf(0, scalar)));
+      OperationState sum(loc, "stablehlo.reduce", {made, zero}, type,
+                         builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({0})));
+      Block *add = new Block();
+      sum.addRegion()->push_back(add);
+      add->addArguments({scalar, scalar}, {loc, loc});
+      {
+        OpBuilder::InsertionGuard guard(builder);
+        builder.setInsertionPointToEnd(add);
+        Value both = create("stablehlo.add", add->getArguments(), scalar);
+        builder.create(OperationState(loc, "stablehlo.return", both, TypeRange()));
+      }
+      made = builder.create(sum)->getResult(0);
+    }
+    op->replaceAllUsesWith(ValueRange(made));
+    op->erase();
+    Value held = made;
+    if (termsType != type &&
+        failed(constrain(*made.getDefiningOp(), cast<OpResult>(made), final, annotations, held)))
+      return failure();
+    known[held] = final;
+    return true;
   }
 
   /// A copy of the op that each device runs on its parts.

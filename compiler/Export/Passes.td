@@ -36,6 +36,31 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
+  let summary = "Write products of groups as backends know them";
+  let description = [{
+    `alpa.grouped_dot` and `alpa.grouped_sum` become sorts of their rows by group,
+    `chlo.ragged_dot`, and a gather back; equal groups are sorted once, and elementwise ops
+    between products work on sorted rows. Those marked `dense` become `dot_general`s with
+    the weights of all groups, of rows that are zero but in their own. Rows of no group are
+    zero. The last pass before a plan is written: backends know no op of `alpa`.
+
+    Before:
+    ```mlir
+    %y = alpa.grouped_dot %x, %w of %expert {contracting = 1 : i64} ..
+    ```
+    After:
+    ```mlir
+    %s:2 = "stablehlo.sort"(%expert, %iota) ..
+    %xs = "stablehlo.gather"(%x, %s#1) ..
+    %ys = "chlo.ragged_dot"(%xs, %w, %sizes) ..
+    %y = "stablehlo.gather"(%ys, %inverse) ..
+    ```
+  }];
+  let dependentDialects = ["::mlir::chlo::ChloDialect", "::mlir::stablehlo::StablehloDialect"];
+  let statistics = [Statistic<"numExpanded", "expanded products", "Products of groups written">];
+}
+
 def AlpaWritePlan : Pass<"alpa-write-plan", "mlir::ModuleOp"> {
   let summary = "Write plan.json and the stage modules into a folder";
   let description = [{

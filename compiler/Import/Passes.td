@@ -263,4 +263,45 @@ def AlpaSplitStacked : Pass<"alpa-split-stacked", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaUndoSorts : Pass<"alpa-undo-sorts", "mlir::ModuleOp"> {
+  let summary = "Multiply rows with the weights of their group without sorting them";
+  let description = [{
+    Rows (tokens) that are sorted by their group (expert), multiplied by runs with
+    `chlo.ragged_dot`, and put back into the old order, stay in that order instead: each
+    row is multiplied by the weights of its group (`alpa.grouped_dot`), and gradients of
+    weights are sums over the rows of a group (`alpa.grouped_sum`). Sorts, gathers and
+    scatters by the sort's permutation go, and devices and micro-batches can take rows of
+    their own.
+
+    How it is written does not matter: `argsort`, or a sort with payloads; rows repeated
+    before or gathered by `order // k`; the inverse order by a second `argsort` or a
+    scatter; results gathered, or added up by a scatter. Ops between the sort and its
+    inverse may be any that treat rows alike, as their sharding rules say. That the sizes
+    of groups count the keys that are sorted is proven by their computation on every key
+    that there can be (`bincount`, sums of `one_hot`), for which the keys must be bounded
+    (`top_k`, `argmax`, a clamp). A sort of which a product remains stays as it is.
+
+    A remaining `chlo.ragged_dot` with `alpa.dense`, of a platform that has none, becomes
+    a product of groups too, with each row's group counted from the sizes.
+
+    Before:
+    ```mlir
+    %s:2 = "stablehlo.sort"(%expert, %iota) ..
+    %xs = "stablehlo.gather"(%x, %s#1) ..
+    %ys = "chlo.ragged_dot"(%xs, %w, %sizes) ..
+    %i:2 = "stablehlo.sort"(%s#1, %iota) ..
+    %y = "stablehlo.gather"(%ys, %i#1) ..
+    ```
+    After:
+    ```mlir
+    %y = alpa.grouped_dot %x, %w of %expert {contracting = 1 : i64} ..
+    ```
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let statistics = [
+    Statistic<"numSorts", "undone sorts", "Orders of rows that products no longer need">,
+    Statistic<"numProducts", "grouped products", "Products of sorted rows that lost their order">
+  ];
+}
+
 #endif // ALPA_COMPILER_IMPORT_PASSES

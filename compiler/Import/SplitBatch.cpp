@@ -1187,7 +1187,9 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
     return isZero(op->getOperand(2)) ? linear({1}) : std::nullopt;
   if (isa<hlo::TriangularSolveOp>(op))
     return linear({1});
-  if (isa<hlo::MulOp, hlo::DotGeneralOp, hlo::ConvolutionOp>(op)) {
+  if (isa<GroupedDotOp, GroupedSumOp>(op) && !arePlain({0, 1}))
+    return std::nullopt;
+  if (isa<hlo::MulOp, hlo::DotGeneralOp, hlo::ConvolutionOp, GroupedDotOp, GroupedSumOp>(op)) {
     if (in[0].isUnreduced() && in[1].isUnreduced())
       return std::nullopt;
     for (int i : {0, 1})
@@ -1609,8 +1611,8 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
 /// the rounded term.
 void BatchSplitter::widen(Operation *op, Operation *made) {
   auto type = typeOf(made->getResult(0));
-  if (!widensSums || !isa<hlo::DotGeneralOp>(made) || !isa<FloatType>(type.getElementType()) ||
-      type.getElementTypeBitWidth() >= 32)
+  if (!widensSums || !isa<hlo::DotGeneralOp, GroupedDotOp, GroupedSumOp>(made) ||
+      !isa<FloatType>(type.getElementType()) || type.getElementTypeBitWidth() >= 32)
     return;
   OpBuilder &builder = here().builder;
   made->getResult(0).setType(type.clone(builder.getF32Type()));

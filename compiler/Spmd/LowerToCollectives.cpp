@@ -667,6 +667,7 @@ private:
   LogicalResult gather(ValueRange operands, llvm::SmallVectorImpl<Value> &results);
   LogicalResult scatter(SmallVectorImpl<Value> &operands);
   Value groupSizes(chlo::RaggedDotOp dot, ValueRange operands);
+  Value localGroups(Value groups, int64_t count, ArrayRef<unsigned> axes);
   void takeOut(SmallVectorImpl<Value> &operands);
   void putBack(SmallVectorImpl<Value> &results);
   /// Axes that split dimension `dim` of operand `operand`.
@@ -909,6 +910,21 @@ Value OpLowering::groupSizes(chlo::RaggedDotOp dot, ValueRange operands) {
   return hlo::ConvertOp::create(builder, loc, typeOf(given), local);
 }
 
+/// Groups of rows, counted from the first of the `count` groups that this device knows; rows
+/// of others fall out of them.
+Value OpLowering::localGroups(Value groups, int64_t count, ArrayRef<unsigned> axes) {
+  if (axes.empty())
+    return groups;
+  Location loc = op->getLoc();
+  groups = withSafeType(groups);
+  RankedTensorType type = typeOf(groups);
+  Value offset = devices.pieceOffset(axes, count, loc);
+  if (typeOf(offset).getElementType() != type.getElementType())
+    offset =
+        hlo::ConvertOp::create(builder, loc, typeOf(offset).clone(type.getElementType()), offset);
+  return devices.binary("stablehlo.subtract", groups, devices.splat(offset, type.getShape(), loc));
+}
+
 /// What goes into a result once is left out of the unreduced results, and put to the
 /// whole one. (XLA drops a reduction's initial value where the part of a dimension has
 /// one element, so it cannot be left to one of the devices.)
@@ -1024,6 +1040,11 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
     return failure();
   if (auto dot = dyn_cast<chlo::RaggedDotOp>(op))
     operands[2] = groupSizes(dot, operands);
+  if (auto dot = dyn_cast<GroupedDotOp>(op))
+    operands[2] = localGroups(operands[2], typeOf(operands[1]).getDimSize(0), axesOf(1, 0));
+  if (auto sum = dyn_cast<GroupedSumOp>(op))
+    operands[2] =
+        localGroups(operands[2], unreducedType(0).getDimSize(0), split.unreduced[0].dims[0]);
   takeOut(operands);
   llvm::append_range(results, clone(operands)->getResults());
   if (split.summedAxes.empty())

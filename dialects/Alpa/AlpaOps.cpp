@@ -81,6 +81,56 @@ static LogicalResult verifyLifetime(Operation *op, OpResult buffer) {
   return diagnostic;
 }
 
+static LogicalResult verifyGroups(Operation *op, StringRef label, RankedTensorType lhs,
+                                  RankedTensorType rhs, int64_t rank, RankedTensorType groups) {
+  if (lhs.getRank() == 2 && rhs.getRank() == rank && groups.getRank() == 1 &&
+      isa<IntegerType>(groups.getElementType()))
+    return success();
+  return op->emitOpError() << label << ": expected tensors of 2, " << rank
+                           << " and 1 dimensions, the last of whole numbers, got " << lhs << ", "
+                           << rhs << " and " << groups;
+}
+
+LogicalResult GroupedDotOp::verify() {
+  auto rows = cast<RankedTensorType>(getRows().getType());
+  auto weights = cast<RankedTensorType>(getWeights().getType());
+  auto groups = cast<RankedTensorType>(getGroups().getType());
+  auto result = cast<RankedTensorType>(getResult().getType());
+  if (failed(verifyGroups(*this, "alpa_grouped_dot_c1", rows, weights, 3, groups)))
+    return failure();
+  auto contracting = static_cast<int64_t>(getContracting());
+  if (contracting != 1 && contracting != 2)
+    return emitOpError("alpa_grouped_dot_c2: expected `contracting` to be 1 or 2, got ")
+           << contracting;
+  if (groups.getDimSize(0) != rows.getDimSize(0) ||
+      weights.getDimSize(contracting) != rows.getDimSize(1))
+    return emitOpError("alpa_grouped_dot_c3: sizes of ")
+           << rows << ", " << weights << " and " << groups << " do not pair up";
+  if (result.getShape() !=
+      ArrayRef<int64_t>{rows.getDimSize(0), weights.getDimSize(3 - contracting)})
+    return emitOpError("alpa_grouped_dot_c4: expected a result of ")
+           << rows.getDimSize(0) << " by " << weights.getDimSize(3 - contracting) << ", got "
+           << result;
+  return success();
+}
+
+LogicalResult GroupedSumOp::verify() {
+  auto lhs = cast<RankedTensorType>(getLhs().getType());
+  auto rhs = cast<RankedTensorType>(getRhs().getType());
+  auto groups = cast<RankedTensorType>(getGroups().getType());
+  auto result = cast<RankedTensorType>(getResult().getType());
+  if (failed(verifyGroups(*this, "alpa_grouped_sum_c1", lhs, rhs, 2, groups)))
+    return failure();
+  if (groups.getDimSize(0) != lhs.getDimSize(0) || groups.getDimSize(0) != rhs.getDimSize(0))
+    return emitOpError("alpa_grouped_sum_c2: rows of ")
+           << lhs << ", " << rhs << " and " << groups << " do not pair up";
+  if (result.getRank() != 3 || result.getDimSize(1) != lhs.getDimSize(1) ||
+      result.getDimSize(2) != rhs.getDimSize(1))
+    return emitOpError("alpa_grouped_sum_c3: expected a result of groups by ")
+           << lhs.getDimSize(1) << " by " << rhs.getDimSize(1) << ", got " << result;
+  return success();
+}
+
 LogicalResult ProgramOp::verify() {
   auto peak = (*this)->getAttrOfType<IntegerAttr>("peak_bytes");
   std::optional<int64_t> promised = peak ? std::optional(peak.getInt()) : std::nullopt;

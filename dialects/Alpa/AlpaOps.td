@@ -68,6 +68,60 @@ def Alpa_SumOfStagesOp : Alpa_Op<"sum_of_stages", [Pure, SameOperandsAndResultTy
   let assemblyFormat = "$parts `of` $stages attr-dict `:` type($sum)";
 }
 
+def Alpa_GroupedDotOp : Alpa_Op<"grouped_dot", [Pure]> {
+  let summary = "Each row times the weights of its group";
+  let description = [{
+    Row i of the result is row i of `rows` times `weights[groups[i]]`, contracted with
+    dimension `contracting` of `weights`, or zero if there is no such group: what sorting
+    rows by their group, `chlo.ragged_dot` and going back to the old order give, without
+    an order. With `dense` it becomes a masked product with all groups in the end, for
+    platforms without `chlo.ragged_dot`.
+
+    ```mlir
+    %y = alpa.grouped_dot %x, %w of %expert {contracting = 1 : i64}
+        : (tensor<64x8xf32>, tensor<4x8x16xf32>, tensor<64xi32>) -> tensor<64x16xf32>
+    ```
+
+    Constraints:
+    - alpa_grouped_dot_c1: rows have two dimensions, weights three, groups one, of whole numbers.
+    - alpa_grouped_dot_c2: `contracting` is 1 or 2.
+    - alpa_grouped_dot_c3: there is one group for each row, and contracted dimensions have
+      one size.
+    - alpa_grouped_dot_c4: the result has a row for each row, of the weights' other dimension.
+  }];
+  let arguments = (ins Alpa_Buffer:$rows, Alpa_Buffer:$weights, Alpa_Buffer:$groups,
+                       I64Attr:$contracting, OptionalAttr<ArrayAttr>:$precision_config,
+                       UnitAttr:$dense);
+  let results = (outs Alpa_Buffer:$result);
+  let assemblyFormat = [{
+    $rows `,` $weights `of` $groups attr-dict `:` functional-type(operands, $result)
+  }];
+}
+
+def Alpa_GroupedSumOp : Alpa_Op<"grouped_sum", [Pure]> {
+  let summary = "For each group the product of its rows, summed over them";
+  let description = [{
+    Group g of the result is the sum over the rows i with `groups[i] = g` of `lhs[i]`
+    times `rhs[i]`, an outer product: the gradient of weights of `alpa.grouped_dot`.
+
+    ```mlir
+    %dw = alpa.grouped_sum %x, %dy of %expert
+        : (tensor<64x8xf32>, tensor<64x16xf32>, tensor<64xi32>) -> tensor<4x8x16xf32>
+    ```
+
+    Constraints:
+    - alpa_grouped_sum_c1: lhs and rhs have two dimensions, groups one, of whole numbers.
+    - alpa_grouped_sum_c2: there are as many rows on either side as groups are listed.
+    - alpa_grouped_sum_c3: the result has a dimension of groups, then those of lhs and rhs.
+  }];
+  let arguments = (ins Alpa_Buffer:$lhs, Alpa_Buffer:$rhs, Alpa_Buffer:$groups,
+                       OptionalAttr<ArrayAttr>:$precision_config, UnitAttr:$dense);
+  let results = (outs Alpa_Buffer:$result);
+  let assemblyFormat = [{
+    $lhs `,` $rhs `of` $groups attr-dict `:` functional-type(operands, $result)
+  }];
+}
+
 def Alpa_ProgramOp
     : Alpa_Op<"program", [IsolatedFromAbove, Symbol, SingleBlock, NoTerminator, NoRegionArguments]> {
   let summary = "The instruction list of one mesh for one step";

@@ -105,8 +105,12 @@ def intercept_grad(
 _CUDNN = 91002  # Newer than what any check of fused attention asks for.
 
 
-def plain_lowering() -> dict[str, Any]:
+def plain_lowering(has_ragged_dot: bool = True) -> dict[str, Any]:
     """Arguments of `Traced.lower` for ops that every platform knows.
+
+    Args:
+        has_ragged_dot: whether the platform has an op for products of rows with the weights of
+            their group. Otherwise it is written nevertheless, and marked `alpa.dense`.
 
     Cumulative sums in windows: on GPUs JAX writes them as an op of its own from 0.12 on, which XLA
     turns into windows. The largest elements exactly: where JAX asks for approximate ones, all
@@ -122,10 +126,49 @@ def plain_lowering() -> dict[str, Any]:
         rules: Any = (
             (cumsum_p, getattr(found, "rule", found)),
             (approx_top_k_p, owner.lower_fun(_exact_top_k, multiple_results=True)),
+            *(() if has_ragged_dot else _dense_ragged_dot(owner)),
         )
         return {"_private_parameters": mlir.LoweringParameters(override_lowering_rules=rules)}
     except (ImportError, AttributeError, KeyError, TypeError):
         return {}
+
+
+def _dense_ragged_dot(owner: Any) -> tuple[tuple[Any, Any], ...]:
+    """JAX's rule of GPUs for `ragged_dot`s of rows, marked; its own rule for others."""
+    try:
+        from jax._src.lax import lax as module
+
+        internals: Any = module
+        primitive = internals.ragged_dot_general_p
+        known: Any = owner._lowerings[primitive]
+        of_gpus: Any = internals._ragged_dot_general_lower
+    except (ImportError, AttributeError, KeyError):
+        return ()
+    plain = getattr(known, "rule", known)
+
+    def lower(ctx: Any, lhs: Any, rhs: Any, sizes: Any, **params: Any) -> Any:
+        numbers = params["ragged_dot_dimension_numbers"]
+        (contracting, _), (batch, _) = numbers.dot_dimension_numbers
+        is_of_rows = (
+            len(ctx.avals_in[0].shape) == 2
+            and len(ctx.avals_in[2].shape) == 1
+            and not batch
+            and len(contracting) == 1
+            and tuple(numbers.lhs_ragged_dimensions) == (0,)
+            and params.get("group_offset") is None
+        )
+        if not is_of_rows:
+            return plain(ctx, lhs, rhs, sizes, **params)
+        results = of_gpus(ctx, lhs, rhs, sizes, **params)
+        ir = mlir_ir()
+        op = results[0].owner
+        while op.name == "stablehlo.convert":
+            op = op.operands[0].owner
+        if op.name == "chlo.ragged_dot":
+            op.attributes["alpa.dense"] = ir.UnitAttr.get(op.context)
+        return results
+
+    return ((primitive, lower),)
 
 
 def _exact_top_k(

@@ -393,3 +393,59 @@ alpa.program @a on 0 {
 // expected-error@+1 {{alpa_program_c6: the peak of memory is negative: -4}}
 alpa.program @a on 0 attributes {peak_bytes = -4 : i64} {
 }
+
+// -----
+
+func.func @groups_of_fractions(%x: tensor<8x4xf32>, %w: tensor<2x4x6xf32>, %g: tensor<8xf32>) {
+  // expected-error @below {{alpa_grouped_dot_c1: expected tensors of 2, 3 and 1 dimensions, the last of whole numbers}}
+  %0 = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64} : (tensor<8x4xf32>, tensor<2x4x6xf32>, tensor<8xf32>) -> tensor<8x6xf32>
+  return
+}
+
+// -----
+
+func.func @contracts_groups(%x: tensor<8x4xf32>, %w: tensor<2x4x6xf32>, %g: tensor<8xi32>) {
+  // expected-error @below {{alpa_grouped_dot_c2: expected `contracting` to be 1 or 2, got 0}}
+  %0 = alpa.grouped_dot %x, %w of %g {contracting = 0 : i64} : (tensor<8x4xf32>, tensor<2x4x6xf32>, tensor<8xi32>) -> tensor<8x6xf32>
+  return
+}
+
+// -----
+
+func.func @groups_of_other_rows(%x: tensor<8x4xf32>, %w: tensor<2x4x6xf32>, %g: tensor<4xi32>) {
+  // expected-error @below {{alpa_grouped_dot_c3: sizes of}}
+  %0 = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64} : (tensor<8x4xf32>, tensor<2x4x6xf32>, tensor<4xi32>) -> tensor<8x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_result(%x: tensor<8x4xf32>, %w: tensor<2x4x6xf32>, %g: tensor<8xi32>) {
+  // expected-error @below {{alpa_grouped_dot_c4: expected a result of 8 by 6, got}}
+  %0 = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64} : (tensor<8x4xf32>, tensor<2x4x6xf32>, tensor<8xi32>) -> tensor<8x4xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_sum_of_weights(%x: tensor<8x4xf32>, %w: tensor<2x4x6xf32>, %g: tensor<8xi32>) {
+  // expected-error @below {{alpa_grouped_sum_c1: expected tensors of 2, 2 and 1 dimensions}}
+  %0 = alpa.grouped_sum %x, %w of %g : (tensor<8x4xf32>, tensor<2x4x6xf32>, tensor<8xi32>) -> tensor<2x4x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_sum_rows(%x: tensor<8x4xf32>, %y: tensor<6x6xf32>, %g: tensor<8xi32>) {
+  // expected-error @below {{alpa_grouped_sum_c2: rows of}}
+  %0 = alpa.grouped_sum %x, %y of %g : (tensor<8x4xf32>, tensor<6x6xf32>, tensor<8xi32>) -> tensor<2x4x6xf32>
+  return
+}
+
+// -----
+
+func.func @grouped_sum_result(%x: tensor<8x4xf32>, %y: tensor<8x6xf32>, %g: tensor<8xi32>) {
+  // expected-error @below {{alpa_grouped_sum_c3: expected a result of groups by 4 by 6, got}}
+  %0 = alpa.grouped_sum %x, %y of %g : (tensor<8x4xf32>, tensor<8x6xf32>, tensor<8xi32>) -> tensor<2x6x4xf32>
+  return
+}

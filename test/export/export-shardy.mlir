@@ -122,3 +122,34 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0,
   }
 }
 }
+
+// -----
+
+// Each device multiplies its rows with the weights of its groups: groups are counted from the
+// first of these, and terms of the sum get a dimension.
+// CHECK-LABEL: module @stage_0
+// CHECK:       func.func @forward(%[[X:.*]]: tensor<8x6xf32> {{.*}}, %[[W:.*]]: tensor<4x6x6xf32> {{.*}}, %[[G:.*]]: tensor<8xi32>
+// CHECK:       %[[I:.*]] = stablehlo.iota dim = 0 : tensor<4xi32>
+// CHECK:       %[[TERMS:.*]] = {{"?}}sdy.manual_computation{{"?}}(%[[X]], %[[W]], %[[G]], %[[I]])
+// CHECK-SAME:  in_shardings={{.*}}[{"x"}, {}]>, <@mesh, [{"y"}, {}, {}]>, <@mesh, [{"x"}]>, <@mesh, [{"y"}]>]
+// CHECK-SAME:  out_shardings={{.*}}[{"y"}, {"x"}, {}]>]
+// CHECK:       %[[LOCAL:.*]] = stablehlo.subtract %{{.*}} : tensor<4xi32>
+// CHECK:       alpa.grouped_dot %{{.*}} of %[[LOCAL]] {contracting = 1 : i64} : (tensor<4x6xf32>, tensor<2x6x6xf32>, tensor<4xi32>)
+// CHECK:       %[[Y:.*]] = stablehlo.reduce(%[[TERMS]] init:
+// CHECK:       sdy.sharding_constraint %[[Y]] <@mesh, [{"x"}, {}]>
+// CHECK:       out_shardings=[<@mesh, [{"x"}, {"y"}, {}, {}]>]
+// CHECK:       alpa.grouped_sum {{.*}} -> tensor<2x6x6xf32>
+// CHECK:       sdy.sharding_constraint %{{.*}} <@mesh, [{"y"}, {}, {}]>
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @forward(%x: tensor<8x6xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = 0 : i64},
+                     %w: tensor<4x6x6xf32> {alpa.sharding = #alpa.sharding<[S1, R, R]>, alpa.value = 1 : i64},
+                     %g: tensor<8xi32> {alpa.sharding = #alpa.sharding<[S0]>, alpa.value = 2 : i64})
+      -> (tensor<8x6xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = 3 : i64},
+          tensor<4x6x6xf32> {alpa.sharding = #alpa.sharding<[S1, R, R]>, alpa.value = 4 : i64}) {
+    %y = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64, alpa.shardings = [#alpa.sharding<[S0, R]>]} : (tensor<8x6xf32>, tensor<4x6x6xf32>, tensor<8xi32>) -> tensor<8x6xf32>
+    %s = alpa.grouped_sum %x, %y of %g {alpa.shardings = [#alpa.sharding<[S1, R, R]>]} : (tensor<8x6xf32>, tensor<8x6xf32>, tensor<8xi32>) -> tensor<4x6x6xf32>
+    return %y, %s : tensor<8x6xf32>, tensor<4x6x6xf32>
+  }
+}
+}

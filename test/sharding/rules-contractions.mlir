@@ -56,3 +56,15 @@ func.func @ragged(%rows: tensor<16x8xf32>, %groups: tensor<4x8x6xf32>, %sizes: t
   %2 = "chlo.ragged_dot"(%b, %c, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = []>}> : (tensor<4x16x8xf32>, tensor<4x8x6xf32>, tensor<4xi32>) -> tensor<4x16x6xf32>
   return
 }
+
+func.func @grouped(%rows: tensor<16x8xf32>, %weights: tensor<4x8x6xf32>, %groups: tensor<16xi32>, %y: tensor<16x6xf32>) {
+  // A device that knows some groups gives the rows of these; gradients of the others' weights
+  // it does not make.
+  // expected-remark @+1 {{([a, d], [c, d, b], [a]) -> [a, b] {a = 16, b = 6, c = 4 reduction, d = 8 reduction} heavy}}
+  %0 = alpa.grouped_dot %rows, %weights of %groups {contracting = 1 : i64} : (tensor<16x8xf32>, tensor<4x8x6xf32>, tensor<16xi32>) -> tensor<16x6xf32>
+  // expected-remark @+1 {{([a, d], [c, b, d], [a]) -> [a, b] {a = 16, b = 8, c = 4 reduction, d = 6 reduction} heavy}}
+  %1 = alpa.grouped_dot %y, %weights of %groups {contracting = 2 : i64} : (tensor<16x6xf32>, tensor<4x8x6xf32>, tensor<16xi32>) -> tensor<16x8xf32>
+  // expected-remark @+1 {{([d, b], [d, c], [d]) -> [a, b, c] {a = 4, b = 8, c = 6, d = 16 reduction} heavy}}
+  %2 = alpa.grouped_sum %rows, %y of %groups : (tensor<16x8xf32>, tensor<16x6xf32>, tensor<16xi32>) -> tensor<4x8x6xf32>
+  return
+}

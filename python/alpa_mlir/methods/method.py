@@ -626,7 +626,7 @@ class Method(ABC):
         keeps = {kept: "true"} if self.sharding_constraints == "keep" else {}
         read = _with_options("alpa-import", keeps)
         stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
-        return ",".join((read, "alpa-unroll-layers", *stacks))
+        return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
     def layer_passes(self, count: int) -> str:
         """Passes that make the imported step ready for searches with `count` micro-batches."""
@@ -743,6 +743,7 @@ class Method(ABC):
                 "alpa-plan-transfers",
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
+                "alpa-expand-grouped-dots",
             )
         )
 

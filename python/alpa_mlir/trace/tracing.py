@@ -364,7 +364,7 @@ def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
 
     A step for the CPU that calls kernels of GPUs is lowered for those.
     """
-    plain = jax_internals.plain_lowering()
+    plain = jax_internals.plain_lowering(bool(compute_capability) or _has_gpu())
     if compute_capability:
         return traced.lower(lowering_platforms=("cuda",), **plain), False
     try:

@@ -91,9 +91,22 @@ def experts_with_room_for_all():
     return routed(lambda params, x, best: capacity_dispatch(params, x, best, 16))
 
 
-@style(couples="examples are sorted by their experts")
+@style
 def experts_by_sorting():
     return routed(sorted_dispatch)
+
+
+@style(couples="expert 0 multiplies the first six sorted examples, whichever they are")
+def experts_of_sorted_runs():
+    """Sizes that count no keys: what an example gets depends on those sorted before it."""
+
+    def dispatch(params, x, best):
+        order = jnp.argsort(best, stable=True)
+        sizes = jnp.array([6, 4, 2, 4], jnp.int32)
+        y = jax.lax.ragged_dot(x[order], params["up"], sizes)
+        return jax.lax.ragged_dot(jnp.tanh(y), params["down"], sizes)[jnp.argsort(order)]
+
+    return routed(dispatch)
 
 
 @style

@@ -17,7 +17,8 @@ from source_paths import BUILD
 
 OPT = BUILD / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
-PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")
+EXPAND = "--alpa-expand-grouped-dots"
+PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives", EXPAND)
 
 
 @dataclass(frozen=True)

@@ -171,3 +171,27 @@ func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<
   %0 = "chlo.ragged_dot"(%arg0, %arg1, %arg2) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<4xi32>) -> tensor<4x8x8xf32>
   return %0 : tensor<4x8x8xf32>
 }
+
+// CASE grouped_rows_dense rtol=0.0001 arg2=integers(-1,5)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<16xi32>) -> tensor<16x8xf32> {
+  %0 = alpa.grouped_dot %arg0, %arg1 of %arg2 {contracting = 1 : i64, dense} : (tensor<16x8xf32>, tensor<4x8x8xf32>, tensor<16xi32>) -> tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}
+
+// CASE grouped_sums_dense rtol=0.0001 arg2=integers(-1,5)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<16xi32>) -> tensor<4x8x8xf32> {
+  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 {dense} : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16xi32>) -> tensor<4x8x8xf32>
+  return %0 : tensor<4x8x8xf32>
+}
+
+// CASE grouped_rows rtol=0.0001 arg2=integers(-1,5)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<16xi32>) -> tensor<16x8xf32> {
+  %0 = alpa.grouped_dot %arg0, %arg1 of %arg2 {contracting = 2 : i64} : (tensor<16x8xf32>, tensor<4x8x8xf32>, tensor<16xi32>) -> tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}
+
+// CASE grouped_sums rtol=0.0001 arg2=integers(-1,5)
+func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<16xi32>) -> tensor<4x8x8xf32> {
+  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16xi32>) -> tensor<4x8x8xf32>
+  return %0 : tensor<4x8x8xf32>
+}

@@ -1,0 +1,1239 @@
+//===- UndoSorts.cpp - products of sorted rows, without the order ---------===//
+//
+// Experts without a capacity sort tokens by their expert, multiply runs of rows with
+// `chlo.ragged_dot`, and put the rows back into the old order. A sort needs all rows; but
+// what happens between the sort and its inverse treats rows alike. So each value of sorted
+// rows is the image of one in the old order, and an op that treats rows alike makes the
+// image of what it makes of the old order:
+//
+//   gather(x, perm)              image of x
+//   op(image of a, image of b)   image of op(a, b), for elementwise ops and products of rows
+//   ragged_dot(image of a, w, n) image of grouped_dot(a, w, g), if n counts the groups g
+//                                that the rows are sorted by
+//   gather(image of a, inverse)  a
+//   sum over rows of images      the sum of what they are images of
+//
+// The values on the right are made beside the old ones, and take their place if no product
+// of sorted rows is left.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Import/DataFlow.h"
+#include "compiler/Import/Passes.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Chlo/ChloOps.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/IRMapping.h"
+#include "mlir/IR/Matchers.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include <limits>
+#include <map>
+
+namespace alpa::importer {
+#define GEN_PASS_DEF_ALPAUNDOSORTS
+#include "compiler/Import/Passes.h.inc"
+} // namespace alpa::importer
+
+using namespace mlir;
+using namespace alpa;
+namespace hlo = mlir::stablehlo;
+using analysis::isSplatOf;
+using analysis::splatOf;
+
+/// Set by the tracer on a `chlo.ragged_dot` for a platform that has none.
+static constexpr llvm::StringLiteral kDense = "alpa.dense";
+
+static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
+
+static bool countsRows(ArrayRef<int64_t> dims) {
+  for (auto [i, dim] : llvm::enumerate(dims))
+    if (dim != int64_t(i) + 1)
+      return false;
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Integers that a program computes of constants
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Looks through values that were found equal to others.
+using Equal = llvm::DenseMap<Value, Value>;
+
+class Integers {
+public:
+  explicit Integers(const Equal &equal) : equal(equal) {}
+
+  Value resolve(Value value) const {
+    for (auto it = equal.find(value); it != equal.end(); it = equal.find(value))
+      value = it->second;
+    return value;
+  }
+  /// The value itself behind reshapes, barriers, and conversions to wider integers.
+  Value rootOf(Value value) const;
+
+  /// All elements of a value that follows from constants alone; null if it does not.
+  const std::vector<int64_t> *elementsOf(Value value);
+
+  /// The least and the greatest element, if something bounds them.
+  std::optional<std::pair<int64_t, int64_t>> rangeOf(Value value, unsigned depth = 0) const;
+
+  /// An index into a dimension: a number, or any, where kAny - d stands for dimension d of
+  /// who asks.
+  static constexpr int64_t kAny = -1;
+  using Index = SmallVector<int64_t, 4>;
+  /// The element at an index, where each element of `leaf` is `number`; nothing unless it
+  /// depends on what is any through the leaf alone, of which it reads the one element that
+  /// all of these dimensions together say.
+  std::optional<int64_t> at(Value value, const Index &index, Value leaf, int64_t number,
+                            unsigned depth = 0) const;
+
+private:
+  unsigned numberOf(Value value);
+  static std::optional<int64_t> combine(Operation *op, ArrayRef<int64_t> args);
+  static int64_t wrap(APInt value, Type type) {
+    return cast<IntegerType>(type).isUnsigned() || type.isInteger(1)
+               ? static_cast<int64_t>(value.getZExtValue())
+               : value.getSExtValue();
+  }
+
+  const Equal &equal;
+  std::map<std::vector<const void *>, unsigned> numbers;
+  llvm::DenseMap<Value, unsigned> numbered;
+  llvm::DenseMap<unsigned, std::optional<std::vector<int64_t>>> known;
+};
+
+} // namespace
+
+static IntegerType integerOf(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  auto element = type ? dyn_cast<IntegerType>(type.getElementType()) : IntegerType();
+  return element && element.getWidth() <= 64 ? element : IntegerType();
+}
+
+static bool widens(hlo::ConvertOp op) {
+  IntegerType from = integerOf(op.getOperand()), to = integerOf(op.getResult());
+  return from && to && from.getWidth() <= to.getWidth() && from.isUnsigned() == to.isUnsigned() &&
+         (from.getWidth() > 1 || to.getWidth() > 1);
+}
+
+Value Integers::rootOf(Value value) const {
+  while (true) {
+    value = resolve(value);
+    Operation *op = value.getDefiningOp();
+    if (!op)
+      return value;
+    if (isa<hlo::OptimizationBarrierOp>(op))
+      value = op->getOperand(cast<OpResult>(value).getResultNumber());
+    else if (isa<hlo::ReshapeOp>(op))
+      value = op->getOperand(0);
+    else if (auto convert = dyn_cast<hlo::ConvertOp>(op); convert && widens(convert))
+      value = op->getOperand(0);
+    else
+      return value;
+  }
+}
+
+/// One element of an elementwise op on integers, as the op's type holds it.
+std::optional<int64_t> Integers::combine(Operation *op, ArrayRef<int64_t> args) {
+  IntegerType type = integerOf(op->getResult(0));
+  if (!type || op->getNumResults() != 1)
+    return std::nullopt;
+  auto made = [&](APInt value) -> std::optional<int64_t> { return wrap(std::move(value), type); };
+  unsigned width = type.getWidth();
+  auto bits = [&](unsigned i) {
+    return APInt(width, static_cast<uint64_t>(args[i]), /*isSigned=*/true, /*implicitTrunc=*/true);
+  };
+  bool isUnsigned = type.isUnsigned() || width == 1;
+  if (auto compare = dyn_cast<hlo::CompareOp>(op)) {
+    IntegerType compared = integerOf(op->getOperand(0));
+    if (!compared || (compared.isUnsigned() && compared.getWidth() == 64))
+      return std::nullopt;
+    switch (compare.getComparisonDirection()) {
+    case hlo::ComparisonDirection::EQ:
+      return args[0] == args[1];
+    case hlo::ComparisonDirection::NE:
+      return args[0] != args[1];
+    case hlo::ComparisonDirection::GE:
+      return args[0] >= args[1];
+    case hlo::ComparisonDirection::GT:
+      return args[0] > args[1];
+    case hlo::ComparisonDirection::LE:
+      return args[0] <= args[1];
+    case hlo::ComparisonDirection::LT:
+      return args[0] < args[1];
+    }
+    return std::nullopt;
+  }
+  return llvm::TypeSwitch<Operation *, std::optional<int64_t>>(op)
+      .Case([&](hlo::ConvertOp convert) -> std::optional<int64_t> {
+        if (width == 1)
+          return args[0] != 0;
+        return made(bits(0));
+      })
+      .Case([&](hlo::SelectOp) { return std::optional(args[0] ? args[1] : args[2]); })
+      .Case([&](hlo::AddOp) -> std::optional<int64_t> {
+        return width == 1 ? std::nullopt : made(bits(0) + bits(1));
+      })
+      .Case([&](hlo::SubtractOp) -> std::optional<int64_t> {
+        return width == 1 ? std::nullopt : made(bits(0) - bits(1));
+      })
+      .Case([&](hlo::MulOp) -> std::optional<int64_t> {
+        return width == 1 ? std::nullopt : made(bits(0) * bits(1));
+      })
+      .Case([&](hlo::DivOp) -> std::optional<int64_t> {
+        if (bits(1).isZero() || (!isUnsigned && bits(0).isMinSignedValue()))
+          return std::nullopt;
+        return made(isUnsigned ? bits(0).udiv(bits(1)) : bits(0).sdiv(bits(1)));
+      })
+      .Case([&](hlo::RemOp) -> std::optional<int64_t> {
+        if (bits(1).isZero() || (!isUnsigned && bits(0).isMinSignedValue()))
+          return std::nullopt;
+        return made(isUnsigned ? bits(0).urem(bits(1)) : bits(0).srem(bits(1)));
+      })
+      .Case([&](hlo::MaxOp) -> std::optional<int64_t> {
+        return isUnsigned && width == 64 ? std::nullopt : std::optional(std::max(args[0], args[1]));
+      })
+      .Case([&](hlo::MinOp) -> std::optional<int64_t> {
+        return isUnsigned && width == 64 ? std::nullopt : std::optional(std::min(args[0], args[1]));
+      })
+      .Case([&](hlo::ClampOp) -> std::optional<int64_t> {
+        return isUnsigned && width == 64
+                   ? std::nullopt
+                   : std::optional(std::min(std::max(args[0], args[1]), args[2]));
+      })
+      .Case([&](hlo::AndOp) { return made(bits(0) & bits(1)); })
+      .Case([&](hlo::OrOp) { return made(bits(0) | bits(1)); })
+      .Case([&](hlo::XorOp) { return made(bits(0) ^ bits(1)); })
+      .Case([&](hlo::NotOp) { return made(~bits(0)); })
+      .Case([&](hlo::NegOp) { return made(-bits(0)); })
+      .Case([&](hlo::SignOp) -> std::optional<int64_t> {
+        return isUnsigned ? std::optional(int64_t(args[0] != 0))
+                          : std::optional(int64_t(args[0] > 0) - int64_t(args[0] < 0));
+      })
+      .Default([](Operation *) { return std::nullopt; });
+}
+
+/// Equal for values that are computed alike.
+unsigned Integers::numberOf(Value value) {
+  value = resolve(value);
+  if (auto it = numbered.find(value); it != numbered.end())
+    return it->second;
+  Operation *op = value.getDefiningOp();
+  std::vector<const void *> key;
+  if (op && op->getNumRegions() == 0 && op->getNumResults() == 1 && integerOf(value) &&
+      isa<hlo::ConstantOp, hlo::IotaOp, hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::ConvertOp,
+          hlo::CompareOp, hlo::SelectOp, hlo::AddOp, hlo::SubtractOp, hlo::MulOp, hlo::DivOp,
+          hlo::RemOp, hlo::MaxOp, hlo::MinOp, hlo::ClampOp, hlo::AndOp, hlo::OrOp, hlo::XorOp,
+          hlo::NotOp, hlo::NegOp, hlo::SignOp>(op)) {
+    NamedAttrList own;
+    for (NamedAttribute attribute : op->getAttrDictionary())
+      if (!attribute.getName().strref().starts_with("alpa."))
+        own.push_back(attribute);
+    key = {op->getName().getAsOpaquePointer(),
+           own.getDictionary(op->getContext()).getAsOpaquePointer(),
+           value.getType().getAsOpaquePointer()};
+    for (Value operand : op->getOperands())
+      key.push_back(reinterpret_cast<const void *>(uintptr_t(numberOf(operand))));
+  } else {
+    key = {value.getAsOpaquePointer()};
+  }
+  return numbered[value] = numbers.try_emplace(std::move(key), numbers.size()).first->second;
+}
+
+const std::vector<int64_t> *Integers::elementsOf(Value value) {
+  constexpr int64_t kMost = int64_t(1) << 25; // Elements: tokens of a step, times their experts.
+  value = resolve(value);
+  Operation *op = value.getDefiningOp();
+  if (!op || !integerOf(value) || typeOf(value).getNumElements() > kMost)
+    return nullptr;
+  unsigned number = numberOf(value);
+  if (auto it = known.find(number); it != known.end())
+    return it->second ? &*it->second : nullptr;
+  std::optional<std::vector<int64_t>> made;
+  Type element = typeOf(value).getElementType();
+  auto size = static_cast<size_t>(typeOf(value).getNumElements());
+  ArrayRef<int64_t> shape = shapeOf(value);
+  auto stride = [&](ArrayRef<int64_t> shape, int64_t dim) {
+    int64_t product = 1;
+    for (int64_t inner : shape.drop_front(dim + 1))
+      product *= inner;
+    return product;
+  };
+  if (isa<hlo::ConstantOp>(op)) {
+    DenseElementsAttr dense;
+    if (matchPattern(op, m_Constant(&dense))) {
+      made.emplace();
+      made->reserve(size);
+      for (const APInt &each : dense.getValues<APInt>())
+        made->push_back(wrap(each, element));
+    }
+  } else if (auto iota = dyn_cast<hlo::IotaOp>(op)) {
+    auto dim = static_cast<int64_t>(iota.getIotaDimension());
+    int64_t step = stride(shape, dim), count = shape[dim];
+    unsigned width = integerOf(value).getWidth();
+    if (width >= 63 || count <= (int64_t(1) << (width - 1))) {
+      made.emplace(size);
+      for (size_t i = 0; i < size; ++i)
+        (*made)[i] = int64_t(i) / step % count;
+    }
+  } else if (isa<hlo::ReshapeOp>(op)) {
+    if (const std::vector<int64_t> *from = elementsOf(op->getOperand(0)))
+      made = *from;
+  } else if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op)) {
+    if (const std::vector<int64_t> *from = elementsOf(op->getOperand(0))) {
+      ArrayRef<int64_t> source = shapeOf(op->getOperand(0));
+      made.emplace(size);
+      for (size_t i = 0; i < size; ++i) {
+        int64_t place = 0;
+        for (auto [dim, into] : llvm::enumerate(spread.getBroadcastDimensions()))
+          if (source[dim] != 1)
+            place += int64_t(i) / stride(shape, into) % shape[into] * stride(source, dim);
+        (*made)[i] = (*from)[place];
+      }
+    }
+  } else if (op->getNumRegions() == 0 && op->getNumResults() == 1 && op->getNumOperands() > 0) {
+    SmallVector<std::vector<int64_t>> operands; // Copies: the map may grow.
+    for (Value operand : op->getOperands()) {
+      const std::vector<int64_t> *from = elementsOf(operand);
+      if (!from || (from->size() != size && from->size() != 1))
+        break;
+      operands.push_back(*from);
+    }
+    if (operands.size() == op->getNumOperands()) {
+      made.emplace(size);
+      SmallVector<int64_t, 3> args(operands.size());
+      for (size_t i = 0; made && i < size; ++i) {
+        for (auto [arg, from] : llvm::zip_equal(args, operands))
+          arg = from[from.size() == 1 ? 0 : i];
+        if (std::optional<int64_t> each = combine(op, args))
+          (*made)[i] = *each;
+        else
+          made.reset();
+      }
+    }
+  }
+  auto &place = known[number];
+  place = std::move(made);
+  return place ? &*place : nullptr;
+}
+
+/// What a reduction's body returns in place `result`, if it chooses among the two elements
+/// that it was given there.
+static bool choosesAmong(Value value, Block &body, unsigned result, unsigned count) {
+  if (auto argument = dyn_cast<BlockArgument>(value))
+    return argument.getOwner() == &body && argument.getArgNumber() % count == result;
+  Operation *op = value.getDefiningOp();
+  if (isa_and_nonnull<hlo::SelectOp>(op))
+    return choosesAmong(op->getOperand(1), body, result, count) &&
+           choosesAmong(op->getOperand(2), body, result, count);
+  return isa_and_nonnull<hlo::MinOp, hlo::MaxOp>(op) &&
+         choosesAmong(op->getOperand(0), body, result, count) &&
+         choosesAmong(op->getOperand(1), body, result, count);
+}
+
+std::optional<std::pair<int64_t, int64_t>> Integers::rangeOf(Value value, unsigned depth) const {
+  using Range = std::optional<std::pair<int64_t, int64_t>>;
+  value = resolve(value);
+  Operation *op = value.getDefiningOp();
+  IntegerType type = integerOf(value);
+  if (!op || !type || depth > 64 || (type.isUnsigned() && type.getWidth() == 64))
+    return std::nullopt;
+  unsigned number = cast<OpResult>(value).getResultNumber();
+  auto of = [&](Value other) { return rangeOf(other, depth + 1); };
+  auto hull = [&](ValueRange values) -> Range {
+    Range all;
+    for (Value each : values) {
+      Range range = of(each);
+      if (!range)
+        return std::nullopt;
+      all =
+          all ? std::pair(std::min(all->first, range->first), std::max(all->second, range->second))
+              : *range;
+    }
+    return all;
+  };
+  if (isa<hlo::ConstantOp>(op)) {
+    DenseElementsAttr dense;
+    if (!matchPattern(op, m_Constant(&dense)) || dense.getNumElements() == 0)
+      return std::nullopt;
+    int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min();
+    for (const APInt &each : dense.getValues<APInt>()) {
+      least = std::min(least, wrap(each, type));
+      most = std::max(most, wrap(each, type));
+    }
+    return std::pair(least, most);
+  }
+  if (auto iota = dyn_cast<hlo::IotaOp>(op)) {
+    int64_t count = shapeOf(value)[iota.getIotaDimension()];
+    bool fits = type.getWidth() >= 63 || count <= (int64_t(1) << (type.getWidth() - 1));
+    return count > 0 && fits ? Range(std::pair<int64_t, int64_t>(0, count - 1)) : std::nullopt;
+  }
+  if (isa<chlo::TopKOp>(op)) {
+    int64_t count = shapeOf(op->getOperand(0)).back();
+    return number == 1 && count > 0 ? Range(std::pair<int64_t, int64_t>(0, count - 1))
+                                    : std::nullopt;
+  }
+  if (auto convert = dyn_cast<hlo::ConvertOp>(op)) {
+    Range range = integerOf(convert.getOperand()) ? of(convert.getOperand()) : std::nullopt;
+    unsigned width = type.getWidth();
+    int64_t most =
+        width >= 63 ? std::numeric_limits<int64_t>::max() : (int64_t(1) << (width - 1)) - 1;
+    return range && range->first >= 0 && range->second <= most ? range : std::nullopt;
+  }
+  if (isa<hlo::ReshapeOp, hlo::BroadcastInDimOp, hlo::TransposeOp, hlo::SliceOp, hlo::ReverseOp,
+          hlo::DynamicSliceOp, hlo::GatherOp>(op))
+    return of(op->getOperand(0));
+  if (isa<hlo::OptimizationBarrierOp, hlo::SortOp>(op))
+    return of(op->getOperand(number));
+  if (isa<hlo::SelectOp>(op))
+    return hull({op->getOperand(1), op->getOperand(2)});
+  if (isa<hlo::ConcatenateOp>(op))
+    return hull(op->getOperands());
+  if (isa<hlo::MaxOp, hlo::MinOp>(op)) {
+    Range a = of(op->getOperand(0)), b = of(op->getOperand(1));
+    if (!a || !b)
+      return std::nullopt;
+    return isa<hlo::MaxOp>(op)
+               ? std::pair(std::max(a->first, b->first), std::max(a->second, b->second))
+               : std::pair(std::min(a->first, b->first), std::min(a->second, b->second));
+  }
+  if (isa<hlo::ClampOp>(op)) {
+    Range low = of(op->getOperand(0)), high = of(op->getOperand(2));
+    if (low && high && low->second <= high->first)
+      return std::pair(low->first, high->second);
+    return std::nullopt;
+  }
+  if (isa<hlo::RemOp>(op)) {
+    Range a = of(op->getOperand(0)), b = of(op->getOperand(1));
+    if (a && b && a->first >= 0 && b->first > 0)
+      return std::pair<int64_t, int64_t>(0, std::min(a->second, b->second - 1));
+    return std::nullopt;
+  }
+  if (auto reduce = dyn_cast<hlo::ReduceOp>(op)) {
+    unsigned count = op->getNumResults();
+    Block &body = reduce.getBody().front();
+    if (!choosesAmong(body.getTerminator()->getOperand(number), body, number, count))
+      return std::nullopt;
+    return hull({op->getOperand(number), op->getOperand(count + number)});
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> Integers::at(Value value, const Index &index, Value leaf, int64_t number,
+                                    unsigned depth) const {
+  value = resolve(value);
+  if (depth > 64 || !integerOf(value))
+    return std::nullopt;
+  ArrayRef<int64_t> shape = shapeOf(value);
+  bool hasAny = llvm::any_of(index, [](int64_t each) { return each <= kAny; });
+  if (rootOf(value) == leaf) {
+    llvm::SmallDenseSet<int64_t> seen;
+    for (auto [each, size] : llvm::zip_equal(index, shape))
+      if (size != 1 && (each > kAny || !seen.insert(each).second))
+        return std::nullopt;
+    return number;
+  }
+  Operation *op = value.getDefiningOp();
+  if (!op || op->getNumRegions() > 0)
+    return std::nullopt;
+  if (isa<hlo::OptimizationBarrierOp>(op))
+    return at(op->getOperand(cast<OpResult>(value).getResultNumber()), index, leaf, number,
+              depth + 1);
+  if (op->getNumResults() != 1)
+    return std::nullopt;
+  if (isa<hlo::ConstantOp>(op)) {
+    DenseElementsAttr dense;
+    if (!matchPattern(op, m_Constant(&dense)) || dense.getNumElements() == 0)
+      return std::nullopt;
+    if (dense.isSplat())
+      return wrap(dense.getSplatValue<APInt>(), integerOf(value));
+    if (hasAny)
+      return std::nullopt;
+    SmallVector<uint64_t> place(index.begin(), index.end());
+    return wrap(dense.getValues<APInt>()[place], integerOf(value));
+  }
+  if (auto iota = dyn_cast<hlo::IotaOp>(op)) {
+    int64_t each = index[iota.getIotaDimension()];
+    return each > kAny ? std::optional(each) : std::nullopt;
+  }
+  if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op)) {
+    ArrayRef<int64_t> source = shapeOf(op->getOperand(0));
+    Index inner;
+    for (auto [dim, into] : llvm::enumerate(spread.getBroadcastDimensions()))
+      inner.push_back(source[dim] == 1 ? 0 : index[into]);
+    return at(op->getOperand(0), inner, leaf, number, depth + 1);
+  }
+  if (isa<hlo::ReshapeOp>(op)) { // Only dimensions of size 1 come or go.
+    ArrayRef<int64_t> source = shapeOf(op->getOperand(0));
+    Index inner;
+    size_t next = 0;
+    for (int64_t size : source) {
+      if (size == 1) {
+        inner.push_back(0);
+        continue;
+      }
+      while (next < shape.size() && shape[next] == 1)
+        ++next;
+      if (next == shape.size() || shape[next] != size)
+        return std::nullopt;
+      inner.push_back(index[next++]);
+    }
+    while (next < shape.size() && shape[next] == 1)
+      ++next;
+    return next == shape.size() ? at(op->getOperand(0), inner, leaf, number, depth + 1)
+                                : std::nullopt;
+  }
+  SmallVector<int64_t, 3> args;
+  for (Value operand : op->getOperands()) {
+    bool isScalar = shapeOf(operand).empty() && !shape.empty();
+    if (!isScalar && shapeOf(operand) != shape)
+      return std::nullopt;
+    std::optional<int64_t> arg = at(operand, isScalar ? Index() : index, leaf, number, depth + 1);
+    if (!arg)
+      return std::nullopt;
+    args.push_back(*arg);
+  }
+  return args.empty() ? std::nullopt : combine(op, args);
+}
+
+//===----------------------------------------------------------------------===//
+// Images of rows
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Slices along `dim` are those of `before`, in the order of the sort, or, with `isInverse`,
+/// in the one from which the sort makes the old order.
+struct Image {
+  unsigned sort = 0;
+  bool isInverse = false;
+  int64_t dim = 0;
+  Value before;
+  bool hasProduct = false; // Comes from a product of sorted rows.
+
+  bool isLike(const Image &other) const {
+    return sort == other.sort && isInverse == other.isInverse;
+  }
+};
+
+class SortUndoer {
+public:
+  explicit SortUndoer(Block &block) : block(block), integers(equal) {}
+
+  void run();
+
+  unsigned numSorts = 0, numProducts = 0;
+
+private:
+  bool visit(Operation *op);
+  bool sort(hlo::SortOp op);
+  bool gather(hlo::GatherOp op);
+  bool scatter(hlo::ScatterOp op);
+  bool product(chlo::RaggedDotOp op);
+  bool select(hlo::SelectOp op);
+  bool barrier(Operation *op);
+  bool byRule(Operation *op);
+  bool countsGroups(Value sizes, unsigned sort);
+
+  /// What the value is the image of, in the order of `like`; itself, if slices along the
+  /// dimension are equal. Null if it is neither.
+  Value beforeOf(Value value, const Image &like, int64_t dim);
+  bool isConstantAlong(Value value, int64_t dim, unsigned depth = 0);
+  bool isIota(Value value) { return isSteps(value, 1); }
+  bool isTrue(Value value);
+  /// Whether element i is i / `length`.
+  bool isSteps(Value value, int64_t length);
+  /// The number of equal neighbours if rows are all of `count` ones in their order, each so
+  /// many times; nothing for other rows.
+  std::optional<int64_t> repeatsOf(Value rows, int64_t count);
+
+  bool isImage(Value value) const { return images.contains(value); }
+  void define(Value value, const Image &like, int64_t dim, Value before) {
+    Image image = like;
+    image.dim = dim;
+    image.before = before;
+    images[value] = image;
+  }
+  void replace(Value value, unsigned sort, Value by) {
+    equal[value] = by;
+    replaced.push_back({value, sort});
+  }
+  Value make(Operation *op, StringRef name, ValueRange operands, Type type,
+             ArrayRef<NamedAttribute> attributes = {});
+  Value reshape(Operation *op, Value value, ArrayRef<int64_t> shape) {
+    return make(op, "stablehlo.reshape", value, typeOf(value).clone(shape));
+  }
+  void apply();
+
+  struct Sort {
+    Value key;
+    unsigned products = 0;
+    bool isKept = false;
+  };
+
+  Block &block;
+  Equal equal;
+  Integers integers;
+  SmallVector<Sort> sorts;
+  std::map<std::pair<void *, bool>, unsigned> sortOf; // By key and stability.
+  llvm::MapVector<Value, Image> images;
+  llvm::DenseSet<Operation *> understood;
+  SmallVector<std::pair<Value, unsigned>> replaced;
+};
+
+} // namespace
+
+Value SortUndoer::make(Operation *op, StringRef name, ValueRange operands, Type type,
+                       ArrayRef<NamedAttribute> attributes) {
+  OpBuilder builder(op);
+  OperationState state(op->getLoc(), name, operands, type, attributes);
+  Operation *made = builder.create(state);
+  for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
+    if (Attribute value = op->getAttr(own))
+      made->setAttr(own, value);
+  return made->getResult(0);
+}
+
+bool SortUndoer::isConstantAlong(Value value, int64_t dim, unsigned depth) {
+  value = integers.resolve(value);
+  Operation *op = value.getDefiningOp();
+  if (!op || depth > 8)
+    return false;
+  DenseElementsAttr dense;
+  if (matchPattern(op, m_Constant(&dense)))
+    return dense.isSplat();
+  if (auto iota = dyn_cast<hlo::IotaOp>(op))
+    return int64_t(iota.getIotaDimension()) != dim;
+  if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op)) {
+    for (auto [from, into] : llvm::enumerate(spread.getBroadcastDimensions()))
+      if (into == dim && shapeOf(spread.getOperand())[from] != 1)
+        return isConstantAlong(spread.getOperand(), int64_t(from), depth + 1);
+    return true;
+  }
+  return analysis::isElementwiseName(op->getName().getStringRef()) && op->getNumOperands() > 0 &&
+         llvm::all_of(op->getOperands(), [&](Value operand) {
+           return shapeOf(operand).empty() || isConstantAlong(operand, dim, depth + 1);
+         });
+}
+
+Value SortUndoer::beforeOf(Value value, const Image &like, int64_t dim) {
+  if (auto it = images.find(value); it != images.end())
+    return it->second.isLike(like) && it->second.dim == dim ? it->second.before : Value();
+  return isConstantAlong(value, dim) ? value : Value();
+}
+
+/// Whether all elements are true, as a check whether indices are within bounds says of those
+/// that are.
+bool SortUndoer::isTrue(Value value) {
+  while (Operation *op = integers.resolve(value).getDefiningOp()) {
+    auto reduce = dyn_cast<hlo::ReduceOp>(op);
+    bool isAll = reduce && op->getNumResults() == 1 && isSplatOf(op->getOperand(1), 1) &&
+                 isa<hlo::AndOp>(reduce.getBody().front().front()) &&
+                 reduce.getBody().front().getOperations().size() == 2;
+    if (!isAll && !isa<hlo::BroadcastInDimOp, hlo::ReshapeOp>(op))
+      break;
+    value = op->getOperand(0);
+  }
+  const std::vector<int64_t> *elements =
+      typeOf(value).getElementType().isInteger(1) ? integers.elementsOf(value) : nullptr;
+  return elements && llvm::all_of(*elements, [](int64_t element) { return element != 0; });
+}
+
+bool SortUndoer::select(hlo::SelectOp op) {
+  auto it = images.find(op->getOperand(0));
+  if (it == images.end() || !isTrue(it->second.before))
+    return byRule(op);
+  Value chosen = op->getOperand(1);
+  if (auto image = images.find(chosen); image != images.end()) {
+    const Image order = image->second;
+    define(op.getResult(), order, order.dim, order.before);
+  } else {
+    replace(op.getResult(), it->second.sort, chosen);
+  }
+  return true;
+}
+
+bool SortUndoer::isSteps(Value value, int64_t length) {
+  const std::vector<int64_t> *elements = integers.elementsOf(value);
+  if (!elements)
+    return false;
+  for (size_t i = 0; i < elements->size(); ++i)
+    if ((*elements)[i] != int64_t(i) / length)
+      return false;
+  return true;
+}
+
+std::optional<int64_t> SortUndoer::repeatsOf(Value rows, int64_t count) {
+  int64_t size = typeOf(rows).getNumElements();
+  if (count == 0 || size == 0 || size % count || !isSteps(rows, size / count))
+    return std::nullopt;
+  return size / count;
+}
+
+/// Whether a sort's comparison is that of its first operand's integers, the least first.
+static bool sortsIntegers(hlo::SortOp op) {
+  Block &body = op.getComparator().front();
+  auto compare = dyn_cast<hlo::CompareOp>(body.front());
+  return compare && body.getOperations().size() == 2 &&
+         body.getTerminator()->getOperand(0) == compare.getResult() &&
+         compare.getComparisonDirection() == hlo::ComparisonDirection::LT &&
+         compare.getLhs() == body.getArgument(0) && compare.getRhs() == body.getArgument(1) &&
+         integerOf(op->getOperand(0));
+}
+
+bool SortUndoer::sort(hlo::SortOp op) {
+  Value key = op->getOperand(0);
+  if (shapeOf(key).size() != 1 || !sortsIntegers(op))
+    return false;
+  if (auto it = images.find(key); it != images.end()) {
+    const Image order = it->second; // A copy: the map may grow.
+    if (!isIota(order.before))
+      return false;
+    // The old order again.
+    Image undone = order;
+    undone.isInverse = !order.isInverse;
+    SmallVector<Value> before;
+    for (Value operand : op->getOperands()) {
+      if (!isImage(operand))
+        before.push_back(operand);
+      else if (Value value = beforeOf(operand, order, 0))
+        before.push_back(value);
+      else
+        return false;
+    }
+    for (auto [operand, result, value] :
+         llvm::zip_equal(op->getOperands(), op->getResults(), before)) {
+      if (isImage(operand))
+        replace(result, order.sort, value);
+      else
+        define(result, undone, 0, value);
+    }
+    return true;
+  }
+  if (llvm::any_of(op->getOperands(), [&](Value operand) { return isImage(operand); }))
+    return false;
+  auto [it, isNew] =
+      sortOf.try_emplace({key.getAsOpaquePointer(), op.getIsStable()}, unsigned(sorts.size()));
+  if (isNew || !op.getIsStable()) {
+    it->second = sorts.size();
+    sorts.push_back({key});
+  }
+  Image image;
+  image.sort = it->second;
+  for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults()))
+    define(result, image, 0, operand);
+  return true;
+}
+
+bool SortUndoer::gather(hlo::GatherOp op) {
+  auto numbers = op.getDimensionNumbers();
+  Value operand = op->getOperand(0), indices = op->getOperand(1);
+  auto it = images.find(indices);
+  if (it == images.end() || it->second.dim != 0 || shapeOf(indices).size() > 2 ||
+      typeOf(indices).getNumElements() != shapeOf(indices)[0] ||
+      !numbers.getOperandBatchingDims().empty() || numbers.getIndexVectorDim() != 1 ||
+      numbers.getCollapsedSliceDims() != ArrayRef<int64_t>{0} ||
+      numbers.getStartIndexMap() != ArrayRef<int64_t>{0} || !countsRows(numbers.getOffsetDims()) ||
+      op.getSliceSizes().drop_front() != shapeOf(operand).drop_front())
+    return false;
+  const Image order = it->second;
+  std::optional<int64_t> repeats = repeatsOf(order.before, shapeOf(operand)[0]);
+  if (isImage(operand)) { // There and back.
+    Image other = order;
+    other.isInverse = !order.isInverse;
+    Value before = repeats == 1 ? beforeOf(operand, other, 0) : Value();
+    if (!before)
+      return false;
+    replace(op.getResult(), order.sort, before);
+    return true;
+  }
+  Value before = operand;
+  if (repeats && *repeats > 1) {
+    SmallVector<int64_t> shape(shapeOf(operand)), dims{0};
+    shape.insert(shape.begin() + 1, *repeats);
+    for (size_t dim = 2; dim < shape.size(); ++dim)
+      dims.push_back(int64_t(dim));
+    OpBuilder builder(op);
+    before = make(op, "stablehlo.broadcast_in_dim", operand, typeOf(operand).clone(shape),
+                  builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr(dims)));
+    before = reshape(op, before, shapeOf(op.getResult()));
+  } else if (!repeats) {
+    auto made = cast<hlo::GatherOp>(OpBuilder(op).clone(*op));
+    made->setOperand(1, order.before);
+    made.setIndicesAreSorted(false); // They were of the sorted rows.
+    before = made.getResult();
+  }
+  define(op.getResult(), order, 0, before);
+  return true;
+}
+
+bool SortUndoer::scatter(hlo::ScatterOp op) {
+  auto numbers = op.getScatterDimensionNumbers();
+  if (op->getNumResults() != 1)
+    return false;
+  Value input = op->getOperand(0), indices = op->getOperand(1), updates = op->getOperand(2);
+  auto it = images.find(indices);
+  Block &body = op.getUpdateComputation().front();
+  bool sets = body.getOperations().size() == 1 && body.front().getOperand(0) == body.getArgument(1);
+  bool adds = body.getOperations().size() == 2 && isa<hlo::AddOp>(body.front()) &&
+              body.front().getOperand(0) != body.front().getOperand(1) &&
+              llvm::all_of(body.front().getOperands(),
+                           [](Value value) { return isa<BlockArgument>(value); }) &&
+              body.back().getOperand(0) == body.front().getResult(0);
+  if (it == images.end() || it->second.dim != 0 || shapeOf(indices).size() > 2 ||
+      typeOf(indices).getNumElements() != shapeOf(indices)[0] || isImage(input) ||
+      !numbers.getInputBatchingDims().empty() || numbers.getIndexVectorDim() != 1 ||
+      numbers.getInsertedWindowDims() != ArrayRef<int64_t>{0} ||
+      numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{0} ||
+      !countsRows(numbers.getUpdateWindowDims()) ||
+      shapeOf(updates).drop_front() != shapeOf(input).drop_front() || !(sets || adds) ||
+      typeOf(input).getElementType().isInteger(1))
+    return false;
+  const Image order = it->second;
+  std::optional<int64_t> repeats = repeatsOf(order.before, shapeOf(input)[0]);
+  bool coversAll = repeats == 1 && (sets || isSplatOf(input, 0));
+  Value before = beforeOf(updates, order, 0);
+  if (!before) {
+    // Rows of the old order, each to its place.
+    if (isImage(updates) || !coversAll)
+      return false;
+    Image other = order;
+    other.isInverse = !order.isInverse;
+    other.hasProduct = false;
+    define(op->getResult(0), other, 0, updates);
+    return true;
+  }
+  if (coversAll) {
+    replace(op->getResult(0), order.sort, before);
+    return true;
+  }
+  if (!adds)
+    return false;
+  OpBuilder builder(op);
+  if (!repeats || !isSplatOf(input, 0)) {
+    auto made = cast<hlo::ScatterOp>(builder.clone(*op));
+    made->setOperands({input, order.before, before});
+    made.setIndicesAreSorted(false);
+    replace(op->getResult(0), order.sort, made->getResult(0));
+    return true;
+  }
+  SmallVector<int64_t> shape(shapeOf(input));
+  shape.insert(shape.begin() + 1, *repeats);
+  Value terms = reshape(op, before, shape);
+  Value zero =
+      make(op, "stablehlo.constant", {}, RankedTensorType::get({}, typeOf(input).getElementType()),
+           builder.getNamedAttr(
+               "value", splatOf(0, RankedTensorType::get({}, typeOf(input).getElementType()))));
+  OperationState state(op->getLoc(), "stablehlo.reduce", {terms, zero}, input.getType(),
+                       builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({1})));
+  for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
+    if (Attribute value = op->getAttr(own))
+      state.addAttribute(own, value);
+  IRMapping mapping;
+  op.getUpdateComputation().cloneInto(state.addRegion(), mapping);
+  replace(op->getResult(0), order.sort, builder.create(state)->getResult(0));
+  return true;
+}
+
+/// Whether `sizes` says how many of the rows have each number as their key, so that the sort
+/// puts those of group g where the product looks for them.
+bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
+  constexpr int64_t kMostPairs = int64_t(1) << 22;
+  Value key = integers.rootOf(sorts[sort].key);
+  std::optional<std::pair<int64_t, int64_t>> range = integers.rangeOf(key);
+  sizes = integers.rootOf(sizes);
+  Operation *op = sizes.getDefiningOp();
+  if (!range || !op || op->getNumResults() != 1 || shapeOf(sizes).size() != 1 ||
+      !integerOf(sizes) || integerOf(sizes).getWidth() < 32)
+    return false;
+  auto [least, most] = *range;
+  int64_t groups = shapeOf(sizes)[0], rows = typeOf(key).getNumElements();
+  if (least < 0 || (most - least + 1) > kMostPairs / std::max<int64_t>(groups, 1))
+    return false;
+  if (auto scatter = dyn_cast<hlo::ScatterOp>(op)) {
+    auto numbers = scatter.getScatterDimensionNumbers();
+    Value indices = op->getOperand(1), updates = op->getOperand(2);
+    ArrayRef<int64_t> shape = shapeOf(indices);
+    if (analysis::nameOf(analysis::Reducer::Sum, typeOf(sizes).getElementType()) !=
+            scatter.getUpdateComputation().front().front().getName().getStringRef() ||
+        scatter.getUpdateComputation().front().getOperations().size() != 2 ||
+        !isSplatOf(op->getOperand(0), 0) || !isSplatOf(updates, 1) ||
+        typeOf(updates).getNumElements() != rows || !numbers.getUpdateWindowDims().empty() ||
+        !numbers.getInputBatchingDims().empty() ||
+        numbers.getInsertedWindowDims() != ArrayRef<int64_t>{0} ||
+        numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{0})
+      return false;
+    Integers::Index index;
+    for (auto [dim, size] : llvm::enumerate(shape))
+      index.push_back(int64_t(dim) == numbers.getIndexVectorDim() ? 0
+                                                                  : Integers::kAny - int64_t(dim));
+    for (int64_t each = least; each <= most; ++each)
+      if (integers.at(indices, index, key, each) != each)
+        return false;
+    return true;
+  }
+  if (auto reduce = dyn_cast<hlo::ReduceOp>(op)) {
+    Value counted = op->getOperand(0);
+    ArrayRef<int64_t> shape = shapeOf(counted);
+    if (analysis::nameOf(analysis::Reducer::Sum, typeOf(sizes).getElementType()) !=
+            reduce.getBody().front().front().getName().getStringRef() ||
+        reduce.getBody().front().getOperations().size() != 2 || !isSplatOf(op->getOperand(1), 0) ||
+        typeOf(counted).getNumElements() != rows * groups)
+      return false;
+    Integers::Index index;
+    int64_t kept = -1;
+    for (int64_t dim = 0; dim < int64_t(shape.size()); ++dim) {
+      index.push_back(Integers::kAny - dim);
+      if (!llvm::is_contained(reduce.getDimensions(), dim))
+        kept = dim;
+    }
+    if (kept < 0)
+      return false;
+    for (int64_t each = least; each <= most; ++each)
+      for (int64_t group = 0; group < groups; ++group) {
+        index[kept] = group;
+        if (integers.at(counted, index, key, each) != int64_t(each == group))
+          return false;
+      }
+    return true;
+  }
+  return false;
+}
+
+namespace {
+
+/// A `chlo.ragged_dot` of rows with one of their group's matrices, or of two sides with as
+/// many rows, a product for each group.
+struct RowProduct {
+  bool isSum = false;
+  int64_t contracting = 1; // Of the weights.
+
+  static std::optional<RowProduct> read(chlo::RaggedDotOp op) {
+    auto numbers = op.getRaggedDotDimensionNumbers();
+    ArrayRef<int64_t> left = numbers.getLhsContractingDimensions(),
+                      right = numbers.getRhsContractingDimensions();
+    size_t rhsRank = shapeOf(op.getRhs()).size();
+    if (shapeOf(op.getLhs()).size() != 2 || shapeOf(op.getGroupSizes()).size() != 1 ||
+        !numbers.getLhsBatchingDimensions().empty() || left.size() != 1 || right.size() != 1 ||
+        numbers.getLhsRaggedDimensions() != ArrayRef<int64_t>{0})
+      return std::nullopt;
+    if (left[0] == 0 && right[0] == 0 && rhsRank == 2 && numbers.getRhsGroupDimensions().empty())
+      return RowProduct{true, 0};
+    if (left[0] == 1 && right[0] >= 1 && rhsRank == 3 &&
+        numbers.getRhsGroupDimensions() == ArrayRef<int64_t>{0})
+      return RowProduct{false, right[0]};
+    return std::nullopt;
+  }
+
+  SmallVector<NamedAttribute> attributes(chlo::RaggedDotOp op) const {
+    Builder builder(op.getContext());
+    SmallVector<NamedAttribute> made;
+    if (!isSum)
+      made.push_back(builder.getNamedAttr("contracting", builder.getI64IntegerAttr(contracting)));
+    if (ArrayAttr precision = op.getPrecisionConfigAttr())
+      made.push_back(builder.getNamedAttr("precision_config", precision));
+    if (op->hasAttr(kDense))
+      made.push_back(builder.getNamedAttr("dense", builder.getUnitAttr()));
+    return made;
+  }
+  StringRef name() const { return isSum ? "alpa.grouped_sum" : "alpa.grouped_dot"; }
+};
+
+} // namespace
+
+bool SortUndoer::product(chlo::RaggedDotOp op) {
+  std::optional<RowProduct> product = RowProduct::read(op);
+  Image order;
+  for (Value operand : {op.getRhs(), op.getLhs()})
+    if (auto it = images.find(operand); it != images.end())
+      order = it->second;
+  if (!product || order.isInverse || isImage(op.getGroupSizes()))
+    return false;
+  Value lhs = beforeOf(op.getLhs(), order, 0);
+  Value rhs = product->isSum         ? beforeOf(op.getRhs(), order, 0)
+              : isImage(op.getRhs()) ? Value()
+                                     : op.getRhs();
+  if (!lhs || !rhs || !countsGroups(op.getGroupSizes(), order.sort))
+    return false;
+  Value result = make(op, product->name(), {lhs, rhs, sorts[order.sort].key},
+                      op.getResult().getType(), product->attributes(op));
+  ++sorts[order.sort].products;
+  if (product->isSum) {
+    replace(op.getResult(), order.sort, result);
+  } else {
+    order.hasProduct = true;
+    define(op.getResult(), order, 0, result);
+  }
+  return true;
+}
+
+/// Images go through a barrier of their own.
+bool SortUndoer::barrier(Operation *op) {
+  SmallVector<Value> before;
+  for (Value operand : op->getOperands())
+    if (auto it = images.find(operand); it != images.end())
+      before.push_back(it->second.before);
+  OperationState state(op->getLoc(), op->getName(), before, ValueRange(before).getTypes(),
+                       op->getAttrs());
+  Operation *made = OpBuilder(op).create(state);
+  unsigned next = 0;
+  for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults()))
+    if (auto it = images.find(operand); it != images.end()) {
+      const Image image = it->second;
+      define(result, image, image.dim, made->getResult(next++));
+    }
+  return true;
+}
+
+/// Ops that do the same for each slice along a parallel factor of their rule, wherever it
+/// stands, and whose reductions do not ask for an order.
+static bool treatsSlicesAlike(Operation *op) {
+  return analysis::isElementwiseName(op->getName().getStringRef()) ||
+         isa<hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp, hlo::SliceOp,
+             hlo::ConcatenateOp, hlo::PadOp, hlo::ReverseOp, hlo::ReduceOp, hlo::DotGeneralOp,
+             hlo::ReducePrecisionOp, chlo::TopKOp, GroupedDotOp>(op) ||
+         (isa<chlo::ChloDialect>(op->getDialect()) && op->hasTrait<OpTrait::Elementwise>());
+}
+
+bool SortUndoer::byRule(Operation *op) {
+  if (!treatsSlicesAlike(op) || op->getNumResults() != 1)
+    return false;
+  std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+  const Image *first = nullptr;
+  for (Value operand : op->getOperands())
+    if (auto it = images.find(operand); it != images.end() && !first)
+      first = &it->second;
+  if (!rule || !first)
+    return false;
+  Image order = *first;
+  // The loop over the rows.
+  std::optional<unsigned> rows;
+  for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule->operands))
+    if (auto it = images.find(operand); it != images.end()) {
+      const analysis::DimFactors &dim = factors[it->second.dim];
+      if (dim.size() != 1 || (rows && *rows != dim[0]) || !it->second.isLike(order))
+        return false;
+      rows = dim[0];
+      order.hasProduct |= it->second.hasProduct;
+    }
+  auto dimOf = [&](const analysis::TensorFactors &factors) -> std::optional<int64_t> {
+    int64_t found = -1;
+    for (auto [dim, each] : llvm::enumerate(factors))
+      if (llvm::is_contained(each, *rows)) {
+        if (found >= 0 || each.size() != 1)
+          return std::nullopt;
+        found = int64_t(dim);
+      }
+    return found;
+  };
+  const analysis::Factor &factor = rule->factors[*rows];
+  SmallVector<Value> operands;
+  for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule->operands)) {
+    std::optional<int64_t> dim = dimOf(factors);
+    if (!dim || (*dim < 0 && isImage(operand)))
+      return false;
+    if (*dim >= 0 && shapeOf(operand)[*dim] != factor.size)
+      return false;
+    Value before = *dim < 0 ? operand : beforeOf(operand, order, *dim);
+    if (!before)
+      return false;
+    operands.push_back(before);
+  }
+  std::optional<int64_t> dim = dimOf(rule->results[0]);
+  bool isParallel = factor.kind == analysis::FactorKind::Parallel;
+  if (!dim || (*dim >= 0) != isParallel ||
+      (!isParallel && factor.kind != analysis::FactorKind::Reduction))
+    return false;
+  Operation *made = OpBuilder(op).clone(*op);
+  made->setOperands(operands);
+  if (isParallel)
+    define(op->getResult(0), order, *dim, made->getResult(0));
+  else
+    replace(op->getResult(0), order.sort, made->getResult(0));
+  return true;
+}
+
+bool SortUndoer::visit(Operation *op) {
+  if (auto sorted = dyn_cast<hlo::SortOp>(op))
+    return sort(sorted);
+  if (llvm::none_of(op->getOperands(), [&](Value operand) { return isImage(operand); }))
+    return true;
+  return llvm::TypeSwitch<Operation *, bool>(op)
+      .Case([&](hlo::GatherOp gathered) { return gather(gathered); })
+      .Case([&](hlo::ScatterOp scattered) { return scatter(scattered); })
+      .Case([&](chlo::RaggedDotOp dot) { return product(dot); })
+      .Case([&](hlo::SelectOp chosen) { return select(chosen); })
+      .Case([&](hlo::OptimizationBarrierOp) { return barrier(op); })
+      .Default([&](Operation *) { return byRule(op); });
+}
+
+/// Sorts stay of which a product is left, or a value that comes from one.
+void SortUndoer::run() {
+  SmallVector<Operation *> ops;
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block))) {
+    if (isOpTriviallyDead(&op))
+      op.erase();
+    else
+      ops.push_back(&op);
+  }
+  for (Operation *op : llvm::reverse(ops))
+    if (!op->hasTrait<OpTrait::IsTerminator>() && visit(op))
+      understood.insert(op);
+  for (const auto &[value, image] : images)
+    for (Operation *user : value.getUsers())
+      if (!understood.contains(user) && (image.hasProduct || isa<chlo::RaggedDotOp>(user)))
+        sorts[image.sort].isKept = true;
+  apply();
+}
+
+void SortUndoer::apply() {
+  auto isUndone = [&](unsigned sort) { return sorts[sort].products > 0 && !sorts[sort].isKept; };
+  Equal accepted;
+  for (auto [value, sort] : replaced)
+    if (isUndone(sort))
+      accepted[value] = equal.lookup(value);
+  Integers chain(accepted);
+  for (auto [value, sort] : replaced)
+    if (accepted.contains(value))
+      value.replaceAllUsesWith(chain.resolve(value));
+  for (unsigned sort = 0; sort < sorts.size(); ++sort)
+    if (isUndone(sort)) {
+      ++numSorts;
+      numProducts += sorts[sort].products;
+    }
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block))) {
+    if (isOpTriviallyDead(&op)) {
+      op.erase();
+      continue;
+    }
+    // A barrier lets go of what nobody reads behind it.
+    if (!isa<hlo::OptimizationBarrierOp>(op) ||
+        llvm::none_of(op.getResults(), [](Value result) { return result.use_empty(); }))
+      continue;
+    SmallVector<Value> operands, results;
+    for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+      if (!result.use_empty()) {
+        operands.push_back(operand);
+        results.push_back(result);
+      }
+    OperationState state(op.getLoc(), op.getName(), operands, ValueRange(operands).getTypes(),
+                         op.getAttrs());
+    Operation *made = OpBuilder(&op).create(state);
+    for (auto [result, other] : llvm::zip_equal(results, made->getResults()))
+      result.replaceAllUsesWith(other);
+    op.erase();
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Products that stay sorted
+//===----------------------------------------------------------------------===//
+
+/// For a platform without `chlo.ragged_dot`: the group of each row, from the sizes. Row i is
+/// behind the end of as many groups as there are before its own.
+static void writeGroups(chlo::RaggedDotOp op) {
+  std::optional<RowProduct> product = RowProduct::read(op);
+  if (!product) {
+    op->removeAttr(kDense);
+    return;
+  }
+  OpBuilder builder(op);
+  Location loc = op->getLoc();
+  auto make = [&](StringRef name, ValueRange operands, Type type,
+                  ArrayRef<NamedAttribute> attributes = {}) {
+    OperationState state(loc, name, operands, type, attributes);
+    for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
+      if (Attribute value = op->getAttr(own))
+        state.addAttribute(own, value);
+    return builder.create(state)->getResult(0);
+  };
+  auto i32 = builder.getI32Type();
+  auto convert = [&](Value value) {
+    return typeOf(value).getElementType() == i32
+               ? value
+               : make("stablehlo.convert", value, typeOf(value).clone(i32));
+  };
+  auto spread = [&](Value value, ArrayRef<int64_t> shape, ArrayRef<int64_t> dims) {
+    return make("stablehlo.broadcast_in_dim", value, typeOf(value).clone(shape),
+                builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr(dims)));
+  };
+  auto count = [&](ArrayRef<int64_t> shape, int64_t dim) {
+    return make("stablehlo.iota", {}, RankedTensorType::get(shape, i32),
+                builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
+  };
+  auto scalar = RankedTensorType::get({}, i32);
+  Value zero =
+      make("stablehlo.constant", {}, scalar, builder.getNamedAttr("value", splatOf(0, scalar)));
+  auto sum = [&](Value value, int64_t dim) {
+    SmallVector<int64_t> shape(shapeOf(value));
+    shape.erase(shape.begin() + dim);
+    OperationState state(loc, "stablehlo.reduce", {value, zero}, typeOf(value).clone(shape),
+                         builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({dim})));
+    for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
+      if (Attribute given = op->getAttr(own))
+        state.addAttribute(own, given);
+    Block *body = new Block();
+    state.addRegion()->push_back(body);
+    body->addArguments({scalar, scalar}, {loc, loc});
+    OpBuilder inner(op.getContext());
+    inner.setInsertionPointToEnd(body);
+    OperationState add(loc, "stablehlo.add", body->getArguments(), scalar);
+    OperationState end(loc, "stablehlo.return");
+    end.addOperands(inner.create(add)->getResults());
+    inner.create(end);
+    return builder.create(state)->getResult(0);
+  };
+  auto compare = [&](Value lhs, Value rhs) {
+    return make("stablehlo.compare", {lhs, rhs}, typeOf(lhs).clone(builder.getI1Type()),
+                builder.getNamedAttr("comparison_direction",
+                                     hlo::ComparisonDirectionAttr::get(
+                                         op.getContext(), hlo::ComparisonDirection::GE)));
+  };
+  int64_t groups = shapeOf(op.getGroupSizes())[0], rows = shapeOf(op.getLhs())[0];
+  Value sizes = spread(convert(op.getGroupSizes()), {groups, groups}, {1});
+  Value upTo = convert(compare(count({groups, groups}, 0), count({groups, groups}, 1)));
+  Value ends = sum(make("stablehlo.multiply", {sizes, upTo}, sizes.getType()), 1);
+  Value isBehind = compare(count({rows, groups}, 0), spread(ends, {rows, groups}, {1}));
+  Value ids = sum(convert(isBehind), 1);
+  Value result = make(product->name(), {op.getLhs(), op.getRhs(), ids}, op.getResult().getType(),
+                      product->attributes(op));
+  op.getResult().replaceAllUsesWith(result);
+  op.erase();
+}
+
+namespace {
+
+class AlpaUndoSortsPass : public importer::impl::AlpaUndoSortsBase<AlpaUndoSortsPass> {
+public:
+  using AlpaUndoSortsBase::AlpaUndoSortsBase;
+
+  void runOnOperation() override {
+    llvm::SetVector<Block *> blocks;
+    getOperation().walk([&](chlo::RaggedDotOp op) { blocks.insert(op->getBlock()); });
+    for (Block *block : blocks) {
+      SortUndoer undoer(*block);
+      undoer.run();
+      numSorts += undoer.numSorts;
+      numProducts += undoer.numProducts;
+    }
+    SmallVector<chlo::RaggedDotOp> left;
+    getOperation().walk([&](chlo::RaggedDotOp op) {
+      if (op->hasAttr(kDense))
+        left.push_back(op);
+    });
+    for (chlo::RaggedDotOp op : left)
+      writeGroups(op);
+  }
+};
+
+} // namespace

@@ -1,0 +1,173 @@
+// RUN: alpa-opt %s -alpa-undo-sorts -split-input-file | FileCheck %s
+
+// The best expert of each of 8 rows, twice: rows are gathered in the experts' order, go through
+// two products and an activation, and back into the old order.
+// CHECK-LABEL: func.func @there_and_back
+// CHECK-SAME: (%[[X:.*]]: tensor<4x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[P:.*]]: tensor<4x3xf32>)
+// CHECK:     %[[TOP:.*]], %[[CHOSEN:.*]] = chlo.top_k(%[[P]], k = 2)
+// CHECK:     %[[KEY:.*]] = stablehlo.reshape %[[CHOSEN]] : (tensor<4x2xi32>) -> tensor<8xi32>
+// CHECK:     %[[SPREAD:.*]] = stablehlo.broadcast_in_dim %[[X]], dims = [0, 2]
+// CHECK:     %[[ROWS:.*]] = stablehlo.reshape %[[SPREAD]] : (tensor<4x2x6xf32>) -> tensor<8x6xf32>
+// CHECK:     %[[H:.*]] = alpa.grouped_dot %[[ROWS]], %[[W]] of %[[KEY]] {contracting = 1 : i64}
+// CHECK:     %[[A:.*]] = stablehlo.tanh %[[H]]
+// CHECK:     %[[Y:.*]] = alpa.grouped_dot %[[A]], %[[W]] of %[[KEY]] {contracting = 2 : i64}
+// CHECK:     return %[[Y]]
+// CHECK-NOT: stablehlo.sort
+func.func @there_and_back(%x: tensor<4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<4x3xf32>) -> tensor<8x6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 2) : tensor<4x3xf32> -> (tensor<4x2xf32>, tensor<4x2xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<4x2xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  // As many rows as each expert has.
+  %zero = stablehlo.constant dense<0> : tensor<3xi32>
+  %one = stablehlo.constant dense<1> : tensor<8xi32>
+  %at = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+  %sizes = "stablehlo.scatter"(%zero, %at, %one) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+    %sum = stablehlo.add %a, %b : tensor<i32>
+    stablehlo.return %sum : tensor<i32>
+  }) : (tensor<3xi32>, tensor<8x1xi32>, tensor<8xi32>) -> tensor<3xi32>
+  %two = stablehlo.constant dense<2> : tensor<8xi32>
+  %token = stablehlo.divide %order#1, %two : tensor<8xi32>
+  %from = stablehlo.reshape %token : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<4x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %t = stablehlo.tanh %h : tensor<8x6xf32>
+  %ys = "chlo.ragged_dot"(%t, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [2], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %inverse:2 = "stablehlo.sort"(%order#1, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %back = stablehlo.reshape %inverse#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %y = "stablehlo.gather"(%ys, %back) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  return %y : tensor<8x6xf32>
+}
+
+// -----
+
+// Sorts are kept of which a product stays in order: its sizes are not known to count the keys,
+// keys may be any numbers, or its rows go on in the sort's order.
+// CHECK-LABEL: func.func @other_sizes
+// CHECK:       stablehlo.sort
+// CHECK:       chlo.ragged_dot
+// CHECK-NOT:   alpa.grouped
+func.func @other_sizes(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>, %sizes: tensor<3xi32>) -> tensor<6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @any_keys
+// CHECK:       stablehlo.sort
+// CHECK:       chlo.ragged_dot
+// CHECK-NOT:   alpa.grouped
+//
+// With keys that are clamped, the sum over rows needs no order.
+// CHECK-LABEL: func.func @bounded_keys
+// CHECK-SAME:  (%[[X:.*]]: tensor<8x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[GIVEN:.*]]: tensor<8xi32>)
+// CHECK:       %[[KEY:.*]] = stablehlo.clamp
+// CHECK:       %[[H:.*]] = alpa.grouped_dot %[[X]], %[[W]] of %[[KEY]]
+// CHECK:       stablehlo.reduce(%[[H]] init:
+// CHECK-NOT:   stablehlo.sort
+func.func @any_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %key: tensor<8xi32>) -> tensor<6xf32> {
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+func.func @bounded_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %given: tensor<8xi32>) -> tensor<6xf32> {
+  %least = stablehlo.constant dense<0> : tensor<8xi32>
+  %most = stablehlo.constant dense<2> : tensor<8xi32>
+  %key = stablehlo.clamp %least, %given, %most : tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @goes_on_sorted
+// CHECK:       stablehlo.sort
+// CHECK:       chlo.ragged_dot
+// CHECK-NOT:   alpa.grouped
+func.func @goes_on_sorted(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>) -> tensor<8x6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  return %h : tensor<8x6xf32>
+}
+
+// -----
+
+// For a platform without the op, groups follow from sizes alone.
+// CHECK-LABEL: func.func @without_the_op
+// CHECK-SAME:  (%[[X:.*]]: tensor<8x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %{{.*}}: tensor<3xi32>)
+// CHECK:       %[[IS_BEHIND:.*]] = stablehlo.compare GE, %{{.*}} -> tensor<8x3xi1>
+// CHECK:       %[[ONES:.*]] = stablehlo.convert %[[IS_BEHIND]]
+// CHECK:       %[[GROUPS:.*]] = stablehlo.reduce(%[[ONES]] init: %{{.*}}) applies stablehlo.add across dimensions = [1]
+// CHECK:       alpa.grouped_dot %[[X]], %[[W]] of %[[GROUPS]] {contracting = 1 : i64, dense}
+func.func @without_the_op(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %sizes: tensor<3xi32>) -> tensor<8x6xf32> {
+  %h = "chlo.ragged_dot"(%x, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> {alpa.dense} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  return %h : tensor<8x6xf32>
+}

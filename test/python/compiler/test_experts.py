@@ -1,0 +1,175 @@
+"""Experts without a capacity: sorted tokens, products of runs of them, and the way back."""
+
+from __future__ import annotations
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import PipeshardParallel, ShardParallel, Zero3Parallel
+from alpa_mlir.trace import tracing
+from alpa_runtime.execution.compilation import stage_jobs
+from alpa_runtime.execution.executor import donations
+from alpa_runtime.execution.program_merge import merge_step, sums_of
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+
+LAYERS, EXPERTS, CHOSEN, WIDTH, INNER = 2, 8, 2, 16, 32
+METHODS = {
+    "one mesh": ShardParallel(num_micro_batches=1),
+    "collectives": ShardParallel(num_micro_batches=2, export="collectives"),
+    "three axes": ShardParallel(num_micro_batches=1, num_mesh_axes=3),
+    "micro-batches": ShardParallel(num_micro_batches=4),
+    "zero-3": Zero3Parallel(num_micro_batches=1),
+    "two stages": PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2),
+}
+
+
+def parameters():
+    keys = iter(jax.random.split(jax.random.key(0), 100))
+
+    def weights(*shape):
+        return jax.random.normal(next(keys), shape) * shape[-2] ** -0.5
+
+    return [
+        {
+            "router": weights(WIDTH, EXPERTS),
+            "gate": weights(EXPERTS, WIDTH, INNER),
+            "up": weights(EXPERTS, WIDTH, INNER),
+            "down": weights(EXPERTS, INNER, WIDTH),
+            "shared": weights(WIDTH, WIDTH),
+        }
+        for _ in range(LAYERS)
+    ]
+
+
+def batch():
+    first, second = jax.random.split(jax.random.key(1))
+    shape = (16, 4, WIDTH)
+    return {"x": jax.random.normal(first, shape), "y": jax.random.normal(second, shape)}
+
+
+def experts(layer, rows, sizes):
+    gate = jax.lax.ragged_dot(rows, layer["gate"], sizes)
+    return jax.lax.ragged_dot(
+        jax.nn.silu(gate) * jax.lax.ragged_dot(rows, layer["up"], sizes), layer["down"], sizes
+    )
+
+
+def order_and_sizes(chosen):
+    flat = chosen.reshape(-1)
+    return jnp.argsort(flat), jnp.bincount(flat, length=EXPERTS)
+
+
+def weighted(rows, share):
+    return jnp.einsum("tkd,tk->td", rows.reshape(*share.shape, -1), share)
+
+
+def by_take(layer, x, share, chosen):
+    """Tokens by number, and back by a second sort, as MaxText and Levanter have it."""
+    order, sizes = order_and_sizes(chosen)
+    rows = experts(layer, jnp.take(x, order // CHOSEN, axis=0), sizes)
+    return weighted(jnp.take(rows, jnp.argsort(order), axis=0), share)
+
+
+def by_repeats(layer, x, share, chosen):
+    """Repeated tokens, and back by the inverse permutation that a scatter makes."""
+    order, _ = order_and_sizes(chosen)
+    sizes = jax.nn.one_hot(chosen, EXPERTS, dtype=jnp.int32).sum((0, 1))
+    rows = experts(layer, jnp.repeat(x, CHOSEN, axis=0)[order], sizes)
+    count = len(order)
+    inverse = jnp.zeros(count, jnp.int32).at[order].set(jnp.arange(count, dtype=jnp.int32))
+    return weighted(rows[inverse], share)
+
+
+def by_adding(layer, x, share, chosen):
+    """Results are added up where their tokens are."""
+    order, sizes = order_and_sizes(chosen)
+    token = order // CHOSEN
+    rows = experts(layer, x[token], sizes) * share.reshape(-1)[order][:, None]
+    return jnp.zeros_like(x).at[token].add(rows)
+
+
+def by_payload(layer, x, share, chosen):
+    """One sort of experts with all that goes along."""
+    flat = chosen.reshape(-1)
+    token = jnp.arange(flat.size) // CHOSEN
+    key, token, share = jax.lax.sort((flat, token, share.reshape(-1)), num_keys=1)
+    sizes = (key[:, None] == jnp.arange(EXPERTS)).sum(0, dtype=jnp.int32)
+    rows = experts(layer, x[token], sizes) * share[:, None]
+    return jax.ops.segment_sum(rows, token, num_segments=len(x))
+
+
+FORMS = {form.__name__: form for form in (by_take, by_repeats, by_adding, by_payload)}
+
+
+def step_of(form, remat=False):
+    def layer_of(layer, x):
+        rows = x.reshape(-1, WIDTH)
+        top, chosen = jax.lax.top_k(rows @ layer["router"], CHOSEN)
+        made = form(layer, rows, jax.nn.softmax(top), chosen) + jnp.tanh(rows @ layer["shared"])
+        return x + made.reshape(x.shape)
+
+    def step(params, batch):
+        def loss(params):
+            x = batch["x"]
+            for layer in params:
+                x = (jax.checkpoint(layer_of) if remat else layer_of)(layer, x)
+            return jnp.mean((x - batch["y"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    return step
+
+
+def imported(step, *args):
+    text = tracing.trace(step, *args).text
+    passes = "alpa-import,alpa-unroll-layers,alpa-undo-sorts"
+    return alpa_mlir.compiler.Module(text, "step").run(passes).as_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("remat", [False, True])
+def test_no_sort_is_left(form, remat):
+    text = imported(step_of(FORMS[form], remat), parameters(), batch())
+    assert "stablehlo.sort" not in text
+    assert "stablehlo.gather" not in text
+    assert "ragged_dot" not in text
+    # Three products of each layer, and three gradients of their rows but for the first two.
+    assert text.count("alpa.grouped_dot") >= 6 * LAYERS - 2
+    assert text.count("alpa.grouped_sum") == 3 * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [
+        *(("by_take", method) for method in METHODS),
+        *((form, "micro-batches") for form in FORMS if form != "by_take"),
+    ],
+)
+def test_equals_jit(form, method):
+    step, state = step_of(FORMS[form]), parameters()
+    want = jax.jit(step)(state, batch())
+    got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["micro-batches", "collectives"])
+def test_gpus_sort_on_each_device(form, method):
+    """On GPUs the rows of a device are sorted, its products grouped by the op of the platform."""
+    parallel = alpa_mlir.parallelize(
+        step_of(FORMS[form]), cluster="dgx-h100:2", method=METHODS[method], cache=False
+    )
+    shapes = jax.eval_shape(lambda: (parameters(), batch()))
+    plan = parallel.plan(*shapes).plan
+    merged = merge_step(plan)
+    jobs = stage_jobs(plan, donations(plan, merged, True), sums_of(merged))
+    text = "".join(job.text for job in jobs.values())
+    assert "chlo.ragged_dot" in text
+    for job in jobs.values():
+        with mlir.make_ir_context():
+            ir.Module.parse(job.text)
