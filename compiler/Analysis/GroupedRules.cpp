@@ -25,12 +25,19 @@ static ShardingRule groupedDot(mlir::Operation *op) {
 static ShardingRule groupedSum(mlir::Operation *op) {
   RuleBuilder builder(op);
   llvm::ArrayRef<int64_t> lhs = shapeOf(op->getOperand(0)), result = shapeOf(op->getResult(0));
-  unsigned group = builder.factor(result[0]), left = builder.factor(result[1]);
-  unsigned right = builder.factor(result[2]);
-  unsigned row = builder.reduction(lhs[0], sumOf(op->getResult(0)));
-  builder.operand(0, 0, {row}).operand(0, 1, {left});
-  builder.operand(1, 0, {row}).operand(1, 1, {right}).operand(2, 0, {row});
-  builder.result(0, 0, {group}).result(0, 1, {left}).result(0, 2, {right});
+  auto batches = static_cast<int64_t>(lhs.size()) - 2;
+  for (int64_t dim = 0; dim < batches; ++dim) {
+    unsigned batch = builder.factor(lhs[dim]);
+    builder.operand(0, dim, {batch}).operand(1, dim, {batch}).operand(2, dim, {batch});
+    builder.result(0, dim, {batch});
+  }
+  unsigned group = builder.factor(result[batches]), left = builder.factor(result[batches + 1]);
+  unsigned right = builder.factor(result[batches + 2]);
+  unsigned row = builder.reduction(lhs[batches], sumOf(op->getResult(0)));
+  builder.operand(0, batches, {row}).operand(0, batches + 1, {left});
+  builder.operand(1, batches, {row}).operand(1, batches + 1, {right}).operand(2, batches, {row});
+  builder.result(0, batches, {group}).result(0, batches + 1, {left});
+  builder.result(0, batches + 2, {right});
   builder.rule.heavy = true;
   return builder.rule;
 }

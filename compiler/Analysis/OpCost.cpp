@@ -219,7 +219,7 @@ double analysis::getFlops(Operation *op) {
   if (auto dot = llvm::dyn_cast<GroupedDotOp>(op))
     return 2 * results * static_cast<double>(shapeOf(dot.getRows())[1]);
   if (auto sum = llvm::dyn_cast<GroupedSumOp>(op))
-    return 2 * numElements(sum.getLhs()) * static_cast<double>(shapeOf(sum.getRhs())[1]);
+    return 2 * numElements(sum.getLhs()) * static_cast<double>(shapeOf(sum.getRhs()).back());
   if (auto given = op->getAttrOfType<FloatAttr>(kCallFlops))
     return given.getValueAsDouble();
   if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(op))

@@ -42,6 +42,7 @@ private:
     llvm::DenseMap<Value, Value> sorted; // By value in the old order.
   };
 
+  void splitBatches(GroupedSumOp op);
   void expand(Operation *op);
   Value dense(Operation *op, Value groups, int64_t count);
   Value sorted(Operation *op, Order &order, int64_t count);
@@ -277,7 +278,52 @@ void Expander::expand(Operation *op) {
   ++numExpanded;
 }
 
+/// A sum for each batch. Devices have one, most often.
+void Expander::splitBatches(GroupedSumOp op) {
+  builder.setInsertionPoint(op);
+  loc = op->getLoc();
+  auto type = typeOf(op.getResult());
+  auto batchOf = [&](Value value, int64_t batch) {
+    SmallVector<int64_t> shape(shapeOf(value)), starts(shape.size(), 0), limits(shape);
+    starts[0] = batch;
+    limits[0] = batch + 1;
+    shape[0] = 1;
+    Value part =
+        make("stablehlo.slice", value, typeOf(value).clone(shape),
+             {builder.getNamedAttr("start_indices", builder.getDenseI64ArrayAttr(starts)),
+              builder.getNamedAttr("limit_indices", builder.getDenseI64ArrayAttr(limits)),
+              builder.getNamedAttr(
+                  "strides", builder.getDenseI64ArrayAttr(SmallVector<int64_t>(shape.size(), 1)))});
+    return make("stablehlo.reshape", part, typeOf(part).clone(ArrayRef(shape).drop_front()));
+  };
+  SmallVector<Value> sums;
+  SmallVector<int64_t> one(type.getShape());
+  one[0] = 1;
+  for (int64_t batch = 0; batch < type.getDimSize(0); ++batch) {
+    SmallVector<NamedAttribute> attributes;
+    for (StringRef name : {"precision_config", "dense"})
+      if (Attribute value = op->getAttr(name))
+        attributes.push_back(builder.getNamedAttr(name, value));
+    Value sum = make(
+        "alpa.grouped_sum",
+        {batchOf(op.getLhs(), batch), batchOf(op.getRhs(), batch), batchOf(op.getGroups(), batch)},
+        type.clone(type.getShape().drop_front()), attributes);
+    sums.push_back(make("stablehlo.reshape", sum, type.clone(one)));
+  }
+  Value all = sums.size() == 1
+                  ? sums[0]
+                  : make("stablehlo.concatenate", sums, type,
+                         builder.getNamedAttr("dimension", builder.getI64IntegerAttr(0)));
+  for (NamedAttribute attribute : op->getDiscardableAttrs())
+    all.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
+  op.getResult().replaceAllUsesWith(all);
+  op.erase();
+}
+
 void Expander::run() {
+  for (Operation &op : llvm::make_early_inc_range(block))
+    if (auto sum = dyn_cast<GroupedSumOp>(op); sum && typeOf(sum.getLhs()).getRank() == 3)
+      splitBatches(sum);
   SmallVector<Operation *> ops;
   for (Operation &op : block)
     if (isa<GroupedDotOp, GroupedSumOp>(op))

@@ -385,11 +385,12 @@ private:
     };
     // The numbers of a device's groups, where it does not have all.
     bool isSum = isa<GroupedSumOp>(op);
-    ArrayRef<unsigned> ofGroups = isSum ? split->unreduced[0].dims[0] : split->operands[1].dims[0];
+    ArrayRef<unsigned> ofGroups =
+        isSum ? split->unreduced[0].dims[type.getRank() - 3] : split->operands[1].dims[0];
     SmallVector<Value> inputs(op->getOperands());
     if (!ofGroups.empty()) {
-      int64_t count =
-          isSum ? type.getDimSize(0) : cast<RankedTensorType>(inputs[1].getType()).getDimSize(0);
+      int64_t count = isSum ? type.getDimSize(type.getRank() - 3)
+                            : cast<RankedTensorType>(inputs[1].getType()).getDimSize(0);
       inputs.push_back(
           create("stablehlo.iota", {}, RankedTensorType::get({count}, builder.getI32Type()),
                  builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(0))));

@@ -82,6 +82,7 @@ public:
 
 private:
   FailureOr<Terms> dot(hlo::DotGeneralOp op, const ShardingSpec &spec);
+  FailureOr<Terms> groupedSum(GroupedSumOp op, const ShardingSpec &spec);
   FailureOr<Terms> reduce(hlo::ReduceOp op, const ShardingSpec &spec);
   FailureOr<Terms> scatter(hlo::ScatterOp op, const ShardingSpec &spec);
   FailureOr<Terms> convolution(hlo::ConvolutionOp op, const ShardingSpec &spec);
@@ -263,6 +264,24 @@ FailureOr<Terms> TermsMaker::dot(hlo::DotGeneralOp op, const ShardingSpec &spec)
   return made;
 }
 
+/// Terms become batches of rows.
+FailureOr<Terms> TermsMaker::groupedSum(GroupedSumOp op, const ShardingSpec &spec) {
+  SmallVector<Cut> cuts;
+  ShardingSpec rows = usedSpec(op, 0);
+  if (typeOf(op.getLhs()).getRank() != 2)
+    return op.emitError("alpa_defer_sums_c2: has terms already");
+  if (failed(addCut(op, 0, rows.dims[0], spec, cuts)) || failed(checkCuts(op, cuts, spec)))
+    return failure();
+  SmallVector<Value> operands;
+  for (unsigned operand = 0; operand < 3; ++operand)
+    operands.push_back(cutOperand(op, operand, cuts));
+  Terms made = termsOf({}, cuts);
+  SmallVector<int64_t> shape(made.sizes);
+  llvm::append_range(shape, typeOf(op.getResult()).getShape());
+  made.value = cloneAs(builder, op, operands, shape, withLeading(made.axes, spec))->getResult(0);
+  return made;
+}
+
 /// Terms are dimensions that are not reduced.
 FailureOr<Terms> TermsMaker::reduce(hlo::ReduceOp op, const ShardingSpec &spec) {
   SmallVector<Cut> cuts;
@@ -409,6 +428,8 @@ FailureOr<Terms> TermsMaker::convolution(hlo::ConvolutionOp op, const ShardingSp
 FailureOr<Terms> TermsMaker::make(Operation *op, const ShardingSpec &spec) {
   if (auto dotGeneral = dyn_cast<hlo::DotGeneralOp>(op))
     return dot(dotGeneral, spec);
+  if (auto sum = dyn_cast<GroupedSumOp>(op))
+    return groupedSum(sum, spec);
   if (auto reduceOp = dyn_cast<hlo::ReduceOp>(op))
     return reduce(reduceOp, spec);
   if (auto scatterOp = dyn_cast<hlo::ScatterOp>(op))

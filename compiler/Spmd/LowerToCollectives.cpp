@@ -1042,9 +1042,11 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
     operands[2] = groupSizes(dot, operands);
   if (auto dot = dyn_cast<GroupedDotOp>(op))
     operands[2] = localGroups(operands[2], typeOf(operands[1]).getDimSize(0), axesOf(1, 0));
-  if (auto sum = dyn_cast<GroupedSumOp>(op))
+  if (isa<GroupedSumOp>(op)) {
+    int64_t dim = unreducedType(0).getRank() - 3;
     operands[2] =
-        localGroups(operands[2], unreducedType(0).getDimSize(0), split.unreduced[0].dims[0]);
+        localGroups(operands[2], unreducedType(0).getDimSize(dim), split.unreduced[0].dims[dim]);
+  }
   takeOut(operands);
   llvm::append_range(results, clone(operands)->getResults());
   if (split.summedAxes.empty())

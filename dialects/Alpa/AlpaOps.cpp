@@ -119,15 +119,21 @@ LogicalResult GroupedSumOp::verify() {
   auto rhs = cast<RankedTensorType>(getRhs().getType());
   auto groups = cast<RankedTensorType>(getGroups().getType());
   auto result = cast<RankedTensorType>(getResult().getType());
-  if (failed(verifyGroups(*this, "alpa_grouped_sum_c1", lhs, rhs, 2, groups)))
-    return failure();
-  if (groups.getDimSize(0) != lhs.getDimSize(0) || groups.getDimSize(0) != rhs.getDimSize(0))
+  int64_t rank = lhs.getRank();
+  if ((rank != 2 && rank != 3) || rhs.getRank() != rank || groups.getRank() != rank - 1 ||
+      !isa<IntegerType>(groups.getElementType()))
+    return emitOpError("alpa_grouped_sum_c1: expected tensors of 2, 2 and 1 dimensions, or of one "
+                       "more each, the last of whole numbers, got ")
+           << lhs << ", " << rhs << " and " << groups;
+  if (groups.getShape() != lhs.getShape().drop_back() ||
+      groups.getShape() != rhs.getShape().drop_back())
     return emitOpError("alpa_grouped_sum_c2: rows of ")
            << lhs << ", " << rhs << " and " << groups << " do not pair up";
-  if (result.getRank() != 3 || result.getDimSize(1) != lhs.getDimSize(1) ||
-      result.getDimSize(2) != rhs.getDimSize(1))
+  if (result.getRank() != rank + 1 ||
+      result.getShape().take_front(rank - 2) != lhs.getShape().take_front(rank - 2) ||
+      result.getShape().take_back(2) != ArrayRef{lhs.getShape().back(), rhs.getShape().back()})
     return emitOpError("alpa_grouped_sum_c3: expected a result of groups by ")
-           << lhs.getDimSize(1) << " by " << rhs.getDimSize(1) << ", got " << result;
+           << lhs.getShape().back() << " by " << rhs.getShape().back() << ", got " << result;
   return success();
 }
 

@@ -157,3 +157,25 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
     return %1 : tensor<4x6xf32>
   }
 }
+
+// -----
+
+// Rows of groups: terms are batches of rows.
+// CHECK-LABEL: func.func @grouped(
+// CHECK-SAME: %[[X:.+]]: tensor<8x4xf32>, %[[DY:.+]]: tensor<8x6xf32>, %[[G:.+]]: tensor<8xi32>
+// CHECK: %[[XT:.+]] = stablehlo.reshape %[[X]] {{.*}} -> tensor<2x4x4xf32>
+// CHECK: %[[DYT:.+]] = stablehlo.reshape %[[DY]] {{.*}} -> tensor<2x4x6xf32>
+// CHECK: %[[GT:.+]] = stablehlo.reshape %[[G]] {{.*}} -> tensor<2x4xi32>
+// CHECK: %[[TERMS:.+]] = alpa.grouped_sum %[[XT]], %[[DYT]] of %[[GT]] {{.*}} -> tensor<2x3x4x6xf32>
+// CHECK: stablehlo.reduce(%[[TERMS]] init: {{.*}} across dimensions = [0]
+module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @grouped(%x: tensor<8x4xf32>, %dy: tensor<8x6xf32>, %g: tensor<8xi32>, %w: tensor<3x4x6xf32>) -> tensor<3x4x6xf32> {
+    %0 = alpa.grouped_sum %x, %dy of %g
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, S1], unreduced = [0]>],
+         alpa.summed_as = #alpa.sharding<[R, R, S1]>,
+         alpa.use_shardings = [#alpa.sharding<[S0, R]>, #alpa.sharding<[S0, S1]>, #alpa.sharding<[S0]>]}
+        : (tensor<8x4xf32>, tensor<8x6xf32>, tensor<8xi32>) -> tensor<3x4x6xf32>
+    %1 = stablehlo.subtract %w, %0 {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R, S1]>]} : tensor<3x4x6xf32>
+    return %1 : tensor<3x4x6xf32>
+  }
+}

@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/IR/Matchers.h"
 #include "mlir/IR/OpDefinition.h"
@@ -89,7 +90,7 @@ int sharding::linkOperand(Operation *op) {
 static bool canLeaveTerms(Operation *op) {
   if (op->getNumResults() != 1 || !isReal(op->getResult(0)))
     return false;
-  if (isa<hlo::DotGeneralOp>(op))
+  if (isa<hlo::DotGeneralOp, GroupedSumOp>(op))
     return true;
   if (auto conv = dyn_cast<hlo::ConvolutionOp>(op))
     return conv.getFeatureGroupCount() == 1 && conv.getBatchGroupCount() == 1;

@@ -14,6 +14,7 @@ from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.program_merge import merge_step, sums_of
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
+from jax.sharding import PartitionSpec as P
 
 LAYERS, EXPERTS, CHOSEN, WIDTH, INNER = 2, 8, 2, 16, 32
 METHODS = {
@@ -153,6 +154,28 @@ def test_equals_jit(form, method):
     step, state = step_of(FORMS[form]), parameters()
     want = jax.jit(step)(state, batch())
     got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("export", ["shardy", "collectives"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_experts_times_tensor_times_data(export, count):
+    """Each on an axis of two devices, as pinned: experts, their features, and examples."""
+    step, state = step_of(by_take), parameters()
+    into, out = P("expert", None, "tensor"), P("expert", "tensor", None)
+    layer = {"router": P(), "gate": into, "up": into, "down": out, "shared": P()}
+    method = ShardParallel(
+        method="manual",
+        export=export,
+        num_micro_batches=count,
+        mesh_shape=(2, 2, 2),
+        mesh_axes=("data", "expert", "tensor"),
+        in_shardings=([layer] * LAYERS, P("data")),
+    )
+    want = jax.jit(step)(state, batch())
+    compiled = alpa_mlir.parallelize(step, method=method, cache=False)
+    got = compiled(state, batch())
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 

@@ -195,3 +195,9 @@ func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<
   %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16xi32>) -> tensor<4x8x8xf32>
   return %0 : tensor<4x8x8xf32>
 }
+
+// CASE grouped_sums_of_batches rtol=0.0001 arg2=integers(-1,5)
+func.func @main(%arg0: tensor<4x8x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<4x8xi32>) -> tensor<4x4x8x8xf32> {
+  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<4x8x8xf32>, tensor<4x8x8xf32>, tensor<4x8xi32>) -> tensor<4x4x8x8xf32>
+  return %0 : tensor<4x4x8x8xf32>
+}
