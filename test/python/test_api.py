@@ -67,8 +67,10 @@ def test_methods_become_pass_options():
     assert options(typed) == {"submeshes": "1x1@a100,1x2"}
     text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2)
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
-    first = "alpa-import{pin-shardings=true},alpa-unroll-layers,alpa-split-batch{micro-batches=2},"
-    assert text.startswith(first)
+    assert text.startswith(
+        "alpa-import{pin-shardings=true},alpa-unroll-layers,alpa-undo-sorts,"
+        "alpa-split-batch{micro-batches=2},"
+    )
     for name in ("auto", "manual"):
         ignoring = ShardParallel(method=name, sharding_constraints="ignore")
         assert ignoring.import_passes(CLUSTER).split(",")[0] == "alpa-import"
