@@ -160,8 +160,11 @@ class _Evaluator:
             _check(eqn)
         function = _COLLECTIVES.get(name) if self._sizes else None
         if function is not None:
+            names = _axes(eqn.params["axes" if "axes" in eqn.params else "axis_name"])
+            # An axis of one device is not mapped: its collectives change nothing.
+            axes = [n for n in names if isinstance(n, int) or self._sizes[n] > 1]
             with _at(eqn):
-                return [function(eqn, *operands)]
+                return [function(eqn, axes, *operands)]
         if name in _KERNELS:  # Written for blocks of memory; JAX maps them by another grid axis.
             return bind(eqn.replace(ctx=self._context(eqn.ctx)), operands, debug)
         has_rule = self._differentiated and name in ("custom_jvp_call", "custom_vjp_call")
@@ -222,11 +225,13 @@ class _Evaluator:
         params = eqn.params
         mesh, jaxpr = params["mesh"], params["jaxpr"]
         axes = [name for name in mesh.axis_names if name in params["newly_manual_axes"]]
-        sizes = {name: int(mesh.shape[name]) for name in axes}
+        every = {name: int(mesh.shape[name]) for name in axes}
+        axes = [name for name in axes if every[name] > 1]
+        sizes = {name: every[name] for name in axes}
         for spec in (*params["in_specs"], *params["out_specs"]):
             if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
                 raise _refusal(eqn, "takes or gives values that are unreduced")
-        within = _Evaluator(self._differentiated, {**self._sizes, **sizes})
+        within = _Evaluator(self._differentiated, {**self._sizes, **every})
         # The dimensions of a value: axes of the mesh by name, those of a block by number.
         held = [
             _dimensions(spec, v.aval, sizes)
@@ -372,21 +377,29 @@ def _axes(value: Any) -> list[str]:
     return list(cast("Sequence[str]", value)) if isinstance(value, (tuple, list)) else [value]
 
 
-def _psum(eqn: Any, x: Any) -> Any:
-    return _jax.lax.psum(x, eqn.params["axes"])
+def _psum(eqn: Any, axes: list[Any], x: Any) -> Any:
+    return _jax.lax.psum(x, tuple(axes)) if axes else x
 
 
-def _all_gather(eqn: Any, x: Any) -> Any:
+def _pmax(eqn: Any, axes: list[Any], x: Any) -> Any:
+    return _jax.lax.pmax(x, tuple(axes)) if axes else x
+
+
+def _pmin(eqn: Any, axes: list[Any], x: Any) -> Any:
+    return _jax.lax.pmin(x, tuple(axes)) if axes else x
+
+
+def _all_gather(eqn: Any, axes: list[Any], x: Any) -> Any:
     dimension = eqn.params["all_gather_dimension"]
     x = x if eqn.params["tiled"] else _jax.lax.expand_dims(x, (dimension,))
-    for axis in reversed(_axes(eqn.params["axis_name"])):
+    for axis in reversed(axes):
         x = _jax.lax.all_gather(x, axis, axis=dimension, tiled=True)
     return x
 
 
-def _reduce_scatter(eqn: Any, x: Any) -> Any:
+def _reduce_scatter(eqn: Any, axes: list[Any], x: Any) -> Any:
     dimension = eqn.params["scatter_dimension"]
-    for axis in _axes(eqn.params["axis_name"]):
+    for axis in axes:
         if _jnp.issubdtype(x.dtype, _jnp.inexact):
             x = _jax.lax.psum_scatter(x, axis, scatter_dimension=dimension, tiled=True)
         else:
@@ -397,11 +410,12 @@ def _reduce_scatter(eqn: Any, x: Any) -> Any:
     return x if eqn.params["tiled"] else _jax.lax.squeeze(x, (dimension,))
 
 
-def _ppermute(eqn: Any, x: Any) -> Any:
+def _ppermute(eqn: Any, axes: list[Any], x: Any) -> Any:
     """Devices to which nobody sends get zeros."""
-    axes = _axes(eqn.params["axis_name"])
-    if len(axes) > 1:
+    if len(_axes(eqn.params["axis_name"])) > 1:
         raise _refusal(eqn, "has a ppermute over several axes at once")
+    if not axes:
+        return x if eqn.params["perm"] else _jnp.zeros_like(x)
     size = _jax.lax.axis_size(axes[0])
     sent = [(int(a), int(b)) for a, b in eqn.params["perm"]]
     free = [i for i in range(size) if i not in {a for a, _ in sent}]
@@ -416,17 +430,23 @@ def _ppermute(eqn: Any, x: Any) -> Any:
     return _jnp.where(is_zero, _jnp.zeros_like(found), found)
 
 
-def _all_to_all(eqn: Any, x: Any) -> Any:
+def _all_to_all(eqn: Any, axes: list[Any], x: Any) -> Any:
     """JAX's rule for operands that are the same on all devices broadcasts them to a wrong shape,
     so they are made different ones first. Whether they are is not known in a loop's body."""
-    for axis in _axes(eqn.params["axis_name"]):
+    params = eqn.params
+    if not axes:
+        return x  # Where it is not tiled, JAX adds and drops the dimensions around it.
+    for axis in axes:
         x = _jax.lax.select(_jax.lax.axis_index(axis) >= 0, x, x)
-    return eqn.primitive.bind(x, **eqn.params)
+    name = params["axis_name"]
+    return eqn.primitive.bind(
+        x, **{**params, "axis_name": tuple(axes) if isinstance(name, tuple | list) else name}
+    )
 
 
-def _axis_index(eqn: Any) -> Any:
+def _axis_index(eqn: Any, axes: list[Any]) -> Any:
     result: Any = np.int32(0)
-    for axis in _axes(eqn.params["axis_name"]):
+    for axis in axes:
         result = result * np.int32(_jax.lax.axis_size(axis)) + _jax.lax.axis_index(axis)
     return result
 
@@ -440,4 +460,6 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "ppermute": _ppermute,
     "all_to_all": _all_to_all,
     "axis_index": _axis_index,
+    "pmax": _pmax,
+    "pmin": _pmin,
 }

@@ -94,6 +94,7 @@ def data(leaf):
             "mixtral-8x7b",
             {"sparse_matmul": False, "base_moe_mlp_dim": 128, "load_balance_loss_weight": 0.01},
         ),
+        ("mixtral-8x7b", {"megablox": False, "base_moe_mlp_dim": 128}),
         (
             "deepseek2-16b",
             {

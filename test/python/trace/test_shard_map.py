@@ -439,21 +439,61 @@ COLLECTIVES = {
 }
 
 
+OF_ONE = {
+    "all_to_all": lambda x: jax.lax.all_to_all(x, "x", 1, 0, tiled=True),
+    "all_to_all of rows": lambda x: jax.lax.all_to_all(x[None], "x", 0, 2)[..., 0],
+    "all_gather": lambda x: jax.lax.all_gather(x, "x", axis=1)[:, 0],
+    "psum_scatter": lambda x: jax.lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True),
+    "ppermute": lambda x: jax.lax.ppermute(x, "x", [(0, 0)]) + jax.lax.ppermute(x, "x", []),
+    "sums": lambda x: jax.lax.psum(x, "x") + jax.lax.pmax(x, "x") * jax.lax.pmin(x, "x"),
+    "axis_index": lambda x: x + jax.lax.axis_index("x") + 3 * jax.lax.axis_index(BOTH),
+}
+
+
+@pytest.mark.parametrize("sizes", [(X, Y), (1, Y)])
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_collectives(name):
+def test_collectives(name, sizes):
+    compare_collectives(COLLECTIVES[name], sizes)
+
+
+@pytest.mark.parametrize("sizes", [(1, Y), (1, 1)])
+@pytest.mark.parametrize("name", OF_ONE)
+def test_collectives_of_one_device(name, sizes):
+    compare_collectives(OF_ONE[name], sizes)
+
+
+def test_what_cannot_be_mapped_over_one_device():
+    """Axes of one device are not mapped, so that kernels without a rule for that are kept."""
+
+    def step(w, x):
+        def body(w, x):
+            sizes = jax.lax.psum(jnp.full((4,), 2, jnp.int32), "x")
+            return jax.lax.ragged_dot(x, w, sizes)
+
+        mesh = mesh_of(1, 1)
+        return jax.shard_map(body, mesh=mesh, in_specs=(P("y"), P("x")), out_specs=P(BOTH))(w, x)
+
+    weights, x = normal(1, 4, 16, 8), normal(2, 8, 16)
+    method = ShardParallel(mesh_shape=(2, 4))
+    planned = alpa_mlir.compile(step, weights, x, cluster=CLUSTER, method=method)
+    np.testing.assert_allclose(planned(weights, x), jax.jit(step)(weights, x), rtol=1e-5, atol=1e-5)
+
+
+def compare_collectives(function, sizes):
     """Of blocks, of values that are the same on all devices, and of those in a loop; of small
     integers, so that no order of sums matters."""
 
     def step(w, x):
         def body(w, x):
-            each, alike = COLLECTIVES[name](x), COLLECTIVES[name](w)
-            looped = jax.lax.fori_loop(0, 2, lambda i, _: COLLECTIVES[name](w + i), alike)
+            each, alike = function(x), function(w)
+            looped = jax.lax.fori_loop(0, 2, lambda i, _: function(w + i), alike)
             return each + 100 * alike + 10000 * looped
 
-        return mapped(body, (P(), P(BOTH)), P(BOTH), check_vma=False)(w, x)
+        options = {"in_specs": (P(), P(BOTH)), "out_specs": P(BOTH), "check_vma": False}
+        return jax.shard_map(body, mesh=mesh_of(*sizes), **options)(w, x)
 
     random = np.random.RandomState(0)
-    x = jnp.asarray(random.randint(-9, 9, (64, 16)), jnp.float32)
+    x = jnp.asarray(random.randint(-9, 9, (8 * sizes[0] * sizes[1], 16)), jnp.float32)
     weight = jnp.asarray(random.randint(-9, 9, (8, 16)), jnp.float32)
     method = ShardParallel(mesh_shape=(2, 4))
     planned = alpa_mlir.compile(step, weight, x, cluster=CLUSTER, method=method)
