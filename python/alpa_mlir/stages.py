@@ -24,7 +24,7 @@ from alpa_runtime.worker_group import Hosts
 from alpa_mlir import session
 from alpa_mlir.cluster import CLUSTER, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
-from alpa_mlir.errors import MethodError
+from alpa_mlir.errors import MethodError, MicroBatchError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.search.planner import find_plan
@@ -137,9 +137,23 @@ class TracedStep:
         if self.options.micro_batch_semantics is not None:
             method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
         method = method.settled(described, lambda: _marked_layers(self.traced))
-        method = method.of_rounds(self.traced.rounds)
+        in_rounds = method.of_rounds(self.traced.rounds)
         folder = chosen_folder(self.options.cache if cache is None else cache)
-        plan = find_plan(self.traced, described, method, folder, progress)
+        try:
+            plan = find_plan(self.traced, described, in_rounds, folder, progress)
+        except MicroBatchError as error:
+            if self.traced.with_loops is None or in_rounds.num_micro_batches in (
+                method.num_micro_batches,
+                None,
+            ):
+                raise
+            warnings.warn(
+                f"the step's own loop of gradient accumulation stays a loop: {error.what}",
+                stacklevel=2,
+            )
+            traced = self.traced.with_loops()
+            plan = find_plan(traced, described, method, folder, progress)
+            return PlannedStep(traced, plan, self.options).called()
         if self.traced.rounds > 1 and plan.schedule == "inference":
             warnings.warn(_OTHER_ROWS, stacklevel=2)
         return PlannedStep(self.traced, plan, self.options).called()
@@ -246,10 +260,11 @@ class PlannedStep:
 
 
 _OTHER_ROWS = (
-    "the rounds of the step's own loop of gradient accumulation take other rows than "
-    "micro-batches, which are rows of the batch one behind another, so nothing of it is split into "
-    "micro-batches or stages; fix: begin the loop with x.reshape(rounds, -1, *x.shape[1:]) of the "
-    "whole batch"
+    "the step's own loop of gradient accumulation is planned as one pass over the whole batch, "
+    "without micro-batches or stages: its rounds take other rows than micro-batches, or what it "
+    "differentiates is not split. Rounds may take rows one behind another, "
+    "x.reshape(rounds, -1, *x.shape[1:]), or every so many, "
+    "x.reshape(-1, rounds, *x.shape[1:]).swapaxes(0, 1), of the batch's arguments"
 )
 
 

@@ -25,7 +25,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -42,7 +42,9 @@ _jnp: Any = jax.numpy
 _core: Any = core
 _source: Any = source_info_util
 
-_SUMS = ("add", "add_any", "sub")
+_SUMS = ("add", "add_any", "sub", "scatter-add")
+_REMAT = ("remat2", "checkpoint")
+_PLACES = ("sharding_constraint",)  # What a sum may go through on its way.
 _REDUCERS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     **dict.fromkeys(_SUMS, ("sum", _jnp.add, _jnp.sum)),
     "max": ("max", _jnp.maximum, _jnp.max),
@@ -81,9 +83,13 @@ def evaluate(
         all loops: the greatest common divisor of their numbers of rounds. It is 0 if no loop was
         mapped. A warning says of each other loop with gradients inside why it was not.
     """
-    step = _Step(_Leaves.of(closed.jaxpr, args, grouped or {}))
-    given = [step.leaves.whole.get(i, x) for i, x in enumerate(args)]
-    results = step.run(closed.jaxpr, closed.consts, given, {})
+    step = _Step()
+    given, rows = list(args), dict[Any, _Rows]()
+    for number, count in (grouped or {}).items():
+        given[number] = _regrouped(args[number], args[number].shape[0] // count)
+        variable = closed.jaxpr.invars[number]
+        rows[variable] = _Rows(frozenset([number]), count, value=args[number])
+    results = step.run(closed.jaxpr, closed.consts, given, {}, rows)
     return results, math.gcd(*step.lengths)
 
 
@@ -94,16 +100,10 @@ def interleaved(jaxpr: Any) -> dict[int, int]:
     Micro-batches are rows one behind another, so such arguments have to be grouped by rounds.
     """
     lengths = set(_lengths(jaxpr))
-    leaves = _Leaves({v: i for i, v in enumerate(jaxpr.invars)})
-    leaves.follow(jaxpr)
-    return {leaf: rounds for leaf, rounds in leaves.found.items() if rounds in lengths}
-
-
-def _swaps_first_two(eqn: Any) -> bool:
-    if eqn.primitive.name != "transpose":
-        return False
-    order = tuple(eqn.params["permutation"])
-    return order == (1, 0, *range(2, len(order)))
+    found: dict[int, set[int]] = {}
+    start = {v: _Rows(frozenset([i])) for i, v in enumerate(jaxpr.invars) if len(v.aval.shape)}
+    _follow(jaxpr, start, found)
+    return {leaf: min(x) for leaf, x in found.items() if len(x) == 1 and x <= lengths}
 
 
 def _lengths(jaxpr: Any) -> Iterator[int]:
@@ -115,67 +115,111 @@ def _lengths(jaxpr: Any) -> Iterator[int]:
             yield int(eqn.params["length"])
 
 
-@dataclass
-class _Leaves:
-    """Which variables are arguments of the step, and which are arguments cut into rounds.
+@dataclass(frozen=True)
+class _Rows:
+    """A value of which each row follows from those of arguments that stand there.
 
     Attributes:
-        whole_of: arguments by variable.
-        cut_of: arguments as `[rows, rounds, ..]`, by variable: number and rounds.
-        found: of each argument that is turned to `[rounds, rows, ..]`, the rounds.
-        parts, whole: of each argument that is grouped, its rounds, and its rows as the step has
-            them.
+        leaves: numbers of the arguments.
+        rounds: between which the rows alternate; 0 where that is not known yet.
+        is_cut: whether it has become `[rows, rounds, ..]`.
+        value: it with the rows of one round behind those of another, before it was cut; None
+            while nothing is evaluated.
     """
 
-    whole_of: dict[Any, int]
-    cut_of: dict[Any, tuple[int, int]] = field(default_factory=dict[Any, tuple[int, int]])
-    found: dict[int, int] = field(default_factory=dict[int, int])
-    parts: dict[int, Any] = field(default_factory=dict[int, Any])
-    whole: dict[int, Any] = field(default_factory=dict[int, Any])
+    leaves: frozenset[int]
+    rounds: int = 0
+    is_cut: bool = False
+    value: Any = None
 
-    @classmethod
-    def of(cls, jaxpr: Any, args: Sequence[Any], grouped: Mapping[int, int]) -> _Leaves:
-        leaves = cls({jaxpr.invars[i]: i for i in grouped})
-        for i, rounds in grouped.items():
-            x = args[i]
-            leaves.parts[i] = _jax.lax.reshape(x, (rounds, x.shape[0] // rounds, *x.shape[1:]))
-            leaves.whole[i] = _jax.lax.reshape(leaves.parts[i].swapaxes(0, 1), x.shape)
-        return leaves
+    def after(
+        self, eqn: Any, rows: Mapping[Any, _Rows], operands: Sequence[Any] = (), debug: Any = None
+    ) -> _Rows | None:
+        """What an equation makes of it, if that is such a value too.
 
-    def enter(self, variables: Sequence[Any], operands: Sequence[Any]) -> None:
-        """Know the operands of a call by the names that its body has for them."""
-        tables: Any = (self.whole_of, self.cut_of)
-        for variable, operand in zip(variables, operands, strict=True):
-            for known in tables:
-                known.pop(variable, None)
-                if not is_literal(operand) and operand in known:
-                    known[variable] = known[operand]
-
-    def rounds_of(self, eqn: Any) -> int | None:
-        """The argument whose rounds an equation gives, `[rounds, rows, ..]`."""
-        operand = eqn.invars[0] if len(eqn.invars) == 1 else None
-        if operand is None or is_literal(operand):
+        Args:
+            rows: all values that are.
+            operands: of the equation; empty while nothing is evaluated.
+            debug: of the jaxpr that holds it, with unknown names.
+        """
+        if self.is_cut or len(eqn.outvars) != 1:
             return None
-        shape = eqn.outvars[0].aval.shape
-        if eqn.primitive.name == "reshape" and operand in self.whole_of:
-            rest = operand.aval.shape[1:]
-            if len(shape) == len(rest) + 2 and shape[2:] == rest:
-                self.cut_of[eqn.outvars[0]] = self.whole_of[operand], shape[1]
-        elif operand in self.cut_of and _swaps_first_two(eqn):
-            leaf, rounds = self.cut_of[operand]
-            self.found[leaf] = rounds
-            return leaf
-        return None
+        shape, given = eqn.outvars[0].aval.shape, eqn.invars[0].aval.shape
+        if eqn.primitive.name == "reshape" and len(eqn.invars) == 1:
+            value = self.value
+            if shape[:1] == given[:1]:
+                return replace(self, value=None if value is None else value.reshape(shape))
+            is_cut = len(shape) > 1 and given[0] == shape[0] * shape[1] and shape[1] > 1
+            if is_cut and self.rounds in (0, shape[1]):
+                return replace(self, rounds=shape[1], is_cut=True)
+            return None
+        found = [None if is_literal(v) else rows.get(v) for v in eqn.invars]
+        if eqn.primitive.name not in _ELEMENTWISE or eqn.effects:
+            return None
+        if any(v.aval.shape not in ((), shape) for v in eqn.invars):
+            return None
+        if any(x is not None and (x.is_cut or x.rounds != self.rounds) for x in found):
+            return None
+        leaves = frozenset(leaf for x in found if x is not None for leaf in x.leaves)
+        if self.value is None:
+            return replace(self, leaves=leaves)
+        inverse = [
+            row.value if row is not None else _regrouped(x, self.rounds) if v.aval.shape else x
+            for x, row, v in zip(operands, found, eqn.invars, strict=True)
+        ]
+        (value,) = bind(eqn, inverse, debug)
+        return replace(self, leaves=leaves, value=value)
 
-    def follow(self, jaxpr: Any) -> None:
-        """Find what a jaxpr does with arguments."""
-        for eqn in jaxpr.eqns:
-            body = call_body(eqn)
-            if body is not None and len(body[0].invars) == len(eqn.invars):
-                self.enter(body[0].invars, eqn.invars)
-                self.follow(body[0])
-            else:
-                self.rounds_of(eqn)
+    def is_turned(self, eqn: Any) -> bool:
+        """Whether an equation gives the rounds, `[rounds, rows, ..]`."""
+        if not self.is_cut or eqn.primitive.name != "transpose":
+            return False
+        order = tuple(eqn.params["permutation"])
+        return order == (1, 0, *range(2, len(order)))
+
+
+# Of arrays of the same shape, and of single numbers.
+_ELEMENTWISE = {
+    *("abs", "add", "and", "ceil", "clamp", "convert_element_type", "copy", "cos", "div", "eq"),
+    *("exp", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic"),
+    *("lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "round", "rsqrt"),
+    *("select_n", "sign", "sin", "sqrt", "square", "sub", "tanh", "xor"),
+}
+
+
+def _regrouped(x: Any, count: int) -> Any:
+    """An array whose every so many rows stand behind each other."""
+    return _jnp.reshape(_jnp.reshape(x, (-1, count, *x.shape[1:])).swapaxes(0, 1), x.shape)
+
+
+def _first_rows(eqn: Any, rows: Mapping[Any, _Rows]) -> _Rows | None:
+    return next((rows[v] for v in eqn.invars if not is_literal(v) and v in rows), None)
+
+
+def _entered(body: Any, eqn: Any, rows: Mapping[Any, _Rows]) -> dict[Any, _Rows]:
+    """The values that a call is given, by the names that its body has for them."""
+    pairs = zip(body.invars, eqn.invars, strict=True)
+    return {v: rows[x] for v, x in pairs if not is_literal(x) and x in rows}
+
+
+def _follow(jaxpr: Any, rows: dict[Any, _Rows], found: dict[int, set[int]]) -> list[Any]:
+    """Find which arguments a jaxpr turns to rounds; gives what is known of its results."""
+    for eqn in jaxpr.eqns:
+        first = _first_rows(eqn, rows)
+        if first is None:
+            continue
+        body = call_body(eqn)
+        if body is not None and len(body[0].invars) == len(eqn.invars):
+            made = _follow(body[0], _entered(body[0], eqn, rows), found)
+            rows.update((v, x) for v, x in zip(eqn.outvars, made, strict=True) if x is not None)
+        elif first.is_turned(eqn):
+            for leaf in first.leaves:
+                found.setdefault(leaf, set()).add(first.rounds)
+        else:
+            after = first.after(eqn, rows)
+            if after is not None:
+                rows[eqn.outvars[0]] = after
+    return [None if is_literal(v) else rows.get(v) for v in jaxpr.outvars]
 
 
 def _takes_gradients(eqn: Any) -> bool:
@@ -195,12 +239,10 @@ class _Step:
     """Evaluates a step equation by equation.
 
     Attributes:
-        leaves: its arguments, some of them grouped by rounds.
         lengths: numbers of rounds of the loops that were mapped.
     """
 
-    def __init__(self, leaves: _Leaves) -> None:
-        self.leaves = leaves
+    def __init__(self) -> None:
         self.lengths: list[int] = []
 
     def run(
@@ -209,12 +251,15 @@ class _Step:
         consts: Sequence[Any],
         args: Sequence[Any],
         facts: dict[Any, np.ndarray],
+        rows: dict[Any, _Rows],
         call: Any | None = None,
     ) -> list[Any]:
         """Results of a jaxpr.
 
         Args:
             facts: the variables whose values are known here.
+            rows: the variables that have rows of arguments that are grouped by rounds; those of
+                results are added.
             call: the equation whose body it is.
         """
         values = Values.at_start(jaxpr, consts, args)
@@ -224,20 +269,26 @@ class _Step:
             operands = values.read(eqn.invars)
             known = [_fact(v, facts) for v in eqn.invars]
             _learn(eqn, known, facts, debug)
-            body = call_body(eqn)
-            leaf = self.leaves.rounds_of(eqn)
-            if leaf in self.leaves.parts and self.leaves.parts[leaf].shape == (
-                eqn.outvars[0].aval.shape
+            body, first = call_body(eqn), _first_rows(eqn, rows)
+            if first is not None and first.is_turned(eqn):
+                results = [_jnp.reshape(first.value, eqn.outvars[0].aval.shape)]
+            elif (
+                body is not None
+                and len(body[0].invars) == len(operands)
+                and (first is not None or rounds(body[0]) > 1)
             ):
-                results = [self.leaves.parts[leaf]]
-            elif body is not None and rounds(body[0]) > 1 and len(body[0].invars) == len(operands):
-                self.leaves.enter(body[0].invars, eqn.invars)
                 inside = {v: x for v, x in zip(body[0].invars, known, strict=True) if x is not None}
-                results = self.run(*body, operands, inside, eqn)
+                entered = _entered(body[0], eqn, rows)
+                results = self.run(*body, operands, inside, entered, eqn)
+                made = zip(eqn.outvars, body[0].outvars, strict=True)
+                rows.update((v, entered[x]) for v, x in made if not is_literal(x) and x in entered)
             elif _takes_gradients(eqn):
                 results = self._loop(eqn, operands, known, debug)
             else:
                 results = bind(eqn, operands, debug)
+                after = None if first is None else first.after(eqn, rows, operands, debug)
+                if after is not None:
+                    rows[eqn.outvars[0]] = after
             values.write(eqn.outvars, results)
         return values.read(jaxpr.outvars)
 
@@ -254,8 +305,8 @@ class _Step:
             place = user_line(eqn)
             at = f" at {place}" if place else ""
             warnings.warn(
-                f"the loop of the step that takes gradients{at} stays a loop, which no plan "
-                f"splits into micro-batches or stages: {error}",
+                f"the loop of the step that takes gradients{at} stays a loop: its rounds are not "
+                f"micro-batches, and no stage ends within it, because {error}",
                 stacklevel=2,
             )
             return bind(eqn, operands, debug)
@@ -300,6 +351,8 @@ class _Carry:
         after: that at its end.
         first: the equation that takes `before`, of sums and arrays.
         reducer: how sums are added up.
+        start: the operand of `first` that is `before`, or is it in another place.
+        skipped: the equations that say so.
         may_skip: whether a round may leave a sum as it is (`jnp.where(is_finite, sum + x, sum)`).
         starts: where rounds write their parts of an array, `[rounds, dimensions]`.
         sizes: of a part.
@@ -309,6 +362,8 @@ class _Carry:
     after: Any
     first: Any = None
     reducer: str = ""
+    start: Any = None
+    skipped: frozenset[int] = frozenset()
     may_skip: bool = False
     starts: np.ndarray | None = field(default=None)
     sizes: tuple[int, ...] = ()
@@ -465,7 +520,9 @@ class _Loop:
         def through(eqn: Any) -> Any | None:
             """The operand of a sum through which it depends on the carry."""
             on = [v for v in eqn.invars if not is_literal(v) and v in depending]
-            is_left = eqn.primitive.name != "sub" or (on and eqn.invars[0] is on[0])
+            is_left = eqn.primitive.name not in ("sub", "scatter-add") or (
+                bool(on) and eqn.invars[0] is on[0]
+            )
             return on[0] if len(on) == 1 and is_left else None
 
         may_skip = name == "select_n" and uses == 2
@@ -478,15 +535,26 @@ class _Loop:
                 return
         elif uses != 1:
             return
-        reducer = _REDUCERS.get(eqn.primitive.name)
-        while reducer and _REDUCERS.get(eqn.primitive.name, ("",))[0] == reducer[0]:
+        reducer, first, start, skipped = "", None, None, set[int]()
+        while True:
+            if eqn.primitive.name in _PLACES:
+                skipped.add(id(eqn))
+            elif eqn.primitive.name not in _REDUCERS:
+                return
+            else:
+                found = _REDUCERS[eqn.primitive.name][0]
+                if reducer not in ("", found):
+                    return
+                reducer, first, start, skipped = found, eqn, through(eqn), set[int]()
             on = through(eqn)
             if on is carry.before:
-                carry.first, carry.reducer, carry.may_skip = eqn, eqn.primitive.name, may_skip
-                return
+                break
             if on is None or self.uses[on] != 1:
                 return
             eqn = self.producer[on]
+        if first is not None:
+            carry.first, carry.reducer, carry.may_skip = first, first.primitive.name, may_skip
+            carry.start, carry.skipped = start, frozenset(skipped)
 
     def _recognize_parts(self, carry: _Carry, eqn: Any) -> None:
         """A carry of which each round writes its own part."""
@@ -535,8 +603,8 @@ class _Loop:
             ]
             if needed is None or "backward" in by_phase:
                 raise _StaysError(
-                    f"a round needs {_text(carry.before.aval)} of the round before it, and not "
-                    "only to add to it"
+                    f"a round needs {_text(carry.before.aval)} of the round before it for more "
+                    "than a sum, a largest or smallest value, or rows that it does not touch"
                 )
             found |= needed
         return [e for e in self.jaxpr.eqns if id(e) in found]
@@ -603,6 +671,7 @@ class _Loop:
         ]
         apart = [c for c in self.carries if c.is_apart]
         begun = {id(c.first): c for c in apart}
+        left_out = {i for c in apart for i in c.skipped}
 
         def one(parts: list[Any], handed_on: list[Any], xs: list[Any], _: Any) -> Any:
             inner = values.copy()
@@ -612,12 +681,12 @@ class _Loop:
             inner.write(skipped, [_jnp.zeros(v.aval.shape, v.aval.dtype) for v in skipped])
             of = {id(eqn): part for eqn, part in zip(cut, parts, strict=True)}
             for eqn in self.jaxpr.eqns:
-                if all(v in self.same for v in eqn.outvars):
+                if id(eqn) in left_out or all(v in self.same for v in eqn.outvars):
                     continue
                 if id(eqn) in of:
                     inner.write(eqn.outvars, [of[id(eqn)]])
                 elif id(eqn) in begun:
-                    inner.write(eqn.outvars, [_begun(eqn, begun[id(eqn)], inner)])
+                    inner.write(eqn.outvars, [_begun(eqn, begun[id(eqn)], inner, self.debug)])
                 else:
                     inner.write(eqn.outvars, bind(eqn, inner.read(eqn.invars), self.debug))
             return (
@@ -687,12 +756,15 @@ class _Loop:
         return pair(start, total)
 
 
-def _begun(eqn: Any, carry: _Carry, values: Values) -> Any:
+def _begun(eqn: Any, carry: _Carry, values: Values, debug: Any) -> Any:
     """What a round adds: the sum behind it if there was nothing before."""
     if carry.starts is not None:
         part = eqn.invars[2 if eqn.primitive.name == "scatter" else 1]
         return _jnp.reshape(values.read([part])[0], carry.sizes)
-    other = next(v for v in eqn.invars if is_literal(v) or v is not carry.before)
+    if eqn.primitive.name == "scatter-add":
+        nothing = _jnp.zeros(carry.before.aval.shape, carry.before.aval.dtype)
+        return bind(eqn, [nothing, *values.read(eqn.invars[1:])], debug)[0]
+    other = next(v for v in eqn.invars if is_literal(v) or v is not carry.start)
     value = values.read([other])[0]
     return -value if eqn.primitive.name == "sub" else value
 
@@ -711,6 +783,8 @@ def _without_calls(closed: Any) -> Any:
                 results = run(*body, operands, eqn)
             elif _is_same_number(eqn):
                 results = operands
+            elif eqn.primitive.name in _REMAT and _holds_gradients(eqn):
+                results = run(eqn.params["jaxpr"], (), operands)  # Nothing differentiates it.
             else:
                 results = bind(eqn, operands, debug)
             values.write(eqn.outvars, results)
@@ -720,6 +794,14 @@ def _without_calls(closed: Any) -> Any:
         return run(closed.jaxpr, closed.consts, args)
 
     return _jax.make_jaxpr(function)(*closed.in_avals)
+
+
+def _holds_gradients(eqn: Any) -> bool:
+    return (
+        dependencies.phase_of(str(eqn.source_info.name_stack)) == "update"
+        and any(map(dependencies.has_gradients, dependencies.bodies(eqn)))
+        and len(dependencies.bodies(eqn)[0].invars) == len(eqn.invars)
+    )
 
 
 def _is_same_number(eqn: Any) -> bool:

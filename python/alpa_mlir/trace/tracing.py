@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -142,6 +143,8 @@ class Traced:
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
             text was kept from an earlier trace.
+        with_loops: traces the step anew, with its loops of gradient accumulation as they are; None
+            without such loops.
     """
 
     text: str = field(repr=False)
@@ -155,6 +158,7 @@ class Traced:
     interleaved: Mapping[int, int]
     tagged_equations: int
     lowered: Any = field(repr=False)
+    with_loops: Callable[[], Traced] | None = field(default=None, repr=False, compare=False)
 
     def as_text(self, debug_info: bool = False) -> str:
         """The module in pretty form, for people."""
@@ -227,6 +231,7 @@ def trace(
     carried: Mapping[int, int | None] | None = None,
     hook: bool = True,
     compute_capability: str | None = None,
+    maps_rounds: bool = True,
 ) -> Traced:
     """Trace `fn(*args)` at its whole batch.
 
@@ -245,6 +250,7 @@ def trace(
         compute_capability: of the CUDA devices to lower for, such as `"9.0"`; None to lower for
             this process's devices. Kernels that only GPUs have (fused attention) are then
             written in plain ops.
+        maps_rounds: whether the step's own loops of gradient accumulation are mapped.
 
     Raises:
         TraceError: bad options, a step that cannot be traced, or an ambiguous state.
@@ -265,9 +271,19 @@ def trace(
     for number in carried or {}:
         if number not in dynamic or number in (given or ()):
             raise TraceError(f"argument {number} is not a state argument", where="carried")
+    rows = _batch_rows(full, dynamic, given)
     with _described_gpu(compute_capability):
         plain, session = _traced(fn, full, static, hook)
-        traced, rounds = _in_rounds(plain, full, static, name_of(fn), {})
+        traced, rounds = plain, 1
+        if maps_rounds:
+            traced, rounds = _in_rounds(plain, full, static, name_of(fn), {})
+        if rounds > 1 and (rows or 0) % rounds:
+            warnings.warn(
+                f"the loop of the step that takes gradients stays a loop: its {rounds} rounds do "
+                f"not divide the batch's {rows} rows",
+                stacklevel=2,
+            )
+            traced, rounds = plain, 1
 
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -278,7 +294,6 @@ def trace(
     out_paths, out_tree = trees.flatten_with_path(traced.out_info)
     out_leaves = tuple(make_aval("result" + trees.text(path), aval) for path, aval in out_paths)
 
-    rows = _batch_rows(full, dynamic, given)
     facts = dependencies.result_facts(traced.jaxpr)
     if not session.functions and not dependencies.has_gradients(traced.jaxpr.jaxpr):
         # What is not of single examples may be the next value of a state.
@@ -349,6 +364,19 @@ def trace(
         alternating,
         session.equations,
         None if expands else lowered,
+        None
+        if rounds == 1
+        else functools.partial(
+            trace,
+            fn,
+            *args,
+            batch_argnums=batch_argnums,
+            static_argnums=static_argnums,
+            carried=carried,
+            hook=hook,
+            compute_capability=compute_capability,
+            maps_rounds=False,
+        ),
     )
 
 
@@ -491,7 +519,13 @@ def _in_rounds(
         return results
 
     apart = _evaluated(mapped, traced, full, static, name)
-    return (apart, found[-1]) if found[-1] else (traced, 1)
+    if found[-1] == 1:
+        warnings.warn(
+            "the loops of the step that take gradients stay loops: their numbers of rounds have no "
+            "common divisor",
+            stacklevel=2,
+        )
+    return (apart, found[-1]) if found[-1] > 1 else (traced, 1)
 
 
 def _may_be_grouped(item: Input, leaf: Aval) -> bool:

@@ -185,6 +185,51 @@ def alternating(state, batch):
     return updated(state, mean(gradients)), losses, firsts
 
 
+def derived(state, batch):
+    """Rounds of every so many rows of what is made of arguments, in a function that is called
+    twice: with the batch, and with what is neither the batch nor made of it."""
+    shape = ROWS // ROUNDS, ROUNDS
+
+    @jax.jit
+    def accumulated(params, x, y):
+        parts = [a.reshape(*shape, *a.shape[1:]).swapaxes(0, 1) for a in (x, y)]
+
+        def one(total, part):
+            loss, gradients = jax.value_and_grad(loss_of)(params, *part)
+            return added(total, gradients), loss
+
+        return jax.lax.scan(one, zeros_of(params), parts)
+
+    noise = jnp.sin(jnp.arange(ROWS * WIDTH, dtype=jnp.float32)).reshape(ROWS, WIDTH)
+    scaled = (batch["x"] / 2 + 1).astype(jnp.bfloat16).astype(jnp.float32)
+    first, losses = accumulated(state[0], scaled, batch["y"])
+    second, others = accumulated(state[0], scaled * noise, batch["y"] - batch["x"])
+    third, last = accumulated(state[0], state[0]["out"], batch["y"])
+    return updated(state, mean(added(first, added(second, third)))), losses, others, last
+
+
+def placed(state, batch):
+    """Gradients that are pinned as they are added up, counts at an index, and a round that is a
+    checkpoint."""
+    kinds = (jax.sharding.AxisType.Auto,)
+    mesh = jax.sharding.AbstractMesh((2,), ("data",), axis_types=kinds)
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "data"))
+
+    def pinned(x):
+        return jax.lax.with_sharding_constraint(x, spec)
+
+    @jax.checkpoint
+    def one(carry, part):
+        total, counts, i = carry
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        total = jax.tree.map(lambda a, b: pinned(pinned(a) + b), total, gradients)
+        return (total, counts.at[i % 2].add(part["weights"].sum()), i + 1), loss
+
+    start = zeros_of(state[0]), jnp.zeros((2,)), 0
+    (gradients, counts, _), losses = jax.lax.scan(one, start, cut(batch))
+    return updated(state, mean(gradients)), losses, counts
+
+
 def skipping(state, batch):
     """Rounds that are not finite count nothing; each round writes its loss."""
     parts = cut(batch)
@@ -241,6 +286,8 @@ STEPS = {
     "normalized": (normalized, ["one mesh", "two stages"]),
     "counter": (folded, ["half of the rounds", "two stages"]),
     "alternating": (alternating, ["one mesh", "half of the rounds", "two stages"]),
+    "derived": (derived, ["one mesh", "two stages"]),
+    "placed": (placed, ["one mesh", "two stages"]),
     "skips": (skipping, ["one mesh", "two stages"]),
     "contrast": (contrasted, ["half of the rounds", "two stages"]),
     "clipped": (clipped, ["one mesh"]),
@@ -362,7 +409,57 @@ def test_rounds_of_other_rows_say_so():
         return updated(state, jax.tree.map(jnp.negative, down)), total, order
 
     arguments = arguments_of(step)
-    with pytest.warns(UserWarning, match="take other rows than micro-batches"):
+    with pytest.warns(UserWarning, match="one pass over the whole batch"):
+        planned = compiled(step, arguments, METHODS["one mesh"])
+    check(planned, step, arguments)
+
+
+def test_rounds_that_do_not_divide_the_batch():
+    """Three rounds of four rows leave rows out; loops of four and of three are not one plan's."""
+
+    def of_rows(state, rows):
+        def one(total, part):
+            return added(total, jax.grad(loss_of)(state[0], *part)), None
+
+        return jax.lax.scan(one, zeros_of(state[0]), rows)[0]
+
+    def cut_in(batch, rounds):
+        parts = [batch[name][: 12 if rounds == 3 else 16] for name in "xy"]
+        return [x.reshape(rounds, 4, WIDTH) for x in parts]
+
+    def three(state, batch):
+        return updated(state, of_rows(state, cut_in(batch, 3))), ()
+
+    def both(state, batch):
+        totals = [of_rows(state, cut_in(batch, rounds)) for rounds in (4, 3)]
+        return updated(state, added(*totals)), ()
+
+    for step, reason in ((three, "3 rounds do not divide"), (both, "no common divisor")):
+        arguments = arguments_of(step)
+        with pytest.warns(UserWarning, match=reason):
+            planned = compiled(step, arguments, METHODS["one mesh"])
+        check(planned, step, arguments)
+
+
+def test_loops_stay_where_rounds_cannot_be_split():
+    """Examples are normalized over the batch twice, with products in between."""
+
+    def step(state, batch):
+        def normalized(x):
+            return (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1e-3)
+
+        mixed = normalized(jnp.tanh(normalized(batch["x"] @ state[0]["out"]) @ state[0]["out"]))
+        mixed = mixed[jnp.argsort(mixed[:, 0])]
+
+        def one(total, part):
+            return added(total, jax.grad(loss_of)(state[0], *part)), None
+
+        parts = mixed.reshape(ROUNDS, -1, WIDTH), batch["y"].reshape(ROUNDS, -1, WIDTH)
+        total, _ = jax.lax.scan(one, zeros_of(state[0]), parts)
+        return updated(state, mean(total)), ()
+
+    arguments = arguments_of(step)
+    with pytest.warns(UserWarning, match="stays a loop|one pass over the whole batch"):
         planned = compiled(step, arguments, METHODS["one mesh"])
     check(planned, step, arguments)
 
