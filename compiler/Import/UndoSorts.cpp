@@ -400,9 +400,16 @@ std::optional<std::pair<int64_t, int64_t>> Integers::rangeOf(Value value, unsign
   if (isa<hlo::ConcatenateOp>(op))
     return hull(op->getOperands());
   if (isa<hlo::MaxOp, hlo::MinOp>(op)) {
+    // What is not known is as large as its type allows: `jnp.clip` is one of each.
+    unsigned width = type.getWidth() - (type.isUnsigned() || type.isInteger(1) ? 0 : 1);
+    int64_t most = width >= 63 ? std::numeric_limits<int64_t>::max() : (int64_t(1) << width) - 1;
+    Range all =
+        std::pair<int64_t, int64_t>(type.isUnsigned() || type.isInteger(1) ? 0 : -most - 1, most);
     Range a = of(op->getOperand(0)), b = of(op->getOperand(1));
-    if (!a || !b)
+    if (!a && !b)
       return std::nullopt;
+    a = a ? a : all;
+    b = b ? b : all;
     return isa<hlo::MaxOp>(op)
                ? std::pair(std::max(a->first, b->first), std::max(a->second, b->second))
                : std::pair(std::min(a->first, b->first), std::min(a->second, b->second));

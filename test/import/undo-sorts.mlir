@@ -131,6 +131,37 @@ func.func @bounded_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %given: tens
   return %sum : tensor<6xf32>
 }
 
+// `jnp.clip` is a maximum and a minimum.
+// CHECK-LABEL: func.func @clipped_keys
+// CHECK:       %[[LOW:.*]] = stablehlo.maximum
+// CHECK:       %[[KEY:.*]] = stablehlo.minimum
+// CHECK:       alpa.grouped_dot {{.*}} of %[[KEY]]
+// CHECK-NOT:   stablehlo.sort
+func.func @clipped_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %given: tensor<8xi32>) -> tensor<6xf32> {
+  %least = stablehlo.constant dense<0> : tensor<8xi32>
+  %most = stablehlo.constant dense<2> : tensor<8xi32>
+  %above = stablehlo.maximum %least, %given : tensor<8xi32>
+  %key = stablehlo.minimum %most, %above : tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+
 // -----
 
 // CHECK-LABEL: func.func @goes_on_sorted

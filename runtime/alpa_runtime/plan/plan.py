@@ -674,7 +674,9 @@ def parallelism_text(plan: Plan) -> str:
     An axis of a mesh is named after what it splits in most products of activations and weights
     (by their seconds): examples (data), another dimension of activations (sequence), one of the
     weights (tensor), or experts. It is FSDP where most bytes of the weights are split along the
-    same axis too, as ZeRO-3 does, and ZeRO-1 or 2 where most bytes of the optimizer's are.
+    same axis too, as ZeRO-3 does, and ZeRO-1 or 2 where most bytes of the optimizer's are. One that
+    splits no product has whole products on each of its devices. Stages without products of weights
+    have no name.
 
     Example:
         >>> parallelism_text(plan)                                     # doctest: +SKIP
@@ -705,6 +707,8 @@ def _stage_parallelism(plan: Plan, index: int) -> str:
     mesh = plan.meshes[plan.stages[index].mesh]
     if found is None or "axes" not in found or len(found["axes"]) != len(mesh.shape):
         return ""
+    if mesh.shape != (1,) * len(mesh.shape) and not found["product_seconds"]:
+        return ""  # Without products of weights, or with all of them in loops.
     sizes: dict[str, int] = {}
     for size, axis in zip(mesh.shape, found["axes"], strict=True):
         if size > 1:
@@ -716,16 +720,17 @@ def _stage_parallelism(plan: Plan, index: int) -> str:
 
 
 def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
-    seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
-    kind = max(seconds, key=lambda name: seconds[name])
-    if not found["product_seconds"] or seconds[kind] < _MOST * found["product_seconds"]:
-        return "mixed" if any(seconds.values()) else "other ops"
-    if kind != "data":
-        return kind
-
     def is_split(name: str) -> bool:
         return found[name] > 0 and axis[name] > _MOST * found[name]
 
+    seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
+    kind = max(seconds, key=lambda name: seconds[name])
+    if not seconds[kind]:
+        return "whole products with split weights" if is_split("weight_bytes") else "whole products"
+    if seconds[kind] < _MOST * found["product_seconds"]:
+        return "mixed"
+    if kind != "data":
+        return kind
     if is_split("weight_bytes"):
         return "FSDP"
     return "ZeRO" if is_split("optimizer_bytes") else "data"

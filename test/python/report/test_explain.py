@@ -87,6 +87,22 @@ def test_parallelism_in_words():
     assert words(pinned) == "data over 2 x tensor over 4"
     stages = PipeshardParallel(submeshes=[(1, 4)] * 2, method="data-parallel", num_micro_batches=2)
     assert words(stages) == "pipeline of 2 stages, data over 4"
+    few = arguments[0], jnp.ones((7, size))  # Rows that eight devices do not divide.
+    plan = alpa_mlir.parallelize(
+        step, cluster=CLUSTER, method=ShardParallel(method="data-parallel")
+    ).plan(*few)
+    assert parallelism_text(plan.plan) == "whole products over 8"
+
+
+def test_no_words_without_products():
+    def step(weights, batch):
+        return weights - 0.1 * jax.grad(lambda w: jnp.mean((w * batch) ** 2))(weights)
+
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=ShardParallel()).plan(
+        jnp.ones(64), jnp.ones((32, 64))
+    )
+    assert not parallelism_text(plan.plan)
+    assert "parallelism" not in plan.plan.as_text()
 
 
 def test_optimizer_state_in_words():
