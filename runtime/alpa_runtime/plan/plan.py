@@ -664,7 +664,11 @@ def _with_code(place: str) -> str:
 
 # Of what an axis may split, so much has to be split that it counts.
 _MOST = 0.5
-_KINDS = {"ZeRO": "data over {} with a split optimizer (ZeRO)"}
+_KINDS = {
+    "ZeRO": "data over {} with a split optimizer (ZeRO)",
+    "sequence, split weights": "sequence over {} with split weights",
+    "whole, split weights": "whole products over {} with split weights",
+}
 
 
 def parallelism_text(plan: Plan) -> str:
@@ -726,9 +730,11 @@ def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
     seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
     kind = max(seconds, key=lambda name: seconds[name])
     if not seconds[kind]:
-        return "whole products with split weights" if is_split("weight_bytes") else "whole products"
+        return "whole, split weights" if is_split("weight_bytes") else "whole products"
     if seconds[kind] < _MOST * found["product_seconds"]:
         return "mixed"
+    if kind == "sequence" and is_split("weight_bytes"):
+        return "sequence, split weights"
     if kind != "data":
         return kind
     if is_split("weight_bytes"):

@@ -94,6 +94,25 @@ def test_parallelism_in_words():
     assert parallelism_text(plan.plan) == "whole products over 8"
 
 
+def test_sequences_in_words():
+    spec = jax.sharding.PartitionSpec
+
+    def step(weights, batch):
+        gradients = jax.grad(lambda w: jnp.mean((jnp.tanh(batch @ w[0]) @ w[1]) ** 2))(weights)
+        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+    def words(pin):
+        pins = [pin] * 2, spec("x", "y")
+        method = ShardParallel(mesh_shape=(2, 4), method="manual", in_shardings=pins)
+        arguments = [jnp.ones((64, 64))] * 2, jnp.ones((8, 256, 64))
+        return parallelism_text(
+            alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+        )
+
+    assert words(spec()) == "data over 2 x sequence over 4"
+    assert words(spec("y")) == "data over 2 x sequence over 4 with split weights"
+
+
 def test_no_words_without_products():
     def step(weights, batch):
         return weights - 0.1 * jax.grad(lambda w: jnp.mean((w * batch) ** 2))(weights)
