@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Problem/StageProblem.h"
 
+#include "compiler/Sharding/Problem/LayerTies.h"
 #include "compiler/Sharding/Problem/StageMemory.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
@@ -9,6 +10,7 @@
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/STLExtras.h"
 #include <cmath>
+#include <set>
 
 using namespace alpa;
 using namespace alpa::sharding;
@@ -282,6 +284,52 @@ std::shared_ptr<StagePoint> StageProblem::mix(const StagePoint &a, const StagePo
         best = std::move(point);
     }
   return best;
+}
+
+llvm::Expected<std::shared_ptr<StagePoint>>
+StageProblem::alignLayers(std::shared_ptr<StagePoint> point, int64_t inFlight, int64_t limitBytes,
+                          double slack, const Effort &effort) const {
+  LayerTies ties(builder, findEquations());
+  if (ties.empty())
+    return point;
+  solver::SolveOptions solveOptions;
+  solveOptions.workLimit = effort.workLimit;
+  solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
+  std::set<double> exposures{0, effort.exposure};
+  for (LayerTies::Ends free : {LayerTies::Ends{false, false}, LayerTies::Ends{true, false},
+                               LayerTies::Ends{false, true}, LayerTies::Ends{true, true}}) {
+    if (ties.holdFor(point->choices, free))
+      return point;
+    std::shared_ptr<StagePoint> best;
+    auto offer = [&](std::vector<unsigned> choices) {
+      std::shared_ptr<StagePoint> other = evaluate(std::move(choices));
+      if (!other || other->seconds > point->seconds * (1 + slack) ||
+          other->peakBytes(inFlight) > std::max(limitBytes, point->peakBytes(inFlight)) ||
+          (best && other->seconds >= best->seconds))
+        return;
+      best = std::move(other);
+    };
+    offer(ties.likeMost(point->choices, free));
+    for (double exposure : exposures) {
+      Counted &counts = counted(exposure);
+      setPrice(counts, nullptr, 0);
+      std::vector<unsigned> variableOf;
+      solver::Problem tied = ties.tie(counts.priced, free, variableOf);
+      llvm::Expected<solver::Solution> solution = solver::solveInUnits(tied, solveOptions);
+      if (!solution)
+        return solution.takeError();
+      timedOut += solution->isOutOfTime;
+      if (solution->choices.empty())
+        continue;
+      std::vector<unsigned> choices;
+      for (unsigned variable : variableOf)
+        choices.push_back(solution->choices[variable]);
+      offer(std::move(choices));
+    }
+    if (best)
+      return best;
+  }
+  return point;
 }
 
 IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,

@@ -100,6 +100,13 @@ public:
   /// other way round; null if none is.
   std::shared_ptr<StagePoint> mix(const StagePoint &a, const StagePoint &b, int64_t inFlight,
                                   int64_t limitBytes) const;
+  /// The point if equal layers have equal choices in it; or a point in which they have, or
+  /// all but the first or the last one, that takes no longer but for a part of `slack` and
+  /// fits as well; or the point itself if none was found. Costs are counted at `exposure`
+  /// for the search.
+  llvm::Expected<std::shared_ptr<StagePoint>> alignLayers(std::shared_ptr<StagePoint> point,
+                                                          int64_t inFlight, int64_t limitBytes,
+                                                          double slack, const Effort &effort) const;
   /// What splitting the backward phase makes of a point.
   BackwardParts backwardParts(const StagePoint &point) const {
     return measureBackwardParts(builder, point.choices);

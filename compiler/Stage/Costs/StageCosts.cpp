@@ -381,6 +381,11 @@ const StageCosts::Run *StageCosts::findRun(unsigned rangeClass, unsigned way) co
   return it == runs.end() ? nullptr : &it->second;
 }
 
+static StageChoice choiceOf(const StagePoint &point, int64_t inFlight, unsigned id) {
+  return {point.seconds, point.stateBytes, point.activationBytes,
+          point.peakBytes(inFlight) - point.stateBytes - inFlight * point.activationBytes, id};
+}
+
 std::optional<StageChoice> StageCosts::known(unsigned id, int64_t inFlight) const {
   const Run *run = findRun(classOf(id), wayOf(id));
   std::optional<StageChoice> best;
@@ -389,9 +394,7 @@ std::optional<StageChoice> StageCosts::known(unsigned id, int64_t inFlight) cons
   for (auto [slot, point] : llvm::enumerate(run->chosen))
     if (point->peakBytes(inFlight) <= memoryOf(wayOf(id)) &&
         (!best || point->seconds < best->seconds))
-      best = {point->seconds, point->stateBytes, point->activationBytes,
-              point->peakBytes(inFlight) - point->stateBytes - inFlight * point->activationBytes,
-              unsigned(id / kSlots * kSlots + slot)};
+      best = choiceOf(*point, inFlight, unsigned(id / kSlots * kSlots + slot));
   return best;
 }
 
@@ -409,6 +412,25 @@ llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
   count(run);
   run.usedAt = ++clock;
   return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
+}
+
+llvm::Expected<StageChoice> StageCosts::align(const StageChoice &choice, int64_t inFlight,
+                                              double slack) {
+  unsigned rangeClass = classOf(choice.id), way = wayOf(choice.id);
+  Run &run = runs.find({rangeClass, way})->second;
+  if (llvm::Error error = state(run, rangeClass, way))
+    return std::move(error);
+  std::shared_ptr<StagePoint> point = run.chosen[choice.id % kSlots];
+  llvm::Expected<std::shared_ptr<StagePoint>> aligned =
+      run.problem->alignLayers(point, inFlight, memoryOf(way), slack, effort(run.exposure));
+  if (!aligned)
+    return aligned.takeError();
+  count(run);
+  run.usedAt = ++clock;
+  int slot = slotOf(run, *aligned);
+  if (*aligned == point || slot < 0)
+    return choice;
+  return choiceOf(**aligned, inFlight, choice.id / kSlots * kSlots + slot);
 }
 
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {

@@ -106,6 +106,9 @@ public:
   const sharding::StagePoint &pointOf(unsigned id) const;
   /// What splitting its backward phase makes of it.
   llvm::Expected<sharding::BackwardParts> partsOf(unsigned id);
+  /// A planned stage's choice with equal layers split alike where that takes at most a part
+  /// of `slack` longer, or the choice itself.
+  llvm::Expected<StageChoice> align(const StageChoice &choice, int64_t inFlight, double slack);
   /// The part of a run's seconds that is the weight part of its backward phase; from
   /// the single layers, on the view on which they are fastest.
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;

@@ -65,6 +65,8 @@ public:
                bool ignoresMemory = false);
 
   llvm::Error run();
+  /// Splits equal layers of each stage alike where the step gets no slower for that.
+  llvm::Error align();
   bool hasPlan() const { return !found.plan.stages.empty(); }
   /// Whether the plan fits into memory.
   bool fits() const;
@@ -148,6 +150,35 @@ llvm::Error StageAttempt::run() {
   if (!plan)
     return plan.takeError();
   found = std::move(*plan);
+  return llvm::Error::success();
+}
+
+llvm::Error StageAttempt::align() {
+  // Less than any prediction can tell.
+  constexpr double kSlack = 1e-4;
+  StagePlan aligned = found.plan;
+  bool isChanged = false;
+  for (auto [stage, flights] : llvm::zip_equal(aligned.stages, found.timed.flights)) {
+    llvm::Expected<StageChoice> choice =
+        costs.align(stage.choice, flights.inFlight, std::min(kSlack, setup.options.tolerance));
+    if (!choice)
+      return choice.takeError();
+    isChanged |= choice->id != stage.choice.id;
+    stage.choice = *choice;
+  }
+  if (!isChanged)
+    return llvm::Error::success();
+  StageDpProblem problem = setup.problem;
+  problem.schedule = found.schedule;
+  llvm::Expected<TimedPlan> timed = timer.time(aligned, problem);
+  if (!timed)
+    return timed.takeError();
+  if (timed->devices.empty() || timed->stepSeconds > found.timed.stepSeconds * (1 + kSlack) ||
+      !timed->fits(setup.problem, aligned))
+    return llvm::Error::success();
+  aligned.seconds = found.plan.seconds;
+  found.plan = std::move(aligned);
+  found.timed = std::move(*timed);
   return llvm::Error::success();
 }
 
@@ -799,6 +830,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   const TimedPlan &timed = found.timed;
   if (timed.devices.empty())
     return fail("the submeshes do not fit side by side into cluster '" + described->name + "'");
+  if (llvm::Error error = (*best)->align())
+    return error;
   if (llvm::Error error = settle(**best, setup.space.meshes))
     return error;
 
