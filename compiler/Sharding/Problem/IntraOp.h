@@ -9,6 +9,7 @@
 
 #include "mlir/IR/Value.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 
 #include <array>
 #include <functional>
@@ -27,6 +28,9 @@ struct PlanFilter {
   /// Values (inputs and results of ops) that are held in one given way. An op
   /// that would make its result otherwise has it moved there at once.
   llvm::DenseMap<mlir::Value, ShardingSpec> pinned;
+  /// Results that may be moved once where they are made, to a spec that is a choice of
+  /// its own. Plans without that stay plans.
+  llvm::DenseSet<mlir::Value> movable;
   /// Whether a value may be held so; null for yes. Asked for inputs, for results,
   /// and for each of their even specs.
   std::function<bool(mlir::Value, const ShardingSpec &)> allowsSpec;

@@ -109,10 +109,10 @@ static std::optional<Row> rowOf(Value value) {
 }
 
 /// Whether ops take single rows of one stack, all but dimension 0 of each whole.
-static bool readsRows(const ProblemBuilder &builder) {
-  llvm::DenseMap<Value, Operation *> readers;
-  for (const OpInfo &info : builder.getOps()) {
-    auto slice = llvm::dyn_cast<stablehlo::SliceOp>(info.op);
+static bool readsRows(llvm::ArrayRef<Operation *> ops) {
+  llvm::DenseMap<Value, stablehlo::SliceOp> readers;
+  for (Operation *op : ops) {
+    auto slice = llvm::dyn_cast<stablehlo::SliceOp>(op);
     if (!slice)
       continue;
     auto whole = llvm::cast<RankedTensorType>(slice.getOperand().getType());
@@ -121,8 +121,7 @@ static bool readsRows(const ProblemBuilder &builder) {
         whole.getShape().drop_front() != row.getShape().drop_front())
       continue;
     auto [it, isNew] = readers.try_emplace(slice.getOperand(), slice);
-    if (!isNew &&
-        llvm::cast<stablehlo::SliceOp>(it->second).getStartIndices() != slice.getStartIndices())
+    if (!isNew && it->second.getStartIndices() != slice.getStartIndices())
       return true;
   }
   return false;
@@ -150,7 +149,77 @@ static std::vector<unsigned> findKinds(const ProblemBuilder &builder) {
   return kinds;
 }
 
-LayerTies::LayerTies(const ProblemBuilder &builder, llvm::ArrayRef<int64_t> equations) {
+llvm::SmallVector<LayerEntry> sharding::findLayerEntries(const StageView &view) {
+  llvm::SmallVector<LayerEntry> entries;
+  auto isRow = [](Operation *op) {
+    return llvm::any_of(op->getOperands(), [](Value value) { return rowOf(value).has_value(); });
+  };
+  if (!llvm::any_of(view.ops, isRow) && !readsRows(view.ops))
+    return entries;
+  std::vector<int64_t> equations;
+  std::vector<unsigned> kinds;
+  llvm::SmallVector<bool> isOpen;
+  std::map<std::vector<const void *>, unsigned> known;
+  llvm::DenseMap<Operation *, unsigned> number;
+  for (auto [index, op] : llvm::enumerate(view.ops)) {
+    number[op] = index;
+    auto eqn = op->getAttrOfType<IntegerAttr>(attr::eqn);
+    OpPhase phase = opPhaseOf(op);
+    equations.push_back(eqn ? eqn.getInt() : -1);
+    isOpen.push_back(eqn && !runsOnce(phase));
+    std::vector<const void *> key{op->getName().getAsOpaquePointer(),
+                                  reinterpret_cast<const void *>(size_t(phase))};
+    for (Type type : op->getOperandTypes())
+      key.push_back(type.getAsOpaquePointer());
+    for (Type type : op->getResultTypes())
+      key.push_back(type.getAsOpaquePointer());
+    kinds.push_back(known.try_emplace(std::move(key), known.size()).first->second);
+  }
+  std::vector<int> next;
+  if (PeriodFinder(equations, kinds).find(isOpen, next) == 0)
+    return entries;
+  llvm::SmallVector<bool> isLinked(view.ops.size(), false);
+  for (auto [from, to] : llvm::enumerate(next))
+    if (to >= 0)
+      isLinked[from] = isLinked[to] = true;
+  llvm::DenseSet<Value> found;
+  auto lookAt = [&](Operation *first, Operation *second) {
+    for (auto [value, carried] : llvm::zip_equal(first->getOperands(), second->getOperands())) {
+      Operation *maker = value.getDefiningOp(), *carrier = carried.getDefiningOp();
+      if (value == carried || !carrier || opPhaseOf(carrier) != opPhaseOf(first))
+        continue;
+      auto inner = number.find(carrier);
+      if (inner == number.end() || !isLinked[inner->second])
+        continue;
+      if (maker &&
+          (opPhaseOf(maker) != opPhaseOf(first) || maker->hasTrait<OpTrait::ConstantLike>()))
+        continue;
+      if (auto outer = maker ? number.find(maker) : number.end();
+          outer != number.end() && isLinked[outer->second])
+        continue;
+      auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+      if (type && type.getRank() > 0 && found.insert(value).second)
+        entries.push_back({value, carried});
+    }
+  };
+  // The backward computation begins at the last layer.
+  for (auto [from, to] : llvm::enumerate(next))
+    if (to >= 0) {
+      bool isForward = opPhaseOf(view.ops[from]) == OpPhase::Forward;
+      lookAt(view.ops[isForward ? from : to], view.ops[isForward ? to : from]);
+    }
+  return entries;
+}
+
+LayerTies::LayerTies(const ProblemBuilder &builder, llvm::ArrayRef<int64_t> equations,
+                     llvm::ArrayRef<LayerEntry> given)
+    : builder(builder) {
+  for (const LayerEntry &entry : given) {
+    int value = builder.find(entry.value), carried = builder.find(entry.carried);
+    if (value >= 0 && carried >= 0 && builder.getValues()[value].node >= 0 &&
+        builder.getValues()[carried].node >= 0)
+      entries.push_back(entry);
+  }
   const std::vector<NodeInfo> &nodes = builder.getNodes();
   std::vector<unsigned> kinds = findKinds(builder);
   llvm::SmallVector<bool> isOpen(nodes.size(), true);
@@ -169,7 +238,10 @@ LayerTies::LayerTies(const ProblemBuilder &builder, llvm::ArrayRef<int64_t> equa
     if (tie.size() > 1)
       ties.push_back(std::move(tie));
   }
-  if (ties.empty() && !readsRows(builder))
+  std::vector<Operation *> ops;
+  for (const OpInfo &info : builder.getOps())
+    ops.push_back(info.op);
+  if (ties.empty() && !readsRows(ops))
     return;
   if (!ties.empty()) {
     firstLayer = ties.front().front().layer;
@@ -212,7 +284,16 @@ LayerTies::LayerTies(const ProblemBuilder &builder, llvm::ArrayRef<int64_t> equa
   }
 }
 
+bool LayerTies::isCarried(const LayerEntry &entry, llvm::ArrayRef<unsigned> choices) const {
+  const ValueInfo &value = builder.getValues()[builder.find(entry.value)];
+  const ValueInfo &carried = builder.getValues()[builder.find(entry.carried)];
+  return builder.specOf(value, choices) == builder.specOf(carried, choices);
+}
+
 bool LayerTies::holdFor(llvm::ArrayRef<unsigned> choices, Ends free) const {
+  if (!free.first && !free.last &&
+      !llvm::all_of(entries, [&](const LayerEntry &entry) { return isCarried(entry, choices); }))
+    return false;
   for (const Tie &tie : ties) {
     std::optional<unsigned> choice;
     for (const Member &member : tie)
@@ -277,6 +358,22 @@ solver::Problem LayerTies::tie(const solver::Problem &problem, Ends free,
       tied.edges.push_back({a, b, edge.costs});
     else
       add(tied.edges[it->second].costs, edge.costs);
+  }
+  if (free.first || free.last)
+    return tied;
+  std::vector<unsigned> choices(problem.nodes.size(), 0);
+  for (const LayerEntry &entry : entries) {
+    unsigned a = builder.getValues()[builder.find(entry.value)].node;
+    unsigned b = builder.getValues()[builder.find(entry.carried)].node;
+    if (variableOf[a] == variableOf[b])
+      continue;
+    unsigned numA = problem.nodes[a].costs.size(), numB = problem.nodes[b].costs.size();
+    std::vector<int64_t> costs;
+    for (choices[a] = 0; choices[a] < numA; ++choices[a])
+      for (choices[b] = 0; choices[b] < numB; ++choices[b])
+        costs.push_back(isCarried(entry, choices) ? 0 : solver::kForbiddenCost);
+    choices[a] = choices[b] = 0;
+    tied.edges.push_back({variableOf[a], variableOf[b], std::move(costs)});
   }
   return tied;
 }

@@ -1025,8 +1025,11 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   Value whole = values[value].value;
   bool hasTerms =
       llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isUnreduced(); });
-  if (isFiltered && !hasTerms && // Else the filter says how the sum is held.
-      !llvm::all_of(tables[table].specs, [&](PackedSpec spec) { return isAllowed(whole, spec); })) {
+  // How the sum of terms is held is a choice anyway.
+  if (!hasTerms && ((node >= 0 && options.filter.movable.contains(whole)) ||
+                    (isFiltered && !llvm::all_of(tables[table].specs, [&](PackedSpec spec) {
+                       return isAllowed(whole, spec);
+                     })))) {
     // Held as the filter wants it, which is a choice of its own.
     setAnySpec(value);
     values[value].isMoved = true;

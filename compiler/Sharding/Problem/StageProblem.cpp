@@ -287,29 +287,32 @@ std::shared_ptr<StagePoint> StageProblem::mix(const StagePoint &a, const StagePo
 }
 
 llvm::Expected<std::shared_ptr<StagePoint>>
-StageProblem::alignLayers(std::shared_ptr<StagePoint> point, int64_t inFlight, int64_t limitBytes,
-                          double slack, const Effort &effort) const {
-  LayerTies ties(builder, findEquations());
+StageProblem::alignLayers(std::shared_ptr<StagePoint> point, double mostSeconds, int64_t mostBytes,
+                          int64_t inFlight, bool mayDiffer, const Effort &effort) const {
+  LayerTies ties(builder, findEquations(), findLayerEntries(view));
   if (ties.empty())
     return point;
   solver::SolveOptions solveOptions;
   solveOptions.workLimit = effort.workLimit;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   std::set<double> exposures{0, effort.exposure};
-  for (LayerTies::Ends free : {LayerTies::Ends{false, false}, LayerTies::Ends{true, false},
-                               LayerTies::Ends{false, true}, LayerTies::Ends{true, true}}) {
-    if (ties.holdFor(point->choices, free))
+  llvm::SmallVector<LayerTies::Ends> tried{{false, false}};
+  if (mayDiffer)
+    tried.append({{true, false}, {false, true}, {true, true}});
+  for (LayerTies::Ends free : tried) {
+    if (point && ties.holdFor(point->choices, free))
       return point;
     std::shared_ptr<StagePoint> best;
     auto offer = [&](std::vector<unsigned> choices) {
-      std::shared_ptr<StagePoint> other = evaluate(std::move(choices));
-      if (!other || other->seconds > point->seconds * (1 + slack) ||
-          other->peakBytes(inFlight) > std::max(limitBytes, point->peakBytes(inFlight)) ||
-          (best && other->seconds >= best->seconds))
+      if (!ties.holdFor(choices, free))
         return;
-      best = std::move(other);
+      std::shared_ptr<StagePoint> other = evaluate(std::move(choices));
+      if (other && other->seconds <= mostSeconds && other->peakBytes(inFlight) <= mostBytes &&
+          (!best || other->seconds < best->seconds))
+        best = std::move(other);
     };
-    offer(ties.likeMost(point->choices, free));
+    if (point)
+      offer(ties.likeMost(point->choices, free));
     for (double exposure : exposures) {
       Counted &counts = counted(exposure);
       setPrice(counts, nullptr, 0);
@@ -329,7 +332,7 @@ StageProblem::alignLayers(std::shared_ptr<StagePoint> point, int64_t inFlight, i
     if (best)
       return best;
   }
-  return point;
+  return std::shared_ptr<StagePoint>();
 }
 
 IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,

@@ -100,13 +100,14 @@ public:
   /// other way round; null if none is.
   std::shared_ptr<StagePoint> mix(const StagePoint &a, const StagePoint &b, int64_t inFlight,
                                   int64_t limitBytes) const;
-  /// The point if equal layers have equal choices in it; or a point in which they have, or
-  /// all but the first or the last one, that takes no longer but for a part of `slack` and
-  /// fits as well; or the point itself if none was found. Costs are counted at `exposure`
-  /// for the search.
+  /// A point in which equal layers have equal choices, or all but the first or the last one,
+  /// that takes `mostSeconds` and `mostBytes` at most; `point` if it is one, null if none was
+  /// found. Values that come into the layers are then held as the layers hand them on, but
+  /// for layers that differ. Costs are counted at the exposure for the search.
   llvm::Expected<std::shared_ptr<StagePoint>> alignLayers(std::shared_ptr<StagePoint> point,
-                                                          int64_t inFlight, int64_t limitBytes,
-                                                          double slack, const Effort &effort) const;
+                                                          double mostSeconds, int64_t mostBytes,
+                                                          int64_t inFlight, bool mayDiffer,
+                                                          const Effort &effort) const;
   /// What splitting the backward phase makes of a point.
   BackwardParts backwardParts(const StagePoint &point) const {
     return measureBackwardParts(builder, point.choices);

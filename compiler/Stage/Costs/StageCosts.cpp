@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/Costs/StageCosts.h"
 
+#include "compiler/Sharding/Problem/LayerTies.h"
 #include "dialects/Common/ErrorCode.h"
 
 #include "mlir/IR/Threading.h"
@@ -84,6 +85,22 @@ sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
   if (!options.filters.empty())
     intraOp.filter = options.filters[way];
+  return intraOp;
+}
+
+/// Lets values that come into equal layers be moved once.
+static void addMovable(sharding::IntraOpOptions &options, const sharding::StageView &view) {
+  for (const sharding::LayerEntry &entry : sharding::findLayerEntries(view))
+    if (entry.value.getDefiningOp())
+      options.filter.movable.insert(entry.value);
+}
+
+sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned id,
+                                                    const sharding::StageView &view) const {
+  sharding::IntraOpOptions intraOp = intraOpOptions(wayOf(id));
+  const Run *run = findRun(classOf(id), wayOf(id));
+  if (run && run->moving.count(id % kSlots))
+    addMovable(intraOp, view);
   return intraOp;
 }
 
@@ -414,23 +431,75 @@ llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
   return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
 }
 
+/// Aligns a run's layers in the problem in which values are moved before them. `slot` is
+/// that of the point, if one is found.
+llvm::Error StageCosts::alignMoving(Run &run, unsigned way, const StageChoice &choice,
+                                    double mostSeconds, int64_t mostBytes, int64_t inFlight,
+                                    int &slot) const {
+  auto [lo, hi] = examples[classOf(choice.id)];
+  sharding::StageView view = viewOf(lo, hi, way);
+  sharding::IntraOpOptions intraOp = intraOpOptions(way);
+  addMovable(intraOp, view);
+  if (intraOp.filter.movable.empty())
+    return llvm::Error::success();
+  llvm::Expected<std::unique_ptr<StageProblem>> problem =
+      StageProblem::build(view, modelOf(way), intraOp);
+  if (!problem)
+    return problem.takeError();
+  llvm::Expected<std::shared_ptr<StagePoint>> aligned = (*problem)->alignLayers(
+      nullptr, mostSeconds, mostBytes, inFlight, /*mayDiffer=*/false, effort(run.exposure));
+  if (!aligned)
+    return aligned.takeError();
+  double bound = run.bound();
+  if (*aligned && (*aligned)->seconds < bound * (1 + options.tolerance)) {
+    // There are more plans, and so the bound is another one.
+    llvm::Expected<StageProblem::Priced> free = (*problem)->solve(nullptr, 0, effort(run.exposure));
+    if (!free)
+      return free.takeError();
+    bound = free->boundSeconds;
+  }
+  run.timedOut += (*problem)->takeTimedOut();
+  if (!*aligned)
+    return llvm::Error::success();
+  slot = slotOf(run, *aligned);
+  if (slot < 0)
+    return llvm::Error::success();
+  run.moving[slot] = std::min(bound, (*aligned)->seconds);
+  run.parts[slot] = (*problem)->backwardParts(**aligned);
+  return llvm::Error::success();
+}
+
 llvm::Expected<StageChoice> StageCosts::align(const StageChoice &choice, int64_t inFlight,
                                               double slack) {
   unsigned rangeClass = classOf(choice.id), way = wayOf(choice.id);
   Run &run = runs.find({rangeClass, way})->second;
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
-  std::shared_ptr<StagePoint> point = run.chosen[choice.id % kSlots];
-  llvm::Expected<std::shared_ptr<StagePoint>> aligned =
-      run.problem->alignLayers(point, inFlight, memoryOf(way), slack, effort(run.exposure));
-  if (!aligned)
-    return aligned.takeError();
-  count(run);
   run.usedAt = ++clock;
-  int slot = slotOf(run, *aligned);
-  if (*aligned == point || slot < 0)
-    return choice;
-  return choiceOf(**aligned, inFlight, choice.id / kSlots * kSlots + slot);
+  std::shared_ptr<StagePoint> point = run.chosen[choice.id % kSlots];
+  double mostSeconds = point->seconds * (1 + slack);
+  int64_t mostBytes = std::max(memoryOf(way), point->peakBytes(inFlight));
+  auto answer = [&](int slot) {
+    return choiceOf(*run.chosen[slot], inFlight, choice.id / kSlots * kSlots + slot);
+  };
+  for (bool mayDiffer : {false, true}) {
+    llvm::Expected<std::shared_ptr<StagePoint>> aligned = run.problem->alignLayers(
+        point, mostSeconds, mostBytes, inFlight, mayDiffer, effort(run.exposure));
+    if (!aligned)
+      return aligned.takeError();
+    count(run);
+    if (*aligned) {
+      int slot = *aligned == point ? -1 : slotOf(run, *aligned);
+      return slot < 0 ? choice : answer(slot);
+    }
+    int slot = -1;
+    if (!mayDiffer)
+      if (llvm::Error error = alignMoving(run, way, choice, mostSeconds, mostBytes, inFlight, slot))
+        return std::move(error);
+    if (slot >= 0)
+      return answer(slot);
+  }
+  return choice;
 }
 
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {
@@ -446,8 +515,11 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
                                                                   int64_t inFlight) const {
   unsigned way = wayOf(stage.choice.id);
   const Run *run = findRun(classOf(stage.choice.id), way);
-  const StagePoint &point = *run->chosen[stage.choice.id % kSlots];
-  llvm::Expected<std::unique_ptr<StageProblem>> problem = build(stage.lo, stage.hi, way);
+  unsigned slot = stage.choice.id % kSlots;
+  const StagePoint &point = *run->chosen[slot];
+  sharding::StageView view = viewOf(stage.lo, stage.hi, way);
+  llvm::Expected<std::unique_ptr<StageProblem>> problem =
+      StageProblem::build(view, modelOf(way), intraOpOptions(stage.choice.id, view));
   if (!problem)
     return problem.takeError();
   std::shared_ptr<StagePoint> mine = (*problem)->evaluate(point.choices);
@@ -457,6 +529,8 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   double bound = run->bound();
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
     bound = std::max(bound, it->second.boundSeconds);
+  if (auto it = run->moving.find(slot); it != run->moving.end())
+    bound = it->second;
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
   sharding::BackwardParts parts = (*problem)->backwardParts(*mine);
   result->backwardWeightSeconds = parts.weightSeconds;
@@ -469,8 +543,9 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
 llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &stage,
                                                           const IntraOpResult &result) const {
   unsigned way = wayOf(stage.choice.id);
-  return sharding::explainIntraOp(viewOf(stage.lo, stage.hi, way), modelOf(way),
-                                  intraOpOptions(way), result.solution.choices);
+  sharding::StageView view = viewOf(stage.lo, stage.hi, way);
+  return sharding::explainIntraOp(view, modelOf(way), intraOpOptions(stage.choice.id, view),
+                                  result.solution.choices);
 }
 
 llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const PlannedStage &stage,

@@ -154,7 +154,10 @@ private:
     unsigned usedAt = 0;
     double solveSeconds = 0; // Spent by this process; none where the store knew it.
     std::map<unsigned, sharding::BackwardParts>
-        parts;               // Of chosen points, where they were asked for.
+        parts; // Of chosen points, where they were asked for.
+    /// Chosen points that move values where they come into equal layers, with bounds on the
+    /// seconds of such points.
+    std::map<unsigned, double> moving;
     bool isRestored = false; // What the store knows is here.
     bool isNew = false;      // There is more than the store knows.
     unsigned timedOut = 0;   // Solves that the clock ended: not for the store.
@@ -175,8 +178,12 @@ private:
   int64_t memoryOf(unsigned way) const { return options.memoryBytes[meshIndex(way)]; }
   sharding::IntraOpOptions intraOpOptions(unsigned way) const;
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
+  /// Of the problem of a chosen point.
+  sharding::IntraOpOptions intraOpOptions(unsigned id, const sharding::StageView &view) const;
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
+  llvm::Error alignMoving(Run &run, unsigned way, const StageChoice &choice, double mostSeconds,
+                          int64_t mostBytes, int64_t inFlight, int &slot) const;
   std::string nameOf(unsigned rangeClass, unsigned way) const;
   void restore(Run &run, unsigned rangeClass, unsigned way);
   llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;

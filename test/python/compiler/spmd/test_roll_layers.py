@@ -60,6 +60,24 @@ def test_modules_are_as_long_for_more_layers(name):
     assert lengths[1] < 1.1 * lengths[0]
 
 
+def test_no_layer_stays_beside_the_loop():
+    """Where another layout of the first or last layer gains nothing, all are in the loop."""
+
+    def planned(layers):
+        config = zoo.GPTConfig(
+            layers=layers, hidden=1024, heads=8, vocab=51200, seq=512, dtype="bfloat16", scan=True
+        )
+        model = zoo.make_gpt(config)
+        method = ShardParallel(num_micro_batches=4)
+        parallel = alpa_mlir.parallelize(model.step, cluster="dgx-h100", method=method, cache=False)
+        (text,) = parallel.plan(*jax.eval_shape(lambda: model.init(64))).plan.modules.values()
+        return text
+
+    one, eight = planned(1), planned(8)
+    assert eight.count("stablehlo.while") == 2
+    assert eight.count("stablehlo.dot_general") == one.count("stablehlo.dot_general")
+
+
 def rounded(x, layer):
     """Multiplies by weights that are rounded first, which the gradients multiply by again."""
     up, down = (layer[name].astype(jnp.bfloat16) for name in ("up", "down"))
