@@ -433,10 +433,9 @@ llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
 
 /// Aligns a run's layers in the problem in which values are moved before them. `slot` is
 /// that of the point, if one is found.
-llvm::Error StageCosts::alignMoving(Run &run, unsigned way, const StageChoice &choice,
-                                    double mostSeconds, int64_t mostBytes, int64_t inFlight,
-                                    int &slot) const {
-  auto [lo, hi] = examples[classOf(choice.id)];
+llvm::Error StageCosts::alignMoving(Run &run, unsigned rangeClass, unsigned way, double mostSeconds,
+                                    int64_t mostBytes, int64_t inFlight, int &slot) const {
+  auto [lo, hi] = examples[rangeClass];
   sharding::StageView view = viewOf(lo, hi, way);
   sharding::IntraOpOptions intraOp = intraOpOptions(way);
   addMovable(intraOp, view);
@@ -469,37 +468,67 @@ llvm::Error StageCosts::alignMoving(Run &run, unsigned way, const StageChoice &c
   return llvm::Error::success();
 }
 
-llvm::Expected<StageChoice> StageCosts::align(const StageChoice &choice, int64_t inFlight,
-                                              double slack) {
-  unsigned rangeClass = classOf(choice.id), way = wayOf(choice.id);
-  Run &run = runs.find({rangeClass, way})->second;
+/// The slot of the aligned point, or the given one.
+llvm::Expected<unsigned> StageCosts::alignRun(Run &run, unsigned rangeClass, unsigned way,
+                                              unsigned slot, int64_t inFlight, double slack) {
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
   run.usedAt = ++clock;
-  std::shared_ptr<StagePoint> point = run.chosen[choice.id % kSlots];
+  std::shared_ptr<StagePoint> point = run.chosen[slot];
   double mostSeconds = point->seconds * (1 + slack);
   int64_t mostBytes = std::max(memoryOf(way), point->peakBytes(inFlight));
-  auto answer = [&](int slot) {
-    return choiceOf(*run.chosen[slot], inFlight, choice.id / kSlots * kSlots + slot);
-  };
   for (bool mayDiffer : {false, true}) {
     llvm::Expected<std::shared_ptr<StagePoint>> aligned = run.problem->alignLayers(
         point, mostSeconds, mostBytes, inFlight, mayDiffer, effort(run.exposure));
     if (!aligned)
       return aligned.takeError();
     count(run);
+    int found = -1;
     if (*aligned) {
-      int slot = *aligned == point ? -1 : slotOf(run, *aligned);
-      return slot < 0 ? choice : answer(slot);
+      found = slotOf(run, *aligned);
+      return found < 0 ? slot : unsigned(found);
     }
-    int slot = -1;
     if (!mayDiffer)
-      if (llvm::Error error = alignMoving(run, way, choice, mostSeconds, mostBytes, inFlight, slot))
+      if (llvm::Error error =
+              alignMoving(run, rangeClass, way, mostSeconds, mostBytes, inFlight, found))
         return std::move(error);
-    if (slot >= 0)
-      return answer(slot);
+    if (found >= 0)
+      return unsigned(found);
   }
-  return choice;
+  return slot;
+}
+
+/// Which ops of a stage make what comes into equal layers, by their places.
+static std::vector<size_t> placesOfMovable(const sharding::StageView &view) {
+  sharding::IntraOpOptions intraOp;
+  addMovable(intraOp, view);
+  std::vector<size_t> places;
+  for (auto [place, op] : llvm::enumerate(view.ops))
+    for (Value result : op->getResults())
+      if (intraOp.filter.movable.contains(result))
+        places.push_back(place);
+  return places;
+}
+
+llvm::Expected<StageChoice> StageCosts::align(const PlannedStage &stage, int64_t inFlight,
+                                              double slack) {
+  const StageChoice &choice = stage.choice;
+  unsigned rangeClass = classOf(choice.id), way = wayOf(choice.id), slot = choice.id % kSlots;
+  Run &run = runs.find({rangeClass, way})->second;
+  auto [it, isNew] = run.aligned.try_emplace({slot, inFlight}, slot);
+  if (isNew) {
+    llvm::Expected<unsigned> found = alignRun(run, rangeClass, way, slot, inFlight, slack);
+    if (!found)
+      return found.takeError();
+    it->second = *found;
+  }
+  // Equal stages may number their equations otherwise.
+  auto [lo, hi] = examples[rangeClass];
+  if (it->second == slot ||
+      (run.moving.count(it->second) &&
+       placesOfMovable(viewOf(lo, hi, way)) != placesOfMovable(viewOf(stage.lo, stage.hi, way))))
+    return choice;
+  return choiceOf(*run.chosen[it->second], inFlight, choice.id / kSlots * kSlots + it->second);
 }
 
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {

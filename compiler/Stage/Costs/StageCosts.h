@@ -108,7 +108,7 @@ public:
   llvm::Expected<sharding::BackwardParts> partsOf(unsigned id);
   /// A planned stage's choice with equal layers split alike where that takes at most a part
   /// of `slack` longer, or the choice itself.
-  llvm::Expected<StageChoice> align(const StageChoice &choice, int64_t inFlight, double slack);
+  llvm::Expected<StageChoice> align(const PlannedStage &stage, int64_t inFlight, double slack);
   /// The part of a run's seconds that is the weight part of its backward phase; from
   /// the single layers, on the view on which they are fastest.
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
@@ -158,6 +158,9 @@ private:
     /// Chosen points that move values where they come into equal layers, with bounds on the
     /// seconds of such points.
     std::map<unsigned, double> moving;
+    /// Chosen points with equal layers split alike, by the points and micro-batches in flight
+    /// for which they were looked for.
+    std::map<std::pair<unsigned, int64_t>, unsigned> aligned;
     bool isRestored = false; // What the store knows is here.
     bool isNew = false;      // There is more than the store knows.
     unsigned timedOut = 0;   // Solves that the clock ended: not for the store.
@@ -182,7 +185,9 @@ private:
   sharding::IntraOpOptions intraOpOptions(unsigned id, const sharding::StageView &view) const;
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
-  llvm::Error alignMoving(Run &run, unsigned way, const StageChoice &choice, double mostSeconds,
+  llvm::Expected<unsigned> alignRun(Run &run, unsigned rangeClass, unsigned way, unsigned slot,
+                                    int64_t inFlight, double slack);
+  llvm::Error alignMoving(Run &run, unsigned rangeClass, unsigned way, double mostSeconds,
                           int64_t mostBytes, int64_t inFlight, int &slot) const;
   std::string nameOf(unsigned rangeClass, unsigned way) const;
   void restore(Run &run, unsigned rangeClass, unsigned way);

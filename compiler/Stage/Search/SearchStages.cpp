@@ -160,7 +160,7 @@ llvm::Error StageAttempt::align() {
   bool isChanged = false;
   for (auto [stage, flights] : llvm::zip_equal(aligned.stages, found.timed.flights)) {
     llvm::Expected<StageChoice> choice =
-        costs.align(stage.choice, flights.inFlight, std::min(kSlack, setup.options.tolerance));
+        costs.align(stage, flights.inFlight, std::min(kSlack, setup.options.tolerance));
     if (!choice)
       return choice.takeError();
     isChanged |= choice->id != stage.choice.id;
