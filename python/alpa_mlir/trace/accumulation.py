@@ -81,7 +81,7 @@ def evaluate(
     Returns:
         The results, and a number of micro-batches which each are one or several whole rounds of
         all loops: the greatest common divisor of their numbers of rounds. It is 0 if no loop was
-        mapped. A warning says of each other loop with gradients inside why it was not.
+        mapped. A warning says of each other loop that adds up gradients why it was not.
     """
     step = _Step()
     given, rows = list(args), dict[Any, _Rows]()
@@ -235,6 +235,10 @@ class _StaysError(Exception):
     """Why a loop cannot be mapped, and what to do."""
 
 
+class _OtherLoopError(_StaysError):
+    """It adds up nothing over its rounds, as several steps of training do."""
+
+
 class _Step:
     """Evaluates a step equation by equation.
 
@@ -301,6 +305,8 @@ class _Step:
                 name_stack=_source.current_name_stack() + eqn.source_info.name_stack,
             ):
                 results = _Loop(eqn, known).mapped(operands)
+        except _OtherLoopError:
+            return bind(eqn, operands, debug)
         except _StaysError as error:
             place = user_line(eqn)
             at = f" at {place}" if place else ""
@@ -413,6 +419,8 @@ class _Loop:
         for carry in self.carries:
             if not carry.is_same:
                 self._recognize(carry)
+        if not any(c.reducer for c in self.carries):
+            raise _OtherLoopError
         self.sequence = [c for c in self.carries if not (c.is_same or c.is_apart)]
         self.steps = self._steps()
         self.cuts = self._cuts()
@@ -636,8 +644,6 @@ class _Loop:
 
     def _check(self) -> None:
         """Refuse what has another meaning, or another price, when rounds are mapped."""
-        if all(not c.reducer for c in self.carries):
-            raise _StaysError("it adds up nothing over its rounds")
         mapped = {*self.xs, *(c.before for c in self.sequence)}
         for eqn in self.jaxpr.eqns:
             if id(eqn) in self.cuts:

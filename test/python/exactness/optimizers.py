@@ -216,9 +216,9 @@ def ensemble():
     return Case(step, (jax.tree.map(lambda *x: jnp.stack(x), *members),), one(pairs))
 
 
-@style(single=True, one_stage="one loop", couples="the loop takes its own micro-batches")
+@style(counts=(1, 2))
 def accumulation_by_hand():
-    """The step splits the batch itself, and scans over the parts."""
+    """The step splits the batch itself, and scans over the parts, which are micro-batches."""
 
     def step(params, b):
         parts = jax.tree.map(lambda x: x.reshape(2, -1, *x.shape[1:]), b)

@@ -380,7 +380,6 @@ def deciding(state, batch):
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (trained, "needs float32"),
         (averaged, r"needs float32\[\]"),
         (deciding, "decides by its own"),
     ],
@@ -391,6 +390,15 @@ def test_other_loops_stay_and_say_why(step, reason):
         planned = compiled(step, arguments, METHODS["one mesh"])
     assert planned.plan.num_micro_batches == 1
     check(planned, step, arguments)
+
+
+def test_several_steps_of_training_stay():
+    arguments = arguments_of(trained)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        planned = compiled(trained, arguments, METHODS["one mesh"])
+    assert planned.plan.num_micro_batches == 1
+    check(planned, trained, arguments)
 
 
 def test_rounds_of_other_rows_say_so():
