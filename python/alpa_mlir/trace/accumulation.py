@@ -32,10 +32,19 @@ import jax
 import jax.numpy
 import numpy as np
 from alpa_runtime import jax_internals
+from alpa_runtime.calling_convention import regrouped
 from jax.extend import core, source_info_util
 
 from alpa_mlir.trace import dependencies
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, placed, user_line
+from alpa_mlir.trace.jaxprs import (
+    Values,
+    bind,
+    call_body,
+    draws_by_shape,
+    is_literal,
+    placed,
+    user_line,
+)
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -59,14 +68,7 @@ _LARGE = ("dot_general", "conv_general_dilated", "scan", "while", "cond", "custo
 
 def rounds(jaxpr: Any) -> int:
     """In how many rounds at most the loops of a step take gradients; 1 if it has none."""
-    found = 1
-    for eqn in jaxpr.eqns:
-        body = call_body(eqn)
-        if body is not None:
-            found = max(found, rounds(body[0]))
-        elif _takes_gradients(eqn):
-            found = max(found, int(eqn.params["length"]))
-    return found
+    return max(_lengths(jaxpr), default=1)
 
 
 def evaluate(
@@ -86,7 +88,7 @@ def evaluate(
     step = _Step()
     given, rows = list(args), dict[Any, _Rows]()
     for number, count in (grouped or {}).items():
-        given[number] = _regrouped(args[number], args[number].shape[0] // count)
+        given[number] = regrouped(args[number], args[number].shape[0] // count)
         variable = closed.jaxpr.invars[number]
         rows[variable] = _Rows(frozenset([number]), count, value=args[number])
     results = step.run(closed.jaxpr, closed.consts, given, {}, rows)
@@ -164,7 +166,7 @@ class _Rows:
         if self.value is None:
             return replace(self, leaves=leaves)
         inverse = [
-            row.value if row is not None else _regrouped(x, self.rounds) if v.aval.shape else x
+            row.value if row is not None else regrouped(x, self.rounds) if v.aval.shape else x
             for x, row, v in zip(operands, found, eqn.invars, strict=True)
         ]
         (value,) = bind(eqn, inverse, debug)
@@ -185,11 +187,6 @@ _ELEMENTWISE = {
     *("lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "round", "rsqrt"),
     *("select_n", "sign", "sin", "sqrt", "square", "sub", "tanh", "xor"),
 }
-
-
-def _regrouped(x: Any, count: int) -> Any:
-    """An array whose every so many rows stand behind each other."""
-    return _jnp.reshape(_jnp.reshape(x, (-1, count, *x.shape[1:])).swapaxes(0, 1), x.shape)
 
 
 def _first_rows(eqn: Any, rows: Mapping[Any, _Rows]) -> _Rows | None:
@@ -824,10 +821,7 @@ def _check_mapped(eqn: Any, mapped: set[Any]) -> None:
     first = eqn.invars[0] if eqn.invars else None
     if name == "while" or (name == "cond" and not is_literal(first) and first in mapped):
         raise _StaysError(f"a round decides by its own values what to compute ({name}){at}")
-    keys = [str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
-    if name in ("rng_bit_generator", "rng_uniform") or (
-        name.startswith("random_") and any("rbg" in key for key in keys)
-    ):
+    if draws_by_shape(eqn):
         raise _StaysError(
             f"it draws random bits that depend on the shapes of arrays ({name}){at}; fix: use "
             "keys of jax.random.key(.., impl='threefry2x32')"
@@ -845,20 +839,19 @@ def _text(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _progression(starts: np.ndarray, sizes: Sequence[int]) -> tuple[int, int] | None:
-    """The dimension in which parts follow each other without gaps, and where the first begins."""
+def _progression(starts: np.ndarray, sizes: Sequence[int]) -> int | None:
+    """The dimension in which parts follow each other without gaps, if there is one."""
     steps: Any = starts[1:] - starts[:-1]
     moving = np.flatnonzero(steps.any(axis=0))
     if len(moving) != 1 or set(map(int, steps[:, moving[0]])) != {sizes[moving[0]]}:
         return None
-    return int(moving[0]), int(starts[0, moving[0]])
+    return int(moving[0])
 
 
 def _parts(x: Any, starts: np.ndarray, sizes: Sequence[int]) -> Any:
     """Parts of an array that follow each other, `[parts, ..]`."""
-    found = _progression(starts, sizes)
-    assert found is not None
-    dim, _ = found
+    dim = _progression(starts, sizes)
+    assert dim is not None
     count = len(starts)
     begin = list(map(int, starts[0]))
     end = [
@@ -873,9 +866,8 @@ def _parts(x: Any, starts: np.ndarray, sizes: Sequence[int]) -> Any:
 
 def _written(x: Any, parts: Any, starts: np.ndarray, sizes: Sequence[int]) -> Any:
     """An array of which parts that follow each other are replaced."""
-    found = _progression(starts, sizes)
-    assert found is not None
-    dim, _ = found
+    dim = _progression(starts, sizes)
+    assert dim is not None
     shape = [len(starts) * s if i == dim else s for i, s in enumerate(sizes)]
     whole = _jax.lax.reshape(_jnp.moveaxis(parts, 0, dim), shape)
     if tuple(shape) == tuple(x.shape):

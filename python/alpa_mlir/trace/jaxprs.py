@@ -61,6 +61,16 @@ def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
     return list(_jax.core.eval_jaxpr(single, (), *given.values()))
 
 
+def draws_by_shape(eqn: Any) -> bool:
+    """Whether an equation draws random bits that are others when it is mapped: those of any
+    generator but threefry depend on the shapes of arrays."""
+    name = eqn.primitive.name
+    keys = [str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
+    return name in ("rng_bit_generator", "rng_uniform") or (
+        name.startswith("random_") and any("rbg" in key for key in keys)
+    )
+
+
 def user_line(eqn: Any) -> str:
     """The line of the user's that an equation stems from; empty for those within JAX alone."""
     line: str = _source.summarize(eqn.source_info)

@@ -21,7 +21,7 @@ from alpa_runtime import jax_internals
 from jax.extend import core, source_info_util
 
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace.jaxprs import Values, bind, is_literal, placed, user_line
+from alpa_mlir.trace.jaxprs import Values, bind, draws_by_shape, is_literal, placed, user_line
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -45,7 +45,6 @@ _REMAT = ("remat2", "checkpoint")
 # What says only where a value lies, or that it may differ between devices.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast", "device_put")
 _SHARDINGS = ("sharding", "out_sharding")
-_DRAWS = ("rng_bit_generator", "rng_uniform")
 _UNKNOWN = ("all_gather_reduced", "preduced", "vary_unreduced_cast", "reduced_vary_cast")
 
 
@@ -350,8 +349,7 @@ def _check(eqn: Any) -> None:
         raise _refusal(eqn, f"has a collective that is not known here ({name})")
     if name in _KERNELS and any(_any(x, _is_collective) for x in _bodies(eqn)):
         raise _refusal(eqn, f"has a kernel that knows its device or talks to others ({name})")
-    keys = [str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
-    if name in _DRAWS or (name.startswith("random_") and any("rbg" in key for key in keys)):
+    if draws_by_shape(eqn):
         raise _refusal(
             eqn,
             f"draws bits that depend on how arrays are split ({name})",
