@@ -148,6 +148,11 @@ void PlanWriter::write() {
     json.attribute("timed_out_solves", timedOut ? timedOut.getInt() : 0);
     if (auto idle = planning ? planning.getAs<StringAttr>(kIdleReason) : StringAttr())
       json.attribute(kIdleReason, idle.getValue());
+    if (auto padded = module->getAttrOfType<ArrayAttr>(attr::padded))
+      json.attributeArray("padded", [&] {
+        for (StringAttr sizes : padded.getAsRange<StringAttr>())
+          json.value(sizes.getValue());
+      });
     writeReshards();
     writeLines("order", order);
     json.attributeArray("programs", [&] {

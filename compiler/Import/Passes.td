@@ -304,4 +304,49 @@ def AlpaUndoSorts : Pass<"alpa-undo-sorts", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaPadDimensions : Pass<"alpa-pad-dimensions", "mlir::ModuleOp"> {
+  let summary = "Make dimensions longer that devices do not divide";
+  let description = [{
+    Sharding rules split dimensions in even parts, so that 50,257 words or 25 heads stay
+    whole on 8 devices. Dimensions that ops walk through by one factor are padded
+    together, to the multiple of one of `parts` that gives the slowest device the least
+    work, if that is a tenth less than without, at most `most-waste` of the dimension is
+    padding, and dots, convolutions or attention with `min-share` of all floating-point
+    operations have it.
+
+    Values are padded with zeros where they enter such a class of dimensions (weights,
+    the batch, what ops make that cannot be longer) and cut where they leave it (results,
+    sorts, cumulative sums, random bits). Within, the padding holds anything; sums,
+    extremes and contractions over it find what changes nothing in them, an index beyond
+    the end still means the last element, and an update beyond it is still dropped. So
+    results are those of the step.
+
+    Before, with `parts=8 most-waste=0.5`:
+    ```mlir
+    %logits = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x16xf32>, tensor<16x13xf32>) -> tensor<4x13xf32>
+    %most = stablehlo.reduce(%logits init: %lowest) applies stablehlo.maximum across dimensions = [1]
+    ```
+    After:
+    ```mlir
+    %longer = stablehlo.pad %w, %zero, low = [0, 0], high = [0, 3], interior = [0, 0] : (tensor<16x13xf32>, tensor<f32>) -> tensor<16x16xf32>
+    %logits = stablehlo.dot_general %x, %longer, contracting_dims = [1] x [0] : (tensor<4x16xf32>, tensor<16x16xf32>) -> tensor<4x16xf32>
+    %masked = stablehlo.select %is_inside, %logits, %lowest
+    %most = stablehlo.reduce(%masked init: %lowest) applies stablehlo.maximum across dimensions = [1]
+    ```
+  }];
+  let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];
+  let options = [
+    ListOption<"parts", "parts", "int64_t", "Numbers of devices that a dimension may be split over">,
+    Option<"mostWaste", "most-waste", "double", /*default=*/"0.02",
+           "Most padding, as a part of the dimension">,
+    Option<"minShare", "min-share", "double", /*default=*/"0.001",
+           "Least part of the floating-point operations that have the dimension">
+  ];
+  let statistics = [
+    Statistic<"numClasses", "padded classes", "Sets of dimensions that were made longer together">,
+    Statistic<"numPads", "pads", "Values that were made longer">,
+    Statistic<"numMasks", "masks", "Operands of reductions without their padding">
+  ];
+}
+
 #endif // ALPA_COMPILER_IMPORT_PASSES

@@ -57,6 +57,8 @@ inline constexpr llvm::StringLiteral schedule = "alpa.schedule";
 inline constexpr llvm::StringLiteral predicted = "alpa.predicted";
 inline constexpr llvm::StringLiteral planning = "alpa.planning";
 inline constexpr llvm::StringLiteral pin = "alpa.pin";
+/// Of a module: sizes of dimensions that were made longer, "25 to 32".
+inline constexpr llvm::StringLiteral padded = "alpa.padded";
 inline constexpr llvm::StringLiteral pinOpen = "alpa.pin_open";
 inline constexpr llvm::StringLiteral pinMesh = "alpa.pin_mesh";
 inline constexpr llvm::StringLiteral pinAxes = "alpa.pin_axes";

@@ -320,6 +320,10 @@ class Module:
         """The schedule that a search chose."""
         return self._handle.chosen_schedule()
 
+    def padded(self) -> list[str]:
+        """Sizes of dimensions that were made longer: `["50257 to 50304"]`."""
+        return list(self._handle.padded())
+
     def as_text(self, *, generic: bool = False, debug_info: bool = False) -> str:
         """The module in MLIR's textual form."""
         return self._handle.to_text(generic, debug_info)

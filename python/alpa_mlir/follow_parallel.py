@@ -204,6 +204,7 @@ class FollowingFunction(ParallelFunction):
             "num_micro_batches": follow.num_micro_batches or 1,
             "method": "manual",
             "sharding_constraints": "ignore",
+            "padding": "none",
             "mesh_axes": axes,
             "in_shardings": _jax.tree.map(_pin, specs, is_leaf=_is_spec),
         }

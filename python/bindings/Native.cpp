@@ -212,6 +212,14 @@ public:
     return name ? name.str() : "";
   }
 
+  std::vector<std::string> padded() {
+    std::vector<std::string> sizes;
+    if (auto said = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::padded))
+      for (auto text : said.getAsRange<mlir::StringAttr>())
+        sizes.push_back(text.str());
+    return sizes;
+  }
+
   std::string toText(bool generic, bool debugInfo) {
     std::string text;
     llvm::raw_string_ostream os(text);
@@ -300,6 +308,7 @@ NB_MODULE(_native, m) {
       .def("predicted", &Module::predicted)
       .def("predicted_stages", &Module::predictedStages)
       .def("chosen_schedule", &Module::chosenSchedule)
+      .def("padded", &Module::padded)
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)
       .def("export_plan", &Module::exportPlan);
   m.def("parse_module", &Module::parse, nb::arg("text"), nb::arg("file_name") = "<module>",

@@ -252,7 +252,10 @@ void Explainer::addExposed() {
 }
 
 void Explainer::addOps() {
-  bool isSeveral = llvm::any_of(builder.getMeshShape(), [](int64_t size) { return size > 1; });
+  int64_t numDevices = 1;
+  for (int64_t size : builder.getMeshShape())
+    numDevices *= size;
+  bool isSeveral = numDevices > 1;
   for (const OpPart &part : builder.getParts()) {
     const OpInfo &info = builder.getOps()[part.op];
     RuleProjection projection(info.rule, builder.getMeshShape());
@@ -293,7 +296,13 @@ void Explainer::addOps() {
     row.layer = layerOf(info.op);
     row.specs = specsOf(info, strategy);
     row.decision = part.node;
-    row.isWhole = isSeveral && projection.numShares(strategy.axes) == 1;
+    int64_t shares = projection.numShares(strategy.axes);
+    row.isWhole = isSeveral && shares == 1;
+    if (info.rule.heavy && shares < numDevices) {
+      row.parts = shares;
+      explanation.repeatedPicoseconds +=
+          row.computePicoseconds - row.computePicoseconds * shares / numDevices;
+    }
     row.line = lineOf(info.op);
     if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op)) {
       row.target = call.getCallTargetName().str();
@@ -743,6 +752,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
         named("kernels", number(row.kernels))};
     if (row.isWhole)
       fields.push_back(named("whole", builder.getBoolAttr(true)));
+    if (row.parts)
+      fields.push_back(named("parts", number(row.parts)));
     if (!row.line.empty())
       fields.push_back(named("line", text(row.line)));
     if (!row.target.empty())
@@ -790,6 +801,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("fixed_seconds", seconds(fixedPicoseconds)),
        named("communication", builder.getArrayAttr(trafficRows)),
        named("product_seconds", seconds(productPicoseconds)),
+       named("repeated_seconds", seconds(repeatedPicoseconds)),
        named("weight_bytes", builder.getF64FloatAttr(weightBytes)),
        named("optimizer_bytes", builder.getF64FloatAttr(optimizerBytes)),
        named("axes", builder.getArrayAttr(axisRows)), named("ops", builder.getArrayAttr(opRows)),

@@ -24,9 +24,11 @@ struct ExplainedOp {
   int64_t kernels = 0;                  // Launched in a step.
   int decision = -1;                    // That it follows, if any.
   bool isWhole = false;                 // Computed by every device of several.
-  std::string line;                     // "model.py:12", if known.
-  std::string target;                   // Of a call.
-  bool mayHaveRule = false;             // A rule could split the call.
+  /// Of a product: in how many parts devices share it, if fewer than there are devices.
+  int64_t parts = 0;
+  std::string line;         // "model.py:12", if known.
+  std::string target;       // Of a call.
+  bool mayHaveRule = false; // A rule could split the call.
 };
 
 /// A node of the problem.
@@ -80,6 +82,8 @@ struct Explanation {
   std::vector<ExplainedTraffic> traffic;
   std::vector<ExplainedAxis> axes; // Of the mesh.
   int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
+  /// Of `computePicoseconds`: what products would save if all devices shared them.
+  int64_t repeatedPicoseconds = 0;
   double weightBytes = 0, optimizerBytes = 0;
   /// How values of bodies are held that carry pins.
   llvm::DenseMap<mlir::Value, ShardingSpec> bodySpecs;

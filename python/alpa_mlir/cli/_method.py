@@ -64,6 +64,13 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "wherever a mesh has such axes, ignore: the solver decides (default: keep)",
     )
     add(
+        "--padding",
+        choices=("auto", "none", "little", "all"),
+        help="which dimensions that the devices do not divide may be made longer; little: by at "
+        "most 2%%, all: by more where devices share them better then, auto: as is fastest "
+        "(default: auto)",
+    )
+    add(
         "--pipeline",
         choices=_Names("pipeline_methods"),
         metavar="NAME",
@@ -158,6 +165,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
 _FIELDS = {
     "shardings": "method",
     "sharding_constraints": "sharding_constraints",
+    "padding": "padding",
     "micro_batches": "num_micro_batches",
     "micro_batch_semantics": "micro_batch_semantics",
     "schedule": "schedule",

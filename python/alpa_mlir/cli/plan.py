@@ -65,6 +65,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,
         "idle_reason": plan.idle_reason,
+        "padded": list(plan.padded),
         "planning": dict(plan.planning),
         "stages": [
             {

@@ -357,6 +357,10 @@ LAYER_BALANCES = ("communication", "operators")
 SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
 CONSTRAINTS = ("keep", "ignore")
+PADDINGS = ("auto", "none", "little", "all")
+# Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
+_LITTLE_PADDING = 0.02
+_MOST_PADDING = 1.0
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
@@ -406,6 +410,10 @@ class Method(ABC):
         sharding_constraints: what `jax.lax.with_sharding_constraint` in the step means:
             `"keep"` holds those values as it says, on every mesh that has axes of these sizes
             (`docs/methods.md`, "Sharding constraints"), `"ignore"` leaves them to the solver.
+        padding: whether dimensions that the devices do not divide may be made longer within the
+            stages (`docs/padding.md`): `"none"`; `"little"`, by at most 2 %; `"all"`, by more
+            where a host's devices share the work better then; or `"auto"` for the one with which
+            the step takes the fewest seconds.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
@@ -436,6 +444,7 @@ class Method(ABC):
     time_limit_seconds: float = 600.0
     method: str = "auto"
     sharding_constraints: str = "keep"
+    padding: str = "auto"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
@@ -460,6 +469,10 @@ class Method(ABC):
                 f"sharding_constraints {self.sharding_constraints!r}",
                 where=where,
                 fix=f"use one of {', '.join(CONSTRAINTS)}",
+            )
+        if self.padding not in PADDINGS:
+            raise MethodError(
+                f"padding {self.padding!r}", where=where, fix=f"use one of {', '.join(PADDINGS)}"
             )
         if self.in_shardings is not None and self.method != "manual":
             raise MethodError(
@@ -543,6 +556,11 @@ class Method(ABC):
             2
         """
         return self.virtual_stages or (2 if self.schedule_name == _INTERLEAVED else 1)
+
+    @property
+    def paddings(self) -> tuple[str, ...]:
+        """What `padding` leaves to try, in this order."""
+        return ("none", "little", "all") if self.padding == "auto" else (self.padding,)
 
     @abstractmethod
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
@@ -628,8 +646,12 @@ class Method(ABC):
         stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
         return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
-    def layer_passes(self, count: int) -> str:
-        """Passes that make the imported step ready for searches with `count` micro-batches."""
+    def layer_passes(self, count: int, padding: Sequence[str] = ()) -> str:
+        """Passes that make the imported step ready for searches with `count` micro-batches.
+
+        Args:
+            padding: of `padding_passes`.
+        """
         layers = {
             "layers": str(self.layers),
             "max-layers": str(self.max_layers),
@@ -647,6 +669,7 @@ class Method(ABC):
         return ",".join(
             (
                 *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
+                *padding,
                 _with_options("alpa-cluster-layers", layers),
                 "alpa-trim-activations",
             )
@@ -751,11 +774,32 @@ class Method(ABC):
         """The whole pass pipeline for one count of micro-batches."""
         parts = (
             self.import_passes(cluster),
-            self.layer_passes(count),
+            self.layer_passes(count, padding_passes(cluster, self.paddings[0])),
             self.search_passes(cluster, cluster_file, count),
             self.finish_passes(),
         )
         return ",".join(parts)
+
+
+def padding_passes(cluster: Cluster, padding: str) -> tuple[str, ...]:
+    """Passes that make dimensions longer that the cluster's devices do not divide: `"none"` of
+    them, `"little"` or `"all"`. Devices of a host share a dimension, or those of several hosts."""
+    hosts = cluster.devices_per_host
+    parts = {part for devices in hosts for part in _divisors(devices)}
+    if len(set(hosts)) == 1:
+        parts.update(hosts[0] * part for part in _divisors(len(hosts)))
+    if padding == "none" or parts == {1}:
+        return ()
+    wastes = (_LITTLE_PADDING,) if padding == "little" else (_MOST_PADDING, _LITTLE_PADDING)
+    listed = ",".join(map(str, sorted(parts - {1})))
+    return tuple(
+        _with_options("alpa-pad-dimensions", {"parts": listed, "most-waste": str(waste)})
+        for waste in wastes
+    )
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
 
 
 def is_single(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import idle_text, parallelism_text
+from alpa_runtime.plan.plan import idle_text, padded_text, parallelism_text
 from alpa_runtime.plan.stage import StageInfo
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
@@ -23,7 +23,7 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
 
     Devices that are in no stage come first, with the reason, then the kinds of parallelism. Ops
     that every device of a stage computes whole, though there are several, are all named, with
-    their seconds and source lines.
+    their seconds and source lines, and products that devices share in fewer parts than they are.
 
     A runner-up is the best plan found in which that decision falls otherwise: the decisions that
     share a cost with it are re-optimized one after another, all others stay, and memory is left
@@ -42,7 +42,8 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     """
     check_type("explain", "plan", plan, Plan)
     words = parallelism_text(plan)
-    lines = [line for line in (idle_text(plan), words and f"parallelism: {words}") if line]
+    heads = (idle_text(plan), words and f"parallelism: {words}", padded_text(plan))
+    lines = [line for line in heads if line]
     for number in range(len(plan.stages)):
         found = plan.explanation(number)
         lines.append(f"stage {number}")
@@ -103,6 +104,7 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         )
         lines.append(f"      {row['specs']}")
     lines += _whole_lines(wanted(found["ops"]))
+    lines += _repeated_lines(wanted(found["ops"]), found.get("repeated_seconds", 0.0))
 
     decisions = sorted(wanted(found["decisions"]), key=lambda row: -row["seconds"])
     lines.append(f"decisions by cost, {min(most, len(decisions))} of {len(decisions)}")
@@ -164,6 +166,27 @@ def _whole_lines(rows: list[Row]) -> list[str]:
                 if target in splittable
                 else "      it has side effects or was compiled for these shapes: no rule splits it"
             )
+    return lines
+
+
+def _repeated_lines(rows: list[Row], seconds: float) -> list[str]:
+    """Products that several devices compute alike, though not all of them; by line."""
+    places: dict[tuple[str, str, int], list[float]] = {}
+    for row in rows:
+        if row.get("parts", 1) > 1:
+            place = (row["op"], row.get("line", ""), row["parts"])
+            places.setdefault(place, []).append(row["compute_seconds"])
+    if not places:
+        return []
+    lines = [
+        f"products that devices share in fewer parts than they are, "
+        f"{sum(map(len, places.values()))}; with those that run whole, {_time(seconds)} more than "
+        "if all devices shared all products"
+    ]
+    for (op, line, parts), each in sorted(places.items(), key=lambda item: -sum(item[1])):
+        words = [op, f"at {line}" * bool(line), f"in {parts} parts"]
+        times = f", {len(each)} times" if len(each) > 1 else ""
+        lines.append(f"  {_time(sum(each)):>12}  {' '.join(filter(None, words))}{times}")
     return lines
 
 

@@ -32,6 +32,7 @@ _SHARED = (
     "max_layers",
     "layer_balance",
     "sharding_constraints",
+    "padding",
     "memory_fraction",
     "time_limit_seconds",
     "num_mesh_axes",

@@ -4,6 +4,7 @@ rematerialization; where none fits, what would.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tempfile
@@ -29,7 +30,7 @@ from alpa_mlir.errors import (
     MicroBatchError,
     PrecisionError,
 )
-from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, pinned_axes
+from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, padding_passes, pinned_axes
 from alpa_mlir.search import autotune, plan_cache
 from alpa_mlir.search.plan_cache import PlanCache, code_version
 from alpa_mlir.trace.tracing import Traced
@@ -63,6 +64,7 @@ class Candidates:
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
         drops_pins: whether the step's sharding constraints do not count.
+        padding: which dimensions are made longer, as `padding_passes` takes it.
 
     Attributes:
         batch_size: examples of a step.
@@ -81,8 +83,10 @@ class Candidates:
         progress: Progress | None = None,
         solved: Path | None = None,
         drops_pins: bool = False,
+        padding: str = "none",
     ) -> None:
         self._drops_pins = drops_pins
+        self._padding = padding_passes(cluster, padding)
         self._solved = "" if solved is None else str(solved)
         self._traced = traced
         self._annotated = annotated
@@ -148,6 +152,14 @@ class Candidates:
             if cluster is self.cluster and not dtype:
                 self._tried.setdefault(_key(count, method), tried)
         return self._estimates[key]
+
+    def padded(self, count: int) -> list[str]:
+        """Sizes of dimensions that are made longer, `"25 to 32"`.
+
+        Raises:
+            MicroBatchError: so many micro-batches would give other results than the whole batch.
+        """
+        return self._module(count).padded() if self._padding else []
 
     def in_full(self, count: int, method: Method) -> Found:
         """The plan.
@@ -299,7 +311,7 @@ class Candidates:
                     self.method.import_passes(self.cluster)
                 )
             try:
-                split = self._imported.clone().run(self.method.layer_passes(count))
+                split = self._imported.clone().run(self.method.layer_passes(count, self._padding))
             except MicroBatchError as error:
                 self.couplings[count] = MicroBatchError(
                     error.what, where=error.where, fix=self._coupling_fix()
@@ -413,6 +425,8 @@ _jax: Any = jax
 _MOST_RUNNERS_UP = 2
 # Why a plan cannot be had for a number of micro-batches.
 _NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError)
+# Of a stage's computation: products that devices share no further.
+_REPEATED = 0.005
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
@@ -455,6 +469,14 @@ class Planner:
             found = self._fastest(self._finalists())
         self.candidates.end()
         return Chosen(found, self.candidates.tried, self.candidates.timed_out_solves)
+
+    def pads(self, chosen: Chosen | None) -> bool:
+        """Whether any dimension is made longer, with the number of micro-batches of a plan."""
+        count = self.start() if chosen is None else chosen.found.plan.num_micro_batches
+        try:
+            return bool(self.candidates.padded(count))
+        except MicroBatchError:
+            return False
 
     def start(self) -> int:
         """The given count that is nearest to a micro-batch of one example for each device of a
@@ -796,28 +818,58 @@ def find_plan(
             return found
     shown = progress_bar("planning", "candidate") if progress is True else progress or None
     solved = None if cache is None else cache.solved_folder()
-    chosen = None
-    for drops_pins in (False, True) if _has_constraints(traced, method) else (False,):
-        with Candidates(
-            traced, annotated, cluster, method, shown, solved, drops_pins
-        ) as candidates:
-            planner = Planner(candidates)
-            try:
-                chosen = planner.run()
+    chosen: Chosen | None = None
+    has_constraints = _has_constraints(traced, method)
+    misfit: tuple[Planner, InfeasiblePlanError] | None = None
+    timed_out_solves = 0
+    with contextlib.ExitStack() as opened:
+        for drops_pins in (False, True)[: 1 + has_constraints]:
+            for padding in method.paddings:
+                if chosen is not None and not _repeats_products(chosen):
+                    break
+                candidates = opened.enter_context(
+                    Candidates(
+                        traced, annotated, cluster, method, shown, solved, drops_pins, padding
+                    )
+                )
+                planner = Planner(candidates)
+                is_first = padding == method.paddings[0]
+                if not is_first and not planner.pads(chosen):
+                    continue
+                try:
+                    found = planner.run()
+                except InfeasiblePlanError as error:
+                    if is_first:  # The user is told of what does not depend on padding.
+                        misfit = planner, error
+                    continue
+                timed_out_solves += found.timed_out_solves
+                if chosen is None or found.found.seconds < chosen.found.seconds:
+                    chosen = found
+            if chosen is not None:
                 break
-            except InfeasiblePlanError as error:
-                if drops_pins or not _has_constraints(traced, method):
-                    raise explain_infeasibility(planner, error) from None
-    assert chosen is not None
+        if chosen is None:
+            assert misfit is not None
+            raise explain_infeasibility(*misfit) from None
     plan = replace(
         chosen.found.plan,
         tried=chosen.tried,
         fingerprint=traced.fingerprint,
-        timed_out_solves=chosen.timed_out_solves,
+        timed_out_solves=timed_out_solves,
     )
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
+
+
+def _repeats_products(chosen: Chosen) -> bool:
+    """Whether devices of some stage compute so many products alike that longer dimensions, which
+    more of them could share, are worth a search."""
+    plan = chosen.found.plan
+    for index in range(len(plan.stages)):
+        found = plan.explanation(index)
+        if found and found["repeated_seconds"] > _REPEATED * found["compute_seconds"]:
+            return True
+    return False
 
 
 def _has_constraints(traced: Traced, method: Method) -> bool:

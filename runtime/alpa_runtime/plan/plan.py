@@ -742,6 +742,11 @@ def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
     return "ZeRO" if is_split("optimizer_bytes") else "data"
 
 
+def padded_text(plan: Plan) -> str:
+    """One line on dimensions that are longer within the stages than in the program."""
+    return (plan.padded and f"padded dimensions: {', '.join(plan.padded)}") or ""
+
+
 def plan_table(plan: Plan, weights: int) -> str:
     """Summary line, a table of the stages in plain characters, and what goes between meshes."""
     words = parallelism_text(plan)
@@ -750,6 +755,7 @@ def plan_table(plan: Plan, weights: int) -> str:
         timed_out_text(plan),
         idle_text(plan),
         words and f"parallelism: {words}",
+        padded_text(plan),
     )
     notes = [text for text in texts if text]
     lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, weights))]
@@ -820,6 +826,8 @@ class Plan:
             the same, so that it is kept beside plan.json and plans are equal without it.
         idle_reason: why devices of the cluster are in no mesh; empty if all are, or if it is not
             known.
+        padded: sizes of dimensions that are longer within stages than in the program, as the
+            devices share them evenly then: `"50257 to 50304"`.
     """
 
     name: str
@@ -845,6 +853,7 @@ class Plan:
     timed_out_solves: int = 0
     planning: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
     idle_reason: str = ""
+    padded: tuple[str, ...] = ()
 
     @classmethod
     @collector_paused()
@@ -906,6 +915,7 @@ class Plan:
             idle_reason=(
                 root.get("idle_reason").string() if "idle_reason" in root.mapping() else ""
             ),
+            padded=tuple(item.string() for item in root.optional("padded").items()),
         )
         check_references(plan, root)
         if check_programs:
@@ -981,6 +991,7 @@ class Plan:
             "predicted": dict(self.predicted),
             "timed_out_solves": self.timed_out_solves,
             **({"idle_reason": self.idle_reason} if self.idle_reason else {}),
+            **({"padded": list(self.padded)} if self.padded else {}),
             "tried": [asdict(item) for item in self.tried],
             "reshards": [reshard.to_json() for reshard in self.reshards],
             "order": order_lines(self.order),
@@ -1081,6 +1092,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "hidden_communication_seconds?": Node.number,
     "exposed_communication_seconds?": Node.number,
     "product_seconds?": Node.number,
+    "repeated_seconds?": Node.number,
     "weight_bytes?": Node.number,
     "optimizer_bytes?": Node.number,
     "constraints_seconds?": Node.number,
@@ -1108,6 +1120,7 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
         "specs": Node.string,
         "compute_seconds": Node.number,
         "communication_seconds": Node.number,
+        "parts?": Node.integer,
     },
     "decisions": {
         **_OP,
