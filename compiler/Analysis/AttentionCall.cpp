@@ -175,6 +175,19 @@ ShardingRule AttentionCall::rule() const {
     operand(statistics, 1, queryHeads);
   }
   builder.result(0, 0, {example}).result(0, 1, queryHeads);
+  DimFactors ring;
+  if (mayRing()) {
+    ring.push_back(builder.factor(isCausal ? tokens / 2 : tokens, FactorKind::Ring));
+    if (isCausal) // Each device has two halves, an early and a late one.
+      ring.push_back(builder.factor(2, FactorKind::Sequential));
+    for (int index : {0, 1, 2, outputGradient, output})
+      if (index >= 0)
+        operand(index, tokenDim(), ring);
+    if (statistics >= 0)
+      operand(statistics, 2, ring);
+    for (unsigned index = 0; index + 1 < op->getNumResults(); ++index)
+      builder.result(index, 2, ring);
+  }
   if (isBackward) {
     for (unsigned index : {1u, 2u})
       builder.result(index, 0, {example}).result(index, 1, {keyHead});
@@ -187,6 +200,14 @@ ShardingRule AttentionCall::rule() const {
   }
   builder.rule.heavy = true;
   return builder.rule;
+}
+
+/// What the ring is written for: the kernel's statistics put parts together, masks are all of a
+/// part or the causal one, and queries and keys are split alike.
+bool AttentionCall::mayRing() const {
+  bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
+  return hasStatistics && dropout == 0 && segments == 1 && bias < 0 && queryLengths < 0 &&
+         window == 0 && tokens == keyTokens && (!isCausal || tokens % 2 == 0);
 }
 
 double AttentionCall::flops() const {
@@ -204,6 +225,15 @@ double AttentionCall::flops() const {
   double toValues = 2 * all * static_cast<double>(valueFeatures);
   // Backward: scores again, and two products for each of the two forward.
   return isBackward ? 3 * toScores + 2 * toValues : toScores + toValues;
+}
+
+void analysis::setCausal(hlo::CustomCallOp custom, bool isCausal) {
+  std::optional<llvm::json::Value> config = configOf(custom);
+  if (!config)
+    return;
+  (*config->getAsObject()->getObject(kConfig))["mask_type"] = isCausal ? "CAUSAL" : "NO_MASK";
+  custom.setBackendConfigAttr(
+      StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
 }
 
 void analysis::fitAttention(hlo::CustomCallOp custom) {

@@ -44,10 +44,14 @@ struct AttentionCall {
   int64_t headDim() const { return headsFirst ? 1 : 2; }
 
   ShardingRule rule() const;
+  /// Whether devices can share the tokens of queries and keys, in a ring.
+  bool mayRing() const;
   /// Of the scores that the masks leave, which are all that the kernel computes.
   double flops() const;
 };
 
+/// Sets whether a query sees the keys behind its own place; of a call without lengths.
+void setCausal(mlir::stablehlo::CustomCallOp call, bool isCausal);
 /// Sets what the configuration repeats of the operands' shapes.
 void fitAttention(mlir::stablehlo::CustomCallOp call);
 

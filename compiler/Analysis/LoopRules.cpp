@@ -121,7 +121,7 @@ bool BodyAnalysis::visit(Operation &op, double times) {
   llvm::SmallVector<unsigned> factors;
   for (const Factor &factor : rule->factors) {
     factors.push_back(element(factor.size));
-    whole.back() |= factor.kind == FactorKind::Window || factor.kind == FactorKind::Sequential;
+    whole.back() |= factor.kind != FactorKind::Parallel && factor.kind != FactorKind::Reduction;
   }
   for (auto [operand, tensor] : llvm::zip_equal(op.getOperands(), rule->operands))
     connect(operand, tensor, factors);

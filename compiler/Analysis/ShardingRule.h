@@ -17,6 +17,9 @@ enum class FactorKind : uint8_t {
   Reduction,  // Splits operands only; the reducer combines the unreduced results.
   Window,     // A dimension that a window slides over; not split.
   Sequential, // Must stay whole (sorted, scanned or concatenated dimension).
+  /// Splits operands and results alike, on devices only: parts go round them (tokens of
+  /// attention, of which each meets all).
+  Ring,
 };
 
 /// What makes one result of unreduced ones. Each is a reduction that collectives

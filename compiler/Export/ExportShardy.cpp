@@ -4,6 +4,7 @@
 #include "compiler/Export/AttributeJson.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Spmd/OpSplit.h"
+#include "compiler/Spmd/RingAttention.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -339,7 +340,52 @@ private:
         spmd::nearestSplit(op, *rule, operands, ArrayRef(results), {}, mesh.getShape());
     if (!split.summedAxes.empty() || split.results != results)
       return op.emitError("no strategy of the call has these shardings");
+    std::optional<analysis::AttentionCall> call = analysis::AttentionCall::read(op);
+    if (call && !spmd::ringAxes(*call, split.operands[0]).empty())
+      return exportRing(*call, split, mesh, annotations, known);
     return exportManually(op, split.operands, split.results, mesh, annotations, known);
+  }
+
+  /// Keys and values go round the devices that share the tokens.
+  FailureOr<bool> exportRing(const analysis::AttentionCall &call, const spmd::OpSplit &split,
+                             MeshAttr mesh, Annotations &annotations,
+                             llvm::DenseMap<Value, ShardingAttr> &known) {
+    Operation *op = stablehlo::CustomCallOp(call.op);
+    ArrayRef<unsigned> axes = spmd::ringAxes(call, split.operands[0]);
+    spmd::Ring ring;
+    for (unsigned axis : axes)
+      ring.count *= mesh.getShape()[axis];
+    // A device finds its place as its part of all places.
+    OpBuilder builder(op);
+    Location loc = op->getLoc();
+    auto i32 = builder.getI32Type();
+    Value places = stablehlo::IotaOp::create(builder, loc, RankedTensorType::get({ring.count}, i32),
+                                             builder.getI64IntegerAttr(0));
+    SmallVector<Value> inputs(op->getOperands());
+    inputs.push_back(places);
+    SmallVector<ShardingSpec> operands(split.operands);
+    operands.push_back(ShardingSpec::replicated(1));
+    operands.back().dims[0].assign(axes.begin(), axes.end());
+    auto body = [&](OpBuilder &inner, ValueRange parts, TypeRange types) {
+      ring.place =
+          stablehlo::ReshapeOp::create(inner, loc, RankedTensorType::get({}, i32), parts.back());
+      ring.send = [&](Value value, const spmd::Ring::Pairs &pairs) -> Value {
+        SmallVector<int64_t> flat;
+        for (auto [source, target] : spmd::ringPairs(pairs, axes, mesh.getShape()))
+          flat.append({source, target});
+        auto type =
+            RankedTensorType::get({static_cast<int64_t>(flat.size()) / 2, 2}, inner.getI64Type());
+        OperationState state(loc, stablehlo::CollectivePermuteOp::getOperationName(), value,
+                             value.getType());
+        state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, flat));
+        // Between the partitions of one program.
+        state.addAttribute("channel_handle",
+                           stablehlo::ChannelHandleAttr::get(inner.getContext(), ++numChannels, 1));
+        return inner.create(state)->getResult(0);
+      };
+      return spmd::writeRing(inner, call, parts.drop_back(), types, ring);
+    };
+    return exportManually(op, operands, split.results, mesh, annotations, known, inputs, body);
   }
 
   /// Rows of a group are found by sorting, for which the partitioner makes them whole. Each
@@ -485,6 +531,23 @@ private:
                                  ArrayRef<ShardingSpec> results, MeshAttr mesh,
                                  Annotations &annotations,
                                  llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto copy = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
+      Operation *local = builder.clone(*op);
+      local->setOperands(parts);
+      for (auto [result, type] : llvm::zip_equal(local->getResults(), types))
+        result.setType(type);
+      analysis::fitSizes(local, op);
+      return SmallVector<Value>(local->getResults());
+    };
+    return exportManually(op, operands, results, mesh, annotations, known, op->getOperands(), copy);
+  }
+
+  /// What each device computes of its parts of `inputs`: the results of `body`.
+  FailureOr<bool>
+  exportManually(Operation *op, ArrayRef<ShardingSpec> operands, ArrayRef<ShardingSpec> results,
+                 MeshAttr mesh, Annotations &annotations,
+                 llvm::DenseMap<Value, ShardingAttr> &known, ValueRange inputs,
+                 llvm::function_ref<SmallVector<Value>(OpBuilder &, ValueRange, TypeRange)> body) {
     auto attributesOf = [&](ArrayRef<ShardingSpec> specs) {
       return llvm::map_to_vector(specs, [&](const ShardingSpec &spec) {
         return ShardingAttr::get(op->getContext(), spec);
@@ -504,28 +567,29 @@ private:
     };
     OpBuilder builder(op);
     Location loc = op->getLoc();
-    OperationState state(loc, "sdy.manual_computation", op->getOperands(), op->getResultTypes());
+    OperationState state(loc, "sdy.manual_computation", inputs, op->getResultTypes());
     state.addAttribute("in_shardings", *in);
     state.addAttribute("out_shardings", *out);
     state.addAttribute("manual_axes", *axes);
     state.addRegion();
     Operation *manual = builder.create(state);
-    Block &body = manual->getRegion(0).emplaceBlock();
-    for (auto [type, spec] : llvm::zip_equal(op->getOperandTypes(), operands))
-      body.addArgument(part(type, spec), loc);
-    builder.setInsertionPointToEnd(&body);
-    Operation *local = builder.clone(*op);
-    local->setOperands(body.getArguments());
-    for (auto [result, spec] : llvm::zip_equal(local->getResults(), results))
-      result.setType(part(result.getType(), spec));
-    analysis::fitSizes(local, op);
-    builder.create(OperationState(loc, "sdy.return", local->getResults(), TypeRange()));
+    Block &block = manual->getRegion(0).emplaceBlock();
+    for (auto [input, spec] : llvm::zip_equal(inputs, operands))
+      block.addArgument(part(input.getType(), spec), loc);
+    builder.setInsertionPointToEnd(&block);
+    SmallVector<Type> types;
+    for (auto [type, spec] : llvm::zip_equal(op->getResultTypes(), results))
+      types.push_back(part(type, spec));
+    builder.create(
+        OperationState(loc, "sdy.return", body(builder, block.getArguments(), types), TypeRange()));
     for (auto [result, sharding] : llvm::zip_equal(manual->getResults(), made))
       known[result] = sharding;
     op->replaceAllUsesWith(manual->getResults());
     op->erase();
     return true;
   }
+
+  int64_t numChannels = 0; // Each of an exchange between the partitions of one program.
 
   LogicalResult constrain(Operation &op, OpResult result, ShardingAttr sharding,
                           Annotations &annotations, Value &held) {

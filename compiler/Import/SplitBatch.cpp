@@ -1509,8 +1509,9 @@ LogicalResult BatchSplitter::splitSpecially(Operation *op, SmallVector<Form> &in
 }
 
 static StringRef kindText(FactorKind kind) {
-  return kind == FactorKind::Window ? "slides a window over the examples"
-                                    : "needs all examples of the batch at once";
+  return kind == FactorKind::Ring     ? "lets all examples meet"
+         : kind == FactorKind::Window ? "slides a window over the examples"
+                                      : "needs all examples of the batch at once";
 }
 
 /// Whether a dimension has the factor behind another one.

@@ -4,6 +4,7 @@
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
+#include "compiler/Spmd/RingAttention.h"
 #include "compiler/Spmd/ShardedModule.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "dialects/Common/Diagnostics.h"
@@ -52,6 +53,7 @@ public:
   /// `value` is a part under `from`; the result is one under the step's spec.
   Value apply(const sharding::ReshardStep &step, const ShardingSpec &from, Value value);
   /// `reducer` is an op of two scalars: `stablehlo.add`.
+  Value permute(Value value, const Ring::Pairs &pairs);
   Value allReduce(Value value, unsigned axis, llvm::StringRef reducer);
   Value reduceScatter(Value value, unsigned axis, int64_t dim, llvm::StringRef reducer);
 
@@ -203,18 +205,9 @@ Value DeviceBuilder::apply(const sharding::ReshardStep &step, const ShardingSpec
     part.dims[step.toDim].push_back(step.axis);
     return partOf(value, part, loc);
   }
+  if (step.kind == ReshardKind::Permute)
+    return permute(value, sharding::permutePairs(from, step.spec, meshShape));
   ++numCollectives;
-  if (step.kind == ReshardKind::Permute) {
-    SmallVector<int64_t> flat;
-    auto pairs = sharding::permutePairs(from, step.spec, meshShape);
-    for (auto [source, target] : pairs)
-      flat.append({source, target});
-    auto type =
-        RankedTensorType::get({static_cast<int64_t>(pairs.size()), 2}, builder.getI64Type());
-    OperationState state(loc, hlo::CollectivePermuteOp::getOperationName(), value, value.getType());
-    state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, flat));
-    return builder.create(state)->getResult(0);
-  }
   OperationState state(loc, step.kind == ReshardKind::AllGather
                                 ? hlo::AllGatherOp::getOperationName()
                                 : hlo::AllToAllOp::getOperationName());
@@ -232,6 +225,18 @@ Value DeviceBuilder::apply(const sharding::ReshardStep &step, const ShardingSpec
     state.addAttribute("split_count", builder.getI64IntegerAttr(size));
     state.addTypes(typeOf(value).clone(shape));
   }
+  return builder.create(state)->getResult(0);
+}
+
+Value DeviceBuilder::permute(Value value, const Ring::Pairs &pairs) {
+  ++numCollectives;
+  SmallVector<int64_t> flat;
+  for (auto [source, target] : pairs)
+    flat.append({source, target});
+  auto type = RankedTensorType::get({static_cast<int64_t>(pairs.size()), 2}, builder.getI64Type());
+  OperationState state(value.getLoc(), hlo::CollectivePermuteOp::getOperationName(), value,
+                       value.getType());
+  state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, flat));
   return builder.create(state)->getResult(0);
 }
 
@@ -666,6 +671,8 @@ private:
   Value constant();
   LogicalResult gather(ValueRange operands, llvm::SmallVectorImpl<Value> &results);
   LogicalResult scatter(SmallVectorImpl<Value> &operands);
+  SmallVector<Value> ringAttention(const analysis::AttentionCall &call, ValueRange operands,
+                                   ArrayRef<unsigned> axes);
   Value groupSizes(chlo::RaggedDotOp dot, ValueRange operands);
   Value localGroups(Value groups, int64_t count, ArrayRef<unsigned> axes);
   void takeOut(SmallVectorImpl<Value> &operands);
@@ -870,6 +877,21 @@ LogicalResult OpLowering::scatter(SmallVectorImpl<Value> &operands) {
   return success();
 }
 
+SmallVector<Value> OpLowering::ringAttention(const analysis::AttentionCall &call,
+                                             ValueRange operands, ArrayRef<unsigned> axes) {
+  Ring ring;
+  for (unsigned axis : axes)
+    ring.count *= devices.getMeshShape()[axis];
+  ring.place = devices.pieceIndex(axes, op->getLoc());
+  ring.send = [&](Value value, const Ring::Pairs &places) {
+    return devices.permute(value, ringPairs(places, axes, devices.getMeshShape()));
+  };
+  SmallVector<Type> types;
+  for (unsigned result = 0; result < op->getNumResults(); ++result)
+    types.push_back(unreducedType(result));
+  return writeRing(builder, call, operands, types, ring);
+}
+
 /// How many elements of each group this device's part of the ragged dimension has: where each
 /// group ends, counted from the part's first element and kept within the part, less where the
 /// group before it ends.
@@ -1036,6 +1058,11 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
     results[0] = complete(results[0], 0);
     return success();
   }
+  if (std::optional<analysis::AttentionCall> call = analysis::AttentionCall::read(op))
+    if (ArrayRef<unsigned> axes = ringAxes(*call, split.operands[0]); !axes.empty()) {
+      llvm::append_range(results, ringAttention(*call, operands, axes));
+      return success();
+    }
   if (isa<hlo::ScatterOp>(op) && failed(scatter(operands)))
     return failure();
   if (auto dot = dyn_cast<chlo::RaggedDotOp>(op))

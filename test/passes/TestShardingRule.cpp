@@ -38,7 +38,7 @@ static std::string print(const analysis::ShardingRule &rule) {
         " captures " +
         tensors(llvm::map_to_vector(rule.captures, [](const auto &item) { return item.second; }));
   text += " -> " + tensors(rule.results) + " {";
-  constexpr const char *kKinds[] = {"", " reduction", " window", " sequential"};
+  constexpr const char *kKinds[] = {"", " reduction", " window", " sequential", " ring"};
   constexpr const char *kReducers[] = {"", " product", " maximum", " minimum", " and", " or"};
   for (auto [i, factor] : llvm::enumerate(rule.factors)) {
     text += std::string(i ? ", " : "") + letter(i) + " = " + std::to_string(factor.size) +

@@ -274,11 +274,13 @@ void Explainer::addOps() {
     llvm::SmallVector<CollectiveUse> uses;
     if (!info.rule.work.empty())
       uses = bodyUses(info.rule, strategy.axes, projection, model);
-    else if (row.computePicoseconds > 0)
+    else if (row.computePicoseconds > 0) {
+      uses = builder.ringUses(info, projection, strategy);
       for (unsigned result = 0; result < info.results.size(); ++result)
         llvm::append_range(uses, reductionUses(info.rule, result, strategy,
                                                builder.getValues()[info.results[result]].bytes,
                                                projection, model));
+    }
     int64_t saved = uses.empty() ? 0 : times * builder.savedOf(info, projection, strategy);
     for (const CollectiveUse &use : uses) { // One, where anything is saved.
       int64_t picoseconds = pay(times * toPicoseconds(use.seconds), builder.paidPart(info), saved);

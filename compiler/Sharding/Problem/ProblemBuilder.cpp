@@ -988,6 +988,102 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
   return work;
 }
 
+std::pair<int64_t, llvm::SmallVector<unsigned>>
+ProblemBuilder::ringOf(const OpInfo &info, const Strategy &strategy) const {
+  int64_t devices = 1;
+  llvm::SmallVector<unsigned> axes;
+  for (unsigned axis = 0; info.isAttention && axis < meshShape.size(); ++axis) {
+    int16_t factor = strategy.axes.factor[axis];
+    if (factor < 0 || info.rule.factors[factor].kind != analysis::FactorKind::Ring)
+      continue;
+    devices *= meshShape[axis];
+    axes.push_back(axis);
+  }
+  return {devices, axes};
+}
+
+/// One kernel, or one for each step of a ring, whose results are put together in float32.
+double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection &projection,
+                                        const Strategy &strategy) const {
+  LocalWork work = workOf(info, projection, strategy);
+  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  double steps = static_cast<double>(ringOf(info, strategy).first);
+  double seconds = steps * model.attentionSeconds(work.flops / steps, work.bytes / steps, dtype);
+  if (steps == 1)
+    return seconds;
+  double bytes = 0;
+  size_t sums = analysis::AttentionCall::read(info.op)->isBackward ? 3 : 1;
+  for (size_t result = 0; result < sums; ++result) {
+    const ValueInfo &value = values[info.results[result]];
+    double elements = static_cast<double>(numElements(value.value));
+    PackedSpec spec = projection.toSpec(info.rule.results[result], strategy.axes);
+    // Read and written as float32, beside what the kernel wrote.
+    bytes += (8 * elements + value.bytes) / static_cast<double>(spec.numPieces(meshShape));
+  }
+  return seconds + model.computeSeconds(0, steps * bytes, dtype);
+}
+
+llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
+                                                          const RuleProjection &projection,
+                                                          const Strategy &strategy) const {
+  llvm::SmallVector<CollectiveUse> uses;
+  auto ring = ringOf(info, strategy);
+  int64_t devices = ring.first;
+  llvm::SmallVector<unsigned> &axes = ring.second;
+  if (devices == 1)
+    return uses;
+  auto call = analysis::AttentionCall::read(info.op);
+  auto localBytes = [&](unsigned value, const analysis::TensorFactors &tensor) {
+    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+    return values[value].bytes / static_cast<double>(spec.numPieces(meshShape));
+  };
+  unsigned slowest = axes.front();
+  auto sendSeconds = [&](double bytes) {
+    double seconds = 0;
+    for (unsigned axis : axes)
+      if (double next = model.collectivePermuteSeconds(bytes, axis); next > seconds) {
+        seconds = next;
+        slowest = axis;
+      }
+    return seconds;
+  };
+  auto add = [&](double bytes, double times, double seconds) {
+    uses.push_back({cost::Collective::Permute, slowest, bytes, times, seconds});
+  };
+  double keys = 0, sums = 0;
+  for (unsigned index : {1u, 2u}) {
+    keys += localBytes(info.operands[index], info.rule.operands[index]);
+    if (call->isBackward) {
+      const ValueInfo &value = values[info.results[index]];
+      PackedSpec spec = projection.toSpec(info.rule.results[index], strategy.axes);
+      sums += 4.0 * static_cast<double>(numElements(value.value)) /
+              static_cast<double>(spec.numPieces(meshShape));
+    }
+  }
+  double rounds = static_cast<double>(devices - 1);
+  double kernel = attentionSeconds(info, projection, strategy) / static_cast<double>(devices);
+  double sent = sendSeconds(keys + sums);
+  add(keys + sums, rounds, rounds * std::max(0.0, sent - kernel));
+  if (sums > 0) { // Home again, when all has been added.
+    double last = sendSeconds(sums);
+    add(sums, 1, last);
+  }
+  if (!call->isCausal)
+    return uses;
+  // Halves are exchanged before and behind.
+  double bytes = 0, seconds = 0;
+  auto exchange = [&](double local) {
+    bytes += local;
+    seconds += 2 * sendSeconds(local / 2);
+  };
+  for (auto [value, tensor] : llvm::zip_equal(info.operands, info.rule.operands))
+    exchange(localBytes(value, tensor));
+  for (size_t result = 0; result + 1 < info.results.size(); ++result)
+    exchange(localBytes(info.results[result], info.rule.results[result]));
+  add(bytes / 2, 2, seconds);
+  return uses;
+}
+
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
@@ -1000,9 +1096,11 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   std::optional<cost::Product> product;
   if (info.rule.heavy && !info.isAttention)
     product = productOf(info.rule, strategy.axes, work.flops, projection);
-  double seconds = info.isAttention ? model.attentionSeconds(work.flops, work.bytes, dtype)
+  double seconds = info.isAttention ? attentionSeconds(info, projection, strategy)
                    : work.launches  ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
                                     : model.computeSeconds(work.flops, work.bytes, dtype, product);
+  for (const CollectiveUse &use : ringUses(info, projection, strategy))
+    seconds += use.seconds;
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds +=
         paidPart(info) * reductionSeconds(info.rule, result, strategy,

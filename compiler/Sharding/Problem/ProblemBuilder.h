@@ -184,6 +184,10 @@ public:
   /// Nothing of loops, whose costs are those of their bodies.
   LocalWork workOf(const OpInfo &info, const RuleProjection &projection,
                    const Strategy &strategy) const;
+  /// Of attention whose tokens are split: what it costs to send keys and values round, beyond the
+  /// kernels that run beside it; nothing for other ops.
+  llvm::SmallVector<CollectiveUse> ringUses(const OpInfo &info, const RuleProjection &projection,
+                                            const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;
   /// What it costs in a phase to move a value.
   int64_t movePicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to,
@@ -208,6 +212,11 @@ public:
 private:
   bool isAlias(const OpInfo &info) const; // All of its results are.
   /// Of the sums that an op completes, as if nothing hid them; 0 if nothing does.
+  /// Devices that share the tokens of attention, and the axes that they lie along.
+  std::pair<int64_t, llvm::SmallVector<unsigned>> ringOf(const OpInfo &info,
+                                                         const Strategy &strategy) const;
+  double attentionSeconds(const OpInfo &info, const RuleProjection &projection,
+                          const Strategy &strategy) const;
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                               const Strategy &strategy) const;
   void findStateValues(const OpInfo &info);

@@ -14,8 +14,9 @@ using cost::CostModel;
 RuleProjection::RuleProjection(const ShardingRule &rule, llvm::ArrayRef<int64_t> meshShape)
     : rule(rule), meshShape(meshShape) {
   for (const analysis::Factor &factor : rule.factors)
-    splittable.push_back(factor.size > 1 && (factor.kind == FactorKind::Parallel ||
-                                             factor.kind == FactorKind::Reduction));
+    splittable.push_back(factor.size > 1 &&
+                         (factor.kind == FactorKind::Parallel ||
+                          factor.kind == FactorKind::Reduction || factor.kind == FactorKind::Ring));
   auto dropMinor = [&](const TensorFactors &tensor) {
     for (const analysis::DimFactors &dim : tensor)
       for (unsigned factor : llvm::drop_begin(dim, dim.empty() ? 0 : 1))

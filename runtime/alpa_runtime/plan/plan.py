@@ -714,8 +714,11 @@ def _stage_parallelism(plan: Plan, index: int) -> str:
     if mesh.shape != (1,) * len(mesh.shape) and not found["product_seconds"]:
         return ""  # Without products of weights, or with all of them in loops.
     sizes: dict[str, int] = {}
+    rows = [item.shape[0] for item in plan.inputs if item.kind == "batch" and item.shape]
     for size, axis in zip(mesh.shape, found["axes"], strict=True):
         if size > 1:
+            if rows and max(rows) == 1:  # What is split first of one example are its tokens.
+                axis = {**axis, "data": 0.0, "sequence": axis["data"] + axis["sequence"]}
             kind = _axis_kind(axis, found)
             sizes[kind] = sizes.get(kind, 1) * size
     if not sizes:
@@ -744,7 +747,7 @@ def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
 
 def padded_text(plan: Plan) -> str:
     """One line on dimensions that are longer within the stages than in the program."""
-    return (plan.padded and f"padded dimensions: {', '.join(plan.padded)}") or ""
+    return f"padded dimensions: {', '.join(plan.padded)}" if plan.padded else ""
 
 
 def plan_table(plan: Plan, weights: int) -> str:

@@ -187,3 +187,47 @@ def test_dropout_in_the_kernel_keeps_it_whole(monkeypatch):
     scale = jnp.ones((), jnp.bfloat16)
     with pytest.raises(UnsupportedOpError, match="dropout has no form in plain ops"):
         alpa_mlir.parallelize(step, cluster=CLUSTER)(scale, batch)
+
+
+# One example and one head of keys leave nothing to split but tokens.
+RINGS = {
+    "one axis": (1, 1, ShardParallel(num_mesh_axes=2, mesh_shape=(1, 8))),
+    "two axes": (1, 1, ShardParallel(mesh_shape=(2, 4))),
+    "collectives": (1, 1, ShardParallel(mesh_shape=(2, 4), export="collectives")),
+    "examples beside": (2, 1, ShardParallel(mesh_shape=(4, 2))),
+    "heads beside": (1, 2, ShardParallel(mesh_shape=(2, 4), export="collectives")),
+    "three axes": (2, 2, ShardParallel(mesh_shape=(2, 2, 2), num_mesh_axes=3)),
+    "micro-batches": (2, 1, ShardParallel(mesh_shape=(2, 4), num_micro_batches=2)),
+    "two stages": (
+        2,
+        1,
+        PipeshardParallel(num_micro_batches=2, submeshes=[(1, 4), (1, 4)], layers=2),
+    ),
+    "rematerialized": (1, 1, ShardParallel(mesh_shape=(1, 8), remat="all")),
+}
+
+
+@pytest.mark.parametrize("style", ["causal", "all keys"])
+@pytest.mark.parametrize("ring", RINGS)
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_keys_go_round_where_tokens_are_split(style, ring):
+    rows, key_heads, method = RINGS[ring]
+    step, state, batch = make_step("cudnn", key_heads, **STYLES[style])
+    plain, _, _ = make_step("xla", key_heads, **STYLES[style])
+    batch = jax.tree.map(lambda x: x[:rows], batch)
+    expected = jax.jit(plain)(state, batch)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
+    assert any("collective_permute" in text for text in split.plan.modules.values())
+    assert_equal_update(split(state, batch), expected, state)
+
+
+@pytest.mark.parametrize("style", ["padded", "window", "bias of examples"])
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_masks_that_no_ring_knows_keep_tokens_whole(style):
+    step, state, batch = make_step("cudnn", 1, **STYLES[style])
+    plain, _, _ = make_step("xla", 1, **STYLES[style])
+    batch = jax.tree.map(lambda x: x[:1], batch)
+    method = ShardParallel(mesh_shape=(1, 8))
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
+    assert not any("collective_permute" in text for text in split.plan.modules.values())
+    assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)

@@ -1,0 +1,79 @@
+"""What an 8B model's plan does with its tokens, from 4k to 1M of them: predicted, on H100s.
+
+    python benchmark/long_context.py                     # all rows
+    python benchmark/long_context.py --tokens 262144 --devices 8
+
+A batch holds `--batch-tokens` tokens, at least one sequence. `ring` says that keys and values go
+round the devices. Run it where fewer devices are than it plans for: a process with as many has its
+steps lowered for them, and CPUs have no fused attention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import alpa_mlir
+from alpa_mlir import AlpaError, AutoParallel
+from alpa_runtime.plan.plan import parallelism_text
+from published_models import Transformer
+
+
+def llama_8b(tokens: int, layers: int) -> Transformer:
+    return Transformer(
+        family="llama",
+        hidden=4096,
+        layers=layers,
+        heads=32,
+        kv_heads=8,
+        ffn=14336,
+        vocab=128256,
+        seq=tokens,
+        dtype="bfloat16",
+        remat="none",
+        fused_attention=True,
+    )
+
+
+def row(tokens: int, devices: int, batch_tokens: int, layers: int, remat: str) -> str:
+    model = llama_8b(tokens, layers)
+    rows = max(1, batch_tokens // tokens)
+    step, state, batch = model.training_step(rows)
+    method = AutoParallel(num_micro_batches=1, remat=remat, pipeline="intra-only")
+    start = time.perf_counter()
+    words = f"{tokens:>8} {devices:>4} {rows:>5}"
+    try:
+        cluster = f"dgx-h100:{devices // 8}"
+        planned = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+        plan = planned.plan(state, batch).plan
+    except AlpaError as error:
+        return f"{words}  {str(error)[:150]}"
+    seconds = plan.predicted["step_seconds"]
+    peak = max(stage.predicted["peak_bytes"] for stage in plan.stages)
+    rate = rows * tokens / seconds / devices
+    rings = any("collective_permute" in text for text in plan.modules.values())
+    return (
+        f"{words} {seconds:>9.3f} s {rate:>8.0f} tokens/s a device {peak / 2**30:>6.1f} GiB  "
+        f"{parallelism_text(plan)}{', ring' if rings else ''}"
+        f"  (planned in {time.perf_counter() - start:.1f} s)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2**n for n in range(12, 21)])
+    parser.add_argument("--devices", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--batch-tokens", type=int, default=2**19)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--remat", default="all", choices=["none", "all", "auto"])
+    options = parser.parse_args()
+    for devices in options.devices:
+        for tokens in options.tokens:
+            print(
+                row(tokens, devices, options.batch_tokens, options.layers, options.remat),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
