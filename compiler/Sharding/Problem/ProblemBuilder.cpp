@@ -1312,6 +1312,24 @@ void ProblemBuilder::forward(const OpInfo &info) {
   demand();
 }
 
+/// Whether the op must have whole what may be split where it would follow. Then it would gather
+/// that, while an all-to-all could split it along another dimension.
+bool ProblemBuilder::losesAxes(const OpInfo &info, const analysis::TensorFactors &tensor,
+                               const SpecTable &table) const {
+  if (info.link >= 0 ||
+      !llvm::isa<stablehlo::ConcatenateOp, stablehlo::PadOp, stablehlo::SliceOp>(info.op))
+    return false;
+  RuleProjection projection(info.rule, meshShape);
+  return llvm::any_of(table.specs, [&](PackedSpec spec) {
+    Assignment kept = projection.fromSpec(tensor, spec);
+    for (unsigned axis = 0; axis < meshShape.size(); ++axis)
+      if (meshShape[axis] > 1 && spec.dimOf(axis) >= 0 && !spec.isUnreduced(axis) &&
+          kept.factor[axis] < 0)
+        return true;
+    return false;
+  });
+}
+
 void ProblemBuilder::visit(const OpInfo &info) {
   if (info.rule.forwards)
     return forward(info);
@@ -1357,6 +1375,8 @@ void ProblemBuilder::visit(const OpInfo &info) {
     kind = ValueKind::View;
   else if (isSpread) {
     const ValueInfo &leader = values[info.operands[best]];
+    if (losesAxes(info, info.rule.operands[best], tables[leader.table]))
+      return lead(info);
     settle(info, info.rule.operands[best], leader.node, leader.table, true, info.phase);
     return demand();
   }

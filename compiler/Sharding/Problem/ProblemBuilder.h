@@ -248,6 +248,8 @@ private:
   int addNode(mlir::Value value, size_t numChoices);
 
   void visit(const OpInfo &info);
+  bool losesAxes(const OpInfo &info, const analysis::TensorFactors &tensor,
+                 const SpecTable &table) const;
   void forward(const OpInfo &info);
   /// Gives the value a node that chooses among all its specs.
   void setAnySpec(unsigned value);
