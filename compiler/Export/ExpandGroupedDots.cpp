@@ -282,7 +282,22 @@ void Expander::expand(Operation *op) {
 void Expander::splitBatches(GroupedSumOp op) {
   builder.setInsertionPoint(op);
   loc = op->getLoc();
-  auto type = typeOf(op.getResult());
+  // All dimensions of batches as one.
+  auto listed = [&](Value value, int64_t inner) {
+    SmallVector<int64_t> shape{1};
+    for (int64_t size : shapeOf(value).drop_back(inner))
+      shape[0] *= size;
+    llvm::append_range(shape, shapeOf(value).take_back(inner));
+    return shapeOf(value) == ArrayRef(shape)
+               ? value
+               : make("stablehlo.reshape", value, typeOf(value).clone(shape));
+  };
+  Value lhs = listed(op.getLhs(), 2), rhs = listed(op.getRhs(), 2),
+        groups = listed(op.getGroups(), 1);
+  auto wanted = typeOf(op.getResult());
+  SmallVector<int64_t> all{shapeOf(lhs)[0]};
+  llvm::append_range(all, wanted.getShape().take_back(3));
+  RankedTensorType type = wanted.clone(all);
   auto batchOf = [&](Value value, int64_t batch) {
     SmallVector<int64_t> shape(shapeOf(value)), starts(shape.size(), 0), limits(shape);
     starts[0] = batch;
@@ -304,25 +319,26 @@ void Expander::splitBatches(GroupedSumOp op) {
     for (StringRef name : {"precision_config", "dense"})
       if (Attribute value = op->getAttr(name))
         attributes.push_back(builder.getNamedAttr(name, value));
-    Value sum = make(
-        "alpa.grouped_sum",
-        {batchOf(op.getLhs(), batch), batchOf(op.getRhs(), batch), batchOf(op.getGroups(), batch)},
-        type.clone(type.getShape().drop_front()), attributes);
+    Value sum =
+        make("alpa.grouped_sum", {batchOf(lhs, batch), batchOf(rhs, batch), batchOf(groups, batch)},
+             type.clone(type.getShape().drop_front()), attributes);
     sums.push_back(make("stablehlo.reshape", sum, type.clone(one)));
   }
-  Value all = sums.size() == 1
-                  ? sums[0]
-                  : make("stablehlo.concatenate", sums, type,
-                         builder.getNamedAttr("dimension", builder.getI64IntegerAttr(0)));
+  Value result = sums.size() == 1
+                     ? sums[0]
+                     : make("stablehlo.concatenate", sums, type,
+                            builder.getNamedAttr("dimension", builder.getI64IntegerAttr(0)));
+  if (wanted != type)
+    result = make("stablehlo.reshape", result, wanted);
   for (NamedAttribute attribute : op->getDiscardableAttrs())
-    all.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
-  op.getResult().replaceAllUsesWith(all);
+    result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
+  op.getResult().replaceAllUsesWith(result);
   op.erase();
 }
 
 void Expander::run() {
   for (Operation &op : llvm::make_early_inc_range(block))
-    if (auto sum = dyn_cast<GroupedSumOp>(op); sum && typeOf(sum.getLhs()).getRank() == 3)
+    if (auto sum = dyn_cast<GroupedSumOp>(op); sum && typeOf(sum.getLhs()).getRank() > 2)
       splitBatches(sum);
   SmallVector<Operation *> ops;
   for (Operation &op : block)

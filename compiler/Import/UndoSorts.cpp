@@ -16,6 +16,9 @@
 // The values on the right are made beside the old ones, and take their place if no product
 // of sorted rows is left.
 //
+// A sort along the last dimension of keys with others sorts each batch by itself. Images of
+// it have the same dimensions first, and one batch's rows are the rows of one list less.
+//
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Analysis/PartSizes.h"
@@ -35,6 +38,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 #include <limits>
 #include <map>
+#include <numeric>
 
 namespace alpa::importer {
 #define GEN_PASS_DEF_ALPAUNDOSORTS
@@ -53,11 +57,16 @@ static constexpr llvm::StringLiteral kDense = "alpa.dense";
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
 
-static bool countsRows(ArrayRef<int64_t> dims) {
+/// Whether they are all numbers from `first` on.
+static bool counts(ArrayRef<int64_t> dims, int64_t first) {
   for (auto [i, dim] : llvm::enumerate(dims))
-    if (dim != int64_t(i) + 1)
+    if (dim != int64_t(i) + first)
       return false;
   return true;
+}
+
+static int64_t numElementsOf(ArrayRef<int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t(1), std::multiplies<>());
 }
 
 //===----------------------------------------------------------------------===//
@@ -91,10 +100,17 @@ public:
   /// who asks.
   static constexpr int64_t kAny = -1;
   using Index = SmallVector<int64_t, 4>;
-  /// The element at an index, where each element of `leaf` is `number`; nothing unless it
+  /// A value whose elements are not known. Its first dimensions, those of `batches`, are also
+  /// the first ones of who asks.
+  struct Leaf {
+    Value value;
+    ArrayRef<int64_t> batches;
+    int64_t number = 0;
+  };
+  /// The element at an index, where each element of the leaf is its number; nothing unless it
   /// depends on what is any through the leaf alone, of which it reads the one element that
-  /// all of these dimensions together say.
-  std::optional<int64_t> at(Value value, const Index &index, Value leaf, int64_t number,
+  /// all of these dimensions together say, in the batch of who asks.
+  std::optional<int64_t> at(Value value, const Index &index, const Leaf &leaf,
                             unsigned depth = 0) const;
 
 private:
@@ -436,26 +452,33 @@ std::optional<std::pair<int64_t, int64_t>> Integers::rangeOf(Value value, unsign
   return std::nullopt;
 }
 
-std::optional<int64_t> Integers::at(Value value, const Index &index, Value leaf, int64_t number,
+std::optional<int64_t> Integers::at(Value value, const Index &index, const Leaf &leaf,
                                     unsigned depth) const {
   value = resolve(value);
   if (depth > 64 || !integerOf(value))
     return std::nullopt;
   ArrayRef<int64_t> shape = shapeOf(value);
   bool hasAny = llvm::any_of(index, [](int64_t each) { return each <= kAny; });
-  if (rootOf(value) == leaf) {
+  if (rootOf(value) == leaf.value) {
     llvm::SmallDenseSet<int64_t> seen;
     for (auto [each, size] : llvm::zip_equal(index, shape))
       if (size != 1 && (each > kAny || !seen.insert(each).second))
         return std::nullopt;
-    return number;
+    size_t next = 0;
+    for (auto [batch, size] : llvm::enumerate(leaf.batches)) {
+      while (size != 1 && next < shape.size() && shape[next] == 1)
+        ++next;
+      if (size != 1 && (next == shape.size() || shape[next] != size ||
+                        index[next++] != kAny - static_cast<int64_t>(batch)))
+        return std::nullopt;
+    }
+    return leaf.number;
   }
   Operation *op = value.getDefiningOp();
   if (!op || op->getNumRegions() > 0)
     return std::nullopt;
   if (isa<hlo::OptimizationBarrierOp>(op))
-    return at(op->getOperand(cast<OpResult>(value).getResultNumber()), index, leaf, number,
-              depth + 1);
+    return at(op->getOperand(cast<OpResult>(value).getResultNumber()), index, leaf, depth + 1);
   if (op->getNumResults() != 1)
     return std::nullopt;
   if (isa<hlo::ConstantOp>(op)) {
@@ -478,7 +501,7 @@ std::optional<int64_t> Integers::at(Value value, const Index &index, Value leaf,
     Index inner;
     for (auto [dim, into] : llvm::enumerate(spread.getBroadcastDimensions()))
       inner.push_back(source[dim] == 1 ? 0 : index[into]);
-    return at(op->getOperand(0), inner, leaf, number, depth + 1);
+    return at(op->getOperand(0), inner, leaf, depth + 1);
   }
   if (isa<hlo::ReshapeOp>(op)) { // Only dimensions of size 1 come or go.
     ArrayRef<int64_t> source = shapeOf(op->getOperand(0));
@@ -497,15 +520,14 @@ std::optional<int64_t> Integers::at(Value value, const Index &index, Value leaf,
     }
     while (next < shape.size() && shape[next] == 1)
       ++next;
-    return next == shape.size() ? at(op->getOperand(0), inner, leaf, number, depth + 1)
-                                : std::nullopt;
+    return next == shape.size() ? at(op->getOperand(0), inner, leaf, depth + 1) : std::nullopt;
   }
   SmallVector<int64_t, 3> args;
   for (Value operand : op->getOperands()) {
     bool isScalar = shapeOf(operand).empty() && !shape.empty();
     if (!isScalar && shapeOf(operand) != shape)
       return std::nullopt;
-    std::optional<int64_t> arg = at(operand, isScalar ? Index() : index, leaf, number, depth + 1);
+    std::optional<int64_t> arg = at(operand, isScalar ? Index() : index, leaf, depth + 1);
     if (!arg)
       return std::nullopt;
     args.push_back(*arg);
@@ -544,6 +566,7 @@ public:
 private:
   bool visit(Operation *op);
   bool sort(hlo::SortOp op);
+  std::optional<Image> rowNumbers(Value indices, int64_t indexVectorDim) const;
   bool gather(hlo::GatherOp op);
   bool scatter(hlo::ScatterOp op);
   bool product(chlo::RaggedDotOp op);
@@ -556,13 +579,13 @@ private:
   /// dimension are equal. Null if it is neither.
   Value beforeOf(Value value, const Image &like, int64_t dim);
   bool isConstantAlong(Value value, int64_t dim, unsigned depth = 0);
-  bool isIota(Value value) { return isSteps(value, 1); }
   bool isTrue(Value value);
-  /// Whether element i is i / `length`.
-  bool isSteps(Value value, int64_t length);
+  /// Whether element i of each batch is i / `length`.
+  bool isSteps(Value value, int64_t length, unsigned sort);
+  bool isIota(Value value, unsigned sort) { return isSteps(value, 1, sort); }
   /// The number of equal neighbours if rows are all of `count` ones in their order, each so
   /// many times; nothing for other rows.
-  std::optional<int64_t> repeatsOf(Value rows, int64_t count);
+  std::optional<int64_t> repeatsOf(Value rows, int64_t count, unsigned sort);
 
   bool isImage(Value value) const { return images.contains(value); }
   void define(Value value, const Image &like, int64_t dim, Value before) {
@@ -584,6 +607,8 @@ private:
 
   struct Sort {
     Value key;
+    /// Sizes of its first dimensions.
+    ArrayRef<int64_t> batches() const { return shapeOf(key).drop_back(); }
     unsigned products = 0;
     bool isKept = false;
   };
@@ -670,19 +695,20 @@ bool SortUndoer::select(hlo::SelectOp op) {
   return true;
 }
 
-bool SortUndoer::isSteps(Value value, int64_t length) {
+bool SortUndoer::isSteps(Value value, int64_t length, unsigned sort) {
   const std::vector<int64_t> *elements = integers.elementsOf(value);
-  if (!elements)
+  int64_t rows = shapeOf(sorts[sort].key).back();
+  if (!elements || int64_t(elements->size()) != typeOf(sorts[sort].key).getNumElements())
     return false;
   for (size_t i = 0; i < elements->size(); ++i)
-    if ((*elements)[i] != int64_t(i) / length)
+    if ((*elements)[i] != int64_t(i) % rows / length)
       return false;
   return true;
 }
 
-std::optional<int64_t> SortUndoer::repeatsOf(Value rows, int64_t count) {
-  int64_t size = typeOf(rows).getNumElements();
-  if (count == 0 || size == 0 || size % count || !isSteps(rows, size / count))
+std::optional<int64_t> SortUndoer::repeatsOf(Value rows, int64_t count, unsigned sort) {
+  int64_t size = shapeOf(sorts[sort].key).back();
+  if (count == 0 || size == 0 || size % count || !isSteps(rows, size / count, sort))
     return std::nullopt;
   return size / count;
 }
@@ -700,11 +726,12 @@ static bool sortsIntegers(hlo::SortOp op) {
 
 bool SortUndoer::sort(hlo::SortOp op) {
   Value key = op->getOperand(0);
-  if (shapeOf(key).size() != 1 || !sortsIntegers(op))
+  auto dim = static_cast<int64_t>(shapeOf(key).size()) - 1;
+  if (dim < 0 || op.getDimension() != static_cast<uint64_t>(dim) || !sortsIntegers(op))
     return false;
   if (auto it = images.find(key); it != images.end()) {
     const Image order = it->second; // A copy: the map may grow.
-    if (!isIota(order.before))
+    if (order.dim != dim || !isIota(order.before, order.sort))
       return false;
     // The old order again.
     Image undone = order;
@@ -713,7 +740,7 @@ bool SortUndoer::sort(hlo::SortOp op) {
     for (Value operand : op->getOperands()) {
       if (!isImage(operand))
         before.push_back(operand);
-      else if (Value value = beforeOf(operand, order, 0))
+      else if (Value value = beforeOf(operand, order, dim))
         before.push_back(value);
       else
         return false;
@@ -723,7 +750,7 @@ bool SortUndoer::sort(hlo::SortOp op) {
       if (isImage(operand))
         replace(result, order.sort, value);
       else
-        define(result, undone, 0, value);
+        define(result, undone, dim, value);
     }
     return true;
   }
@@ -738,27 +765,50 @@ bool SortUndoer::sort(hlo::SortOp op) {
   Image image;
   image.sort = it->second;
   for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults()))
-    define(result, image, 0, operand);
+    define(result, image, dim, operand);
   return true;
+}
+
+/// Indices of single rows, `[batches, rows]` or `[batches, rows, 1]`, in a sort's order.
+std::optional<Image> SortUndoer::rowNumbers(Value indices, int64_t indexVectorDim) const {
+  auto it = images.find(indices);
+  if (it == images.end())
+    return std::nullopt;
+  const Image &order = it->second;
+  ArrayRef<int64_t> shape = shapeOf(indices), key = shapeOf(sorts[order.sort].key);
+  bool isList = shape.size() <= key.size() + 1 && shape.take_front(key.size()) == key &&
+                typeOf(indices).getNumElements() == numElementsOf(key);
+  return isList && order.dim + 1 == int64_t(key.size()) && indexVectorDim == order.dim + 1
+             ? std::optional(order)
+             : std::nullopt;
 }
 
 bool SortUndoer::gather(hlo::GatherOp op) {
   auto numbers = op.getDimensionNumbers();
   Value operand = op->getOperand(0), indices = op->getOperand(1);
-  auto it = images.find(indices);
-  if (it == images.end() || it->second.dim != 0 || shapeOf(indices).size() > 2 ||
-      typeOf(indices).getNumElements() != shapeOf(indices)[0] ||
-      !numbers.getOperandBatchingDims().empty() || numbers.getIndexVectorDim() != 1 ||
-      numbers.getCollapsedSliceDims() != ArrayRef<int64_t>{0} ||
-      numbers.getStartIndexMap() != ArrayRef<int64_t>{0} || !countsRows(numbers.getOffsetDims()) ||
-      op.getSliceSizes().drop_front() != shapeOf(operand).drop_front())
+  std::optional<Image> found = rowNumbers(indices, numbers.getIndexVectorDim());
+  if (!found)
     return false;
-  const Image order = it->second;
-  std::optional<int64_t> repeats = repeatsOf(order.before, shapeOf(operand)[0]);
+  const Image order = *found;
+  int64_t dim = order.dim;
+  // Of all rows, or of those of the own batch.
+  bool isInBatch = static_cast<int64_t>(numbers.getOperandBatchingDims().size()) == dim;
+  int64_t row = isInBatch ? dim : 0;
+  if ((!isInBatch && !numbers.getOperandBatchingDims().empty()) ||
+      !counts(numbers.getOperandBatchingDims(), 0) ||
+      !counts(numbers.getStartIndicesBatchingDims(), 0) ||
+      numbers.getCollapsedSliceDims() != ArrayRef<int64_t>{row} ||
+      numbers.getStartIndexMap() != ArrayRef<int64_t>{row} ||
+      !counts(numbers.getOffsetDims(), dim + 1) ||
+      op.getSliceSizes().drop_front(row + 1) != shapeOf(operand).drop_front(row + 1))
+    return false;
+  std::optional<int64_t> repeats;
+  if (isInBatch)
+    repeats = repeatsOf(order.before, shapeOf(operand)[dim], order.sort);
   if (isImage(operand)) { // There and back.
     Image other = order;
     other.isInverse = !order.isInverse;
-    Value before = repeats == 1 ? beforeOf(operand, other, 0) : Value();
+    Value before = repeats == 1 ? beforeOf(operand, other, dim) : Value();
     if (!before)
       return false;
     replace(op.getResult(), order.sort, before);
@@ -766,10 +816,11 @@ bool SortUndoer::gather(hlo::GatherOp op) {
   }
   Value before = operand;
   if (repeats && *repeats > 1) {
-    SmallVector<int64_t> shape(shapeOf(operand)), dims{0};
-    shape.insert(shape.begin() + 1, *repeats);
-    for (size_t dim = 2; dim < shape.size(); ++dim)
-      dims.push_back(int64_t(dim));
+    SmallVector<int64_t> shape(shapeOf(operand)), dims;
+    shape.insert(shape.begin() + dim + 1, *repeats);
+    for (int64_t each = 0; each < int64_t(shape.size()); ++each)
+      if (each != dim + 1)
+        dims.push_back(each);
     OpBuilder builder(op);
     before = make(op, "stablehlo.broadcast_in_dim", operand, typeOf(operand).clone(shape),
                   builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr(dims)));
@@ -780,7 +831,7 @@ bool SortUndoer::gather(hlo::GatherOp op) {
     made.setIndicesAreSorted(false); // They were of the sorted rows.
     before = made.getResult();
   }
-  define(op.getResult(), order, 0, before);
+  define(op.getResult(), order, dim, before);
   return true;
 }
 
@@ -789,7 +840,11 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
   if (op->getNumResults() != 1)
     return false;
   Value input = op->getOperand(0), indices = op->getOperand(1), updates = op->getOperand(2);
-  auto it = images.find(indices);
+  std::optional<Image> found = rowNumbers(indices, numbers.getIndexVectorDim());
+  if (!found)
+    return false;
+  const Image order = *found;
+  int64_t dim = order.dim;
   Block &body = op.getUpdateComputation().front();
   bool sets = body.getOperations().size() == 1 && body.front().getOperand(0) == body.getArgument(1);
   bool adds = body.getOperations().size() == 2 && isa<hlo::AddOp>(body.front()) &&
@@ -797,19 +852,18 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
               llvm::all_of(body.front().getOperands(),
                            [](Value value) { return isa<BlockArgument>(value); }) &&
               body.back().getOperand(0) == body.front().getResult(0);
-  if (it == images.end() || it->second.dim != 0 || shapeOf(indices).size() > 2 ||
-      typeOf(indices).getNumElements() != shapeOf(indices)[0] || isImage(input) ||
-      !numbers.getInputBatchingDims().empty() || numbers.getIndexVectorDim() != 1 ||
-      numbers.getInsertedWindowDims() != ArrayRef<int64_t>{0} ||
-      numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{0} ||
-      !countsRows(numbers.getUpdateWindowDims()) ||
-      shapeOf(updates).drop_front() != shapeOf(input).drop_front() || !(sets || adds) ||
-      typeOf(input).getElementType().isInteger(1))
+  if (isImage(input) || static_cast<int64_t>(numbers.getInputBatchingDims().size()) != dim ||
+      !counts(numbers.getInputBatchingDims(), 0) ||
+      !counts(numbers.getScatterIndicesBatchingDims(), 0) ||
+      numbers.getInsertedWindowDims() != ArrayRef<int64_t>{dim} ||
+      numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{dim} ||
+      !counts(numbers.getUpdateWindowDims(), dim + 1) ||
+      shapeOf(updates).drop_front(dim + 1) != shapeOf(input).drop_front(dim + 1) ||
+      !(sets || adds) || typeOf(input).getElementType().isInteger(1))
     return false;
-  const Image order = it->second;
-  std::optional<int64_t> repeats = repeatsOf(order.before, shapeOf(input)[0]);
+  std::optional<int64_t> repeats = repeatsOf(order.before, shapeOf(input)[dim], order.sort);
   bool coversAll = repeats == 1 && (sets || isSplatOf(input, 0));
-  Value before = beforeOf(updates, order, 0);
+  Value before = beforeOf(updates, order, dim);
   if (!before) {
     // Rows of the old order, each to its place.
     if (isImage(updates) || !coversAll)
@@ -817,7 +871,7 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
     Image other = order;
     other.isInverse = !order.isInverse;
     other.hasProduct = false;
-    define(op->getResult(0), other, 0, updates);
+    define(op->getResult(0), other, dim, updates);
     return true;
   }
   if (coversAll) {
@@ -835,14 +889,14 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
     return true;
   }
   SmallVector<int64_t> shape(shapeOf(input));
-  shape.insert(shape.begin() + 1, *repeats);
+  shape.insert(shape.begin() + dim + 1, *repeats);
   Value terms = reshape(op, before, shape);
   Value zero =
       make(op, "stablehlo.constant", {}, RankedTensorType::get({}, typeOf(input).getElementType()),
            builder.getNamedAttr(
                "value", splatOf(0, RankedTensorType::get({}, typeOf(input).getElementType()))));
   OperationState state(op->getLoc(), "stablehlo.reduce", {terms, zero}, input.getType(),
-                       builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({1})));
+                       builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({dim + 1})));
   for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
     if (Attribute value = op->getAttr(own))
       state.addAttribute(own, value);
@@ -860,11 +914,14 @@ bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
   std::optional<std::pair<int64_t, int64_t>> range = integers.rangeOf(key);
   sizes = integers.rootOf(sizes);
   Operation *op = sizes.getDefiningOp();
-  if (!range || !op || op->getNumResults() != 1 || shapeOf(sizes).size() != 1 ||
-      !integerOf(sizes) || integerOf(sizes).getWidth() < 32)
+  ArrayRef<int64_t> batches = sorts[sort].batches();
+  auto dim = static_cast<int64_t>(batches.size());
+  if (!range || !op || op->getNumResults() != 1 || shapeOf(sizes).size() != batches.size() + 1 ||
+      shapeOf(sizes).drop_back() != batches || !integerOf(sizes) ||
+      integerOf(sizes).getWidth() < 32)
     return false;
   auto [least, most] = *range;
-  int64_t groups = shapeOf(sizes)[0], rows = typeOf(key).getNumElements();
+  int64_t groups = shapeOf(sizes).back(), rows = typeOf(key).getNumElements();
   if (least < 0 || (most - least + 1) > kMostPairs / std::max<int64_t>(groups, 1))
     return false;
   if (auto scatter = dyn_cast<hlo::ScatterOp>(op)) {
@@ -876,16 +933,18 @@ bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
         scatter.getUpdateComputation().front().getOperations().size() != 2 ||
         !isSplatOf(op->getOperand(0), 0) || !isSplatOf(updates, 1) ||
         typeOf(updates).getNumElements() != rows || !numbers.getUpdateWindowDims().empty() ||
-        !numbers.getInputBatchingDims().empty() ||
-        numbers.getInsertedWindowDims() != ArrayRef<int64_t>{0} ||
-        numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{0})
+        static_cast<int64_t>(numbers.getInputBatchingDims().size()) != dim ||
+        !counts(numbers.getInputBatchingDims(), 0) ||
+        !counts(numbers.getScatterIndicesBatchingDims(), 0) ||
+        numbers.getInsertedWindowDims() != ArrayRef<int64_t>{dim} ||
+        numbers.getScatterDimsToOperandDims() != ArrayRef<int64_t>{dim})
       return false;
     Integers::Index index;
     for (auto [dim, size] : llvm::enumerate(shape))
       index.push_back(int64_t(dim) == numbers.getIndexVectorDim() ? 0
                                                                   : Integers::kAny - int64_t(dim));
     for (int64_t each = least; each <= most; ++each)
-      if (integers.at(indices, index, key, each) != each)
+      if (integers.at(indices, index, {key, batches, each}) != each)
         return false;
     return true;
   }
@@ -899,17 +958,17 @@ bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
       return false;
     Integers::Index index;
     int64_t kept = -1;
-    for (int64_t dim = 0; dim < int64_t(shape.size()); ++dim) {
-      index.push_back(Integers::kAny - dim);
-      if (!llvm::is_contained(reduce.getDimensions(), dim))
-        kept = dim;
+    for (int64_t each = 0; each < int64_t(shape.size()); ++each) {
+      index.push_back(Integers::kAny - each);
+      if (each >= dim && !llvm::is_contained(reduce.getDimensions(), each))
+        kept = each;
     }
-    if (kept < 0)
+    if (kept < 0 || llvm::any_of(reduce.getDimensions(), [&](int64_t each) { return each < dim; }))
       return false;
     for (int64_t each = least; each <= most; ++each)
       for (int64_t group = 0; group < groups; ++group) {
         index[kept] = group;
-        if (integers.at(counted, index, key, each) != int64_t(each == group))
+        if (integers.at(counted, index, {key, batches, each}) != int64_t(each == group))
           return false;
       }
     return true;
@@ -920,26 +979,46 @@ bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
 namespace {
 
 /// A `chlo.ragged_dot` of rows with one of their group's matrices, or of two sides with as
-/// many rows, a product for each group.
+/// many rows, a product for each group. With batches first, on all operands: each of them has
+/// rows and sizes of its own, and weights are the same for all.
 struct RowProduct {
   bool isSum = false;
   int64_t contracting = 1; // Of the weights.
+  size_t batches = 0;
+  Value rhs;
 
   static std::optional<RowProduct> read(chlo::RaggedDotOp op) {
     auto numbers = op.getRaggedDotDimensionNumbers();
     ArrayRef<int64_t> left = numbers.getLhsContractingDimensions(),
                       right = numbers.getRhsContractingDimensions();
+    RowProduct product;
+    product.batches = numbers.getLhsBatchingDimensions().size();
+    product.rhs = op.getRhs();
+    auto first = static_cast<int64_t>(product.batches);
     size_t rhsRank = shapeOf(op.getRhs()).size();
-    if (shapeOf(op.getLhs()).size() != 2 || shapeOf(op.getGroupSizes()).size() != 1 ||
-        !numbers.getLhsBatchingDimensions().empty() || left.size() != 1 || right.size() != 1 ||
-        numbers.getLhsRaggedDimensions() != ArrayRef<int64_t>{0})
+    if (shapeOf(op.getLhs()).size() != product.batches + 2 ||
+        shapeOf(op.getGroupSizes()).size() != product.batches + 1 ||
+        !counts(numbers.getLhsBatchingDimensions(), 0) ||
+        numbers.getRhsBatchingDimensions() != numbers.getLhsBatchingDimensions() ||
+        left.size() != 1 || right.size() != 1 ||
+        numbers.getLhsRaggedDimensions() != ArrayRef<int64_t>{first})
       return std::nullopt;
-    if (left[0] == 0 && right[0] == 0 && rhsRank == 2 && numbers.getRhsGroupDimensions().empty())
-      return RowProduct{true, 0};
-    if (left[0] == 1 && right[0] >= 1 && rhsRank == 3 &&
-        numbers.getRhsGroupDimensions() == ArrayRef<int64_t>{0})
-      return RowProduct{false, right[0]};
-    return std::nullopt;
+    product.isSum = left[0] == first && right[0] == first && rhsRank == product.batches + 2 &&
+                    numbers.getRhsGroupDimensions().empty();
+    if (product.isSum)
+      return product;
+    if (left[0] != first + 1 || right[0] <= first || rhsRank != product.batches + 3 ||
+        numbers.getRhsGroupDimensions() != ArrayRef<int64_t>{first})
+      return std::nullopt;
+    product.contracting = right[0] - first;
+    if (product.batches == 0)
+      return product;
+    auto spread = op.getRhs().getDefiningOp<hlo::BroadcastInDimOp>();
+    if (!spread || shapeOf(spread.getOperand()) != shapeOf(op.getRhs()).drop_front(first) ||
+        !counts(spread.getBroadcastDimensions(), first))
+      return std::nullopt;
+    product.rhs = spread.getOperand();
+    return product;
   }
 
   SmallVector<NamedAttribute> attributes(chlo::RaggedDotOp op) const {
@@ -954,6 +1033,39 @@ struct RowProduct {
     return made;
   }
   StringRef name() const { return isSum ? "alpa.grouped_sum" : "alpa.grouped_dot"; }
+
+  using Make = llvm::function_ref<Value(StringRef, ValueRange, Type, ArrayRef<NamedAttribute>)>;
+  /// The product of rows in the order that they have, each of the group that `ids` say.
+  Value make(chlo::RaggedDotOp op, Value lhs, Value rhs, Value ids, Make make) const {
+    Builder builder(op.getContext());
+    Type result = op.getResult().getType();
+    if (batches == 0)
+      return make(name(), {lhs, rhs, ids}, result, attributes(op));
+    auto joined = [&](Value value, size_t dims) {
+      SmallVector<int64_t> shape{numElementsOf(shapeOf(value).take_front(dims))};
+      llvm::append_range(shape, shapeOf(value).drop_front(dims));
+      return make("stablehlo.reshape", value, typeOf(value).clone(shape), {});
+    };
+    if (!isSum) {
+      Value rows = joined(lhs, batches + 1);
+      SmallVector<int64_t> shape{shapeOf(rows)[0], shapeOf(op.getResult()).back()};
+      Value flat = make(name(), {rows, rhs, joined(ids, batches + 1)},
+                        typeOf(op.getResult()).clone(shape), attributes(op));
+      return make("stablehlo.reshape", flat, result, {});
+    }
+    // [groups, batches, ..], of [batches, groups, ..].
+    ArrayRef<int64_t> wanted = shapeOf(op.getResult());
+    SmallVector<int64_t> shape(wanted.slice(1, batches)), order;
+    shape.push_back(wanted[0]);
+    llvm::append_range(shape, wanted.take_back(2));
+    Value sums = make(name(), {lhs, rhs, ids}, typeOf(op.getResult()).clone(shape), attributes(op));
+    order.push_back(int64_t(batches));
+    for (int64_t dim = 0; dim < int64_t(wanted.size()); ++dim)
+      if (dim != int64_t(batches))
+        order.push_back(dim);
+    return make("stablehlo.transpose", sums, result,
+                builder.getNamedAttr("permutation", builder.getDenseI64ArrayAttr(order)));
+  }
 };
 
 } // namespace
@@ -964,22 +1076,27 @@ bool SortUndoer::product(chlo::RaggedDotOp op) {
   for (Value operand : {op.getRhs(), op.getLhs()})
     if (auto it = images.find(operand); it != images.end())
       order = it->second;
-  if (!product || order.isInverse || isImage(op.getGroupSizes()))
+  if (!product || order.isInverse || isImage(op.getGroupSizes()) ||
+      sorts[order.sort].batches().size() != product->batches)
     return false;
-  Value lhs = beforeOf(op.getLhs(), order, 0);
-  Value rhs = product->isSum         ? beforeOf(op.getRhs(), order, 0)
+  auto dim = static_cast<int64_t>(product->batches);
+  Value lhs = beforeOf(op.getLhs(), order, dim);
+  Value rhs = product->isSum         ? beforeOf(op.getRhs(), order, dim)
               : isImage(op.getRhs()) ? Value()
-                                     : op.getRhs();
+                                     : product->rhs;
   if (!lhs || !rhs || !countsGroups(op.getGroupSizes(), order.sort))
     return false;
-  Value result = make(op, product->name(), {lhs, rhs, sorts[order.sort].key},
-                      op.getResult().getType(), product->attributes(op));
+  Value result = product->make(
+      op, lhs, rhs, sorts[order.sort].key,
+      [&](StringRef name, ValueRange operands, Type type, ArrayRef<NamedAttribute> attributes) {
+        return make(op, name, operands, type, attributes);
+      });
   ++sorts[order.sort].products;
   if (product->isSum) {
     replace(op.getResult(), order.sort, result);
   } else {
     order.hasProduct = true;
-    define(op.getResult(), order, 0, result);
+    define(op.getResult(), order, dim, result);
   }
   return true;
 }
@@ -1033,20 +1150,42 @@ bool SortUndoer::byRule(Operation *op) {
       rows = dim[0];
       order.hasProduct |= it->second.hasProduct;
     }
-  auto dimOf = [&](const analysis::TensorFactors &factors) -> std::optional<int64_t> {
+  auto dimOf = [&](const analysis::TensorFactors &factors,
+                   unsigned factor) -> std::optional<int64_t> {
     int64_t found = -1;
     for (auto [dim, each] : llvm::enumerate(factors))
-      if (llvm::is_contained(each, *rows)) {
+      if (llvm::is_contained(each, factor)) {
         if (found >= 0 || each.size() != 1)
           return std::nullopt;
         found = int64_t(dim);
       }
     return found;
   };
+  // Rows of a batch meet what is of the batch: their first dimensions are the same loops.
+  size_t batches = sorts[order.sort].batches().size();
+  llvm::ArrayRef<analysis::DimFactors> batchFactors;
+  for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule->operands))
+    if (isImage(operand)) {
+      auto own = llvm::ArrayRef(factors).take_front(batches);
+      if (!batchFactors.empty() && own != batchFactors)
+        return false;
+      batchFactors = own;
+    }
+  for (auto [batch, size] : llvm::enumerate(sorts[order.sort].batches())) {
+    if (size == 1)
+      continue;
+    if (batchFactors[batch].size() != 1)
+      return false;
+    unsigned factor = batchFactors[batch][0];
+    std::optional<int64_t> result = dimOf(rule->results[0], factor);
+    if (rule->factors[factor].kind != analysis::FactorKind::Parallel ||
+        rule->factors[factor].size != size || result != int64_t(batch))
+      return false;
+  }
   const analysis::Factor &factor = rule->factors[*rows];
   SmallVector<Value> operands;
   for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule->operands)) {
-    std::optional<int64_t> dim = dimOf(factors);
+    std::optional<int64_t> dim = dimOf(factors, *rows);
     if (!dim || (*dim < 0 && isImage(operand)))
       return false;
     if (*dim >= 0 && shapeOf(operand)[*dim] != factor.size)
@@ -1056,7 +1195,7 @@ bool SortUndoer::byRule(Operation *op) {
       return false;
     operands.push_back(before);
   }
-  std::optional<int64_t> dim = dimOf(rule->results[0]);
+  std::optional<int64_t> dim = dimOf(rule->results[0], *rows);
   bool isParallel = factor.kind == analysis::FactorKind::Parallel;
   if (!dim || (*dim >= 0) != isParallel ||
       (!isParallel && factor.kind != analysis::FactorKind::Reduction))
@@ -1146,7 +1285,8 @@ void SortUndoer::apply() {
 // Products that stay sorted
 //===----------------------------------------------------------------------===//
 
-/// For a platform without `chlo.ragged_dot`: the group of each row, from the sizes. Row i is
+/// For a platform without `chlo.ragged_dot`, and for batches of them, which not all backends
+/// have: the group of each row, from the sizes. Row i is
 /// behind the end of as many groups as there are before its own.
 static void writeGroups(chlo::RaggedDotOp op) {
   std::optional<RowProduct> product = RowProduct::read(op);
@@ -1206,15 +1346,22 @@ static void writeGroups(chlo::RaggedDotOp op) {
                                      hlo::ComparisonDirectionAttr::get(
                                          op.getContext(), hlo::ComparisonDirection::GE)));
   };
-  int64_t groups = shapeOf(op.getGroupSizes())[0], rows = shapeOf(op.getLhs())[0];
-  Value sizes = spread(convert(op.getGroupSizes()), {groups, groups}, {1});
-  Value upTo = convert(compare(count({groups, groups}, 0), count({groups, groups}, 1)));
-  Value ends = sum(make("stablehlo.multiply", {sizes, upTo}, sizes.getType()), 1);
-  Value isBehind = compare(count({rows, groups}, 0), spread(ends, {rows, groups}, {1}));
-  Value ids = sum(convert(isBehind), 1);
-  Value result = make(product->name(), {op.getLhs(), op.getRhs(), ids}, op.getResult().getType(),
-                      product->attributes(op));
-  op.getResult().replaceAllUsesWith(result);
+  auto dim = static_cast<int64_t>(product->batches);
+  int64_t groups = shapeOf(op.getGroupSizes())[dim], rows = shapeOf(op.getLhs())[dim];
+  auto ofBatches = [&](ArrayRef<int64_t> inner) {
+    SmallVector<int64_t> shape(shapeOf(op.getLhs()).take_front(dim));
+    llvm::append_range(shape, inner);
+    return shape;
+  };
+  auto square = ofBatches({groups, groups}), pairs = ofBatches({rows, groups});
+  SmallVector<int64_t> last = llvm::to_vector(llvm::seq<int64_t>(0, dim));
+  last.push_back(dim + 1);
+  Value sizes = spread(convert(op.getGroupSizes()), square, last);
+  Value upTo = convert(compare(count(square, dim), count(square, dim + 1)));
+  Value ends = sum(make("stablehlo.multiply", {sizes, upTo}, sizes.getType()), dim + 1);
+  Value isBehind = compare(count(pairs, dim), spread(ends, pairs, last));
+  Value ids = sum(convert(isBehind), dim + 1);
+  op.getResult().replaceAllUsesWith(product->make(op, op.getLhs(), product->rhs, ids, make));
   op.erase();
 }
 
@@ -1235,7 +1382,8 @@ public:
     }
     SmallVector<chlo::RaggedDotOp> left;
     getOperation().walk([&](chlo::RaggedDotOp op) {
-      if (op->hasAttr(kDense))
+      if (op->hasAttr(kDense) ||
+          !op.getRaggedDotDimensionNumbers().getLhsBatchingDimensions().empty())
         left.push_back(op);
     });
     for (chlo::RaggedDotOp op : left)

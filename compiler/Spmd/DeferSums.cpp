@@ -268,17 +268,30 @@ FailureOr<Terms> TermsMaker::dot(hlo::DotGeneralOp op, const ShardingSpec &spec)
 FailureOr<Terms> TermsMaker::groupedSum(GroupedSumOp op, const ShardingSpec &spec) {
   SmallVector<Cut> cuts;
   ShardingSpec rows = usedSpec(op, 0);
-  if (typeOf(op.getLhs()).getRank() != 2)
-    return op.emitError("alpa_defer_sums_c2: has terms already");
-  if (failed(addCut(op, 0, rows.dims[0], spec, cuts)) || failed(checkCuts(op, cuts, spec)))
+  int64_t batches = typeOf(op.getLhs()).getRank() - 2;
+  if (failed(addCut(op, batches, rows.dims[batches], spec, cuts)) ||
+      failed(checkCuts(op, cuts, spec)))
     return failure();
   SmallVector<Value> operands;
   for (unsigned operand = 0; operand < 3; ++operand)
     operands.push_back(cutOperand(op, operand, cuts));
   Terms made = termsOf({}, cuts);
-  SmallVector<int64_t> shape(made.sizes);
-  llvm::append_range(shape, typeOf(op.getResult()).getShape());
-  made.value = cloneAs(builder, op, operands, shape, withLeading(made.axes, spec))->getResult(0);
+  ArrayRef<int64_t> whole = typeOf(op.getResult()).getShape();
+  SmallVector<int64_t> shape(whole.take_front(batches)), order;
+  llvm::append_range(shape, made.sizes);
+  llvm::append_range(shape, whole.drop_front(batches));
+  ShardingSpec madeSpec, turned;
+  madeSpec.dims.append(spec.dims.begin(), spec.dims.begin() + batches);
+  madeSpec.dims.append(made.axes.begin(), made.axes.end());
+  madeSpec.dims.append(spec.dims.begin() + batches, spec.dims.end());
+  made.value = cloneAs(builder, op, operands, shape, madeSpec)->getResult(0);
+  if (batches == 0 || cuts.empty())
+    return made;
+  for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim)
+    order.push_back(dim < made.rank()             ? dim + batches
+                    : dim < made.rank() + batches ? dim - made.rank()
+                                                  : dim);
+  made.value = transposed(op, made.value, madeSpec, order, turned);
   return made;
 }
 

@@ -120,10 +120,11 @@ LogicalResult GroupedSumOp::verify() {
   auto groups = cast<RankedTensorType>(getGroups().getType());
   auto result = cast<RankedTensorType>(getResult().getType());
   int64_t rank = lhs.getRank();
-  if ((rank != 2 && rank != 3) || rhs.getRank() != rank || groups.getRank() != rank - 1 ||
+  if (rank < 2 || rhs.getRank() != rank || groups.getRank() != rank - 1 ||
       !isa<IntegerType>(groups.getElementType()))
-    return emitOpError("alpa_grouped_sum_c1: expected tensors of 2, 2 and 1 dimensions, or of one "
-                       "more each, the last of whole numbers, got ")
+    return emitOpError(
+               "alpa_grouped_sum_c1: expected tensors of 2, 2 and 1 dimensions, or of as many "
+               "more each, the last of whole numbers, got ")
            << lhs << ", " << rhs << " and " << groups;
   if (groups.getShape() != lhs.getShape().drop_back() ||
       groups.getShape() != rhs.getShape().drop_back())

@@ -102,9 +102,9 @@ def Alpa_GroupedSumOp : Alpa_Op<"grouped_sum", [Pure]> {
   let summary = "For each group the product of its rows, summed over them";
   let description = [{
     Group g of the result is the sum over the rows i with `groups[i] = g` of `lhs[i]`
-    times `rhs[i]`, an outer product: the gradient of weights of `alpa.grouped_dot`. A
-    leading dimension that all have is one of batches, each with a sum of its own, which
-    alpa-defer-sums makes of the terms that devices hold.
+    times `rhs[i]`, an outer product: the gradient of weights of `alpa.grouped_dot`. Leading
+    dimensions that all have are those of batches, each with a sum of its own: rounds of a
+    loop, and the terms that devices hold (alpa-defer-sums).
 
     ```mlir
     %dw = alpa.grouped_sum %x, %dy of %expert
@@ -112,8 +112,8 @@ def Alpa_GroupedSumOp : Alpa_Op<"grouped_sum", [Pure]> {
     ```
 
     Constraints:
-    - alpa_grouped_sum_c1: lhs and rhs have two dimensions, or three with batches, and groups
-      one less, of whole numbers.
+    - alpa_grouped_sum_c1: lhs and rhs have two dimensions behind those of batches, and groups
+      one, of whole numbers.
     - alpa_grouped_sum_c2: there are as many batches and rows on either side as groups are listed.
     - alpa_grouped_sum_c3: the result has the batches, a dimension of groups, and the last ones
       of lhs and rhs.

@@ -102,6 +102,73 @@ def intercept_grad(
         _patch.leave()
 
 
+class _MappedProducts:
+    """Replaces JAX's rule while at least one `with` block of any thread is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._undo: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._depth == 0:
+                self._undo = _map_ragged_dots()
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0 and self._undo is not None:
+                self._undo()
+
+
+_mapped_products = _MappedProducts()
+
+
+@contextlib.contextmanager
+def mapped_products() -> Generator[None]:
+    """Let `jax.vmap` map `ragged_dot`s whose weights are the same for all, inside the block."""
+    with _mapped_products:
+        yield
+
+
+def _map_ragged_dots() -> Callable[[], None] | None:
+    """Map `ragged_dot`s of which not all operands are mapped; gives what takes that back.
+
+    JAX has a rule if all operands are mapped in their first dimension; others are repeated.
+    None if JAX changed: such products then have no rule, as before.
+    """
+    try:
+        from jax._src.interpreters import batching
+        from jax._src.lax import lax as module
+
+        internals: Any = module
+        owner: Any = batching
+        primitive = internals.ragged_dot_general_p
+        rules: Any = owner.fancy_primitive_batchers
+        known: Any = rules[primitive]
+    except (ImportError, AttributeError, KeyError):
+        return None
+
+    def rule(axis: Any, args: Any, dims: Any, **params: Any) -> Any:
+        numpy: Any = jax.numpy
+        given = [
+            numpy.moveaxis(x, dim, 0)
+            if dim is not None
+            else numpy.broadcast_to(x, (axis.size, *x.shape))
+            for x, dim in zip(args, dims, strict=True)
+        ]
+        return known(axis, given, (0,) * len(given), **params)
+
+    rules[primitive] = rule
+
+    def undo() -> None:
+        rules[primitive] = known
+
+    return undo
+
+
 _CUDNN = 91002  # Newer than what any check of fused attention asks for.
 
 
@@ -148,13 +215,14 @@ def _dense_ragged_dot(owner: Any) -> tuple[tuple[Any, Any], ...]:
 
     def lower(ctx: Any, lhs: Any, rhs: Any, sizes: Any, **params: Any) -> Any:
         numbers = params["ragged_dot_dimension_numbers"]
-        (contracting, _), (batch, _) = numbers.dot_dimension_numbers
+        (contracting, _), (batch, of_weights) = numbers.dot_dimension_numbers
+        count = len(batch)
         is_of_rows = (
-            len(ctx.avals_in[0].shape) == 2
-            and len(ctx.avals_in[2].shape) == 1
-            and not batch
+            len(ctx.avals_in[0].shape) == count + 2
+            and len(ctx.avals_in[2].shape) == count + 1
+            and tuple(batch) == tuple(of_weights) == tuple(range(count))
             and len(contracting) == 1
-            and tuple(numbers.lhs_ragged_dimensions) == (0,)
+            and tuple(numbers.lhs_ragged_dimensions) == (count,)
             and params.get("group_offset") is None
         )
         if not is_of_rows:

@@ -34,3 +34,14 @@ func.func @dense(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %g: tensor<8xi32>) 
   %s = alpa.grouped_sum %x, %h of %g {dense} : (tensor<8x6xf32>, tensor<8x6xf32>, tensor<8xi32>) -> tensor<3x6x6xf32>
   return %h, %s : tensor<8x6xf32>, tensor<3x6x6xf32>
 }
+
+// Two dimensions of batches: a sum for each.
+// CHECK-LABEL: func.func @batches
+// CHECK:       stablehlo.reshape %{{.*}} : (tensor<2x1x8x6xf32>) -> tensor<2x8x6xf32>
+// CHECK-COUNT-2: stablehlo.dot_general %{{.*}}, %{{.*}}, contracting_dims = [1] x [0]
+// CHECK:       stablehlo.concatenate
+// CHECK:       stablehlo.reshape %{{.*}} : (tensor<2x3x6x4xf32>) -> tensor<2x1x3x6x4xf32>
+func.func @batches(%x: tensor<2x1x8x6xf32>, %y: tensor<2x1x8x4xf32>, %g: tensor<2x1x8xi32>) -> tensor<2x1x3x6x4xf32> {
+  %s = alpa.grouped_sum %x, %y of %g {dense} : (tensor<2x1x8x6xf32>, tensor<2x1x8x4xf32>, tensor<2x1x8xi32>) -> tensor<2x1x3x6x4xf32>
+  return %s : tensor<2x1x3x6x4xf32>
+}

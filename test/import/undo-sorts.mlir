@@ -202,3 +202,129 @@ func.func @without_the_op(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %sizes: te
   %h = "chlo.ragged_dot"(%x, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> {alpa.dense} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
   return %h : tensor<8x6xf32>
 }
+
+// -----
+
+// Batches of rows, each sorted by itself, with weights of all: rounds of a loop that are mapped.
+// CHECK-LABEL: func.func @rounds
+// CHECK-SAME:  (%[[X:.*]]: tensor<2x4x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[P:.*]]: tensor<2x4x3xf32>)
+// CHECK-NOT:   stablehlo.sort
+// CHECK:       %[[KEY:.*]] = stablehlo.reshape %{{.*}} : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+// CHECK:       %[[ROWS:.*]] = stablehlo.reshape %[[X]] : (tensor<2x4x6xf32>) -> tensor<8x6xf32>
+// CHECK:       %[[IDS:.*]] = stablehlo.reshape %[[KEY]] : (tensor<2x4xi32>) -> tensor<8xi32>
+// CHECK:       %[[Y:.*]] = alpa.grouped_dot %[[ROWS]], %[[W]] of %[[IDS]]
+// CHECK:       stablehlo.reshape %[[Y]] : (tensor<8x6xf32>) -> tensor<2x4x6xf32>
+// CHECK-NOT:   stablehlo.sort
+func.func @rounds(%x: tensor<2x4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<2x4x3xf32>) -> tensor<2x4x6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<2x4x3xf32> -> (tensor<2x4x1xf32>, tensor<2x4x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+  %count = stablehlo.iota dim = 1 : tensor<2x4xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %at = stablehlo.broadcast_in_dim %key, dims = [0, 1] : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %one = stablehlo.constant dense<1> : tensor<2x4xi32>
+  %zero = stablehlo.constant dense<0> : tensor<2x3xi32>
+  %sizes = "stablehlo.scatter"(%zero, %at, %one) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1], index_vector_dim = 2>, unique_indices = false}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+    %sum = stablehlo.add %a, %b : tensor<i32>
+    stablehlo.return %sum : tensor<i32>
+  }) : (tensor<2x3xi32>, tensor<2x4x1xi32>, tensor<2x4xi32>) -> tensor<2x3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  %ws = stablehlo.broadcast_in_dim %w, dims = [1, 2, 3] : (tensor<3x6x6xf32>) -> tensor<2x3x6x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %ws, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [2], lhs_ragged_dimensions = [1], rhs_group_dimensions = [1]>}> : (tensor<2x4x6xf32>, tensor<2x3x6x6xf32>, tensor<2x3xi32>) -> tensor<2x4x6xf32>
+  %inverse:2 = "stablehlo.sort"(%order#1, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %back = stablehlo.reshape %inverse#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %y = "stablehlo.gather"(%h, %back) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  return %y : tensor<2x4x6xf32>
+}
+
+// -----
+
+// The same, with sizes that are sums of comparisons.
+// CHECK-LABEL: func.func @counted_rounds
+// CHECK-SAME:  (%[[X:.*]]: tensor<2x4x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[P:.*]]: tensor<2x4x3xf32>)
+// CHECK-NOT:   stablehlo.sort
+// CHECK:       %[[KEY:.*]] = stablehlo.reshape %{{.*}} : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+// CHECK:       %[[ROWS:.*]] = stablehlo.reshape %[[X]] : (tensor<2x4x6xf32>) -> tensor<8x6xf32>
+// CHECK:       %[[IDS:.*]] = stablehlo.reshape %[[KEY]] : (tensor<2x4xi32>) -> tensor<8xi32>
+// CHECK:       %[[Y:.*]] = alpa.grouped_dot %[[ROWS]], %[[W]] of %[[IDS]]
+// CHECK:       stablehlo.reshape %[[Y]] : (tensor<8x6xf32>) -> tensor<2x4x6xf32>
+// CHECK-NOT:   stablehlo.sort
+func.func @counted_rounds(%x: tensor<2x4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<2x4x3xf32>) -> tensor<2x4x6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<2x4x3xf32> -> (tensor<2x4x1xf32>, tensor<2x4x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+  %count = stablehlo.iota dim = 1 : tensor<2x4xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %counts = stablehlo.reshape %chosen : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+  %numbers = stablehlo.iota dim = 2 : tensor<2x4x3xi32>
+  %each = stablehlo.broadcast_in_dim %counts, dims = [0, 1] : (tensor<2x4xi32>) -> tensor<2x4x3xi32>
+  %is = stablehlo.compare EQ, %each, %numbers, SIGNED : (tensor<2x4x3xi32>, tensor<2x4x3xi32>) -> tensor<2x4x3xi1>
+  %ones = stablehlo.convert %is : (tensor<2x4x3xi1>) -> tensor<2x4x3xi32>
+  %sizes = stablehlo.reduce(%ones init: %c0) applies stablehlo.add across dimensions = [1] : (tensor<2x4x3xi32>, tensor<i32>) -> tensor<2x3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  %ws = stablehlo.broadcast_in_dim %w, dims = [1, 2, 3] : (tensor<3x6x6xf32>) -> tensor<2x3x6x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %ws, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [2], lhs_ragged_dimensions = [1], rhs_group_dimensions = [1]>}> : (tensor<2x4x6xf32>, tensor<2x3x6x6xf32>, tensor<2x3xi32>) -> tensor<2x4x6xf32>
+  %inverse:2 = "stablehlo.sort"(%order#1, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %back = stablehlo.reshape %inverse#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %y = "stablehlo.gather"(%h, %back) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  return %y : tensor<2x4x6xf32>
+}
+
+// -----
+
+// Sizes that count the keys of both batches in turn: rows stay sorted, and get the group that
+// the sizes of their batch say.
+// CHECK-LABEL: func.func @mixed_rounds
+// CHECK:       stablehlo.sort
+// CHECK:       %[[ENDS:.*]] = stablehlo.reduce(%{{.*}} init: %{{.*}}) applies stablehlo.add across dimensions = [2]
+// CHECK:       stablehlo.broadcast_in_dim %[[ENDS]], dims = [0, 2] : (tensor<2x3xi32>) -> tensor<2x4x3xi32>
+// CHECK:       alpa.grouped_dot
+// CHECK:       stablehlo.sort
+func.func @mixed_rounds(%x: tensor<2x4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<2x4x3xf32>) -> tensor<2x4x6xf32> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<2x4x3xf32> -> (tensor<2x4x1xf32>, tensor<2x4x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<2x4x1xi32>) -> tensor<2x4xi32>
+  %count = stablehlo.iota dim = 1 : tensor<2x4xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %turned = stablehlo.reshape %key : (tensor<2x4xi32>) -> tensor<4x2xi32>
+  %numbers = stablehlo.iota dim = 2 : tensor<2x4x3xi32>
+  %each = stablehlo.broadcast_in_dim %turned, dims = [1, 0] : (tensor<4x2xi32>) -> tensor<2x4x3xi32>
+  %is = stablehlo.compare EQ, %each, %numbers, SIGNED : (tensor<2x4x3xi32>, tensor<2x4x3xi32>) -> tensor<2x4x3xi1>
+  %ones = stablehlo.convert %is : (tensor<2x4x3xi1>) -> tensor<2x4x3xi32>
+  %sizes = stablehlo.reduce(%ones init: %c0) applies stablehlo.add across dimensions = [1] : (tensor<2x4x3xi32>, tensor<i32>) -> tensor<2x3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  %ws = stablehlo.broadcast_in_dim %w, dims = [1, 2, 3] : (tensor<3x6x6xf32>) -> tensor<2x3x6x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %ws, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [2], lhs_ragged_dimensions = [1], rhs_group_dimensions = [1]>}> : (tensor<2x4x6xf32>, tensor<2x3x6x6xf32>, tensor<2x3xi32>) -> tensor<2x4x6xf32>
+  %inverse:2 = "stablehlo.sort"(%order#1, %count) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4xi32>, tensor<2x4xi32>)
+  %back = stablehlo.reshape %inverse#1 : (tensor<2x4xi32>) -> tensor<2x4x1xi32>
+  %y = "stablehlo.gather"(%h, %back) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
+  return %y : tensor<2x4x6xf32>
+}

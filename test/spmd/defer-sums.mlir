@@ -179,3 +179,26 @@ module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]
     return %1 : tensor<3x4x6xf32>
   }
 }
+
+// -----
+
+// Rounds of a loop stay batches behind the terms.
+// CHECK-LABEL: func.func @grouped_rounds(
+// CHECK-SAME: %[[X:.+]]: tensor<2x8x4xf32>, %[[DY:.+]]: tensor<2x8x6xf32>, %[[G:.+]]: tensor<2x8xi32>
+// CHECK: %[[XT:.+]] = stablehlo.reshape %[[X]] {{.*}} -> tensor<2x2x4x4xf32>
+// CHECK: %[[DYT:.+]] = stablehlo.reshape %[[DY]] {{.*}} -> tensor<2x2x4x6xf32>
+// CHECK: %[[GT:.+]] = stablehlo.reshape %[[G]] {{.*}} -> tensor<2x2x4xi32>
+// CHECK: %[[SUMS:.+]] = alpa.grouped_sum %[[XT]], %[[DYT]] of %[[GT]] {{.*}}alpa.shardings = [#alpa.sharding<[R, S0, R, R, S1]>]{{.*}} -> tensor<2x2x3x4x6xf32>
+// CHECK: %[[TERMS:.+]] = stablehlo.transpose %[[SUMS]], dims = [1, 0, 2, 3, 4] {{.*}}alpa.shardings = [#alpa.sharding<[S0, R, R, R, S1]>]
+// CHECK: stablehlo.reduce(%[[TERMS]] init: {{.*}} across dimensions = [0]
+module attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @grouped_rounds(%x: tensor<2x8x4xf32>, %dy: tensor<2x8x6xf32>, %g: tensor<2x8xi32>, %w: tensor<2x3x4x6xf32>) -> tensor<2x3x4x6xf32> {
+    %0 = alpa.grouped_sum %x, %dy of %g
+        {alpa.phase = "backward", alpa.shardings = [#alpa.sharding<[R, R, R, S1], unreduced = [0]>],
+         alpa.summed_as = #alpa.sharding<[R, R, R, S1]>,
+         alpa.use_shardings = [#alpa.sharding<[R, S0, R]>, #alpa.sharding<[R, S0, S1]>, #alpa.sharding<[R, S0]>]}
+        : (tensor<2x8x4xf32>, tensor<2x8x6xf32>, tensor<2x8xi32>) -> tensor<2x3x4x6xf32>
+    %1 = stablehlo.subtract %w, %0 {alpa.phase = "update", alpa.shardings = [#alpa.sharding<[R, R, R, S1]>]} : tensor<2x3x4x6xf32>
+    return %1 : tensor<2x3x4x6xf32>
+  }
+}

@@ -698,7 +698,10 @@ class _Loop:
             )
 
         try:
-            found, ys = _jax.vmap(one)(parts, handed_on, list(xs), np.zeros(self.length, np.int8))
+            with jax_internals.mapped_products():
+                found, ys = _jax.vmap(one)(
+                    parts, handed_on, list(xs), np.zeros(self.length, np.int8)
+                )
         except (NotImplementedError, ValueError) as error:
             raise _StaysError(f"it holds an op that cannot be mapped: {error}") from error
         made = {id(c): x for c, x in zip(apart, found, strict=True)}

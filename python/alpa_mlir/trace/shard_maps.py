@@ -279,7 +279,7 @@ class _Evaluator:
             )
 
         try:
-            with _at(eqn), _no_mesh():
+            with _at(eqn), _no_mesh(), jax_internals.mapped_products():
                 blocks = [parted(*x) for x in zip(operands, jaxpr.invars, held, strict=True)]
                 results = mapped(0, blocks, held)
                 return [

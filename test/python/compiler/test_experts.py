@@ -125,6 +125,28 @@ def step_of(form, remat=False):
     return step
 
 
+ROUNDS = 4
+
+
+def rounds_of(form, remat=False):
+    """The same in rounds, each with the gradients of a part of the batch."""
+    loss_of = step_of(form, remat)
+
+    def step(params, batch):
+        parts = jax.tree.map(lambda x: x.reshape(ROUNDS, -1, *x.shape[1:]), batch)
+
+        def one(sums, part):
+            moved, value = loss_of(params, part)
+            steps = jax.tree.map(lambda p, q: p - q, params, moved)
+            return (jax.tree.map(jnp.add, sums[0], steps), sums[1] + value), None
+
+        start = (jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
+        (steps, value), _ = jax.lax.scan(one, start, parts)
+        return jax.tree.map(lambda p, s: p - s / ROUNDS, params, steps), value / ROUNDS
+
+    return step
+
+
 def imported(step, *args):
     text = tracing.trace(step, *args).text
     passes = "alpa-import,alpa-unroll-layers,alpa-undo-sorts"
@@ -176,6 +198,73 @@ def test_experts_times_tensor_times_data(export, count):
     want = jax.jit(step)(state, batch())
     compiled = alpa_mlir.parallelize(step, method=method, cache=False)
     got = compiled(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("remat", [False, True])
+def test_rounds_become_micro_batches(form, remat):
+    """Rounds are mapped: each sorts its own tokens, and no sort is left either."""
+    step, state = rounds_of(FORMS[form], remat), parameters()
+    text = imported(step, state, batch())
+    assert "stablehlo.sort" not in text
+    assert "ragged_dot" not in text
+    want = jax.jit(step)(state, batch())
+    method = METHODS["two stages" if remat else "micro-batches"]
+    got = alpa_mlir.parallelize(step, method=method, cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounds_equal_jit(method):
+    step, state = rounds_of(by_take), parameters()
+    want = jax.jit(step)(state, batch())
+    got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["one mesh", "micro-batches", "collectives"])
+def test_rounds_of_other_sizes(method):
+    """Runs of rows that count no keys: the rows stay as the program sorts them."""
+
+    def runs(layer, x, share, chosen):
+        order, _ = order_and_sizes(chosen)
+        sizes = jnp.full(EXPERTS, 3, jnp.int32) + chosen[:EXPERTS, 0] % 2  # Some rows are in none.
+        rows = experts(layer, jnp.take(x, order // CHOSEN, axis=0), sizes)
+        return weighted(jnp.take(rows, jnp.argsort(order), axis=0), share)
+
+    step, state = rounds_of(runs), parameters()
+    assert "stablehlo.sort" in imported(step, state, batch())
+    want = jax.jit(step)(state, batch())
+    got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_shards_sort_their_own(count):
+    """A shard_map over examples: each shard sorts its own, with the same weights."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
+
+    def sharded(layer, x, share, chosen):
+        def body(layer, x, share, chosen):
+            return by_take(layer, x, share, chosen)
+
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=(P(), P("data"), P("data"), P("data")),
+            out_specs=P("data"),
+        )(layer, x, share, chosen)
+
+    step, state = step_of(sharded), parameters()
+    assert "stablehlo.sort" not in imported(step, state, batch())
+    want = jax.jit(step)(state, batch())
+    method = ShardParallel(num_micro_batches=count)
+    got = alpa_mlir.parallelize(step, method=method, cache=False)(state, batch())
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
