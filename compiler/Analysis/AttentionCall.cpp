@@ -4,6 +4,7 @@
 
 #include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Analysis/TransformerEngineCall.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 
@@ -257,6 +258,8 @@ static ShardingRule customCall(Operation *op) {
   if (std::optional<ShardingRule> rule = getCallRule(op))
     return *rule;
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
+    return call->rule();
+  if (std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op))
     return call->rule();
   return RuleBuilder(op).rule; // Not looked into: it runs on whole tensors.
 }

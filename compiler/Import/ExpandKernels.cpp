@@ -2,7 +2,9 @@
 
 #include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/TransformerEngineCall.h"
 #include "compiler/Import/Passes.h"
+#include "compiler/Import/PlainOps.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -16,6 +18,8 @@ namespace alpa::importer {
 using namespace alpa;
 using namespace mlir;
 using analysis::AttentionCall;
+using analysis::TransformerEngineCall;
+using importer::PlainOps;
 namespace hlo = mlir::stablehlo;
 
 namespace {
@@ -24,60 +28,14 @@ namespace {
 /// and its gradient (Dao et al., "FlashAttention", NeurIPS 2022, appendix B), with all
 /// scores in memory. Values have dimensions [batch, key heads, query heads of each,
 /// tokens, features], keys no query heads; rows without a key are zero.
-class ReferenceAttention {
+class ReferenceAttention : PlainOps {
 public:
   explicit ReferenceAttention(AttentionCall call)
-      : call(call), builder(call.op), loc(call.op.getLoc()), group(call.heads / call.keyHeads) {}
+      : PlainOps(call.op), call(call), group(call.heads / call.keyHeads) {}
 
   void expand();
 
 private:
-  using Shape = SmallVector<int64_t>;
-
-  static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-  RankedTensorType real(ArrayRef<int64_t> shape) {
-    return RankedTensorType::get(shape, builder.getF32Type());
-  }
-  Value make(StringRef name, ValueRange operands, Type type,
-             ArrayRef<NamedAttribute> attributes = {}) {
-    OperationState state(loc, name, operands, type, attributes);
-    return builder.create(state)->getResult(0);
-  }
-  NamedAttribute dims(StringRef name, ArrayRef<int64_t> values) {
-    return builder.getNamedAttr(name, builder.getDenseI64ArrayAttr(values));
-  }
-  Value binary(StringRef name, Value lhs, Value rhs) {
-    return make(name, {lhs, rhs}, lhs.getType());
-  }
-  Value unary(StringRef name, Value value) { return make(name, value, value.getType()); }
-  Value convert(Value value, Type element) {
-    return typeOf(value).getElementType() == element
-               ? value
-               : make("stablehlo.convert", value, typeOf(value).clone(element));
-  }
-  Value transpose(Value value, ArrayRef<int64_t> order) {
-    Shape shape;
-    for (int64_t dim : order)
-      shape.push_back(typeOf(value).getDimSize(dim));
-    return make("stablehlo.transpose", value, typeOf(value).clone(shape),
-                dims("permutation", order));
-  }
-  Value reshape(Value value, ArrayRef<int64_t> shape) {
-    return make("stablehlo.reshape", value, typeOf(value).clone(shape));
-  }
-  Value broadcast(Value value, ArrayRef<int64_t> shape, ArrayRef<int64_t> where) {
-    return make("stablehlo.broadcast_in_dim", value, typeOf(value).clone(shape),
-                dims("broadcast_dimensions", where));
-  }
-  Value splat(double number, RankedTensorType type) {
-    return hlo::ConstantOp::create(
-        builder, loc,
-        DenseElementsAttr::get(type, builder.getFloatAttr(type.getElementType(), number)));
-  }
-  Value reduce(Value value, ArrayRef<int64_t> over, analysis::Reducer reducer);
-  Value dot(Value lhs, Value rhs, int64_t batching, ArrayRef<int64_t> lhsContracting,
-            ArrayRef<int64_t> rhsContracting);
-
   Value queries(int operand);
   Value keys(int operand);
   Value rowsOf(Value perRow) { return broadcast(perRow, scoreShape(), {0, 1, 2, 3}); }
@@ -86,56 +44,15 @@ private:
   }
   Value scores();
   Value mask();
-  Value compare(hlo::ComparisonDirection direction, Value lhs, Value rhs);
   void finish(unsigned result, Value value);
   void forward();
   void backward();
 
   AttentionCall call;
-  OpBuilder builder;
-  Location loc;
   int64_t group;
 };
 
 } // namespace
-
-Value ReferenceAttention::reduce(Value value, ArrayRef<int64_t> over, analysis::Reducer reducer) {
-  Shape shape;
-  for (auto [dim, size] : llvm::enumerate(typeOf(value).getShape()))
-    if (!llvm::is_contained(over, static_cast<int64_t>(dim)))
-      shape.push_back(size);
-  Type element = typeOf(value).getElementType();
-  Value initial = hlo::ConstantOp::create(builder, loc, analysis::neutralOf(reducer, element));
-  OperationState state(loc, hlo::ReduceOp::getOperationName(), {value, initial},
-                       typeOf(value).clone(shape));
-  state.addAttribute("dimensions", builder.getDenseI64ArrayAttr(over));
-  Block &body = state.addRegion()->emplaceBlock();
-  auto scalar = RankedTensorType::get({}, element);
-  body.addArguments({scalar, scalar}, {loc, loc});
-  Operation *made = builder.create(state);
-  OpBuilder::InsertionGuard guard(builder);
-  builder.setInsertionPointToStart(&made->getRegion(0).front());
-  Block &inner = made->getRegion(0).front();
-  Value combined =
-      binary(analysis::nameOf(reducer, element), inner.getArgument(0), inner.getArgument(1));
-  builder.create(OperationState(loc, "stablehlo.return", combined, TypeRange()));
-  return made->getResult(0);
-}
-
-/// The first `batching` dimensions of both sides are batches.
-Value ReferenceAttention::dot(Value lhs, Value rhs, int64_t batching,
-                              ArrayRef<int64_t> lhsContracting, ArrayRef<int64_t> rhsContracting) {
-  auto batches = llvm::to_vector(llvm::seq<int64_t>(0, batching));
-  Shape shape(typeOf(lhs).getShape().take_front(batching));
-  for (auto [value, contracting] : {std::pair(lhs, lhsContracting), {rhs, rhsContracting}})
-    for (int64_t dim = batching; dim < typeOf(value).getRank(); ++dim)
-      if (!llvm::is_contained(contracting, dim))
-        shape.push_back(typeOf(value).getDimSize(dim));
-  auto numbers = hlo::DotDimensionNumbersAttr::get(builder.getContext(), batches, batches,
-                                                   lhsContracting, rhsContracting);
-  return make("stablehlo.dot_general", {lhs, rhs}, typeOf(lhs).clone(shape),
-              builder.getNamedAttr("dot_dimension_numbers", numbers));
-}
 
 /// [batch, key heads, query heads of each, tokens, features]
 Value ReferenceAttention::queries(int operand) {
@@ -150,12 +67,6 @@ Value ReferenceAttention::queries(int operand) {
 Value ReferenceAttention::keys(int operand) {
   Value value = convert(call.op->getOperand(operand), builder.getF32Type());
   return call.headsFirst ? value : transpose(value, {0, 2, 1, 3});
-}
-
-Value ReferenceAttention::compare(hlo::ComparisonDirection direction, Value lhs, Value rhs) {
-  return make("stablehlo.compare", {lhs, rhs}, typeOf(lhs).clone(builder.getI1Type()),
-              builder.getNamedAttr("comparison_direction", hlo::ComparisonDirectionAttr::get(
-                                                               builder.getContext(), direction)));
 }
 
 /// Which keys a query sees, or nothing if all.
@@ -264,11 +175,183 @@ void ReferenceAttention::expand() {
 
 namespace {
 
+/// Norms and softmax of Transformer Engine in float32. Rows are all dimensions but the last.
+class ReferenceRows : PlainOps {
+public:
+  explicit ReferenceRows(TransformerEngineCall call) : PlainOps(call.op), call(call) {
+    wide = call.kind == TransformerEngineCall::Kind::NormBackward
+               ? real(typeOf(call.input()).getShape())
+               : real(typeOf(call.op->getOperand(0)).getShape());
+    last = wide.getRank() - 1;
+  }
+
+  void expand();
+  void weightGradients();
+
+private:
+  Value operand(unsigned index) {
+    return convert(call.op->getOperand(index), builder.getF32Type());
+  }
+  Value sum(Value value) { return reduce(value, {last}, analysis::Reducer::Sum); }
+  Value mean(Value value) {
+    Value total = sum(value);
+    return binary("stablehlo.divide", total,
+                  splat(static_cast<double>(wide.getDimSize(last)), typeOf(total)));
+  }
+  Value ofRows(Value perRow) {
+    return broadcast(perRow, wide.getShape(), llvm::to_vector(llvm::seq<int64_t>(0, last)));
+  }
+  Value times(Value lhs, Value rhs) { return binary("stablehlo.multiply", lhs, rhs); }
+  Value minus(Value lhs, Value rhs) { return binary("stablehlo.subtract", lhs, rhs); }
+  Value scaled(Value value) { return times(value, splat(call.scale, wide)); }
+  Value weight() {
+    Value gamma = convert(call.gamma(), builder.getF32Type());
+    if (call.isZeroCentered)
+      gamma = binary("stablehlo.add", gamma, splat(1, typeOf(gamma)));
+    return broadcast(gamma, wide.getShape(), {last});
+  }
+  /// Of the backward call.
+  Value normed() {
+    Value x = operand(1);
+    if (!call.isRootMeanSquare)
+      x = minus(x, ofRows(operand(2)));
+    return times(x, ofRows(operand(3)));
+  }
+  void finish(unsigned result, Value value) {
+    auto wanted = typeOf(call.op->getResult(result));
+    call.op->getResult(result).replaceAllUsesWith(convert(value, wanted.getElementType()));
+  }
+  void normForward();
+  void normBackward();
+  void softmaxForward();
+  void softmaxBackward();
+
+  TransformerEngineCall call;
+  RankedTensorType wide;
+  int64_t last = 0;
+};
+
+} // namespace
+
+void ReferenceRows::normForward() {
+  Value x = operand(0), average;
+  if (!call.isRootMeanSquare) {
+    average = mean(x);
+    x = minus(x, ofRows(average));
+  }
+  Value variance = mean(times(x, x));
+  Value inverse = unary("stablehlo.rsqrt",
+                        binary("stablehlo.add", variance, splat(call.epsilon, typeOf(variance))));
+  Value made = times(times(x, ofRows(inverse)), weight());
+  if (!call.isRootMeanSquare)
+    made = binary("stablehlo.add", made,
+                  broadcast(operand(call.op->getNumOperands() - 1), wide.getShape(), {last}));
+  finish(0, made);
+  if (average)
+    finish(5, average);
+  finish(6, inverse);
+}
+
+void ReferenceRows::normBackward() {
+  weightGradients();
+  Value made = times(operand(0), weight()), x = normed();
+  Value rest = minus(made, times(x, ofRows(mean(times(made, x)))));
+  if (!call.isRootMeanSquare)
+    rest = minus(rest, ofRows(mean(made)));
+  finish(0, times(rest, ofRows(operand(3))));
+}
+
+void ReferenceRows::weightGradients() {
+  SmallVector<int64_t> rows = llvm::to_vector(llvm::seq<int64_t>(0, last));
+  auto over = [&](Value value) { return reduce(value, rows, analysis::Reducer::Sum); };
+  if (!call.op->getResult(1).use_empty())
+    finish(1, over(times(operand(0), normed())));
+  if (!call.isRootMeanSquare && !call.op->getResult(2).use_empty())
+    finish(2, over(operand(0)));
+}
+
+void ReferenceRows::softmaxForward() {
+  Value x = operand(0);
+  RankedTensorType places = wide.clone(builder.getI32Type());
+  Value hidden;
+  if (call.mask == TransformerEngineCall::Mask::Causal) {
+    auto count = [&](int64_t dim) {
+      return make("stablehlo.iota", ValueRange(), places,
+                  builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
+    };
+    hidden = compare(hlo::ComparisonDirection::GT, count(last), count(last - 1));
+  } else if (call.mask == TransformerEngineCall::Mask::Given) {
+    Value mask = broadcast(convert(call.op->getOperand(1), builder.getI32Type()), wide.getShape(),
+                           {0, 1, 2, 3});
+    hidden = compare(hlo::ComparisonDirection::NE, mask,
+                     hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, places)));
+  }
+  if (hidden) {
+    Value far = binary("stablehlo.add", x, splat(-1e10, wide));
+    x = make("stablehlo.select", {hidden, far, x}, wide);
+  }
+  x = scaled(x);
+  Value most = reduce(x, {last}, analysis::Reducer::Maximum);
+  Value shares = unary("stablehlo.exponential", minus(x, ofRows(most)));
+  finish(0, binary("stablehlo.divide", shares, ofRows(sum(shares))));
+}
+
+void ReferenceRows::softmaxBackward() {
+  Value made = operand(0), output = operand(1);
+  Value rest = minus(made, ofRows(sum(times(made, output))));
+  finish(0, scaled(times(output, rest)));
+}
+
+void ReferenceRows::expand() {
+  using Kind = TransformerEngineCall::Kind;
+  switch (call.kind) {
+  case Kind::NormForward:
+    normForward();
+    break;
+  case Kind::NormBackward:
+    normBackward();
+    break;
+  case Kind::SoftmaxForward:
+    softmaxForward();
+    break;
+  case Kind::SoftmaxBackward:
+    softmaxBackward();
+    break;
+  case Kind::Activation:
+  case Kind::ActivationBackward:
+    return; // What the numbers of activations mean changed with versions.
+  }
+  for (Value result : call.op->getResults())
+    if (!result.use_empty())
+      return;
+  call.op->erase();
+}
+
+unsigned importer::writeNormGradients(Operation *function) {
+  unsigned written = 0;
+  function->walk([&](hlo::CustomCallOp op) {
+    std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op);
+    if (!call || call->kind != TransformerEngineCall::Kind::NormBackward ||
+        (op->getResult(1).use_empty() && op->getResult(2).use_empty()))
+      return;
+    ReferenceRows(*call).weightGradients();
+    ++written;
+  });
+  return written;
+}
+
+namespace {
+
 struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernels> {
   void runOnOperation() override {
     SmallVector<hlo::CustomCallOp> calls;
     getOperation().walk([&](hlo::CustomCallOp op) { calls.push_back(op); });
     for (hlo::CustomCallOp op : calls) {
+      if (std::optional<TransformerEngineCall> rows = TransformerEngineCall::read(op)) {
+        ReferenceRows(*rows).expand();
+        ++numExpanded;
+        continue;
+      }
       std::optional<AttentionCall> call = AttentionCall::read(op);
       if (!call)
         continue;

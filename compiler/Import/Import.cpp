@@ -6,6 +6,7 @@
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
+#include "compiler/Import/PlainOps.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/Sdy/SdyOps.h"
@@ -918,6 +919,7 @@ public:
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
       return signalPassFailure();
+    normGradients += writeNormGradients(main);
     if (main.walk([](stablehlo::CustomCallOp call) {
               return WalkResult(analysis::importCallRule(call));
             })

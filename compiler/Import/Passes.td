@@ -78,6 +78,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
+    Statistic<"normGradients", "norm gradients", "Kernels whose gradients of weights became ops">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
@@ -90,7 +91,8 @@ def AlpaExpandKernels : Pass<"alpa-expand-kernels", "mlir::ModuleOp"> {
   let description = [{
     A call of cuDNN's fused attention (`__cudnn$fmhaSoftmax` and its backward call) runs
     on GPUs only. For a platform without it the call becomes what it computes: scores,
-    masks, a softmax in float32 and two dots, or their gradients. Calls that the
+    masks, a softmax in float32 and two dots, or their gradients. So do norms and softmax
+    of Transformer Engine (`te_norm_forward_ffi` and others). Calls that the
     compiler does not know stay as they are; dropout within the kernel and packed
     sequences are errors, since their results depend on how the kernel works.
 

@@ -390,13 +390,15 @@ def _has_gpu() -> bool:
 def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
     """What JAX lowers for the platform, and whether its kernels are to be written in plain ops.
 
-    A step for the CPU that calls kernels of GPUs is lowered for those.
+    A step for the CPU that calls cuDNN's kernels is lowered for GPUs. Other kernels are known by
+    name: those of Transformer Engine have no form for the CPU either.
     """
     plain = jax_internals.plain_lowering(bool(compute_capability) or _has_gpu())
     if compute_capability:
         return traced.lower(lowering_platforms=("cuda",), **plain), False
     try:
-        return traced.lower(**plain), False
+        lowered = traced.lower(**plain)
+        return lowered, not _has_gpu() and " @te_" in lowered.as_text()
     except NotImplementedError as error:
         if _has_gpu() or not foreign_errors.says_attention_of_gpus(error):
             raise

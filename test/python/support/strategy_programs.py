@@ -17,8 +17,8 @@ from source_paths import BUILD
 
 OPT = BUILD / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
-EXPAND = "--alpa-expand-grouped-dots"
-PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives", EXPAND)
+EXPAND = ("--alpa-expand-kernels", "--alpa-expand-grouped-dots")
+PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def programs(text: str) -> list[Program]:
     found: list[Program] = []
     with mlir.make_ir_context() as context:
         context.allow_unregistered_dialects = True
-        module = ir.Module.parse(opt(text, *PASSES))
+        module = ir.Module.parse(opt(text, *PASSES, *EXPAND))
         for part in module.body.operations:
             function = part.operation.regions[0].blocks[0].operations[0].operation
             name = part.operation.attributes["sym_name"].value

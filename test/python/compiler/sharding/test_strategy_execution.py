@@ -24,9 +24,9 @@ def whole_results(cases: Sequence[Case]) -> list[list[np.ndarray]]:
     batch: list[Program] = []
     for case in cases:
         text = case.text
-        if "alpa." in text:  # Without the module around.
+        if "alpa." in text or "custom_call" in text:  # Without the module around.
             text = "\n".join(
-                strategy_programs.opt(text, strategy_programs.EXPAND).strip().splitlines()[1:-1]
+                strategy_programs.opt(text, *strategy_programs.EXPAND).strip().splitlines()[1:-1]
             )
         text = text.replace("func.func @main", "func.func private @NAME")
         batch.append(Program(case.name, text, *case.types(), (), ()))

@@ -1,0 +1,62 @@
+//===- TransformerEngineCall.h - kernels of Transformer Engine ---*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H
+#define ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H
+
+#include "compiler/Analysis/ShardingRule.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+namespace alpa::analysis {
+
+/// A call that Transformer Engine's JAX functions make, in the form of versions 2.0 to 2.5
+/// (`transformer_engine/jax/cpp_extensions`), without quantization. Rows are all dimensions
+/// but the last.
+///
+///   te_norm_forward_ffi:  x, scale, (amax,) gamma, beta
+///                         -> output, 4 of quantization, mean, 1 / deviation, workspace
+///   te_norm_backward_ffi: output gradient, x, mean, 1 / deviation, gamma
+///                         -> gradients of x, gamma and beta, workspace
+///   te_scaled_(masked_|upper_triang_masked_)softmax_forward_ffi: logits, mask? -> output
+///   te_scaled_(masked_|upper_triang_masked_)softmax_backward_ffi:
+///                         output gradient, output -> gradient of the logits
+///   te_act_lu_ffi:        x, scale, .. -> output, 4 of quantization
+///   te_dact_dbias_quantize_ffi: output gradient, x, scale, ..
+///                         -> gradient of x, 4 of quantization, gradient of the bias, workspace
+struct TransformerEngineCall {
+  enum class Kind {
+    NormForward,
+    NormBackward,
+    SoftmaxForward,
+    SoftmaxBackward,
+    Activation,
+    ActivationBackward,
+  };
+  enum class Mask { None, Given, Causal };
+
+  mlir::stablehlo::CustomCallOp op;
+  Kind kind = Kind::NormForward;
+  // Of norms.
+  bool isRootMeanSquare = false;
+  bool isZeroCentered = false; // The weight is gamma plus one.
+  double epsilon = 0;
+  // Of softmax.
+  Mask mask = Mask::None;
+  double scale = 1;
+
+  /// Nothing for other ops, and for calls of other forms: quantized ones, other versions.
+  static std::optional<TransformerEngineCall> read(mlir::Operation *op);
+
+  /// Calls of which results are used that mix rows (gradients of weights, largest elements)
+  /// stay whole; `alpa-import` writes the gradients of norms' weights in plain ops.
+  ShardingRule rule() const;
+
+  /// Of norms.
+  mlir::Value input() const { return op->getOperand(kind == Kind::NormBackward ? 1 : 0); }
+  mlir::Value gamma() const {
+    return op->getOperand(op->getNumOperands() - (kind == Kind::NormForward ? 2 : 1));
+  }
+};
+
+} // namespace alpa::analysis
+
+#endif // ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H

@@ -1,0 +1,52 @@
+//===- PlainOps.cpp - what a kernel computes, in plain ops ----------------===//
+
+#include "compiler/Import/PlainOps.h"
+
+using namespace alpa;
+using namespace alpa::importer;
+using namespace mlir;
+namespace hlo = mlir::stablehlo;
+
+Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, analysis::Reducer reducer) {
+  Shape shape;
+  for (auto [dim, size] : llvm::enumerate(typeOf(value).getShape()))
+    if (!llvm::is_contained(over, static_cast<int64_t>(dim)))
+      shape.push_back(size);
+  Type element = typeOf(value).getElementType();
+  Value initial = hlo::ConstantOp::create(builder, loc, analysis::neutralOf(reducer, element));
+  OperationState state(loc, hlo::ReduceOp::getOperationName(), {value, initial},
+                       typeOf(value).clone(shape));
+  state.addAttribute("dimensions", builder.getDenseI64ArrayAttr(over));
+  Block &body = state.addRegion()->emplaceBlock();
+  auto scalar = RankedTensorType::get({}, element);
+  body.addArguments({scalar, scalar}, {loc, loc});
+  Operation *made = builder.create(state);
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPointToStart(&made->getRegion(0).front());
+  Block &inner = made->getRegion(0).front();
+  Value combined =
+      binary(analysis::nameOf(reducer, element), inner.getArgument(0), inner.getArgument(1));
+  builder.create(OperationState(loc, "stablehlo.return", combined, TypeRange()));
+  return made->getResult(0);
+}
+
+/// The first `batching` dimensions of both sides are batches.
+Value PlainOps::dot(Value lhs, Value rhs, int64_t batching, ArrayRef<int64_t> lhsContracting,
+                    ArrayRef<int64_t> rhsContracting) {
+  auto batches = llvm::to_vector(llvm::seq<int64_t>(0, batching));
+  Shape shape(typeOf(lhs).getShape().take_front(batching));
+  for (auto [value, contracting] : {std::pair(lhs, lhsContracting), {rhs, rhsContracting}})
+    for (int64_t dim = batching; dim < typeOf(value).getRank(); ++dim)
+      if (!llvm::is_contained(contracting, dim))
+        shape.push_back(typeOf(value).getDimSize(dim));
+  auto numbers = hlo::DotDimensionNumbersAttr::get(builder.getContext(), batches, batches,
+                                                   lhsContracting, rhsContracting);
+  return make("stablehlo.dot_general", {lhs, rhs}, typeOf(lhs).clone(shape),
+              builder.getNamedAttr("dot_dimension_numbers", numbers));
+}
+
+Value PlainOps::compare(hlo::ComparisonDirection direction, Value lhs, Value rhs) {
+  return make("stablehlo.compare", {lhs, rhs}, typeOf(lhs).clone(builder.getI1Type()),
+              builder.getNamedAttr("comparison_direction", hlo::ComparisonDirectionAttr::get(
+                                                               builder.getContext(), direction)));
+}

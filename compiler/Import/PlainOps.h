@@ -1,0 +1,82 @@
+//===- PlainOps.h - what a kernel computes, in plain ops ---------*- C++ -*-===//
+
+#ifndef ALPA_COMPILER_IMPORT_PLAINOPS_H
+#define ALPA_COMPILER_IMPORT_PLAINOPS_H
+
+#include "compiler/Analysis/PartSizes.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+#include "mlir/IR/Builders.h"
+
+namespace alpa::importer {
+
+/// Makes ops in front of a kernel's call, at its place in the source.
+class PlainOps {
+public:
+  explicit PlainOps(mlir::Operation *op) : builder(op), loc(op->getLoc()) {}
+
+  using Shape = llvm::SmallVector<int64_t>;
+
+  static mlir::RankedTensorType typeOf(mlir::Value value) {
+    return mlir::cast<mlir::RankedTensorType>(value.getType());
+  }
+  mlir::RankedTensorType real(llvm::ArrayRef<int64_t> shape) {
+    return mlir::RankedTensorType::get(shape, builder.getF32Type());
+  }
+  mlir::Value make(llvm::StringRef name, mlir::ValueRange operands, mlir::Type type,
+                   llvm::ArrayRef<mlir::NamedAttribute> attributes = {}) {
+    mlir::OperationState state(loc, name, operands, type, attributes);
+    return builder.create(state)->getResult(0);
+  }
+  mlir::NamedAttribute dims(llvm::StringRef name, llvm::ArrayRef<int64_t> values) {
+    return builder.getNamedAttr(name, builder.getDenseI64ArrayAttr(values));
+  }
+  mlir::Value binary(llvm::StringRef name, mlir::Value lhs, mlir::Value rhs) {
+    return make(name, {lhs, rhs}, lhs.getType());
+  }
+  mlir::Value unary(llvm::StringRef name, mlir::Value value) {
+    return make(name, value, value.getType());
+  }
+  mlir::Value convert(mlir::Value value, mlir::Type element) {
+    return typeOf(value).getElementType() == element
+               ? value
+               : make("stablehlo.convert", value, typeOf(value).clone(element));
+  }
+  mlir::Value transpose(mlir::Value value, llvm::ArrayRef<int64_t> order) {
+    Shape shape;
+    for (int64_t dim : order)
+      shape.push_back(typeOf(value).getDimSize(dim));
+    return make("stablehlo.transpose", value, typeOf(value).clone(shape),
+                dims("permutation", order));
+  }
+  mlir::Value reshape(mlir::Value value, llvm::ArrayRef<int64_t> shape) {
+    return make("stablehlo.reshape", value, typeOf(value).clone(shape));
+  }
+  mlir::Value broadcast(mlir::Value value, llvm::ArrayRef<int64_t> shape,
+                        llvm::ArrayRef<int64_t> where) {
+    return make("stablehlo.broadcast_in_dim", value, typeOf(value).clone(shape),
+                dims("broadcast_dimensions", where));
+  }
+  mlir::Value splat(double number, mlir::RankedTensorType type) {
+    return mlir::stablehlo::ConstantOp::create(
+        builder, loc,
+        mlir::DenseElementsAttr::get(type, builder.getFloatAttr(type.getElementType(), number)));
+  }
+  mlir::Value reduce(mlir::Value value, llvm::ArrayRef<int64_t> over, analysis::Reducer reducer);
+  mlir::Value dot(mlir::Value lhs, mlir::Value rhs, int64_t batching,
+                  llvm::ArrayRef<int64_t> lhsContracting, llvm::ArrayRef<int64_t> rhsContracting);
+  mlir::Value compare(mlir::stablehlo::ComparisonDirection direction, mlir::Value lhs,
+                      mlir::Value rhs);
+
+  mlir::OpBuilder builder;
+  mlir::Location loc;
+};
+
+/// The gradients of the weights of Transformer Engine's norms, which sum over all rows, in ops
+/// of their own, so that a part of the rows is all that the call needs. Gives how many calls had
+/// some.
+unsigned writeNormGradients(mlir::Operation *function);
+
+} // namespace alpa::importer
+
+#endif // ALPA_COMPILER_IMPORT_PLAINOPS_H

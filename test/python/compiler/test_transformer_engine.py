@@ -1,0 +1,212 @@
+"""Transformer Engine's kernels: planned as calls, split by their rules, equal to what they compute.
+
+The package is not needed: calls are made here in its form, that of versions 2.0 to 2.5.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import pytest
+from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir.methods.method import Method
+from test_equality import CLUSTER
+from test_fused_attention import GPUS, assert_equal_update
+
+BATCH, TOKENS, WIDTH, HEADS = 16, 16, 32, 4
+EPSILON, SCALE = 1e-5, 0.5
+METHODS = {
+    "one micro-batch": ShardParallel(num_micro_batches=1),
+    "two": ShardParallel(num_micro_batches=2, export="collectives"),
+    "megatron": ShardParallel(num_micro_batches=2, method="megatron", mesh_shape=(4, 2)),
+    "two stages": PipeshardParallel(num_micro_batches=2, submeshes=[(1, 4), (1, 4)], layers=2),
+}
+
+
+def call(target, results, *operands, **attributes):
+    """One of the package's FFI functions; results are of float32."""
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in results]
+    return jax.ffi.ffi_call(target, shapes)(*operands, **attributes)
+
+
+def norm_of(kind):
+    """As `transformer_engine.jax.layernorm` calls them without a quantizer."""
+    given = {
+        "norm_type": ("layer", "rms").index(kind),
+        "zero_centered_gamma": False,
+        "sm_margin": 0,
+    }
+
+    def forward(x, gamma, beta):
+        rows = x.shape[:-1]
+        mean = rows if kind == "layer" else (1,)
+        results = [x.shape, (1,), (1,), (1,), (1,), mean, rows, (64,)]
+        scale = jnp.ones(1)
+        out, *_, mean, inverse, _ = call(
+            "te_norm_forward_ffi",
+            results,
+            *(x, scale, gamma, beta if kind == "layer" else jnp.ones(1)),
+            epsilon=EPSILON,
+            scaling_mode=0,
+            is_2x=False,
+            **given,
+        )
+        return out, (x, mean if kind == "layer" else jnp.zeros(1), inverse, gamma)
+
+    def backward(saved, made):
+        x, gamma = saved[0], saved[-1]
+        beta = gamma.shape if kind == "layer" else (1,)
+        results = [x.shape, gamma.shape, beta, (64,)]
+        dx, dgamma, dbeta, _ = call("te_norm_backward_ffi", results, made, *saved, **given)
+        return dx, dgamma, dbeta if kind == "layer" else jnp.zeros_like(gamma)
+
+    function = jax.custom_vjp(lambda *args: forward(*args)[0])
+    function.defvjp(forward, backward)
+    return function
+
+
+def plain_norm(kind):
+    def function(x, gamma, beta):
+        if kind == "rms":
+            return x * jax.lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + EPSILON) * gamma
+        return jax.nn.standardize(x, epsilon=EPSILON) * gamma + beta
+
+    return function
+
+
+def softmax_of(kind):
+    """As `transformer_engine.jax.softmax` calls them."""
+    stem = {"": "scaled", "mask": "scaled_masked", "causal": "scaled_upper_triang_masked"}[kind]
+
+    def forward(logits, mask):
+        operands = (logits, mask) if kind == "mask" else (logits,)
+        (out,) = call(
+            f"te_{stem}_softmax_forward_ffi", [logits.shape], *operands, scale_factor=SCALE
+        )
+        return out, out
+
+    def backward(out, made):
+        name = f"te_{stem}_softmax_backward_ffi"
+        (gradient,) = call(name, [out.shape], made, out, scale_factor=SCALE)
+        return gradient, None
+
+    function = jax.custom_vjp(lambda *args: forward(*args)[0])
+    function.defvjp(forward, backward)
+    return function
+
+
+def plain_softmax(kind):
+    def function(logits, mask):
+        if kind == "causal":
+            mask = ~jnp.tril(jnp.ones(logits.shape[-2:], bool))
+        if kind:
+            logits = jnp.where(mask, logits - 1e10, logits)
+        return jax.nn.softmax(SCALE * logits)
+
+    return function
+
+
+def make_step(norm, softmax):
+    """Two layers of attention behind a norm, and their SGD update."""
+
+    def layer(x, params, mask):
+        rows = norm(x, params["gamma"], params["beta"])
+        query, key, value = (jnp.einsum("btd,dnh->bnth", rows, params[n]) for n in "qkv")
+        shares = softmax(jnp.einsum("bnth,bnsh->bnts", query, key), mask)
+        return x + jnp.einsum("bnts,bnsh,nhd->btd", shares, value, params["out"])
+
+    def step(state, batch):
+        def loss(state):
+            x = batch["x"]
+            for params in state:
+                x = layer(x, params, batch["mask"])
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+    return step
+
+
+def make_inputs():
+    keys = iter(jax.random.split(jax.random.PRNGKey(0), 32))
+    draw = partial(jax.random.normal, dtype=jnp.float32)
+    state = [
+        {
+            "gamma": 1 + 0.1 * draw(next(keys), (WIDTH,)),
+            "beta": 0.1 * draw(next(keys), (WIDTH,)),
+            "out": 0.3 * draw(next(keys), (HEADS, WIDTH // HEADS, WIDTH)),
+            **{n: 0.3 * draw(next(keys), (WIDTH, HEADS, WIDTH // HEADS)) for n in "qkv"},
+        }
+        for _ in range(2)
+    ]
+    shape = (BATCH, 1, TOKENS, TOKENS)
+    hidden = jax.random.bernoulli(next(keys), 0.3, shape) & ~jnp.eye(TOKENS, dtype=bool)
+    x = draw(next(keys), (BATCH, TOKENS, WIDTH))
+    return state, {"x": x, "mask": hidden.astype(jnp.uint8)}
+
+
+@pytest.fixture
+def kernels_to_the_end(monkeypatch):
+    """Plans keep the kernels until each device has its part, which plain ops then compute."""
+    finish = Method.finish_passes
+    monkeypatch.setattr(
+        Method, "finish_passes", lambda *given: finish(*given) + ",alpa-expand-kernels"
+    )
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("norm", "softmax"), [("layer", "mask"), ("rms", "causal"), ("rms", "")])
+@pytest.mark.usefixtures("kernels_to_the_end")
+def test_parts_of_the_kernels_make_the_whole(norm, softmax, method):
+    state, batch = make_inputs()
+    expected = jax.jit(make_step(plain_norm(norm), plain_softmax(softmax)))(state, batch)
+    step = make_step(norm_of(norm), softmax_of(softmax))
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=METHODS[method])
+    assert_equal_update(split(state, batch), expected, state)
+
+
+def test_without_a_gpu_the_kernels_are_plain_ops():
+    state, batch = make_inputs()
+    expected = jax.jit(make_step(plain_norm("layer"), plain_softmax("mask")))(state, batch)
+    step = make_step(norm_of("layer"), softmax_of("mask"))
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=METHODS["two"], cache=False)
+    assert_equal_update(parallel(state, batch), expected, state)
+
+
+def calls_on_parts(softmax, monkeypatch):
+    """Names of calls and shapes of their first operands, in a plan for 8 GPUs."""
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    state, batch = make_inputs()
+    step = make_step(norm_of("layer"), softmax_of(softmax))
+    method = ShardParallel(num_micro_batches=2, method="data-parallel", export="collectives")
+    parallel = alpa_mlir.parallelize(step, cluster=GPUS, method=method, cache=False)
+    plan = parallel.plan(state, batch).plan
+    (stage,) = plan.stages
+    return re.findall(
+        r"custom_call @te_(\w+)_ffi\(.*: \(tensor<(\w+)xf32>", plan.modules[stage.module]
+    )
+
+
+def test_plans_for_gpus_call_the_kernels_on_parts(monkeypatch):
+    """The batch needs no gradient: of the first norm only those of its weights are left, in ops."""
+    rows, scores = f"1x{TOKENS}x{WIDTH}", f"1x{HEADS}x{TOKENS}x{TOKENS}"
+    calls = calls_on_parts("", monkeypatch)
+    assert sorted(calls) == [
+        ("norm_backward", rows),
+        *2 * [("norm_forward", rows)],
+        *2 * [("scaled_softmax_backward", scores)],
+        *2 * [("scaled_softmax_forward", scores)],
+    ]
+
+
+def test_kernels_get_whole_blocks(monkeypatch):
+    """Of 16 keys a block of threads has 16 rows: four examples of four heads each, at least."""
+    calls = calls_on_parts("causal", monkeypatch)
+    shapes = {shape for name, shape in calls if "softmax" in name}
+    assert shapes == {f"4x{HEADS}x{TOKENS}x{TOKENS}"}

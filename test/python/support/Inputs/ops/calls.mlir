@@ -1,0 +1,65 @@
+// CASE te_layer_norm
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32xf32>, %arg3: tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>) {
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 0 : i64, scaling_mode = 0 : i64, sm_margin = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0, %0#5, %0#6 : tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>
+}
+
+// CASE te_layer_norm_gradient
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x32xf32>, %arg2: tensor<8x16xf32>, %arg3: tensor<8x16xf32>, %arg4: tensor<32xf32>) -> tensor<8x16x32xf32> {
+  %0:4 = stablehlo.custom_call @te_norm_backward_ffi(%arg0, %arg1, %arg2, %arg3, %arg4) {mhlo.backend_config = {norm_type = 0 : i64, sm_margin = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<32xf32>, tensor<32xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+// CASE te_rms_norm
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32xf32>, %arg3: tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<8x16xf32>) {
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 1 : i64, scaling_mode = 0 : i64, sm_margin = 0 : i64, zero_centered_gamma = true}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32xf32>, tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0, %0#6 : tensor<8x16x32xf32>, tensor<8x16xf32>
+}
+
+// CASE te_rms_norm_gradient
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x32xf32>, %arg2: tensor<1xf32>, %arg3: tensor<8x16xf32>, %arg4: tensor<32xf32>) -> tensor<8x16x32xf32> {
+  %0:4 = stablehlo.custom_call @te_norm_backward_ffi(%arg0, %arg1, %arg2, %arg3, %arg4) {mhlo.backend_config = {norm_type = 1 : i64, sm_margin = 0 : i64, zero_centered_gamma = true}} : (tensor<8x16x32xf32>, tensor<8x16x32xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<32xf32>, tensor<1xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+// CASE te_scaled_softmax
+func.func @main(%arg0: tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_softmax_forward_ffi(%arg0) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+// CASE te_scaled_masked_softmax_of_each arg1=integers(0,2)
+func.func @main(%arg0: tensor<8x8x64x16xf32>, %arg1: tensor<8x1x64x16xui8>) -> tensor<8x8x64x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_masked_softmax_forward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>, tensor<8x1x64x16xui8>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+// CASE te_scaled_masked_softmax_of_all arg1=integers(0,2)
+func.func @main(%arg0: tensor<8x8x64x16xf32>, %arg1: tensor<1x1x64x16xui8>) -> tensor<8x8x64x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_masked_softmax_forward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>, tensor<1x1x64x16xui8>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+// CASE te_causal_softmax
+func.func @main(%arg0: tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_upper_triang_masked_softmax_forward_ffi(%arg0) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32>
+  return %0 : tensor<8x8x16x16xf32>
+}
+
+// CASE te_scaled_softmax_gradient
+func.func @main(%arg0: tensor<8x8x64x16xf32>, %arg1: tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_softmax_backward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>, tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+// CASE te_scaled_masked_softmax_gradient
+func.func @main(%arg0: tensor<8x8x64x16xf32>, %arg1: tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_masked_softmax_backward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>, tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+// CASE te_causal_softmax_gradient
+func.func @main(%arg0: tensor<8x8x16x16xf32>, %arg1: tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32> {
+  %0 = stablehlo.custom_call @te_scaled_upper_triang_masked_softmax_backward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x16x16xf32>, tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32>
+  return %0 : tensor<8x8x16x16xf32>
+}

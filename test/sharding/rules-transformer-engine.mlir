@@ -1,0 +1,90 @@
+// RUN: alpa-opt %s -alpa-test-sharding-rule -verify-diagnostics -o /dev/null
+
+// Calls of Transformer Engine. Rows of norms are independent; a mean of squares has no mean.
+
+func.func @layer_norm(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32xf32>, %arg3: tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>) {
+  // expected-remark @below {{([a, b, -], [-], [-], [-]) -> [a, b, -], [-], [-], [-], [-], [a, b], [a, b], [-] {a = 8, b = 16}}}
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 0 : i64, scaling_mode = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0, %0#5, %0#6 : tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>
+}
+
+func.func @rms_norm(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<1xf32>, %arg3: tensor<32xf32>, %arg4: tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<8x16xf32>) {
+  // expected-remark @below {{([a, b, -], [-], [-], [-], [-]) -> [a, b, -], [-], [-], [-], [-], [-], [a, b], [-] {a = 8, b = 16}}}
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3, %arg4) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 1 : i64, scaling_mode = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<32xf32>, tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0, %0#6 : tensor<8x16x32xf32>, tensor<8x16xf32>
+}
+
+func.func @layer_norm_gradient(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x32xf32>, %arg2: tensor<8x16xf32>, %arg3: tensor<8x16xf32>, %arg4: tensor<32xf32>) -> tensor<8x16x32xf32> {
+  // expected-remark @below {{([a, b, -], [a, b, -], [a, b], [a, b], [-]) -> [a, b, -], [-], [-], [-] {a = 8, b = 16}}}
+  %0:4 = stablehlo.custom_call @te_norm_backward_ffi(%arg0, %arg1, %arg2, %arg3, %arg4) {mhlo.backend_config = {norm_type = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<32xf32>, tensor<32xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+// Gradients of weights are sums over all rows, largest elements are those of all.
+
+func.func @gradient_of_weight(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x32xf32>, %arg2: tensor<8x16xf32>, %arg3: tensor<8x16xf32>, %arg4: tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<32xf32>) {
+  // expected-remark @below {{([-, -, -], [-, -, -], [-, -], [-, -], [-]) -> [-, -, -], [-], [-], [-] {}}}
+  %0:4 = stablehlo.custom_call @te_norm_backward_ffi(%arg0, %arg1, %arg2, %arg3, %arg4) {mhlo.backend_config = {norm_type = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<8x16x32xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<32xf32>, tensor<32xf32>, tensor<64xui8>)
+  return %0#0, %0#1 : tensor<8x16x32xf32>, tensor<32xf32>
+}
+
+func.func @largest(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32xf32>, %arg3: tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>) {
+  // expected-remark @below {{([-, -, -], [-], [-], [-]) -> [-, -, -], [-], [-], [-], [-], [-, -], [-, -], [-] {}}}
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 0 : i64, scaling_mode = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0, %0#4 : tensor<8x16x32xf32>, tensor<1xf32>
+}
+
+// Quantized calls, and other forms, are calls like any others.
+
+func.func @quantized(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32xf32>, %arg3: tensor<32xf32>) -> tensor<8x16x32xf32> {
+  // expected-remark @below {{([-, -, -], [-], [-], [-]) -> [-, -, -], [-], [-], [-], [-], [-, -], [-, -], [-] {}}}
+  %0:8 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1, %arg2, %arg3) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 0 : i64, scaling_mode = 1 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<8x16xf32>, tensor<8x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+func.func @other_form(%arg0: tensor<8x16x32xf32>, %arg1: tensor<32xf32>) -> tensor<8x16x32xf32> {
+  // expected-remark @below {{([-, -, -], [-]) -> [-, -, -], [-, -] {}}}
+  %0:2 = stablehlo.custom_call @te_norm_forward_ffi(%arg0, %arg1) {mhlo.backend_config = {epsilon = 1.000000e-05 : f64, is_2x = false, norm_type = 0 : i64, scaling_mode = 0 : i64, zero_centered_gamma = false}} : (tensor<8x16x32xf32>, tensor<32xf32>) -> (tensor<8x16x32xf32>, tensor<8x16xf32>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+// Softmax of [batch, heads, queries, keys]: a part has whole blocks of the kernel's threads, of
+// queries, or of heads and examples where queries see those before them.
+
+func.func @softmax(%arg0: tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32> {
+  // expected-remark @below {{([a, b.c, d.e, -]) -> [a, b.c, d.e, -] {a = 8, b = 2, c = 4 sequential, d = 4, e = 16 sequential}}}
+  %0 = stablehlo.custom_call @te_scaled_softmax_forward_ffi(%arg0) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+func.func @masked(%arg0: tensor<8x8x64x16xf32>, %arg1: tensor<8x1x64x16xui8>) -> tensor<8x8x64x16xf32> {
+  // expected-remark @below {{([a, b.c, d.e, -], [a, -, d.e, -]) -> [a, b.c, d.e, -] {a = 8, b = 2, c = 4 sequential, d = 4, e = 16 sequential}}}
+  %0 = stablehlo.custom_call @te_scaled_masked_softmax_forward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>, tensor<8x1x64x16xui8>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
+func.func @causal(%arg0: tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32> {
+  // expected-remark @below {{([a.b, c, d, -]) -> [a.b, c, d, -] {a = 4, b = 2 sequential, c = 8 sequential, d = 16 sequential}}}
+  %0 = stablehlo.custom_call @te_scaled_upper_triang_masked_softmax_forward_ffi(%arg0) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32>
+  return %0 : tensor<8x8x16x16xf32>
+}
+
+func.func @causal_gradient(%arg0: tensor<8x8x16x16xf32>, %arg1: tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32> {
+  // expected-remark @below {{([a.b, c, d, -], [a.b, c, d, -]) -> [a.b, c, d, -] {a = 4, b = 2 sequential, c = 8 sequential, d = 16 sequential}}}
+  %0 = stablehlo.custom_call @te_scaled_upper_triang_masked_softmax_backward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x16x16xf32>, tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32>
+  return %0 : tensor<8x8x16x16xf32>
+}
+
+// Activations, with two inputs of each element where they are gated.
+
+func.func @activation(%arg0: tensor<8x16x2x32xf32>, %arg1: tensor<1xf32>) -> tensor<8x16x32xf32> {
+  // expected-remark @below {{([a, b, -, c], [-]) -> [a, b, c], [-], [-], [-], [-] {a = 8, b = 16, c = 32}}}
+  %0:5 = stablehlo.custom_call @te_act_lu_ffi(%arg0, %arg1) {mhlo.backend_config = {act_enum = 1 : i64, is_2x = false, scaling_mode = 0 : i64}} : (tensor<8x16x2x32xf32>, tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+func.func @activation_gradient(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x2x32xf32>, %arg2: tensor<1xf32>) -> tensor<8x16x2x32xf32> {
+  // expected-remark @below {{([a, b, c], [a, b, -, c], [-]) -> [a, b, -, c], [-], [-], [-], [-], [-], [-] {a = 8, b = 16, c = 32}}}
+  %0:7 = stablehlo.custom_call @te_dact_dbias_quantize_ffi(%arg0, %arg1, %arg2) {mhlo.backend_config = {act_enum = 1 : i64, is_2x = false, is_dbias = false, scaling_mode = 0 : i64}} : (tensor<8x16x32xf32>, tensor<8x16x2x32xf32>, tensor<1xf32>) -> (tensor<8x16x2x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return %0#0 : tensor<8x16x2x32xf32>
+}
