@@ -3,6 +3,7 @@
 #include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
+#include "compiler/Analysis/TransformerEngineCall.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
@@ -226,6 +227,9 @@ double analysis::getFlops(Operation *op) {
     if (std::optional<double> flops = factorizationFlops(call))
       return *flops;
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
+    return call->flops();
+  if (std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op);
+      call && call->kind == TransformerEngineCall::Kind::Product)
     return call->flops();
   bool movesOnly = llvm::StringSwitch<bool>(name)
                        .Cases({"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim",

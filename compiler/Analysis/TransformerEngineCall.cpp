@@ -21,6 +21,8 @@ public:
       : given(op->getAttrOfType<DictionaryAttr>("mhlo.backend_config")) {
     if (!given)
       given = dyn_cast_or_null<DictionaryAttr>(op.getBackendConfigAttr());
+    if (auto inner = given ? given.getAs<DictionaryAttr>("config") : DictionaryAttr())
+      given = inner;
   }
 
   std::optional<int64_t> number(StringRef name) const {
@@ -118,6 +120,82 @@ static bool readActivation(hlo::CustomCallOp op, bool isBackward, const Attribut
                     : shapeOf(op->getResult(0)) == llvm::ArrayRef(output);
 }
 
+static bool readProduct(TransformerEngineCall &call, const Attributes &given) {
+  hlo::CustomCallOp op = call.op;
+  std::optional<int64_t> lhs = given.number("lhs_axis_boundary"),
+                         rhs = given.number("rhs_axis_boundary"),
+                         isLhsTransposed = given.number("lhs_transposed"),
+                         isRhsTransposed = given.number("rhs_transposed");
+  if (!lhs || !rhs || !isLhsTransposed || !isRhsTransposed || op->getNumOperands() < 6 ||
+      given.number("scaling_mode") != 0)
+    return false;
+  for (StringRef name : {"collective_op", "fuse_bias", "fuse_gelu", "grad"})
+    if (given.number(name).value_or(0) != 0)
+      return false;
+  bool saysBias = given.number("fuse_bias").has_value();
+  if (!saysBias && cast<RankedTensorType>(op->getOperand(4).getType()).getNumElements() != 0)
+    return false;
+  call.lhsBoundary = *lhs;
+  call.rhsBoundary = *rhs;
+  call.isLhsTransposed = *isLhsTransposed != 0;
+  call.isRhsTransposed = *isRhsTransposed != 0;
+  llvm::ArrayRef<int64_t> left = shapeOf(op->getOperand(0)), right = shapeOf(call.rhs());
+  if (*lhs <= 0 || *rhs <= 0 || *lhs >= int64_t(left.size()) || *rhs >= int64_t(right.size()))
+    return false;
+  // Contracted dimensions meet one by one, and the result has all others.
+  llvm::SmallVector<int64_t> kept, contracted, met;
+  auto part = [](llvm::ArrayRef<int64_t> shape, int64_t boundary, bool isFirst) {
+    return isFirst ? shape.take_front(boundary) : shape.drop_front(boundary);
+  };
+  llvm::append_range(kept, part(left, *lhs, !call.isLhsTransposed));
+  llvm::append_range(kept, part(right, *rhs, call.isRhsTransposed));
+  llvm::append_range(contracted, part(left, *lhs, call.isLhsTransposed));
+  llvm::append_range(met, part(right, *rhs, !call.isRhsTransposed));
+  return contracted == met && shapeOf(op->getResult(0)) == llvm::ArrayRef(kept);
+}
+
+static llvm::SmallVector<int64_t> numbered(int64_t boundary, size_t rank, bool isFirst) {
+  return isFirst ? llvm::to_vector(llvm::seq<int64_t>(0, boundary))
+                 : llvm::to_vector(llvm::seq<int64_t>(boundary, static_cast<int64_t>(rank)));
+}
+
+llvm::SmallVector<int64_t> TransformerEngineCall::lhsContracting() const {
+  return numbered(lhsBoundary, shapeOf(op->getOperand(0)).size(), isLhsTransposed);
+}
+llvm::SmallVector<int64_t> TransformerEngineCall::rhsContracting() const {
+  return numbered(rhsBoundary, shapeOf(rhs()).size(), !isRhsTransposed);
+}
+
+double TransformerEngineCall::flops() const {
+  double flops = 2;
+  for (int64_t size : shapeOf(op->getResult(0)))
+    flops *= static_cast<double>(size);
+  for (int64_t dim : lhsContracting())
+    flops *= static_cast<double>(shapeOf(op->getOperand(0))[dim]);
+  return flops;
+}
+
+static ShardingRule productRule(const TransformerEngineCall &call) {
+  hlo::CustomCallOp op = call.op;
+  RuleBuilder builder(op);
+  auto left = call.lhsContracting(), right = call.rhsContracting();
+  llvm::ArrayRef<int64_t> lhs = shapeOf(op->getOperand(0)), rhs = shapeOf(call.rhs());
+  for (auto [from, to] : llvm::zip_equal(left, right)) {
+    unsigned inner = builder.reduction(lhs[from], sumOf(op->getResult(0)));
+    builder.operand(0, from, {inner}).operand(2, to, {inner});
+  }
+  int64_t result = 0;
+  for (auto [operand, shape, contracted] :
+       {std::tuple(0u, lhs, llvm::ArrayRef(left)), {2u, rhs, llvm::ArrayRef(right)}})
+    for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim)
+      if (!llvm::is_contained(contracted, dim)) {
+        unsigned factor = builder.factor(shape[dim]);
+        builder.operand(operand, dim, {factor}).result(0, result++, {factor});
+      }
+  builder.rule.heavy = true;
+  return builder.rule;
+}
+
 std::optional<TransformerEngineCall> TransformerEngineCall::read(Operation *op) {
   auto custom = dyn_cast<hlo::CustomCallOp>(op);
   if (!custom)
@@ -137,6 +215,10 @@ std::optional<TransformerEngineCall> TransformerEngineCall::read(Operation *op) 
     bool isBackward = target != "act_lu";
     call.kind = isBackward ? Kind::ActivationBackward : Kind::Activation;
     return readActivation(custom, isBackward, given) ? std::optional(call) : std::nullopt;
+  }
+  if (target == "gemm" || target == "gemm_v2") {
+    call.kind = Kind::Product;
+    return readProduct(call, given) ? std::optional(call) : std::nullopt;
   }
   if (!target.consume_front("scaled_"))
     return std::nullopt;
@@ -202,6 +284,8 @@ ShardingRule TransformerEngineCall::rule() const {
   });
   if (!isOfRows)
     return builder.rule;
+  if (kind == Kind::Product)
+    return productRule(*this);
   // The tensors that have rows, numbered with results behind operands.
   auto results = static_cast<unsigned>(op->getNumOperands());
   llvm::SmallVector<unsigned> tensors;

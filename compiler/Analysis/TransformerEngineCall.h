@@ -22,6 +22,7 @@ namespace alpa::analysis {
 ///   te_act_lu_ffi:        x, scale, .. -> output, 4 of quantization
 ///   te_dact_dbias_quantize_ffi: output gradient, x, scale, ..
 ///                         -> gradient of x, 4 of quantization, gradient of the bias, workspace
+///   te_gemm_ffi, te_gemm_v2_ffi: lhs, its scale, rhs, its scale, bias, .. -> product, ..
 struct TransformerEngineCall {
   enum class Kind {
     NormForward,
@@ -30,6 +31,7 @@ struct TransformerEngineCall {
     SoftmaxBackward,
     Activation,
     ActivationBackward,
+    Product,
   };
   enum class Mask { None, Given, Causal };
 
@@ -42,6 +44,10 @@ struct TransformerEngineCall {
   // Of softmax.
   Mask mask = Mask::None;
   double scale = 1;
+  // Of products without a bias: all dimensions on one side of a boundary are contracted, the
+  // later ones of lhs and the earlier ones of rhs unless it is transposed.
+  int64_t lhsBoundary = 0, rhsBoundary = 0;
+  bool isLhsTransposed = false, isRhsTransposed = false;
 
   /// Nothing for other ops, and for calls of other forms: quantized ones, other versions.
   static std::optional<TransformerEngineCall> read(mlir::Operation *op);
@@ -49,6 +55,12 @@ struct TransformerEngineCall {
   /// Calls of which results are used that mix rows (gradients of weights, largest elements)
   /// stay whole; `alpa-import` writes the gradients of norms' weights in plain ops.
   ShardingRule rule() const;
+
+  /// Of a product.
+  double flops() const;
+  llvm::SmallVector<int64_t> lhsContracting() const;
+  llvm::SmallVector<int64_t> rhsContracting() const;
+  mlir::Value rhs() const { return op->getOperand(2); }
 
   /// Of norms.
   mlir::Value input() const { return op->getOperand(kind == Kind::NormBackward ? 1 : 0); }

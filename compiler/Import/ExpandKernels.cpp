@@ -175,10 +175,11 @@ void ReferenceAttention::expand() {
 
 namespace {
 
-/// Norms and softmax of Transformer Engine in float32. Rows are all dimensions but the last.
-class ReferenceRows : PlainOps {
+/// Norms, softmax and products of Transformer Engine in float32. Rows are all dimensions but
+/// the last.
+class ReferenceCall : PlainOps {
 public:
-  explicit ReferenceRows(TransformerEngineCall call) : PlainOps(call.op), call(call) {
+  explicit ReferenceCall(TransformerEngineCall call) : PlainOps(call.op), call(call) {
     wide = call.kind == TransformerEngineCall::Kind::NormBackward
                ? real(typeOf(call.input()).getShape())
                : real(typeOf(call.op->getOperand(0)).getShape());
@@ -233,7 +234,7 @@ private:
 
 } // namespace
 
-void ReferenceRows::normForward() {
+void ReferenceCall::normForward() {
   Value x = operand(0), average;
   if (!call.isRootMeanSquare) {
     average = mean(x);
@@ -252,7 +253,7 @@ void ReferenceRows::normForward() {
   finish(6, inverse);
 }
 
-void ReferenceRows::normBackward() {
+void ReferenceCall::normBackward() {
   weightGradients();
   Value made = times(operand(0), weight()), x = normed();
   Value rest = minus(made, times(x, ofRows(mean(times(made, x)))));
@@ -261,7 +262,7 @@ void ReferenceRows::normBackward() {
   finish(0, times(rest, ofRows(operand(3))));
 }
 
-void ReferenceRows::weightGradients() {
+void ReferenceCall::weightGradients() {
   SmallVector<int64_t> rows = llvm::to_vector(llvm::seq<int64_t>(0, last));
   auto over = [&](Value value) { return reduce(value, rows, analysis::Reducer::Sum); };
   if (!call.op->getResult(1).use_empty())
@@ -270,7 +271,7 @@ void ReferenceRows::weightGradients() {
     finish(2, over(operand(0)));
 }
 
-void ReferenceRows::softmaxForward() {
+void ReferenceCall::softmaxForward() {
   Value x = operand(0);
   RankedTensorType places = wide.clone(builder.getI32Type());
   Value hidden;
@@ -296,13 +297,13 @@ void ReferenceRows::softmaxForward() {
   finish(0, binary("stablehlo.divide", shares, ofRows(sum(shares))));
 }
 
-void ReferenceRows::softmaxBackward() {
+void ReferenceCall::softmaxBackward() {
   Value made = operand(0), output = operand(1);
   Value rest = minus(made, ofRows(sum(times(made, output))));
   finish(0, scaled(times(output, rest)));
 }
 
-void ReferenceRows::expand() {
+void ReferenceCall::expand() {
   using Kind = TransformerEngineCall::Kind;
   switch (call.kind) {
   case Kind::NormForward:
@@ -316,6 +317,9 @@ void ReferenceRows::expand() {
     break;
   case Kind::SoftmaxBackward:
     softmaxBackward();
+    break;
+  case Kind::Product:
+    finish(0, dot(operand(0), operand(2), 0, call.lhsContracting(), call.rhsContracting()));
     break;
   case Kind::Activation:
   case Kind::ActivationBackward:
@@ -334,7 +338,7 @@ unsigned importer::writeNormGradients(Operation *function) {
     if (!call || call->kind != TransformerEngineCall::Kind::NormBackward ||
         (op->getResult(1).use_empty() && op->getResult(2).use_empty()))
       return;
-    ReferenceRows(*call).weightGradients();
+    ReferenceCall(*call).weightGradients();
     ++written;
   });
   return written;
@@ -348,7 +352,7 @@ struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernel
     getOperation().walk([&](hlo::CustomCallOp op) { calls.push_back(op); });
     for (hlo::CustomCallOp op : calls) {
       if (std::optional<TransformerEngineCall> rows = TransformerEngineCall::read(op)) {
-        ReferenceRows(*rows).expand();
+        ReferenceCall(*rows).expand();
         ++numExpanded;
         continue;
       }

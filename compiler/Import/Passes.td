@@ -91,7 +91,7 @@ def AlpaExpandKernels : Pass<"alpa-expand-kernels", "mlir::ModuleOp"> {
   let description = [{
     A call of cuDNN's fused attention (`__cudnn$fmhaSoftmax` and its backward call) runs
     on GPUs only. For a platform without it the call becomes what it computes: scores,
-    masks, a softmax in float32 and two dots, or their gradients. So do norms and softmax
+    masks, a softmax in float32 and two dots, or their gradients. So do norms, softmax and products
     of Transformer Engine (`te_norm_forward_ffi` and others). Calls that the
     compiler does not know stay as they are; dropout within the kernel and packed
     sequences are errors, since their results depend on how the kernel works.

@@ -88,3 +88,22 @@ func.func @activation_gradient(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x2x
   %0:7 = stablehlo.custom_call @te_dact_dbias_quantize_ffi(%arg0, %arg1, %arg2) {mhlo.backend_config = {act_enum = 1 : i64, is_2x = false, is_dbias = false, scaling_mode = 0 : i64}} : (tensor<8x16x32xf32>, tensor<8x16x2x32xf32>, tensor<1xf32>) -> (tensor<8x16x2x32xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return %0#0 : tensor<8x16x2x32xf32>
 }
+
+// Products, and the gradients of their weights. One that adds a bias stays whole.
+func.func @product(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<0xf32>) -> tensor<8x16x16xf32> {
+  // expected-remark @below {{([b, c, a], [-], [a, d], [-], [-], [-], [-]) -> [b, c, d], [-] {a = 32 reduction, b = 8, c = 16, d = 16} heavy}}
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x16xf32>
+}
+
+func.func @gradient_of_weights(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<8x16x16xf32>, %b: tensor<0xf32>) -> tensor<32x16xf32> {
+  // expected-remark @below {{([a, b, c], [-], [a, b, d], [-], [-], [-], [-]) -> [c, d], [-] {a = 8 reduction, b = 16 reduction, c = 32, d = 16} heavy}}
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = true, rhs_axis_boundary = 2 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<8x16x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<32x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<32x16xf32>
+}
+
+func.func @biased(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<16xf32>) -> tensor<8x16x16xf32> {
+  // expected-remark @below {{([-, -, -], [-], [-, -], [-], [-], [-], [-]) -> [-, -, -], [-] {}}}
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x16xf32>
+}

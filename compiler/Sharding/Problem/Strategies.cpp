@@ -229,6 +229,11 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
     return llvm::any_of(
         tensor, [&](const analysis::DimFactors &dim) { return llvm::is_contained(dim, factor); });
   };
+  // The other side is the next operand that has loops: a kernel may have scales in between.
+  const auto *other = llvm::find_if(llvm::drop_begin(rule.operands), [](const auto &tensor) {
+    return llvm::any_of(tensor, [](const analysis::DimFactors &dim) { return !dim.empty(); });
+  });
+  const TensorFactors &right = other == rule.operands.end() ? rule.operands[1] : *other;
   double results = 1;
   for (auto [index, factor] : llvm::enumerate(rule.factors)) {
     unsigned i = static_cast<unsigned>(index);
@@ -237,7 +242,7 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
     double size =
         static_cast<double>(factor.size) / static_cast<double>(projection.numShares(axes, {i}));
     results *= size;
-    if (!has(rule.operands[1], i))
+    if (!has(right, i))
       continue;
     (has(rule.operands[0], i) ? product.count : product.columns) *= size;
   }

@@ -63,3 +63,27 @@ func.func @main(%arg0: tensor<8x8x16x16xf32>, %arg1: tensor<8x8x16x16xf32>) -> t
   %0 = stablehlo.custom_call @te_scaled_upper_triang_masked_softmax_backward_ffi(%arg0, %arg1) {mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x16x16xf32>, tensor<8x8x16x16xf32>) -> tensor<8x8x16x16xf32>
   return %0 : tensor<8x8x16x16xf32>
 }
+
+// CASE te_product
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32x16xf32>) -> tensor<8x16x16xf32> {
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%arg0, %arg1, %arg2, %arg1, %none, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x16xf32>
+}
+
+// CASE te_product_gradient_of_rows
+func.func @main(%arg0: tensor<8x16x16xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32x16xf32>) -> tensor<8x16x32xf32> {
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%arg0, %arg1, %arg2, %arg1, %none, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = true, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x16xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
+
+// CASE te_product_gradient_of_weights
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<8x16x16xf32>) -> tensor<32x16xf32> {
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%arg0, %arg1, %arg2, %arg1, %none, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = true, rhs_axis_boundary = 2 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<8x16x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<32x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<32x16xf32>
+}
