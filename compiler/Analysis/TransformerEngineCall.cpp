@@ -201,7 +201,7 @@ std::optional<TransformerEngineCall> TransformerEngineCall::read(Operation *op) 
   if (!custom)
     return std::nullopt;
   llvm::StringRef target = custom.getCallTargetName();
-  if (!target.consume_front("te_") || !target.consume_back("_ffi") ||
+  if (!target.consume_front("te_") || !target.consume_back("_ffi") || custom.getHasSideEffect() ||
       !custom.getCalledComputations().empty() || !areStatic(op))
     return std::nullopt;
   TransformerEngineCall call;

@@ -48,6 +48,13 @@ func.func @other_form(%arg0: tensor<8x16x32xf32>, %arg1: tensor<32xf32>) -> tens
   return %0#0 : tensor<8x16x32xf32>
 }
 
+// A part of a call with side effects would have them once more.
+func.func @side_effect(%arg0: tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32> {
+  // expected-remark @below {{([-, -, -, -]) -> [-, -, -, -] {}}}
+  %0 = stablehlo.custom_call @te_scaled_softmax_forward_ffi(%arg0) {has_side_effect = true, mhlo.backend_config = {scale_factor = 5.000000e-01 : f64}} : (tensor<8x8x64x16xf32>) -> tensor<8x8x64x16xf32>
+  return %0 : tensor<8x8x64x16xf32>
+}
+
 // Softmax of [batch, heads, queries, keys]: a part has whole blocks of the kernel's threads, of
 // queries, or of heads and examples where queries see those before them.
 
