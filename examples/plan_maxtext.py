@@ -29,13 +29,11 @@ import jax
 import numpy as np
 from common import run_or_exit
 
-# Its defaults are a TPU's and recompute whole layers; a stack of layers along dimension 1 has one
-# owner, however many stages there are.
+# Its defaults are a TPU's and recompute whole layers.
 SETTINGS = {
     "hardware": "gpu",
     "attention": "cudnn_flash_jax",
     "remat_policy": "minimal_flash",
-    "param_scan_axis": "0",
 }
 
 

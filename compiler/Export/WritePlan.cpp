@@ -92,7 +92,7 @@ private:
     if (!piece)
       return;
     json.attributeObject("piece", [&] {
-      for (StringRef key : {of, StringRef("offset"), StringRef("size")})
+      for (StringRef key : {of, StringRef("axis"), StringRef("offset"), StringRef("size")})
         if (auto number = piece.getAs<IntegerAttr>(key))
           json.attribute(key == of ? "of" : key, number.getInt());
     });

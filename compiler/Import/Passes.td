@@ -226,13 +226,14 @@ def AlpaUnrollLayers : Pass<"alpa-unroll-layers", "mlir::ModuleOp"> {
 def AlpaSplitStacked : Pass<"alpa-split-stacked", "mlir::ModuleOp"> {
   let summary = "Split stacks of layers, so that each stage owns only its own";
   let description = [{
-    A state argument of which single rows of dimension 0 are read, as unrolled scans do,
+    A state argument of which single rows are read, as unrolled scans do,
     becomes one argument for each row, and so does the result that carries it. Gradients
     that are concatenated from rows, and all ops between gradients and state whose
-    sharding rule keeps dimension 0 as it is (the optimizer), are written once for each
-    row; a reduction over dimension 0 (the global norm) becomes one for each row and
+    sharding rule keeps the rows a dimension (the optimizer), are written once for each
+    row; a reduction over the rows (the global norm) becomes one for each row and
     their sum. Any other op sees a concatenation of the rows. The rows of a stack then
-    may live on different stages.
+    may live on different stages. Rows of another dimension than 0, which is moved to the
+    front before the loop, are dimension 0 of the arguments and results that they become.
 
     Before:
     ```mlir
@@ -247,11 +248,11 @@ def AlpaSplitStacked : Pass<"alpa-split-stacked", "mlir::ModuleOp"> {
     ```mlir
     func.func public @main(
         %w0: tensor<1x8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64, alpa.name = "w[0]",
-                              alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}},
+                              alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 0 : i64, size = 1 : i64}},
         %w1: tensor<1x8xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.name = "w[1]",
-                              alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}})
-        -> (tensor<1x8xf32> {alpa.piece = {offset = 0 : i64, result = 0 : i64, size = 1 : i64}},
-            tensor<1x8xf32> {alpa.piece = {offset = 1 : i64, result = 0 : i64, size = 1 : i64}}) {
+                              alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 1 : i64, size = 1 : i64}})
+        -> (tensor<1x8xf32> {alpa.piece = {axis = 0 : i64, offset = 0 : i64, result = 0 : i64, size = 1 : i64}},
+            tensor<1x8xf32> {alpa.piece = {axis = 0 : i64, offset = 1 : i64, result = 0 : i64, size = 1 : i64}}) {
       %n0 = stablehlo.subtract %w0, %g0 {alpa.phase = "update"} : tensor<1x8xf32>
       %n1 = stablehlo.subtract %w1, %g1 {alpa.phase = "update"} : tensor<1x8xf32>
       return %n0, %n1 : tensor<1x8xf32>, tensor<1x8xf32>

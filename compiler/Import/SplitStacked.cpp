@@ -15,6 +15,9 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 
+#include <algorithm>
+#include <set>
+
 namespace alpa::importer {
 #define GEN_PASS_DEF_ALPASPLITSTACKED
 #include "compiler/Import/Passes.h.inc"
@@ -30,43 +33,50 @@ using namespace mlir;
 
 namespace {
 
-/// The tensors of @main that are stacks of layers: state whose single rows are read,
-/// concatenations of single rows, and what is connected with these by ops that work by
-/// row or from step to step. Only stacks that hold state or are made of parts count.
+/// The tensors of @main that are stacks of layers, and which dimension of each the layers are:
+/// state whose single rows are read, concatenations of single rows, and what is connected with
+/// these by ops that work by row or from step to step. Only stacks that hold state or are made
+/// of parts count.
 class StackedValues {
 public:
   explicit StackedValues(func::FuncOp main);
 
-  bool contains(Value value) const { return values.contains(value); }
-  bool empty() const { return values.empty(); }
+  std::optional<int64_t> axisOf(Value value) const {
+    auto it = axes.find(value);
+    return it == axes.end() ? std::nullopt : std::optional(it->second);
+  }
+  bool contains(Value value) const { return axes.contains(value); }
+  bool empty() const { return axes.empty(); }
 
 private:
   void grow(Value seed);
   void visit(Value value, llvm::SmallVectorImpl<Value> &next);
+  bool isFollowed(Operation *op) const;
 
   func::FuncOp main;
-  llvm::DenseSet<Value> values, seen;
+  llvm::DenseMap<Value, int64_t> axes, seen;
   llvm::DenseMap<Value, llvm::SmallVector<Value, 1>> nextSteps; // Both ways.
+  std::set<std::vector<int64_t>> stateShapes;
 };
 
 } // namespace
 
 namespace hlo = mlir::stablehlo;
 
-static int64_t rowsIn(Value value) {
+static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+static int64_t rowsIn(Value value, int64_t axis) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type && type.getRank() > 0 ? type.getDimSize(0) : 1;
+  return type && type.getRank() > axis ? type.getDimSize(axis) : 1;
 }
 
-/// Ops that say nothing about dimension 0 apart from their types (and a slice's limits).
+/// Ops that say nothing about the rows apart from their types (and a slice's limits).
 static bool isSplittableKind(Operation *op) {
   StringRef name = op->getName().getStringRef();
   if (auto constant = dyn_cast<hlo::ConstantOp>(op)) {
     auto value = dyn_cast<DenseElementsAttr>(constant.getValue());
     return value && value.isSplat();
   }
-  if (auto iota = dyn_cast<hlo::IotaOp>(op))
-    return iota.getIotaDimension() != 0;
   if (name.starts_with("chlo.")) // One number for one number.
     return op->getNumRegions() == 0 && llvm::all_of(op->getOperandTypes(), [&](Type type) {
              return getElementTypeOrSelf(type).isFloat() &&
@@ -74,96 +84,124 @@ static bool isSplittableKind(Operation *op) {
                         cast<ShapedType>(op->getResult(0).getType()).getShape();
            });
   return analysis::isElementwiseName(name) || op->hasAttr(attr::pin) ||
-         isa<hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp, hlo::DotGeneralOp,
-             hlo::SliceOp, hlo::PadOp, hlo::ConcatenateOp, hlo::ReverseOp, hlo::ReduceOp,
-             hlo::BitcastConvertOp>(op);
+         isa<hlo::IotaOp, hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp,
+             hlo::DotGeneralOp, hlo::SliceOp, hlo::PadOp, hlo::ConcatenateOp, hlo::ReverseOp,
+             hlo::ReduceOp, hlo::BitcastConvertOp>(op);
+}
+
+static bool splits(ShardingAttr pin, int64_t dim) {
+  return pin && int64_t(pin.getSpec().dims.size()) > dim && !pin.getSpec().dims[dim].empty();
 }
 
 /// Whether a pin leaves rows together; those of a constraint, which a plan may drop, do not.
-static bool pinsRows(Operation *op) {
-  auto pin = op->getAttrOfType<ShardingAttr>(attr::pin);
-  return pin && !pin.getSpec().dims.empty() && !pin.getSpec().dims[0].empty() &&
+static bool pinsRows(Operation *op, int64_t axis) {
+  return splits(op->getAttrOfType<ShardingAttr>(attr::pin), axis) &&
          !op->getParentOfType<ModuleOp>()->hasAttr(attr::pinAxes);
 }
 
 /// A pin of a stack as one of a row.
-static ShardingAttr pinOfRow(ShardingAttr pin) {
+static ShardingAttr pinOfRow(ShardingAttr pin, int64_t axis) {
   ShardingSpec spec = pin.getSpec();
-  if (!spec.dims.empty())
-    spec.dims[0].clear();
+  if (int64_t(spec.dims.size()) > axis)
+    spec.dims[axis].clear();
   return ShardingAttr::get(pin.getContext(), spec);
 }
 
-/// The rule, if all results have one and the same parallel factor as their dimension 0,
-/// and no operand has it anywhere else.
-static std::optional<analysis::ShardingRule> rowRule(Operation *op, unsigned &rows) {
-  if (op->getNumResults() == 0 || rowsIn(op->getResult(0)) < 2 || pinsRows(op) ||
-      !isSplittableKind(op))
+namespace {
+
+/// Where the rows are of an op that can be written once for each row.
+struct RowAxes {
+  SmallVector<std::optional<int64_t>> operands; // None of those that all rows see whole.
+  SmallVector<int64_t> results;
+};
+
+} // namespace
+
+/// If each row of the op's results follows from the same row of those operands that have it.
+/// The rows are dimension `axis` of one of its operands or results, as `from` says.
+static std::optional<RowAxes>
+rowAxes(Operation *op, int64_t axis,
+        llvm::function_ref<const analysis::TensorFactors &(const analysis::ShardingRule &)> from) {
+  if (op->getNumResults() == 0 || !isSplittableKind(op))
     return std::nullopt;
   std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
-  if (!rule || rule->results[0].empty() || rule->results[0][0].size() != 1)
+  if (!rule || int64_t(from(*rule).size()) <= axis || from(*rule)[axis].size() != 1)
     return std::nullopt;
-  rows = rule->results[0][0][0];
+  unsigned rows = from(*rule)[axis][0];
   const analysis::Factor &factor = rule->factors[rows];
-  if (factor.kind != analysis::FactorKind::Parallel || factor.size != rowsIn(op->getResult(0)))
+  if (factor.kind != analysis::FactorKind::Parallel || factor.size < 2)
     return std::nullopt;
-  auto fits = [&](const analysis::TensorFactors &tensor, bool isNeeded) {
+  auto find = [&](const analysis::TensorFactors &tensor, Value value,
+                  std::optional<int64_t> &found) {
     for (auto [dim, factors] : llvm::enumerate(tensor)) {
-      bool has = llvm::is_contained(factors, rows);
-      if (has && (dim != 0 || factors.size() != 1))
+      if (!llvm::is_contained(factors, rows))
+        continue;
+      if (found || factors.size() != 1 || rowsIn(value, int64_t(dim)) != factor.size)
         return false;
-      if (dim == 0 && isNeeded && !has)
-        return false;
+      found = int64_t(dim);
     }
-    return !tensor.empty() || !isNeeded;
+    return true;
   };
-  for (const analysis::TensorFactors &tensor : rule->operands)
-    if (!fits(tensor, false))
+  RowAxes axes;
+  for (auto [tensor, value] : llvm::zip_equal(rule->operands, op->getOperands()))
+    if (!find(tensor, value, axes.operands.emplace_back()))
       return std::nullopt;
-  for (const analysis::TensorFactors &tensor : rule->results)
-    if (!fits(tensor, true))
+  for (auto [tensor, value] : llvm::zip_equal(rule->results, op->getResults())) {
+    std::optional<int64_t> found;
+    if (!find(tensor, value, found) || !found || pinsRows(op, *found))
       return std::nullopt;
-  return rule;
+    axes.results.push_back(*found);
+  }
+  if (auto iota = dyn_cast<hlo::IotaOp>(op);
+      iota && int64_t(iota.getIotaDimension()) == axes.results[0])
+    return std::nullopt;
+  // Layers lie side by side in products; what else a product is spread over is none of them.
+  if (isa<hlo::DotGeneralOp>(op) &&
+      (axes.results[0] != 0 || llvm::any_of(axes.operands, [](std::optional<int64_t> axis) {
+         return axis.value_or(0) != 0;
+       })))
+    return std::nullopt;
+  return axes;
 }
 
-/// Whether each row of dimension 0 of the op's results follows from the same rows of those
-/// operands that have them: an op that can be written once for each row.
-static bool worksByRow(Operation *op) {
-  unsigned rows;
-  return rowRule(op, rows).has_value();
+static std::optional<RowAxes> rowAxes(OpResult result, int64_t axis) {
+  return rowAxes(result.getOwner(), axis,
+                 [&](const analysis::ShardingRule &rule) -> const analysis::TensorFactors & {
+                   return rule.results[result.getResultNumber()];
+                 });
 }
 
-/// For an op that works by row: the operands that have the rows.
-static SmallVector<unsigned> operandsWithRows(Operation *op) {
-  SmallVector<unsigned> found;
-  unsigned rows;
-  if (std::optional<analysis::ShardingRule> rule = rowRule(op, rows))
-    for (auto [index, tensor] : llvm::enumerate(rule->operands))
-      if (!tensor.empty() && llvm::is_contained(tensor[0], rows))
-        found.push_back(index);
-  return found;
+static std::optional<RowAxes> rowAxes(OpOperand &operand, int64_t axis) {
+  return rowAxes(operand.getOwner(), axis,
+                 [&](const analysis::ShardingRule &rule) -> const analysis::TensorFactors & {
+                   return rule.operands[operand.getOperandNumber()];
+                 });
 }
 
 /// Whether an argument of @main may become one argument for each row.
-static bool canSplitArgument(func::FuncOp main, Value value) {
+static bool canSplitArgument(func::FuncOp main, Value value, int64_t axis) {
   auto argument = dyn_cast<BlockArgument>(value);
-  if (!argument || rowsIn(value) < 2)
+  if (!argument || rowsIn(value, axis) < 2)
     return false;
   auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
   auto pinned = main.getArgAttrOfType<ShardingAttr>(argument.getArgNumber(), attr::sharding);
-  return (!kind || kind.getValue() == "state") &&
-         (!pinned || pinned.getSpec().dims.empty() || pinned.getSpec().dims[0].empty());
+  return (!kind || kind.getValue() == "state") && !splits(pinned, axis);
 }
 
 StackedValues::StackedValues(func::FuncOp main) : main(main) {
   Block &body = main.getBody().front();
-  for (BlockArgument argument : body.getArguments())
+  for (BlockArgument argument : body.getArguments()) {
     if (auto carried =
             main.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::carriedBy)) {
       Value next = body.getTerminator()->getOperand(carried.getInt());
       nextSteps[argument].push_back(next);
       nextSteps[next].push_back(argument);
     }
+    auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
+    if (auto type = dyn_cast<RankedTensorType>(argument.getType());
+        type && (!kind || kind.getValue() == "state"))
+      stateShapes.insert(type.getShape().vec());
+  }
   SmallVector<Value> seeds;
   llvm::MapVector<Value, llvm::BitVector> rowsRead;
   for (Operation &op : body.without_terminator()) {
@@ -171,7 +209,7 @@ StackedValues::StackedValues(func::FuncOp main) : main(main) {
       seeds.push_back(op.getResult(0));
     if (std::optional<int64_t> row = takenRow(&op)) {
       llvm::BitVector &rows = rowsRead[op.getOperand(0)];
-      rows.resize(rowsIn(op.getOperand(0)));
+      rows.resize(rowsIn(op.getOperand(0), 0));
       rows.set(*row);
     }
   }
@@ -185,53 +223,100 @@ StackedValues::StackedValues(func::FuncOp main) : main(main) {
 
 void StackedValues::grow(Value seed) {
   SmallVector<Value> found{seed};
-  seen.insert(seed);
+  seen[seed] = 0;
   bool counts = false;
   for (size_t i = 0; i < found.size(); ++i) {
     Value value = found[i];
     Operation *op = value.getDefiningOp();
-    counts |= op ? isStack(op) : canSplitArgument(main, value);
+    counts |= op ? isStack(op) && seen[value] == 0 : canSplitArgument(main, value, seen[value]);
     visit(value, found);
   }
   if (counts)
-    values.insert(found.begin(), found.end());
+    for (Value value : found)
+      axes[value] = seen[value];
+}
+
+/// Loops over layers go along dimension 0, and state may have its layers in another one. What
+/// else is transposed (the three parts of an attention's activations) are no layers.
+bool StackedValues::isFollowed(Operation *op) const {
+  return !isa<hlo::TransposeOp>(op) ||
+         stateShapes.count(typeOf(op->getOperand(0)).getShape().vec()) != 0 ||
+         stateShapes.count(typeOf(op->getResult(0)).getShape().vec()) != 0;
 }
 
 void StackedValues::visit(Value value, SmallVectorImpl<Value> &next) {
-  auto add = [&](Value other) {
-    if (seen.insert(other).second)
+  auto add = [&](Value other, int64_t axis) {
+    if (seen.try_emplace(other, axis).second)
       next.push_back(other);
   };
-  auto connect = [&](Operation *op) {
-    SmallVector<unsigned> operands = operandsWithRows(op);
-    bool isThrough = llvm::is_contained(op->getResults(), value) ||
-                     llvm::any_of(operands, [&](unsigned i) { return op->getOperand(i) == value; });
-    if (!isThrough)
+  int64_t axis = seen[value];
+  auto connect = [&](Operation *op, const std::optional<RowAxes> &rows) {
+    if (!rows || !isFollowed(op))
       return;
-    for (unsigned index : operands)
-      add(op->getOperand(index));
-    for (Value result : op->getResults())
-      add(result);
+    for (auto [operand, axis] : llvm::zip_equal(op->getOperands(), rows->operands))
+      if (axis)
+        add(operand, *axis);
+    for (auto [result, axis] : llvm::zip_equal(op->getResults(), rows->results))
+      add(result, axis);
   };
-  if (Operation *op = value.getDefiningOp(); op && !isStack(op) && worksByRow(op))
-    connect(op);
-  for (Operation *user : value.getUsers())
-    if (user->getBlock() == &main.getBody().front() && !takenRow(user) && worksByRow(user))
-      connect(user);
+  if (Operation *op = value.getDefiningOp(); op && !(isStack(op) && axis == 0))
+    connect(op, rowAxes(cast<OpResult>(value), axis));
+  for (OpOperand &use : value.getUses())
+    if (Operation *user = use.getOwner();
+        user->getBlock() == &main.getBody().front() && !takenRow(user))
+      connect(user, rowAxes(use, axis));
   for (Value other : nextSteps.lookup(value))
-    add(other);
+    add(other, axis);
 }
 
 //===----------------------------------------------------------------------===//
 // Stacks of layers into their layers
 //===----------------------------------------------------------------------===//
 
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
-static RankedTensorType rowType(RankedTensorType type) {
+static RankedTensorType rowType(RankedTensorType type, int64_t axis) {
   SmallVector<int64_t> shape(type.getShape());
-  shape[0] = 1;
+  shape[axis] = 1;
   return type.clone(shape);
+}
+
+/// Rows stand in front in arguments and results of their own.
+template <typename Dims> static void moveToFront(Dims &dims, int64_t axis) {
+  std::rotate(dims.begin(), dims.begin() + axis, dims.begin() + axis + 1);
+}
+
+static RankedTensorType pieceType(RankedTensorType type, int64_t axis) {
+  SmallVector<int64_t> shape(rowType(type, axis).getShape());
+  moveToFront(shape, axis);
+  return type.clone(shape);
+}
+
+/// Whether an op would move nothing of one row but dimensions of size 1.
+static bool keepsOrder(Operation *op, int64_t axis) {
+  auto transpose = dyn_cast<hlo::TransposeOp>(op);
+  if (!transpose || op->hasAttr(attr::pin))
+    return false;
+  RankedTensorType type = rowType(typeOf(transpose.getOperand()), axis);
+  SmallVector<int64_t> moved;
+  for (int64_t dim : transpose.getPermutation())
+    if (type.getDimSize(dim) != 1)
+      moved.push_back(dim);
+  return llvm::is_sorted(moved);
+}
+
+/// Whether an op does the same where the rows are in front.
+static bool isFreeOfOrder(Operation *op, const RowAxes &axes) {
+  StringRef name = op->getName().getStringRef();
+  if (op->hasAttr(attr::pin) || op->getNumResults() != 1)
+    return false;
+  if (auto broadcast = dyn_cast<hlo::BroadcastInDimOp>(op))
+    return broadcast.getBroadcastDimensions().empty();
+  bool isElementwise = analysis::isElementwiseName(name) || name.starts_with("chlo.");
+  return isa<hlo::ConstantOp>(op) ||
+         (isElementwise &&
+          llvm::all_of(llvm::zip_equal(op->getOperands(), axes.operands), [](auto pair) {
+            auto [operand, axis] = pair;
+            return axis || typeOf(operand).getRank() == 0;
+          }));
 }
 
 /// Phase and equation of an op, for what is made in its place.
@@ -245,11 +330,11 @@ static DictionaryAttr attributesOf(Operation *op) {
   return attributes.getDictionary(op->getContext());
 }
 
-/// The op that a reduction over dimension 0 puts two values together with, if the
-/// reduction may be done in parts.
-static Operation *findReducer(Operation *op) {
+/// The op that a reduction over the rows puts two values together with, if the reduction may
+/// be done in parts.
+static Operation *findReducer(Operation *op, int64_t axis) {
   auto reduce = dyn_cast<hlo::ReduceOp>(op);
-  if (!reduce || op->getNumResults() != 1 || !llvm::is_contained(reduce.getDimensions(), 0))
+  if (!reduce || op->getNumResults() != 1 || !llvm::is_contained(reduce.getDimensions(), axis))
     return nullptr;
   std::optional<analysis::Reducer> reducer = analysis::reducerOf(op->getRegion(0));
   return reducer && analysis::isNeutral(op->getOperand(1), *reducer)
@@ -271,17 +356,27 @@ public:
 private:
   void splitArguments();
   void visit(Operation *op);
-  void splitByRow(Operation *op);
+  void splitByRow(Operation *op, const RowAxes &axes);
   bool reduceByRow(Operation *op);
   void useWhole(Operation *op);
   void splitResults(unsigned oldArguments);
   void moveToReaders();
-  Value rowOf(Value value, int64_t row, Operation *reader);
+  Value formed(Value row, RankedTensorType type, Operation *reader);
+  Value rowOf(Value value, int64_t axis, int64_t row, Operation *reader);
+  Value partOf(Value value, int64_t axis, int64_t row, Operation *reader);
   Value wholeOf(Value value, Operation *reader);
+  bool isSplitAt(Value value, int64_t axis) const {
+    auto it = parts.find(value);
+    return it != parts.end() && it->second.axis == axis;
+  }
 
+  struct Parts { // Each with its row in front, or where it was: these are reshapes of another.
+    int64_t axis = 0;
+    SmallVector<Value> rows;
+  };
   struct Given { // An argument or a result of the new @main.
     unsigned index = 0;
-    int64_t row = -1;
+    int64_t axis = 0, row = -1;
   };
   DictionaryAttr attributesOfPart(DictionaryAttr old, StringRef of, Given part);
 
@@ -289,9 +384,10 @@ private:
   Block &body;
   const StackedValues &stacked;
   OpBuilder builder;
-  llvm::DenseMap<Value, SmallVector<Value>> parts;
+  llvm::DenseMap<Value, Parts> parts;
   llvm::DenseMap<std::pair<Value, Attribute>, Value> wholes;
-  llvm::DenseMap<std::pair<Value, Attribute>, SmallVector<Value>> slices;
+  llvm::DenseMap<std::tuple<Value, Attribute, int64_t>, SmallVector<Value>> slices;
+  llvm::DenseMap<std::tuple<Value, Type, Attribute>, Value> forms;
   SmallVector<Operation *> replaced, made;
   SmallVector<unsigned> splitArgs;
 };
@@ -305,87 +401,129 @@ void Splitter::run() {
     visit(&op);
   moveToReaders();
   splitResults(oldArguments);
+  for (Operation *op : llvm::reverse(made))
+    if (isa<hlo::ReshapeOp>(op) && op->use_empty())
+      op->erase();
 }
 
 /// New arguments stand behind the old ones until these are gone.
 void Splitter::splitArguments() {
   for (unsigned index = 0, e = main.getNumArguments(); index < e; ++index) {
     BlockArgument argument = body.getArgument(index);
-    if (!stacked.contains(argument) || !canSplitArgument(main, argument))
+    std::optional<int64_t> axis = stacked.axisOf(argument);
+    if (!axis || !canSplitArgument(main, argument, *axis))
       continue;
     splitArgs.push_back(index);
     ++numArguments;
-    for (int64_t row = 0, rows = typeOf(argument).getDimSize(0); row < rows; ++row)
-      parts[argument].push_back(body.addArgument(rowType(typeOf(argument)), argument.getLoc()));
+    Parts &made = parts[argument];
+    made.axis = *axis;
+    for (int64_t row = 0, rows = rowsIn(argument, *axis); row < rows; ++row)
+      made.rows.push_back(body.addArgument(pieceType(typeOf(argument), *axis), argument.getLoc()));
   }
 }
 
 void Splitter::visit(Operation *op) {
-  if (isStack(op) && stacked.contains(op->getResult(0))) {
-    for (Value part : op->getOperands())
-      parts[op->getResult(0)].push_back(part);
+  builder.setInsertionPoint(op);
+  if (isStack(op) && stacked.axisOf(op->getResult(0)) == 0) {
+    parts[op->getResult(0)] = {0, llvm::to_vector(op->getOperands())};
     replaced.push_back(op);
     return;
   }
-  if (std::optional<int64_t> row = takenRow(op); row && stacked.contains(op->getOperand(0))) {
-    if (!parts.contains(op->getOperand(0)))
-      return; // Taken from what is made as a whole.
-    op->getResult(0).replaceAllUsesWith(parts[op->getOperand(0)][*row]);
+  if (std::optional<int64_t> row = takenRow(op); row && isSplitAt(op->getOperand(0), 0)) {
+    op->getResult(0).replaceAllUsesWith(partOf(op->getOperand(0), 0, *row, op));
     replaced.push_back(op);
     return;
   }
-  if (op->getNumResults() > 0 && stacked.contains(op->getResult(0)) && worksByRow(op))
-    return splitByRow(op);
+  if (op->getNumResults() > 0)
+    if (std::optional<int64_t> axis = stacked.axisOf(op->getResult(0)))
+      if (std::optional<RowAxes> axes = rowAxes(op->getResult(0), *axis))
+        return splitByRow(op, *axes);
   if (!reduceByRow(op))
     useWhole(op);
 }
 
-Value Splitter::rowOf(Value value, int64_t row, Operation *reader) {
-  if (auto it = parts.find(value); it != parts.end())
-    return it->second[row];
-  SmallVector<Value> &rows = slices[{value, attributesOf(reader)}];
-  if (rows.empty())
-    for (int64_t i = 0, e = typeOf(value).getDimSize(0); i < e; ++i)
-      rows.push_back(rowsOf(builder, value, i, 1, attributesOf(reader), reader->getLoc()));
+/// A row in another form.
+Value Splitter::formed(Value row, RankedTensorType type, Operation *reader) {
+  if (auto reshape = row.getDefiningOp<hlo::ReshapeOp>();
+      reshape && reshape.getOperand().getType() == type)
+    return reshape.getOperand();
+  if (row.getType() == type)
+    return row;
+  Value &found = forms[{row, type, attributesOf(reader)}];
+  if (!found) {
+    auto reshape = hlo::ReshapeOp::create(builder, reader->getLoc(), type, row);
+    reshape->setDiscardableAttrs(attributesOf(reader));
+    made.push_back(reshape);
+    found = reshape;
+  }
+  return found;
+}
+
+/// A row of a dimension, in either form.
+Value Splitter::rowOf(Value value, int64_t axis, int64_t row, Operation *reader) {
+  if (auto it = parts.find(value); it != parts.end() && it->second.axis == axis)
+    return it->second.rows[row];
+  SmallVector<Value> &rows = slices[{value, attributesOf(reader), axis}];
+  if (rows.empty()) {
+    Value whole = parts.contains(value) ? wholeOf(value, reader) : value;
+    for (int64_t i = 0, e = rowsIn(value, axis); i < e; ++i)
+      rows.push_back(rowsOf(builder, whole, axis, i, 1, attributesOf(reader), reader->getLoc()));
+  }
   return rows[row];
 }
 
-void Splitter::splitByRow(Operation *op) {
-  builder.setInsertionPoint(op);
-  SmallVector<unsigned> withRows = operandsWithRows(op);
-  int64_t rows = typeOf(op->getResult(0)).getDimSize(0);
-  for (Value result : op->getResults())
-    parts[result].reserve(rows);
-  for (auto [index, operand] : llvm::enumerate(op->getOperands()))
-    if (!llvm::is_contained(withRows, index) && parts.contains(operand))
-      op->setOperand(index, wholeOf(operand, op));
+/// A row of a dimension, where it was.
+Value Splitter::partOf(Value value, int64_t axis, int64_t row, Operation *reader) {
+  return formed(rowOf(value, axis, row, reader), rowType(typeOf(value), axis), reader);
+}
+
+void Splitter::splitByRow(Operation *op, const RowAxes &axes) {
+  int64_t rows = rowsIn(op->getResult(0), axes.results[0]);
+  for (auto [result, axis] : llvm::zip_equal(op->getResults(), axes.results)) {
+    parts[result].axis = axis;
+    parts[result].rows.reserve(rows);
+  }
+  bool haveRows = false;
+  for (auto [index, axis] : llvm::enumerate(axes.operands)) {
+    haveRows |= axis.has_value();
+    if (!axis && parts.contains(op->getOperand(index)))
+      op->setOperand(index, wholeOf(op->getOperand(index), op));
+  }
+  bool isInFront = isFreeOfOrder(op, axes);
   for (int64_t row = 0; row < rows; ++row) {
-    if (row > 0 && withRows.empty() &&
-        isSplatLike(op)) { // One for all; layers repeat it where they are.
-      for (Value result : op->getResults())
-        parts[result].push_back(parts[result][0]);
+    if (haveRows && keepsOrder(op, *axes.operands[0])) {
+      Value part = rowOf(op->getOperand(0), *axes.operands[0], row, op);
+      parts[op->getResult(0)].rows.push_back(
+          formed(part, rowType(typeOf(op->getResult(0)), axes.results[0]), op));
       continue;
     }
-    SmallVector<Value> operands; // Their slices stand before the copy.
-    for (unsigned index : withRows)
-      operands.push_back(rowOf(op->getOperand(index), row, op));
+    if (row > 0 && !haveRows && isSplatLike(op)) { // One for all; layers repeat it where they are.
+      for (Value result : op->getResults())
+        parts[result].rows.push_back(parts[result].rows[0]);
+      continue;
+    }
+    SmallVector<Value> operands(op->getOperands()); // Their slices stand before the copy.
+    for (auto [operand, axis] : llvm::zip_equal(operands, axes.operands))
+      if (axis)
+        operand = isInFront ? formed(rowOf(operand, *axis, row, op),
+                                     pieceType(typeOf(operand), *axis), op)
+                            : partOf(operand, *axis, row, op);
     Operation *copy = builder.clone(*op);
-    for (auto [index, operand] : llvm::zip_equal(withRows, operands))
-      copy->setOperand(index, operand);
-    for (Value result : copy->getResults())
-      result.setType(rowType(typeOf(result)));
+    copy->setOperands(operands);
+    for (auto [result, axis] : llvm::zip_equal(copy->getResults(), axes.results))
+      result.setType(isInFront ? pieceType(typeOf(result), axis) : rowType(typeOf(result), axis));
     if (auto pin = copy->getAttrOfType<ShardingAttr>(attr::pin))
-      copy->setAttr(attr::pin, pinOfRow(pin));
+      copy->setAttr(attr::pin, pinOfRow(pin, axes.results[0]));
     if (auto slice = dyn_cast<hlo::SliceOp>(copy)) {
       SmallVector<int64_t> limits(slice.getLimitIndices());
-      limits[0] = 1;
+      limits[axes.results[0]] = 1;
       slice.setLimitIndices(limits);
     }
     if (auto constant = dyn_cast<hlo::ConstantOp>(copy))
       constant.setValueAttr(cast<ElementsAttr>(
           cast<DenseElementsAttr>(constant.getValue()).resizeSplat(typeOf(constant))));
     for (auto [result, part] : llvm::zip_equal(op->getResults(), copy->getResults()))
-      parts[result].push_back(part);
+      parts[result].rows.push_back(part);
     made.push_back(copy);
   }
   replaced.push_back(op);
@@ -393,15 +531,21 @@ void Splitter::splitByRow(Operation *op) {
 }
 
 bool Splitter::reduceByRow(Operation *op) {
-  Operation *reducer =
-      op->getNumOperands() == 2 && parts.contains(op->getOperand(0)) ? findReducer(op) : nullptr;
+  auto it = op->getNumOperands() == 2 ? parts.find(op->getOperand(0)) : parts.end();
+  Operation *reducer = it != parts.end() ? findReducer(op, it->second.axis) : nullptr;
   if (!reducer)
     return false;
-  builder.setInsertionPoint(op);
-  Value sum;
-  for (Value part : parts[op->getOperand(0)]) {
-    Operation *copy = builder.clone(*op);
+  Value sum, value = op->getOperand(0);
+  int64_t axis = it->second.axis;
+  SmallVector<int64_t> dims;
+  for (int64_t dim : cast<hlo::ReduceOp>(op).getDimensions())
+    dims.push_back(dim == axis ? 0 : dim < axis ? dim + 1 : dim);
+  llvm::sort(dims);
+  for (int64_t row = 0, rows = rowsIn(value, axis); row < rows; ++row) {
+    Value part = formed(rowOf(value, axis, row, op), pieceType(typeOf(value), axis), op);
+    auto copy = cast<hlo::ReduceOp>(builder.clone(*op));
     copy->setOperand(0, part);
+    copy.setDimensions(dims);
     if (!sum) {
       sum = copy->getResult(0);
       continue;
@@ -422,8 +566,12 @@ bool Splitter::reduceByRow(Operation *op) {
 Value Splitter::wholeOf(Value value, Operation *reader) {
   Value &whole = wholes[{value, attributesOf(reader)}];
   if (!whole) {
+    int64_t axis = parts.find(value)->second.axis;
+    SmallVector<Value> rows;
+    for (int64_t row = 0; row < rowsIn(value, axis); ++row)
+      rows.push_back(partOf(value, axis, row, reader));
     auto concat =
-        hlo::ConcatenateOp::create(builder, reader->getLoc(), value.getType(), parts[value], 0);
+        hlo::ConcatenateOp::create(builder, reader->getLoc(), value.getType(), rows, axis);
     concat->setDiscardableAttrs(attributesOf(reader));
     whole = concat;
   }
@@ -431,7 +579,6 @@ Value Splitter::wholeOf(Value value, Operation *reader) {
 }
 
 void Splitter::useWhole(Operation *op) {
-  builder.setInsertionPoint(op);
   for (Value value : getUsedValues(op)) {
     if (!parts.contains(value))
       continue;
@@ -478,11 +625,17 @@ DictionaryAttr Splitter::attributesOfPart(DictionaryAttr old, StringRef of, Give
   if (auto name = old.getAs<StringAttr>(attr::name))
     attributes.set(attr::name,
                    builder.getStringAttr(name.getValue() + "[" + Twine(part.row) + "]"));
-  if (auto pin = old.getAs<ShardingAttr>(attr::pin))
-    attributes.set(attr::pin, pinOfRow(pin));
+  for (StringRef name : {StringRef(attr::pin), StringRef(attr::sharding)})
+    if (auto pin = old.getAs<ShardingAttr>(name)) {
+      ShardingSpec spec = pinOfRow(pin, part.axis).getSpec();
+      if (!spec.dims.empty())
+        moveToFront(spec.dims, part.axis);
+      attributes.set(name, ShardingAttr::get(builder.getContext(), spec));
+    }
   attributes.set(attr::piece,
                  builder.getDictionaryAttr(
                      {builder.getNamedAttr(of, builder.getI64IntegerAttr(part.index)),
+                      builder.getNamedAttr("axis", builder.getI64IntegerAttr(part.axis)),
                       builder.getNamedAttr("offset", builder.getI64IntegerAttr(part.row)),
                       builder.getNamedAttr("size", builder.getI64IntegerAttr(1))}));
   return attributes.getDictionary(builder.getContext());
@@ -494,19 +647,22 @@ void Splitter::splitResults(unsigned oldArguments) {
   SmallVector<Value> returned;
   SmallVector<DictionaryAttr> resultAttrs, argAttrs;
   SmallVector<unsigned> firstOfResult;
-  llvm::SmallDenseSet<int64_t> splitCarriers; // Only what a split argument is next.
+  llvm::SmallDenseMap<int64_t, int64_t> splitCarriers; // Only what a split argument is next.
   for (unsigned arg : splitArgs)
     if (auto carried = main.getArgAttrOfType<IntegerAttr>(arg, attr::carriedBy))
-      splitCarriers.insert(carried.getInt());
+      splitCarriers[carried.getInt()] = parts[body.getArgument(arg)].axis;
   for (auto [index, value] : llvm::enumerate(end->getOperands())) {
     firstOfResult.push_back(returned.size());
     DictionaryAttr attributes = main.getResultAttrDict(index);
     attributes = attributes ? attributes : builder.getDictionaryAttr({});
     Operation *source = value.getDefiningOp();
-    if (splitCarriers.contains(index)) {
-      for (int64_t row = 0, rows = typeOf(value).getDimSize(0); row < rows; ++row) {
-        returned.push_back(rowOf(value, row, source ? source : end));
-        resultAttrs.push_back(attributesOfPart(attributes, "result", {unsigned(index), row}));
+    if (auto it = splitCarriers.find(index); it != splitCarriers.end()) {
+      int64_t axis = it->second;
+      Operation *reader = source ? source : end;
+      for (int64_t row = 0, rows = rowsIn(value, axis); row < rows; ++row) {
+        Value part = rowOf(value, axis, row, reader);
+        returned.push_back(formed(part, pieceType(typeOf(value), axis), reader));
+        resultAttrs.push_back(attributesOfPart(attributes, "result", {unsigned(index), axis, row}));
       }
       continue;
     }
@@ -535,10 +691,10 @@ void Splitter::splitResults(unsigned oldArguments) {
       argAttrs.push_back(withCarrier(attributes, 0));
       continue;
     }
-    for (auto [row, part] : llvm::enumerate(it->second)) {
+    for (auto [row, part] : llvm::enumerate(it->second.rows)) {
       order.push_back(part);
-      argAttrs.push_back(
-          withCarrier(attributesOfPart(attributes, "argument", {index, int64_t(row)}), row));
+      Given given{index, it->second.axis, int64_t(row)};
+      argAttrs.push_back(withCarrier(attributesOfPart(attributes, "argument", given), row));
     }
   }
   for (Operation *op : llvm::reverse(replaced))

@@ -1,4 +1,4 @@
-//===- StackedRows.cpp - tensors made of parts along dimension 0 ----------===//
+//===- StackedRows.cpp - tensors made of rows of a dimension ---------------===//
 
 #include "compiler/Import/StackedRows.h"
 
@@ -12,11 +12,11 @@ namespace hlo = mlir::stablehlo;
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 /// The operand of a concatenation that holds exactly these rows.
-static Value findPart(hlo::ConcatenateOp concat, int64_t start, int64_t size) {
-  if (concat.getDimension() != 0)
+static Value findPart(hlo::ConcatenateOp concat, int64_t dim, int64_t start, int64_t size) {
+  if (int64_t(concat.getDimension()) != dim)
     return nullptr;
   for (Value part : concat.getInputs()) {
-    int64_t rows = typeOf(part).getDimSize(0);
+    int64_t rows = typeOf(part).getDimSize(dim);
     if (start == 0 && rows == size)
       return part;
     start -= rows;
@@ -26,19 +26,19 @@ static Value findPart(hlo::ConcatenateOp concat, int64_t start, int64_t size) {
   return nullptr;
 }
 
-Value importer::rowsOf(OpBuilder &builder, Value whole, int64_t start, int64_t size,
+Value importer::rowsOf(OpBuilder &builder, Value whole, int64_t dim, int64_t start, int64_t size,
                        DictionaryAttr attributes, Location loc) {
   RankedTensorType type = typeOf(whole);
-  if (size == type.getDimSize(0))
+  if (size == type.getDimSize(dim))
     return whole;
   if (auto concat = whole.getDefiningOp<hlo::ConcatenateOp>())
-    if (Value part = findPart(concat, start, size))
+    if (Value part = findPart(concat, dim, start, size))
       return part;
   SmallVector<int64_t> starts(type.getRank(), 0), limits(type.getShape()),
       strides(type.getRank(), 1), shape(type.getShape());
-  starts[0] = start;
-  limits[0] = start + size;
-  shape[0] = size;
+  starts[dim] = start;
+  limits[dim] = start + size;
+  shape[dim] = size;
   auto slice = hlo::SliceOp::create(
       builder, loc, type.clone(shape), whole, builder.getDenseI64ArrayAttr(starts),
       builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides));

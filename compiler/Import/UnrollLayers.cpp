@@ -461,7 +461,7 @@ private:
       return false;
     Value operand = read(slice.getOperand(), attributes, scalars);
     mapping.map(slice.getResult(),
-                rowsOf(builder, operand, (*starts)[0], part[0], attributes, op->getLoc()));
+                rowsOf(builder, operand, 0, (*starts)[0], part[0], attributes, op->getLoc()));
     return true;
   }
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from alpa_runtime import trees
 from alpa_runtime.errors import DeletedArrayError
 from alpa_runtime.jax_internals import accept_as_array
+from alpa_runtime.plan.interface import PiecePlace, to_place, whole_shape
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.text import spec_text
@@ -160,13 +161,15 @@ for _name, _function in (("float", float), ("int", int), ("bool", bool), ("compl
 
 
 class StackedArray(WholeArray):
-    """An array in pieces along dimension 0, each on the devices of the stage that owns it.
+    """An array in pieces along one dimension, each on the devices of the stage that owns it.
 
     The next step takes it as it is, without a copy. Anything else that reads it gets the whole
     array, put together on the default device at that moment.
 
     Attributes:
-        pieces: the parts, in order; together they have `shape[0]` rows.
+        pieces: the parts, in order. Their dimension 0 is dimension `axis` of the array, and
+            together they have all of its rows.
+        axis: see there.
         shape: of the whole array.
         dtype: NumPy's type of its elements.
 
@@ -174,18 +177,26 @@ class StackedArray(WholeArray):
         >>> pieces = [jax.numpy.zeros((1, 3)), jax.numpy.ones((1, 3))]
         >>> StackedArray(pieces).shape
         (2, 3)
+        >>> StackedArray(pieces, axis=1).shape
+        (3, 2)
     """
 
-    def __init__(self, pieces: Sequence[jax.Array]) -> None:
+    def __init__(self, pieces: Sequence[jax.Array], axis: int = 0) -> None:
         self.pieces: tuple[Any, ...] = tuple(pieces)
+        self.axis = axis
         rows = sum(piece.shape[0] for piece in self.pieces)
-        self.shape: tuple[int, ...] = (rows, *self.pieces[0].shape[1:])
+        self.shape: tuple[int, ...] = whole_shape(self.pieces[0].shape, rows, axis)
         self.dtype: Any = self.pieces[0].dtype
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Rows of each piece."""
         return tuple(piece.shape[0] for piece in self.pieces)
+
+    @property
+    def places(self) -> tuple[PiecePlace, ...]:
+        """Where each piece lies."""
+        return tuple(PiecePlace(sum(self.sizes[:i]), self.axis) for i in range(len(self.pieces)))
 
     def is_deleted(self) -> bool:
         """Whether a piece was given away to a step."""
@@ -206,12 +217,13 @@ class StackedArray(WholeArray):
             piece.copy_to_host_async()
 
     def __deepcopy__(self, memo: Any) -> StackedArray:
-        return StackedArray([copy.deepcopy(piece, memo) for piece in self.pieces])
+        return StackedArray([copy.deepcopy(piece, memo) for piece in self.pieces], self.axis)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if copy is False:
             raise ValueError("an array in pieces cannot be read without a copy")
-        whole = np.concatenate([np.asarray(piece) for piece in self.pieces])
+        rows = np.concatenate([np.asarray(piece) for piece in self.pieces])
+        whole = np.ascontiguousarray(to_place(rows, self.axis))
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __repr__(self) -> str:

@@ -21,7 +21,15 @@ from alpa_runtime import trees
 from alpa_runtime.arrays import DistributedKeys, StackedArray, WholeArray, in_workers
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.interface import CallInfo, InputInfo, OutputInfo, PieceInfo, StaticArgument
+from alpa_runtime.plan.interface import (
+    CallInfo,
+    InputInfo,
+    OutputInfo,
+    PieceInfo,
+    StaticArgument,
+    to_front,
+    whole_shape,
+)
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -421,10 +429,25 @@ class Group:
     Attributes:
         members: their numbers in the plan; one if it is not in pieces.
         sizes: rows of each piece; empty if it is not in pieces.
+        axis: the dimension that these are of.
     """
 
     members: tuple[int, ...]
     sizes: tuple[int, ...] = ()
+    axis: int = 0
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether the caller's array is another than the plan's."""
+        return len(self.members) > 1 or self.axis != 0
+
+    def shape(self, piece: Sequence[int]) -> tuple[int, ...]:
+        """That of the caller's array, from the shape of a member."""
+        return whole_shape(piece, sum(self.sizes), self.axis) if self.sizes else tuple(piece)
+
+    def joined(self, pieces: Sequence[Any]) -> Any:
+        """The caller's array of its members."""
+        return StackedArray(pieces, self.axis) if self.is_stack else pieces[0]
 
 
 def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo], where: str) -> list[Group]:
@@ -440,17 +463,23 @@ def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo], where: str) -> lis
         if piece is None:
             found.append(Group((index,)))
         elif piece.offset == 0:
-            found.append(Group((index,), (piece.size,)))
-        elif last is None or (piece.of, piece.offset) != (last.of, last.offset + last.size):
+            found.append(Group((index,), (piece.size,), piece.axis))
+        elif last is None or (piece.of, piece.axis, piece.offset) != (
+            last.of,
+            last.axis,
+            last.offset + last.size,
+        ):
             raise PlanMismatchError(
                 f"rows {piece.offset} and on do not follow what stands before",
                 where=f"{where}[{index}]",
             )
         else:
             group = found[-1]
-            found[-1] = Group((*group.members, index), (*group.sizes, piece.size))
+            found[-1] = Group((*group.members, index), (*group.sizes, piece.size), group.axis)
         if piece is not None and (
-            piece.of != len(found) - 1 or not info.shape or info.shape[0] != piece.size
+            piece.of != len(found) - 1
+            or len(info.shape) <= piece.axis
+            or info.shape[0] != piece.size
         ):
             raise PlanMismatchError(
                 f"a piece of {piece.size} rows of {piece.of}, but {list(info.shape)} of "
@@ -476,7 +505,8 @@ class Boundary:
         self._check = check
         self._inputs = groups(plan.inputs, "inputs")
         self._outputs = groups(plan.outputs, "outputs")
-        self._stacks = [(number, group) for number, group in enumerate(self._inputs) if group.sizes]
+        self._takes_stacks = any(group.is_stack for group in self._inputs)
+        self._gives_stacks = any(group.is_stack for group in self._outputs)
         # Pieces of arrays that are not carried, so that they are cut and placed only once.
         self._kept: dict[int, tuple[Any, list[Any]]] = {}
 
@@ -493,13 +523,13 @@ class Boundary:
             raise ArgumentMismatchError(
                 f"{len(args)} arguments, expected {len(self._inputs)}", where=self._plan.name
             )
-        if not self._stacks:
+        if not self._takes_stacks:
             return args
         pieces: list[Any] = []
         for number, (x, group) in enumerate(zip(args, self._inputs, strict=True)):
-            if not group.sizes:
+            if not group.is_stack:
                 pieces.append(x)
-            elif isinstance(x, StackedArray) and x.sizes == group.sizes:
+            elif isinstance(x, StackedArray) and (x.sizes, x.axis) == (group.sizes, group.axis):
                 pieces += x.pieces
             else:
                 pieces += self._cut(number, x, group, place)
@@ -519,8 +549,9 @@ class Boundary:
                 where=whole.name,
                 fix="use the state that the last step returned, or donate_state=False",
             )
-        rows = np.asarray(self._check(x, whole, (sum(group.sizes), *info.shape[1:])))
-        pieces: list[Any] = np.split(rows, np.cumsum(group.sizes)[:-1])
+        rows = to_front(np.asarray(self._check(x, whole, group.shape(info.shape))), group.axis)
+        cuts = np.split(rows, np.cumsum(group.sizes)[:-1])
+        pieces: list[Any] = [np.ascontiguousarray(cut) for cut in cuts]
         if isinstance(x, jax.Array) and info.carried_by is None:
             placed = list(map(place, group.members, pieces))
             self._kept[number] = (weakref.ref(x), placed)
@@ -529,11 +560,6 @@ class Boundary:
 
     def put_together(self, results: list[Any]) -> list[Any]:
         """One array for each result of the caller."""
-        if len(results) == len(self._outputs):  # A stack has two pieces at least.
+        if not self._gives_stacks:
             return results
-        return [
-            StackedArray([results[i] for i in group.members])
-            if group.sizes
-            else results[group.members[0]]
-            for group in self._outputs
-        ]
+        return [group.joined([results[i] for i in group.members]) for group in self._outputs]

@@ -21,6 +21,7 @@ from alpa_runtime.backends.interface import Job
 from alpa_runtime.calling_convention import (
     Aval,
     CallingConvention,
+    Group,
     groups,
     is_typed_key,
     regrouped,
@@ -30,7 +31,7 @@ from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError, TraceError
 from alpa_runtime.jax_internals import without_context_mesh
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.interface import InputInfo, OutputInfo
+from alpa_runtime.plan.interface import InputInfo, OutputInfo, PiecePlace
 from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
@@ -53,13 +54,13 @@ class StateLeaf:
     Attributes:
         name: its place in the state, as code.
         inputs: the plan's inputs that it is made of: one, or its pieces by rising rows.
-        rows: for each of them its first row in the leaf.
+        places: for each of them where it lies in the leaf.
     """
 
     name: str
     leaf: Aval
     inputs: tuple[int, ...]
-    rows: tuple[int, ...]
+    places: tuple[PiecePlace, ...]
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class StepState:
         for item in self.leaves:
             leaf = item.leaf
             pieces = tuple(
-                (row, plan.inputs[i].shape, sharding_of(i))
-                for row, i in zip(item.rows, item.inputs, strict=True)
+                (place, plan.inputs[i].shape, sharding_of(i))
+                for place, i in zip(item.places, item.inputs, strict=True)
             )
             form = item.name, leaf.data_shape, leaf.data_dtype, pieces, leaf.key_impl
             wanted.append(Wanted(*form, of_data=True))
@@ -175,9 +176,9 @@ def step_state(form: CallingConvention, plan: Plan) -> StepState:
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):
         pieces = [plan.inputs[i].piece for i in arguments[number].members]
-        rows = tuple(0 if piece is None else piece.offset for piece in pieces)
+        places = tuple(PiecePlace() if piece is None else piece.place for piece in pieces)
         leaves.append(
-            StateLeaf(trees.text(path), form.in_leaves[number], arguments[number].members, rows)
+            StateLeaf(trees.text(path), form.in_leaves[number], arguments[number].members, places)
         )
     return StepState(tree, tuple(leaves))
 
@@ -293,15 +294,15 @@ def init_programs(
         The programs, and those leaves of the state that no mesh reads.
     """
     places = _places(plan)
-    owned: dict[int, list[tuple[int, int, int, TensorSpec]]] = {}
+    owned: dict[int, list[tuple[int, PiecePlace, int, TensorSpec]]] = {}
     unread: list[int] = []
     for number, leaf in enumerate(state.leaves):
         if not any(index in places for index in leaf.inputs):
             unread.append(number)
-        for row, index in zip(leaf.rows, leaf.inputs, strict=True):
+        for place, index in zip(leaf.places, leaf.inputs, strict=True):
             if index in places:
                 mesh, tensor = places[index]
-                owned.setdefault(mesh, []).append((number, row, index, tensor))
+                owned.setdefault(mesh, []).append((number, place, index, tensor))
     return [
         _program(trace, state.leaves, plan, mesh, parts, platform) for mesh, parts in owned.items()
     ], unread
@@ -322,7 +323,7 @@ def _program(
     leaves: Sequence[StateLeaf],
     plan: Plan,
     mesh: int,
-    parts: Sequence[tuple[int, int, int, TensorSpec]],
+    parts: Sequence[tuple[int, PiecePlace, int, TensorSpec]],
     platform: str,
 ) -> InitProgram:
     info = plan.meshes[mesh]
@@ -332,8 +333,8 @@ def _program(
     def make(*data: Any) -> tuple[Any, ...]:
         made = made_leaves(trace, leaves, [number for number, *_ in parts], data)
         return tuple(
-            leaf[row : row + tensor.shape[0]] if len(leaves[number].inputs) > 1 else leaf
-            for leaf, (number, row, _, tensor) in zip(made, parts, strict=True)
+            place.cut(leaf, tensor.shape[0]) if tensor.shape else leaf
+            for leaf, (_, place, _, tensor) in zip(made, parts, strict=True)
         )
 
     jitted = _jax.jit(
@@ -398,8 +399,9 @@ def _initial_state(trace: InitTrace, state: StepState, plan: Plan, loaded: RunsO
     for number, item in enumerate(state.leaves):
         pieces = [arrays[index] for index in item.inputs] if number not in others else []
         value = others[number] if number in others else pieces[0]
-        if len(pieces) > 1:
-            value = StackedArray(pieces)
+        axis = item.places[0].axis
+        if len(pieces) > 1 or (pieces and axis):
+            value = StackedArray(pieces, axis)
         if item.leaf.key_impl is not None:
             if in_workers(value):
                 value = keys_in_workers(value, item.leaf.key_impl)
@@ -458,7 +460,7 @@ def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
         for op in program.only(InputOp):
             found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
     leaves = groups(plan.inputs, "inputs")[: len(form.in_leaves)]
-    specs = [_spec(plan.inputs, leaf.members, found) for leaf in leaves]
+    specs = [_spec(plan.inputs, leaf, found) for leaf in leaves]
     return with_static(form, trees.unflatten(form.in_tree, specs))
 
 
@@ -472,7 +474,7 @@ def output_placement(form: CallingConvention, plan: Plan) -> Any:
                 found.setdefault(op.result, {}).setdefault(program.mesh, held[op.slot])
             else:
                 held.update(_made(plan, op, held))
-    specs = [_spec(plan.outputs, leaf.members, found) for leaf in groups(plan.outputs, "outputs")]
+    specs = [_spec(plan.outputs, leaf, found) for leaf in groups(plan.outputs, "outputs")]
     return trees.unflatten(form.out_tree, specs)
 
 
@@ -506,13 +508,15 @@ def placed_arguments(
             result.append(values[number])  # Keys of a batch travel as their data, with the step.
             continue
         value, members = flat[number], argument.members
-        if isinstance(value, StackedArray) and len(value.pieces) == len(members):
+        if isinstance(value, StackedArray) and (value.sizes, value.axis) == (
+            argument.sizes,
+            argument.axis,
+        ):
             pieces: list[Any] = list(value.pieces)
         else:
-            pieces = [value] if len(members) == 1 else _rows(plan.inputs, members, value)
+            pieces = _rows(plan.inputs, members, value) if argument.is_stack else [value]
         pieces = [loaded.put(i, piece) for i, piece in zip(members, pieces, strict=True)]
-        value = pieces[0] if len(pieces) == 1 else StackedArray(pieces)
-        result.append(typed_value(value, leaf))
+        result.append(typed_value(argument.joined(pieces), leaf))
     return with_static(form, trees.unflatten(form.in_tree, result), args)
 
 
@@ -521,23 +525,23 @@ def _rows(inputs: Sequence[InputInfo], members: Sequence[int], value: Any) -> li
     for index in members:
         piece = inputs[index].piece
         assert piece is not None
-        rows.append(value[piece.offset : piece.offset + piece.size])
+        rows.append(piece.place.cut(value, piece.size))
     return rows
 
 
 def _spec(
     infos: Sequence[InputInfo] | Sequence[OutputInfo],
-    members: Sequence[int],
+    group: Group,
     found: dict[int, dict[int, TensorSpec]],
 ) -> PlacementSpec:
-    held: dict[int, TensorSpec] = {}
-    for index in members:
+    held: dict[int, PartitionSpec] = {}
+    for index in group.members:
         for mesh, tensor in found.get(index, {}).items():
-            held.setdefault(mesh, tensor)
-    first, rows = infos[members[0]], sum(infos[i].shape[0] for i in members[1:])
-    shape = (first.shape[0] + rows, *first.shape[1:]) if rows else first.shape
-    specs = [PartitionSpec(*[axes or None for axes in t.spec]) for t in held.values()]
-    return PlacementSpec(shape, first.dtype, tuple(held), tuple(specs))
+            axes = [axes or None for axes in tensor.spec]
+            axes[: group.axis + 1] = [*axes[1 : group.axis + 1], *axes[:1]]
+            held.setdefault(mesh, PartitionSpec(*axes))
+    first = infos[group.members[0]]
+    return PlacementSpec(group.shape(first.shape), first.dtype, tuple(held), tuple(held.values()))
 
 
 def _made(plan: Plan, op: Instruction, held: dict[int, TensorSpec]) -> dict[int, TensorSpec]:

@@ -4,12 +4,12 @@
 // equation of their layer; results and arguments name the rows they are.
 
 // CHECK-LABEL: func.func @main
-// CHECK-SAME: %[[W0:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}}
-// CHECK-SAME: %[[W1:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}}
+// CHECK-SAME: %[[W0:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 0 : i64, size = 1 : i64}}
+// CHECK-SAME: %[[W1:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 1 : i64, size = 1 : i64}}
 // CHECK-SAME: %[[M0:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 3 : i64
 // CHECK-SAME: %[[M1:.+]]: tensor<1x8x8xf32> {alpa.carried_by = 4 : i64
 // CHECK-SAME: %[[X:.+]]: tensor<4x8xbf16> {alpa.kind = "batch"}
-// CHECK-SAME: -> (tensor<4x8xbf16> {alpa.name = "y"}, tensor<1x8x8xf32> {alpa.name = "nw[0]", alpa.piece = {offset = 0 : i64, result = 1 : i64, size = 1 : i64}}, tensor<1x8x8xf32>
+// CHECK-SAME: -> (tensor<4x8xbf16> {alpa.name = "y"}, tensor<1x8x8xf32> {alpa.name = "nw[0]", alpa.piece = {axis = 0 : i64, offset = 0 : i64, result = 1 : i64, size = 1 : i64}}, tensor<1x8x8xf32>
 func.func @main(%w: tensor<2x8x8xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.name = "w"}, %mu: tensor<2x8x8xf32> {alpa.kind = "state", alpa.carried_by = 2 : i64}, %x: tensor<4x8xbf16> {alpa.kind = "batch"}) -> (tensor<4x8xbf16> {alpa.name = "y"}, tensor<2x8x8xf32> {alpa.name = "nw"}, tensor<2x8x8xf32>) {
   // CHECK-DAG: %[[B0:.+]] = stablehlo.convert %[[W0]] {alpa.eqn = 1 : i64, alpa.phase = "forward"}
   // CHECK-DAG: %[[B1:.+]] = stablehlo.convert %[[W1]] {alpa.eqn = 2 : i64, alpa.phase = "forward"}
@@ -89,4 +89,67 @@ func.func @main(%x: tensor<2x8xf32> {alpa.kind = "batch"}) -> tensor<1x8xf32> {
   %2 = stablehlo.slice %0 [1:2, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8xf32>) -> tensor<1x8xf32>
   %3 = stablehlo.add %1, %2 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : tensor<1x8xf32>
   return %3 : tensor<1x8xf32>
+}
+
+// -----
+
+// Layers along dimension 1, which a transpose moves to the front and another one moves back. Rows
+// of arguments and results are their dimension 0; the optimizer works on them as they are.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W0:.+]]: tensor<1x8x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.piece = {argument = 0 : i64, axis = 1 : i64, offset = 0 : i64, size = 1 : i64}, alpa.pin = #alpa.sharding<[R, S0, R]>}
+// CHECK-SAME: %[[W1:.+]]: tensor<1x8x4xf32> {alpa.carried_by = 2 : i64
+// CHECK-SAME: -> (tensor<4x4xf32>, tensor<1x8x4xf32> {alpa.piece = {axis = 1 : i64, offset = 0 : i64, result = 1 : i64, size = 1 : i64}}, tensor<1x8x4xf32> {{.*}}, tensor<f32>, tensor<8x2x4xf32>)
+func.func @main(%w: tensor<8x2x4xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64, alpa.pin = #alpa.sharding<[S0, R, R]>}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<4x4xf32>, tensor<8x2x4xf32>, tensor<f32>, tensor<8x2x4xf32>) {
+  // CHECK-NOT: transpose
+  // CHECK: %[[M0:.+]] = stablehlo.reshape %[[W0]] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<1x8x4xf32>) -> tensor<8x4xf32>
+  // CHECK: stablehlo.dot_general %{{.+}}, %[[M0]]
+  // CHECK: %[[M1:.+]] = stablehlo.reshape %[[W1]] {alpa.eqn = 2
+  %0 = stablehlo.transpose %w, dims = [1, 0, 2] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<8x2x4xf32>) -> tensor<2x8x4xf32>
+  %1 = stablehlo.slice %0 [0:1, 0:8, 0:4] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x8x4xf32>) -> tensor<1x8x4xf32>
+  %2 = stablehlo.reshape %1 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<1x8x4xf32>) -> tensor<8x4xf32>
+  %3 = stablehlo.dot_general %x, %2, contracting_dims = [1] x [0] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  %4 = stablehlo.slice %0 [1:2, 0:8, 0:4] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<2x8x4xf32>) -> tensor<1x8x4xf32>
+  %5 = stablehlo.reshape %4 {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<1x8x4xf32>) -> tensor<8x4xf32>
+  %6 = stablehlo.dot_general %x, %5, contracting_dims = [1] x [0] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  // CHECK: %[[G0:.+]] = stablehlo.reshape %{{.+}} {alpa.eqn = 1 : i64, alpa.phase = "backward"}
+  // CHECK: %[[G1:.+]] = stablehlo.reshape %{{.+}} {alpa.eqn = 2 : i64, alpa.phase = "backward"}
+  %7 = stablehlo.dot_general %x, %3, contracting_dims = [0] x [0] {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %8 = stablehlo.reshape %7 {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>) -> tensor<1x8x4xf32>
+  %9 = stablehlo.dot_general %x, %6, contracting_dims = [0] x [0] {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %10 = stablehlo.reshape %9 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<8x4xf32>) -> tensor<1x8x4xf32>
+  %11 = stablehlo.concatenate %8, %10, dim = 0 {alpa.eqn = 1 : i64, alpa.phase = "backward"} : (tensor<1x8x4xf32>, tensor<1x8x4xf32>) -> tensor<2x8x4xf32>
+  %12 = stablehlo.transpose %11, dims = [1, 0, 2] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<2x8x4xf32>) -> tensor<8x2x4xf32>
+  // CHECK: stablehlo.reduce(%[[G0]] {{.*}} dimensions = [0, 1, 2] {alpa.phase = "update"} : (tensor<1x8x4xf32>
+  // CHECK: stablehlo.add
+  %zero = stablehlo.constant {alpa.phase = "update"} dense<0.0> : tensor<f32>
+  %13 = stablehlo.reduce(%12 init: %zero) applies stablehlo.add across dimensions = [0, 1, 2] {alpa.phase = "update"} : (tensor<8x2x4xf32>, tensor<f32>) -> tensor<f32>
+  // CHECK: %[[R0:.+]] = stablehlo.subtract %[[W0]], %[[G0]]
+  // CHECK: %[[R1:.+]] = stablehlo.subtract %[[W1]], %[[G1]]
+  %14 = stablehlo.subtract %w, %12 {alpa.phase = "update"} : tensor<8x2x4xf32>
+  // What mixes the rows has them where they were.
+  // CHECK: stablehlo.concatenate {{.*}} dim = 1 {{.*}} -> tensor<8x2x4xf32>
+  // CHECK: stablehlo.reverse
+  %15 = stablehlo.reverse %w, dims = [1] {alpa.phase = "update"} : tensor<8x2x4xf32>
+  // CHECK: return %{{.+}}, %[[R0]], %[[R1]]
+  return %6, %14, %13, %15 : tensor<4x4xf32>, tensor<8x2x4xf32>, tensor<f32>, tensor<8x2x4xf32>
+}
+
+// -----
+
+// The three parts of an attention's activations are no layers, wherever they are.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: tensor<3x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state"}
+func.func @main(%b: tensor<3x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<8x3x4xf32> {alpa.kind = "batch"}) -> (tensor<3x4xf32>, tensor<8x4xf32>) {
+  %0 = stablehlo.broadcast_in_dim %b, dims = [1, 2] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<3x4xf32>) -> tensor<8x3x4xf32>
+  %1 = stablehlo.add %x, %0 {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<8x3x4xf32>
+  %2 = stablehlo.transpose %1, dims = [1, 0, 2] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
+  %3 = stablehlo.slice %2 [0:1, 0:8, 0:4] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<3x8x4xf32>) -> tensor<1x8x4xf32>
+  %4 = stablehlo.slice %2 [1:2, 0:8, 0:4] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<3x8x4xf32>) -> tensor<1x8x4xf32>
+  %5 = stablehlo.slice %2 [2:3, 0:8, 0:4] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<3x8x4xf32>) -> tensor<1x8x4xf32>
+  %6 = stablehlo.add %3, %4 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : tensor<1x8x4xf32>
+  %7 = stablehlo.add %6, %5 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : tensor<1x8x4xf32>
+  %8 = stablehlo.reshape %7 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<1x8x4xf32>) -> tensor<8x4xf32>
+  return %b, %8 : tensor<3x4xf32>, tensor<8x4xf32>
 }

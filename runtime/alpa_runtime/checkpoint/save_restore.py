@@ -52,7 +52,8 @@ from alpa_runtime.errors import (
     DamagedCheckpointError,
     check_type,
 )
-from alpa_runtime.execution.host_shards import Filling, shifted, whole_box
+from alpa_runtime.execution.host_shards import Filling, whole_box
+from alpa_runtime.plan.interface import PiecePlace
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.worker_group import Reply
@@ -192,6 +193,7 @@ def save_checkpoint(
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
+_UNCUT = PiecePlace()
 Read = Callable[[Box], "np.ndarray[Any, Any]"]
 
 
@@ -202,8 +204,8 @@ class Wanted:
     Attributes:
         name: its place in the state, as code.
         shape, dtype: of the array, or of the data of a typed PRNG key.
-        pieces: (first row, shape, sharding) for each part of it along dimension 0; a sharding of
-            None is an array of NumPy.
+        pieces: (place, shape, sharding) for each of its pieces, one if it is whole; a sharding
+            of None is an array of NumPy.
         number: the type of a Python number.
         of_data: whether the sharding of a typed PRNG key is that of its data.
     """
@@ -211,7 +213,7 @@ class Wanted:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    pieces: tuple[tuple[int, tuple[int, ...], Any], ...]
+    pieces: tuple[tuple[PiecePlace, tuple[int, ...], Any], ...]
     key_impl: str | None = None
     number: str | None = None
     of_data: bool = False
@@ -329,7 +331,7 @@ def _saved_tree(manifest: Manifest, path: Path) -> Any:
 
 
 def _as_saved(leaf: LeafRecord) -> Wanted:
-    whole = (0, leaf.shape, None)
+    whole = (_UNCUT, leaf.shape, None)
     return Wanted(leaf.name, leaf.shape, leaf.dtype, (whole,), leaf.key_impl, leaf.number)
 
 
@@ -337,12 +339,11 @@ def _like(name: str, value: Any) -> Wanted:
     for kind in (bool, int, float, complex):
         if type(value) is kind:
             dtype = str(np.asarray(value).dtype)
-            return Wanted(name, (), dtype, ((0, (), None),), number=kind.__name__)
+            return Wanted(name, (), dtype, ((_UNCUT, (), None),), number=kind.__name__)
     if isinstance(value, StackedArray):
-        rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
         pieces = tuple(
-            (row, piece.shape, _sharding(piece))
-            for row, piece in zip(rows, value.pieces, strict=True)
+            (place, piece.shape, _sharding(piece))
+            for place, piece in zip(value.places, value.pieces, strict=True)
         )
         return Wanted(name, value.shape, str(value.dtype), pieces)
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -356,9 +357,9 @@ def _like(name: str, value: Any) -> Wanted:
         data = _jax.eval_shape(_jax.random.key_data, _jax.ShapeDtypeStruct(shape, value.dtype))
         impl = str(_jax.random.key_impl(value)) if isinstance(value, jax.Array) else _impl(value)
         return Wanted(
-            name, data.shape, str(data.dtype), ((0, data.shape, sharding),), key_impl=impl
+            name, data.shape, str(data.dtype), ((_UNCUT, data.shape, sharding),), key_impl=impl
         )
-    return Wanted(name, shape, str(value.dtype), ((0, shape, sharding),))
+    return Wanted(name, shape, str(value.dtype), ((_UNCUT, shape, sharding),))
 
 
 def _sharding(value: Any) -> Any:
@@ -422,12 +423,19 @@ def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -
     """Leaves, made part by part as these are read."""
     places = [_places(leaf) for leaf in wanted]
     pieces = [
-        Piece(record, leaf.dtype, 0, own)
+        Piece(record, leaf.dtype, at, [place])
         for record, leaf, own in zip(records, wanted, places, strict=True)
+        for at, place in own
     ]
+    filled = fill(path, pieces)
+
+    def array(place: Filling | _OnHost) -> Any:
+        next(filled)
+        return place.array()
+
     return [
-        _made(leaf, [place.array() for place in own])
-        for leaf, own, _ in zip(wanted, places, fill(path, pieces), strict=True)
+        _made(leaf, [array(place) for _, place in own])
+        for leaf, own in zip(wanted, places, strict=True)
     ]
 
 
@@ -448,19 +456,19 @@ class _OnHost:
         return self._found
 
 
-def _places(leaf: Wanted) -> list[Filling | _OnHost]:
+def _places(leaf: Wanted) -> list[tuple[PiecePlace, Filling | _OnHost]]:
     """Where each piece of a leaf is wanted."""
     if leaf.key_impl is not None:
-        return [_OnHost(whole_box(leaf.shape))]
-    places: list[Filling | _OnHost] = []
-    for rows, shape, sharding in leaf.pieces:
+        return [(_UNCUT, _OnHost(whole_box(leaf.shape)))]
+    places: list[tuple[PiecePlace, Filling | _OnHost]] = []
+    for at, shape, sharding in leaf.pieces:
         if sharding is None:
-            places.append(_OnHost(shifted(whole_box(shape), rows)))
+            places.append((at, _OnHost(whole_box(shape))))
             continue
         parts: dict[Box, list[Any]] = {}
         for device, index in sharding.addressable_devices_indices_map(shape).items():
-            parts.setdefault(shifted(index_box(index, shape), rows), []).append(device)
-        places.append(Filling(TensorSpec(shape, leaf.dtype, ()), sharding, parts))
+            parts.setdefault(index_box(index, shape), []).append(device)
+        places.append((at, Filling(TensorSpec(shape, leaf.dtype, ()), sharding, parts)))
     return places
 
 
@@ -470,12 +478,17 @@ def _made(leaf: Wanted, pieces: Sequence[Any]) -> Any:
         return pieces[0].item()
     if leaf.key_impl is not None:
         data = _jnp.asarray(pieces[0])
-        sharding = leaf.pieces[0][2] if len(leaf.pieces) == 1 else None
+        at, _, sharding = leaf.pieces[0]
+        if len(leaf.pieces) > 1 or at.axis:
+            sharding = None
         if sharding is not None and leaf.of_data:
             data = _jax.device_put(data, sharding)
         key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
         return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
-    return pieces[0] if len(pieces) == 1 else StackedArray([_jnp.asarray(x) for x in pieces])
+    axis = leaf.pieces[0][0].axis
+    if len(pieces) == 1 and not axis:
+        return pieces[0]
+    return StackedArray([_jnp.asarray(x) for x in pieces], axis)
 
 
 def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTarget) -> list[Any]:
@@ -484,7 +497,7 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
     assert home is not None
     check_chunks(path, [(r, [tuple((0, n) for n in r.shape)]) for r in records])
     at_home = [all(home.is_read(index) for index in inputs) for inputs in target.inputs]
-    pieces: dict[int, tuple[LeafRecord, int, str]] = {}
+    pieces: dict[int, tuple[LeafRecord, PiecePlace, str]] = {}
     here: list[int] = []
     for number, (record, leaf, inputs, is_theirs) in enumerate(
         zip(records, target.leaves, target.inputs, at_home, strict=True)
@@ -492,8 +505,8 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
         if not is_theirs:
             here.append(number)
             continue
-        for index, (row, _, _) in zip(inputs, leaf.pieces, strict=True):
-            pieces[index] = record, row, leaf.dtype
+        for index, (at, _, _) in zip(inputs, leaf.pieces, strict=True):
+            pieces[index] = record, at, leaf.dtype
 
     arrays = {index: home.handle(index) for index in pieces}
     tasks: dict[int, list[RestoreTask]] = {}
@@ -509,7 +522,8 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
             leaves.append(next(read))
             continue
         found: list[Any] = [arrays[index] for index in inputs]
-        value = found[0] if len(found) == 1 else StackedArray(found)
+        axis = leaf.pieces[0][0].axis
+        value = found[0] if len(found) == 1 and not axis else StackedArray(found, axis)
         leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
     return leaves
 

@@ -33,9 +33,9 @@ from alpa_runtime.checkpoint.manifest import (
     number_of,
 )
 from alpa_runtime.errors import AlpaError, CheckpointError, DamagedCheckpointError, TransportError
-from alpa_runtime.execution.host_shards import shifted
 from alpa_runtime.foreign_errors import StoreFailure, store_failure
 from alpa_runtime.jax_internals import as_any
+from alpa_runtime.plan.interface import PiecePlace, to_front, to_place
 from alpa_runtime.plan.reshard import Box, box_elements, shard_boxes
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.worker_group import Reply
@@ -57,14 +57,14 @@ class StateLeaf:
     """A leaf as it is to be stored.
 
     Attributes:
-        pieces: (first row, array) for each part along dimension 0; one at row 0 if it is whole.
+        pieces: (place, array) for each of its pieces; one if it is whole.
     """
 
     name: str
     keys: Keys
     shape: tuple[int, ...]
     dtype: str
-    pieces: tuple[tuple[int, Any], ...]
+    pieces: tuple[tuple[PiecePlace, Any], ...]
     key_impl: str | None = None
     number: str | None = None
 
@@ -97,7 +97,8 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
             array = np.asarray(value)
             if array.dtype == object:
                 raise CheckpointError(f"{value} has more than 64 bits", where=name)
-            return StateLeaf(name, keys, (), str(array.dtype), ((0, array),), number=kind.__name__)
+            whole = ((PiecePlace(), array),)
+            return StateLeaf(name, keys, (), str(array.dtype), whole, number=kind.__name__)
     if isinstance(value, jax.Array | WholeArray) and value.is_deleted():
         raise CheckpointError(
             "the array was given away to an earlier step",
@@ -105,11 +106,10 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
             fix="save the state that the last step returned",
         )
     if isinstance(value, StackedArray):
-        rows = np.cumsum([0, *value.sizes[:-1]]).tolist()
-        pieces = tuple(zip(rows, value.pieces, strict=True))
+        pieces = tuple(zip(value.places, value.pieces, strict=True))
         return StateLeaf(name, keys, value.shape, str(value.dtype), pieces)
     if isinstance(value, DistributedArray):
-        return StateLeaf(name, keys, value.shape, str(value.dtype), ((0, value),))
+        return StateLeaf(name, keys, value.shape, str(value.dtype), ((PiecePlace(), value),))
     if isinstance(value, DistributedKeys):
         return replace(_leaf(path, value.data), key_impl=value.impl)
     impl: str | None = None
@@ -132,7 +132,8 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
         )
     if not isinstance(value, jax.Array):
         array = np.asarray(array, array.dtype.newbyteorder("="))
-    return StateLeaf(name, keys, tuple(array.shape), str(array.dtype), ((0, array),), impl)
+    whole = ((PiecePlace(), array),)
+    return StateLeaf(name, keys, tuple(array.shape), str(array.dtype), whole, impl)
 
 
 def _is_storable(dtype: Any) -> bool:
@@ -152,7 +153,7 @@ def index_box(index: Sequence[slice], shape: Sequence[int]) -> Box:
 def held_boxes(leaf: StateLeaf) -> set[Box]:
     """The parts that devices hold of a leaf."""
     boxes: set[Box] = set()
-    for rows, array in leaf.pieces:
+    for place, array in leaf.pieces:
         whole = tuple((0, n) for n in array.shape)
         found = {whole}
         if isinstance(array, DistributedArray):
@@ -162,28 +163,31 @@ def held_boxes(leaf: StateLeaf) -> set[Box]:
             sharding: Any = array.sharding
             indices = sharding.devices_indices_map(array.shape).values()
             found = {index_box(index, array.shape) for index in indices}
-        boxes.update(shifted(box, rows) for box in found)
+        boxes.update(map(place.box, found))
     return boxes
 
 
-def copied_shards(pieces: Iterable[tuple[int, Any]]) -> list[Shard]:
+def copied_shards(pieces: Iterable[tuple[PiecePlace, Any]]) -> list[Shard]:
     """Copies of the parts that this process holds, each part once.
 
     They are copies on the CPU too, where NumPy would see the array's own memory, which the next
     step may write to.
     """
     shards: list[Shard] = []
-    for rows, array in pieces:
+    for place, array in pieces:
         if isinstance(array, DistributedArray):
             continue  # Its workers copy it.
-        if not isinstance(array, jax.Array):
-            whole = tuple((0, n) for n in array.shape)
-            shards.append(Shard(shifted(whole, rows), np.array(array, order="C")))
-            continue
-        for shard in array.addressable_shards:
-            if shard.replica_id == 0:
-                box = shifted(index_box(shard.index, array.shape), rows)
-                shards.append(Shard(box, np.array(np.asarray(shard.data), order="C")))
+        if isinstance(array, jax.Array):
+            parts = [
+                (index_box(shard.index, array.shape), shard.data)
+                for shard in array.addressable_shards
+                if shard.replica_id == 0
+            ]
+        else:
+            parts = [(tuple((0, n) for n in array.shape), array)]
+        for box, part in parts:
+            data = np.array(to_place(np.asarray(part), place.axis), order="C")
+            shards.append(Shard(place.box(box), data))
     return shards
 
 
@@ -493,12 +497,12 @@ class Piece:
 
     Attributes:
         dtype: of the parts.
-        row: where the places' first row is in the leaf.
+        at: where it lies in the leaf. Boxes and parts of `places` are those of the piece.
     """
 
     leaf: LeafRecord
     dtype: str
-    row: int
+    at: PiecePlace
     places: Sequence[Place]
 
 
@@ -512,7 +516,7 @@ def fill(folder: Path, pieces: Sequence[Piece]) -> Iterator[None]:
         return
     parts = [list({box: None for at in piece.places for box in at.boxes}) for piece in pieces]
     there = [
-        (piece.leaf, [shifted(box, piece.row) for box in boxes])
+        (piece.leaf, list(map(piece.at.box, boxes)))
         for piece, boxes in zip(pieces, parts, strict=True)
     ]
     check_chunks(folder, there)
@@ -520,6 +524,7 @@ def fill(folder: Path, pieces: Sequence[Piece]) -> Iterator[None]:
     for piece, boxes in zip(pieces, parts, strict=True):
         for box in boxes:
             part = _as_dtype(next(data), piece.dtype, piece.leaf.name)
+            part = np.ascontiguousarray(to_front(part, piece.at.axis)) if piece.at.axis else part
             for place in piece.places:
                 place.put(box, part)
             del part
@@ -546,12 +551,12 @@ class SaveTask:
 
     Attributes:
         number: of the leaf in the manifest.
-        pieces: (first row, number of the array) for each part of the leaf that it has.
+        pieces: (place, number of the array) for each piece of the leaf that it has a part of.
     """
 
     number: int
     leaf: LeafRecord
-    pieces: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[PiecePlace, int], ...]
 
 
 @dataclass(frozen=True)
@@ -562,14 +567,14 @@ class RestoreTask:
         uid: the number under which the array is kept.
         index: of the plan's input that it is.
         leaf: of the checkpoint.
-        row: the array's first row in the leaf.
+        at: where the array lies in the leaf.
         dtype: that of the array, which differs from the leaf's only for Python numbers.
     """
 
     uid: int
     index: int
     leaf: LeafRecord
-    row: int
+    at: PiecePlace
     dtype: str
 
 
@@ -594,17 +599,19 @@ class RemoteCopies:
     """
 
     def __init__(
-        self, ticket: str, leaves: Sequence[tuple[int, LeafRecord, Sequence[tuple[int, Any]]]]
+        self,
+        ticket: str,
+        leaves: Sequence[tuple[int, LeafRecord, Sequence[tuple[PiecePlace, Any]]]],
     ) -> None:
         self._ticket = ticket
         tasks: dict[tuple[Home, int], list[SaveTask]] = {}
         for number, leaf, pieces in leaves:
-            own: dict[tuple[Home, int], list[tuple[int, int]]] = {}
-            for row, array in pieces:
+            own: dict[tuple[Home, int], list[tuple[PiecePlace, int]]] = {}
+            for place, array in pieces:
                 if isinstance(array, DistributedArray):
                     for rank in array.workers:
                         home: Any = array.home
-                        own.setdefault((home, rank), []).append((row, array.uid))
+                        own.setdefault((home, rank), []).append((place, array.uid))
             for key, found in own.items():
                 tasks.setdefault(key, []).append(SaveTask(number, leaf, tuple(found)))
         self._asked = [
@@ -664,5 +671,5 @@ def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
     Args:
         array_of: the array of a number; waits for it.
     """
-    shards = [copied_shards([(row, array_of(uid)) for row, uid in task.pieces]) for task in tasks]
+    shards = [copied_shards([(at, array_of(uid)) for at, uid in task.pieces]) for task in tasks]
     return Copies(tasks, shards)

@@ -7,24 +7,82 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import mlir_name
 from alpa_runtime.plan.text import Node
 
 
 @dataclass(frozen=True)
+class PiecePlace:
+    """Where a piece lies in its array: rows from `row` on of dimension `axis`, which is
+    dimension 0 of the piece.
+
+    Example:
+        >>> PiecePlace(row=4, axis=1).box(((0, 2), (0, 8)))
+        ((0, 8), (4, 6))
+    """
+
+    row: int = 0
+    axis: int = 0
+
+    def box(self, box: Box) -> Box:
+        """A box of the piece as one of the array."""
+        if not box:
+            return box
+        (begin, end), *others = box
+        others.insert(self.axis, (begin + self.row, end + self.row))
+        return tuple(others)
+
+    def cut(self, whole: Any, size: int) -> Any:
+        """So many rows of an array, as a piece."""
+        return to_front(whole, self.axis)[self.row : self.row + size]
+
+
+def to_front(array: Any, axis: int) -> Any:
+    """The array with a dimension in front, as its pieces have it."""
+    dims = [axis, *(dim for dim in range(len(array.shape)) if dim != axis)]
+    return array.transpose(dims) if axis else array
+
+
+def to_place(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """The array with dimension 0 where it was before `to_front`."""
+    return np.moveaxis(array, 0, axis) if axis else array
+
+
+def whole_shape(shape: Sequence[int], rows: int, axis: int) -> tuple[int, ...]:
+    """That of an array, of which a piece of this shape is some of so many rows."""
+    _, *others = shape
+    others.insert(axis, rows)
+    return tuple(others)
+
+
+@dataclass(frozen=True)
 class PieceInfo:
-    """Rows [offset, offset + size) of dimension 0 of the caller's argument or result `of`."""
+    """Rows [offset, offset + size) of dimension `axis` of the caller's argument or result `of`.
+
+    They are dimension 0 of the piece; its other dimensions are in the caller's order.
+    """
 
     of: int
     offset: int
     size: int
+    axis: int = 0
+
+    @property
+    def place(self) -> PiecePlace:
+        return PiecePlace(self.offset, self.axis)
 
     @classmethod
     def read(cls, node: Node) -> PieceInfo | None:
         if not node.mapping():
             return None
         return cls(
-            node.get("of").integer(), node.get("offset").integer(), node.get("size").integer(1)
+            node.get("of").integer(),
+            node.get("offset").integer(),
+            node.get("size").integer(1),
+            node.get("axis").integer() if "axis" in node.mapping() else 0,
         )
 
 
@@ -116,8 +174,10 @@ def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node)
             place = table.item(index).get("piece")
             if not info.shape or info.shape[0] != piece.size:
                 raise place.error(f"{piece.size} rows of {list(info.shape)}", "all of its rows")
-            after = None if before is None else (before.of, before.offset + before.size)
-            if piece.offset and (piece.of, piece.offset) != after:
+            if piece.axis >= len(info.shape):
+                raise place.error(f"dimension {piece.axis} of {list(info.shape)}", "one it has")
+            after = before and (before.of, before.axis, before.offset + before.size)
+            if piece.offset and (piece.of, piece.axis, piece.offset) != after:
                 raise place.error(f"rows from {piece.offset} on", "those behind the piece before")
         before = piece
 
@@ -135,13 +195,14 @@ def join_pieces(infos: Sequence[_Info]) -> list[_Info]:
     """The arguments or results themselves, of whose stacks the plan has pieces."""
     whole: list[_Info] = []
     for info in infos:
-        if info.piece is None:
+        piece = info.piece
+        if piece is None:
             whole.append(info)
-        elif info.piece.offset == 0:
+            continue
+        if piece.offset == 0:
             whole.append(replace(info, name=info.name.removesuffix("[0]"), piece=None))
-        else:
-            rows, *rest = whole[-1].shape
-            whole[-1] = replace(whole[-1], shape=(rows + info.piece.size, *rest))
+        shape = whole_shape(info.shape, piece.offset + piece.size, piece.axis)
+        whole[-1] = replace(whole[-1], shape=shape)
     return whole
 
 

@@ -568,7 +568,7 @@ class Worker:
             if place.arg in forms:
                 cutter = self._bound.cutters[place.value]
                 forms[place.arg][self._inputs.form(place)] = cutter.filling()
-        pieces = [Piece(t.leaf, t.dtype, t.row, list(forms[t.index].values())) for t in tasks]
+        pieces = [Piece(t.leaf, t.dtype, t.at, list(forms[t.index].values())) for t in tasks]
         with self._under_way.takes_time():
             for _ in fill(Path(folder), pieces):
                 pass

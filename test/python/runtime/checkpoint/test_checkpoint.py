@@ -129,7 +129,7 @@ def random_mesh(draw):
 
 @st.composite
 def held(draw, shape):
-    """An array of this shape in a random sharding, perhaps in pieces of its rows."""
+    """An array of this shape in a random sharding, perhaps in pieces along a dimension."""
     values = np.arange(np.prod(shape)).reshape(shape).astype(np.float32)
 
     def place(x):
@@ -144,9 +144,11 @@ def held(draw, shape):
             spec.append(tuple(axes) or None)
         return sharded(x, *spec, mesh=mesh)
 
-    cuts = sorted(draw(st.sets(st.integers(1, shape[0] - 1), max_size=2)))
-    if cuts:
-        return StackedArray([place(x) for x in np.split(values, cuts)])
+    axis = draw(st.integers(0, len(shape) - 1))
+    cuts = sorted(draw(st.sets(st.integers(1, shape[axis] - 1), max_size=2)))
+    if cuts or axis:
+        parts = np.split(np.moveaxis(values, axis, 0), cuts)
+        return StackedArray([place(x) for x in parts], axis)
     return place(values)
 
 
@@ -163,6 +165,8 @@ def test_any_sharding_to_any_other(tmp_path, data):
     (found,) = restore_checkpoint(folder, [target])
     check_same([found], [source])
     assert isinstance(found, StackedArray) == isinstance(target, StackedArray)
+    if isinstance(found, StackedArray):
+        assert (found.axis, found.sizes) == (target.axis, target.sizes)
 
 
 @settings(deadline=None)

@@ -314,9 +314,10 @@ def test_four_workers_to_two_to_one(tmp_path, load):
 
 
 @pytest.mark.slow
-def test_stacks_of_layers_in_workers(tmp_path, load):
+@pytest.mark.parametrize("axis", [0, 1])
+def test_stacks_of_layers_in_workers(tmp_path, load, axis):
     """What workers hold in pieces is stored whole, and comes back in pieces."""
-    model = zoo.get("layer_stack")
+    model = zoo.stacked.make_layer_stack(axis=axis)
     example, batch = model.init()
     method = PipeshardParallel(submeshes=[(1, 1), (1, 1)])
     function = alpa_mlir.parallelize(model.step, cluster="cpu-test", method=method)
