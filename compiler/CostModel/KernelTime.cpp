@@ -98,7 +98,10 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
   double rate = mesh.device.reachableFlopsPerSecond(dtype);
   if (!arithmetic) {
     bool isKnown = flops > 0 && rate > 0;
-    if (isKnown && product && mesh.device.multiprocessors > 0 && hasTensorCores(mesh.device, dtype))
+    // XLA makes a sum of products of a dot whose rows or columns are one.
+    bool hasTiles = product && product->rows > 1 && product->columns > 1;
+    if (isKnown && hasTiles && mesh.device.multiprocessors > 0 &&
+        hasTensorCores(mesh.device, dtype))
       arithmetic = productSeconds(*product, rate);
     else
       arithmetic = isKnown ? flops / rate : 0;
