@@ -15,8 +15,10 @@
 #include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SetVector.h"
+#include <limits>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 using namespace alpa;
 using namespace alpa::analysis;
@@ -28,6 +30,8 @@ namespace {
 struct BodyWork {
   double flops = 0, bytes = 0;
   llvm::SmallVector<unsigned> elements;
+  llvm::StringRef type;
+  bool heavy = false;
 };
 struct BodySum {
   double bytes = 0, times = 0;
@@ -43,7 +47,7 @@ public:
   BodyFactors getBodyFactors();
 
 private:
-  bool visit(Operation &op, double times);
+  bool visit(Operation &op, const ShardingRule &rule, double bytes, double times);
   void join(unsigned a, unsigned b) { joins.push_back({a, b}); }
   unsigned element(int64_t size) {
     sizes.push_back(size);
@@ -92,6 +96,62 @@ private:
 
 } // namespace
 
+/// Bytes that each op of a body moves: XLA computes elementwise values where they are read, and
+/// writes a part of what a loop carries where that is.
+static std::vector<double> kernelBytes(llvm::ArrayRef<std::pair<Operation *, ShardingRule>> ops) {
+  constexpr size_t kMostReads = 16;
+  llvm::DenseMap<Operation *, const ShardingRule *> rules;
+  for (const auto &[op, rule] : ops)
+    rules[op] = &rule;
+  llvm::DenseMap<Value, llvm::SmallVector<Value>> reads; // Of what is not in memory.
+  auto isFused = [&](Operation *op, const ShardingRule &rule) {
+    bool sums = llvm::any_of(
+        rule.factors, [](const Factor &factor) { return factor.kind == FactorKind::Reduction; });
+    if (rule.heavy || rule.leads || sums || op->getNumRegions() != 0 || op->getNumResults() != 1 ||
+        op->use_empty() || (!op->hasOneUse() && isComputedOnce(op)))
+      return false;
+    return llvm::all_of(op->getUsers(), [&](Operation *user) {
+      auto it = rules.find(user);
+      return it != rules.end() && !it->second->heavy && (!it->second->leads || readsPart(user));
+    });
+  };
+  std::vector<double> bytes;
+  for (const auto &[op, rule] : ops) {
+    double &moved = bytes.emplace_back(0);
+    auto sourcesOf = [&](Value value) {
+      auto it = reads.find(value);
+      return it == reads.end() ? llvm::SmallVector<Value>{value} : it->second;
+    };
+    llvm::SetVector<Value> sources;
+    for (Value operand : op->getOperands())
+      for (Value source : sourcesOf(operand))
+        sources.insert(source);
+    bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(op);
+    if (isName)
+      for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults()))
+        reads[result] = sourcesOf(operand);
+    if (isName)
+      continue;
+    if (sources.size() <= kMostReads && isFused(op, rule)) {
+      reads[op->getResult(0)] = sources.takeVector();
+      continue;
+    }
+    double most = std::numeric_limits<double>::infinity();
+    if (readsPart(op))
+      most = getTensorBytes(op->getResult(0).getType());
+    auto write = llvm::dyn_cast<stablehlo::DynamicUpdateSliceOp>(op);
+    if (write)
+      moved = most = getTensorBytes(write.getUpdate().getType());
+    else
+      for (Type type : op->getResultTypes())
+        moved += getTensorBytes(type);
+    for (Value source : sources)
+      if (!write || source != write.getOperand())
+        moved += std::min(most, getTensorBytes(source.getType()));
+  }
+  return bytes;
+}
+
 void BodyAnalysis::connect(Value value, const TensorFactors &tensor,
                            llvm::ArrayRef<unsigned> factors) {
   // A copy: new elements may move the map.
@@ -113,50 +173,49 @@ void BodyAnalysis::joinValues(Value a, Value b) {
     join(x, y);
 }
 
-bool BodyAnalysis::visit(Operation &op, double times) {
-  std::optional<ShardingRule> rule = getShardingRule(&op);
-  if (!rule)
-    return false;
-  heavy |= rule->heavy;
+bool BodyAnalysis::visit(Operation &op, const ShardingRule &rule, double bytes, double times) {
+  heavy |= rule.heavy;
   llvm::SmallVector<unsigned> factors;
-  for (const Factor &factor : rule->factors) {
+  for (const Factor &factor : rule.factors) {
     factors.push_back(element(factor.size));
     whole.back() |= factor.kind != FactorKind::Parallel && factor.kind != FactorKind::Reduction;
   }
-  for (auto [operand, tensor] : llvm::zip_equal(op.getOperands(), rule->operands))
+  for (auto [operand, tensor] : llvm::zip_equal(op.getOperands(), rule.operands))
     connect(operand, tensor, factors);
   llvm::SetVector<Value> used;
   getUsedValuesDefinedAbove(op.getRegions(), used);
-  for (const auto &[value, tensor] : rule->captures) {
+  for (const auto &[value, tensor] : rule.captures) {
     connect(value, tensor, factors);
     used.remove(value);
   }
   for (Value value : used) // Needed whole.
     connect(value, TensorFactors(shapeOf(value).size()), factors);
-  for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule->results))
+  for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule.results))
     connect(result, tensor, factors);
   // One axis cannot split two loops of an op: rows of a table by what they are and
   // the indices by where they stand would miss what crosses.
-  if (!rule->forwards)
+  if (!rule.forwards)
     apart.push_back(factors);
 
   auto elements = [&](llvm::ArrayRef<unsigned> list) {
     return llvm::map_to_vector(list, [&](unsigned factor) { return factors[factor]; });
   };
-  if (rule->work.empty()) {
-    work.push_back({times * getFlops(&op), times * getBytes(&op), factors});
+  if (rule.work.empty()) {
+    work.push_back(
+        {times * getFlops(&op), times * bytes, factors, getComputeType(&op), rule.heavy});
   } else {
-    for (const ShardingRule::Work &part : rule->work)
-      work.push_back({times * part.flops, times * part.bytes, elements(part.factors)});
-    for (const ShardingRule::PartialSum &sum : rule->sums)
+    for (const ShardingRule::Work &part : rule.work)
+      work.push_back(
+          {times * part.flops, times * part.bytes, elements(part.factors), part.type, part.heavy});
+    for (const ShardingRule::PartialSum &sum : rule.sums)
       sums.push_back({sum.bytes, times * sum.times, elements(sum.factors), elements(sum.summed)});
   }
-  for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule->results)) {
+  for (auto [result, tensor] : llvm::zip_equal(op.getResults(), rule.results)) {
     BodySum sum{getTensorBytes(result.getType()), times, {}, {}};
     for (const DimFactors &dim : tensor)
       if (!dim.empty())
         sum.elements.push_back(factors[dim[0]]);
-    for (auto [i, factor] : llvm::enumerate(rule->factors))
+    for (auto [i, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Reduction && !llvm::is_contained(sum.elements, factors[i]))
         sum.summed.push_back(factors[i]);
     if (!sum.summed.empty())
@@ -188,8 +247,16 @@ bool BodyAnalysis::run() {
   for (Region &region : owner->getRegions()) {
     if (!region.hasOneBlock() || !joinOutside(region))
       return false;
-    for (Operation &op : region.front().without_terminator())
-      if (!visit(op, times))
+    std::vector<std::pair<Operation *, ShardingRule>> ops;
+    for (Operation &op : region.front().without_terminator()) {
+      std::optional<ShardingRule> rule = getShardingRule(&op);
+      if (!rule)
+        return false;
+      ops.emplace_back(&op, std::move(*rule));
+    }
+    std::vector<double> bytes = kernelBytes(ops);
+    for (auto [op, moved] : llvm::zip_equal(ops, bytes))
+      if (!visit(*op.first, op.second, moved, times))
         return false;
   }
   joinClasses();
@@ -258,13 +325,15 @@ RuleBuilder BodyAnalysis::makeRule() {
     list.erase(llvm::unique(list), list.end());
     return list;
   };
-  std::map<std::vector<unsigned>, ShardingRule::Work> merged;
+  std::map<std::tuple<std::vector<unsigned>, llvm::StringRef, bool>, ShardingRule::Work> merged;
   for (const BodyWork &part : work) {
     auto list = factors(part.elements);
-    ShardingRule::Work &sum = merged[{list.begin(), list.end()}];
+    ShardingRule::Work &sum = merged[{{list.begin(), list.end()}, part.type, part.heavy}];
     sum.flops += part.flops;
     sum.bytes += part.bytes;
     sum.factors = list;
+    sum.type = part.type;
+    sum.heavy = part.heavy;
   }
   for (auto &[key, part] : merged)
     builder.rule.work.push_back(std::move(part));

@@ -73,14 +73,6 @@ static std::optional<int64_t> integerOf(Value value) {
   return (*number.begin()).getSExtValue();
 }
 
-/// The integer that a value of a loop's condition always is, or that it begins with.
-static std::optional<int64_t> beginsWith(Value value, Operation *loop) {
-  if (auto argument = llvm::dyn_cast<BlockArgument>(value);
-      argument && argument.getOwner()->getParentOp() == loop)
-    value = loop->getOperand(argument.getArgNumber());
-  return integerOf(value);
-}
-
 /// What each iteration adds to carried value `index`; nothing if that is not always the same.
 static std::optional<int64_t> stepOf(Operation *loop, unsigned index) {
   if (!loop->getRegion(1).hasOneBlock())
@@ -98,6 +90,55 @@ static std::optional<int64_t> stepOf(Operation *loop, unsigned index) {
   }
   std::optional<int64_t> step = integerOf(other);
   return step && isDown ? -*step : step;
+}
+
+/// The number that an integer is, on average over the iterations of the loops around it: a
+/// constant, a counter, or what a few linear ops make of these.
+static std::optional<double> meanOf(Value value, int depth = 0) {
+  constexpr int kMostOps = 16;
+  if (std::optional<int64_t> number = integerOf(value))
+    return static_cast<double>(*number);
+  if (depth == kMostOps)
+    return std::nullopt;
+  if (auto argument = llvm::dyn_cast<BlockArgument>(value)) {
+    auto loop = llvm::dyn_cast_or_null<stablehlo::WhileOp>(argument.getOwner()->getParentOp());
+    if (!loop || !loop.getBody().hasOneBlock())
+      return std::nullopt;
+    unsigned index = argument.getArgNumber();
+    Block &body = loop.getBody().front();
+    std::optional<double> first = meanOf(loop->getOperand(index), depth + 1);
+    if (!first || body.getTerminator()->getOperand(index) == body.getArgument(index))
+      return first;
+    std::optional<int64_t> step = stepOf(loop, index);
+    if (!step)
+      return std::nullopt;
+    return *first + static_cast<double>(*step) * (getTripCount(loop) - 1) / 2;
+  }
+  Operation *op = value.getDefiningOp();
+  if (llvm::isa<stablehlo::ConvertOp>(op))
+    return meanOf(op->getOperand(0), depth + 1);
+  if (!llvm::isa<stablehlo::AddOp, stablehlo::SubtractOp, stablehlo::MulOp, stablehlo::MinOp,
+                 stablehlo::MaxOp>(op))
+    return std::nullopt;
+  std::optional<double> a = meanOf(op->getOperand(0), depth + 1);
+  std::optional<double> b = a ? meanOf(op->getOperand(1), depth + 1) : std::nullopt;
+  if (!b)
+    return std::nullopt;
+  if (llvm::isa<stablehlo::AddOp>(op))
+    return *a + *b;
+  if (llvm::isa<stablehlo::SubtractOp>(op))
+    return *a - *b;
+  if (llvm::isa<stablehlo::MulOp>(op))
+    return *a * *b;
+  return llvm::isa<stablehlo::MinOp>(op) ? std::min(*a, *b) : std::max(*a, *b);
+}
+
+/// The number that a value of a loop's condition is, or begins with.
+static std::optional<double> beginsWith(Value value, Operation *loop) {
+  if (auto argument = llvm::dyn_cast<BlockArgument>(value);
+      argument && argument.getOwner()->getParentOp() == loop)
+    value = loop->getOperand(argument.getArgNumber());
+  return meanOf(value);
 }
 
 double analysis::getTripCount(Operation *loop) {
@@ -122,17 +163,18 @@ double analysis::getTripCount(Operation *loop) {
           compare ? llvm::dyn_cast<BlockArgument>(compare->getOperand(side)) : BlockArgument();
       if (!counter || counter.getOwner() != &condition.front())
         continue;
-      std::optional<int64_t> limit = beginsWith(compare->getOperand(1 - side), loop);
+      std::optional<double> limit = beginsWith(compare->getOperand(1 - side), loop);
       std::optional<int64_t> step = stepOf(loop, counter.getArgNumber());
       if (!limit || step == 0)
         continue;
-      double from = static_cast<double>(beginsWith(counter, loop).value_or(0));
+      double from = beginsWith(counter, loop).value_or(0);
       auto direction = compare.getComparisonDirection();
       bool isInclusive = direction == stablehlo::ComparisonDirection::LE ||
                          direction == stablehlo::ComparisonDirection::GE;
-      double way = std::abs(static_cast<double>(*limit) - from) + isInclusive;
+      double way = std::abs(*limit - from) + isInclusive;
       double size = std::abs(static_cast<double>(step.value_or(1)));
-      counted = std::max(1.0, std::ceil(way / size));
+      bool isOneNumber = *limit == std::floor(*limit) && from == std::floor(from);
+      counted = std::max(1.0, isOneNumber ? std::ceil(way / size) : way / size);
       isKnown &= step.has_value();
       break;
     }
@@ -255,4 +297,18 @@ double analysis::getFlops(Operation *op) {
       for (int64_t size : window.asArrayRef())
         results *= static_cast<double>(size);
   return results;
+}
+
+bool analysis::isComputedOnce(Operation *op) {
+  return llvm::StringSwitch<bool>(op->getName().getStringRef())
+      .Cases({"stablehlo.tanh", "stablehlo.log", "stablehlo.log_plus_one", "stablehlo.power",
+              "stablehlo.exponential_minus_one", "stablehlo.logistic", "stablehlo.sine",
+              "stablehlo.cosine", "stablehlo.tan", "stablehlo.atan2", "stablehlo.cbrt",
+              "stablehlo.concatenate", "stablehlo.rng_bit_generator"},
+             true)
+      .Default(op->getDialect() && op->getDialect()->getNamespace() == "chlo");
+}
+
+bool analysis::readsPart(Operation *op) {
+  return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
 }

@@ -57,12 +57,15 @@ struct ShardingRule {
   std::vector<std::pair<mlir::Value, TensorFactors>> captures;
 
   /// For an op with a body of its own: its work, parted by the factors
-  /// that divide it, and the sums that its iterations complete. Empty for other
-  /// ops, whose work is divided by all factors.
+  /// that divide it, the type it is done in and whether it is a product's, and the
+  /// sums that its iterations complete. Empty for other ops, whose work is divided by
+  /// all factors.
   struct Work {
     double flops = 0;
     double bytes = 0;
     llvm::SmallVector<unsigned> factors;
+    llvm::StringRef type = "float32";
+    bool heavy = false;
   };
   struct PartialSum {
     double bytes = 0; // Of one whole result.
@@ -95,9 +98,14 @@ bool isElementwiseName(llvm::StringRef name);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
-/// Iterations of a loop that counts to a constant, as scans do. Where the data may end it earlier,
-/// so many but at most 32; 1 if nothing is counted.
+/// Iterations of a loop that counts to a constant, as scans do; of one within another loop whose
+/// counter it begins or ends with, those on average. Where the data may end it earlier, so many
+/// but at most 32; 1 if nothing is counted.
 double getTripCount(mlir::Operation *loop);
+/// What XLA takes for too dear on a GPU to be computed again for every user.
+bool isComputedOnce(mlir::Operation *op);
+/// Whether an op reads no more elements of its operand than its result has.
+bool readsPart(mlir::Operation *op);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32").

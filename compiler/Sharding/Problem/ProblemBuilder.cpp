@@ -99,28 +99,12 @@ llvm::Error ProblemBuilder::collectPins() {
   return llvm::Error::success();
 }
 
-/// What XLA takes for too dear on a GPU to be computed again for every user.
-static bool isComputedOnce(Operation *op) {
-  return llvm::StringSwitch<bool>(op->getName().getStringRef())
-      .Cases({"stablehlo.tanh", "stablehlo.log", "stablehlo.log_plus_one", "stablehlo.power",
-              "stablehlo.exponential_minus_one", "stablehlo.logistic", "stablehlo.sine",
-              "stablehlo.cosine", "stablehlo.tan", "stablehlo.atan2", "stablehlo.cbrt",
-              "stablehlo.concatenate", "stablehlo.rng_bit_generator"},
-             true)
-      .Default(op->getDialect() && op->getDialect()->getNamespace() == "chlo");
-}
-
-/// Whether an op reads no more elements of its operand than its result has.
-static bool readsPart(Operation *op) {
-  return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
-}
-
 /// XLA computes a fusible value inside its users if all of them can do that.
 bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
   if (!info.fusible || info.op->getNumResults() != 1)
     return false;
   Value result = info.op->getResult(0);
-  if (result.use_empty() || (!result.hasOneUse() && isComputedOnce(info.op)))
+  if (result.use_empty() || (!result.hasOneUse() && analysis::isComputedOnce(info.op)))
     return false;
   return llvm::all_of(result.getUsers(), [&](Operation *user) {
     auto it = opIndex.find(user);
@@ -128,7 +112,7 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
       return false;
     const OpInfo &userInfo = ops[it->second];
     return userInfo.phase == info.phase && !userInfo.rule.heavy &&
-           (!userInfo.rule.leads || readsPart(user));
+           (!userInfo.rule.leads || analysis::readsPart(user));
   });
 }
 
@@ -968,8 +952,8 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
       }
       // What a broadcast repeats need not be split; of what is cut, a part is read.
       int64_t has = numElements(values[other].value);
-      int64_t wants = readsPart(info.op) ? numElements(info.op->getResult(0))
-                                         : numElements(values[index].value);
+      int64_t wants = analysis::readsPart(info.op) ? numElements(info.op->getResult(0))
+                                                   : numElements(values[index].value);
       work.bytes +=
           values[other].bytes *
           std::min(1.0, static_cast<double>(wants) / std::max<int64_t>(has, 1)) /
@@ -1087,8 +1071,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
-    return toPicoseconds(bodySeconds(info.rule, strategy.axes, analysis::getComputeType(info.op),
-                                     projection, model));
+    return toPicoseconds(bodySeconds(info.rule, strategy.axes, projection, model));
   LocalWork work = workOf(info, projection, strategy);
   if (work.bytes == 0 && info.fusible && info.flops == 0)
     return 0;

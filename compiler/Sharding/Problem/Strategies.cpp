@@ -252,12 +252,11 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
 }
 
 double sharding::bodySeconds(const ShardingRule &rule, const Assignment &axes,
-                             llvm::StringRef dtype, const RuleProjection &projection,
-                             const CostModel &model) {
+                             const RuleProjection &projection, const CostModel &model) {
   double seconds = 0;
   for (const ShardingRule::Work &work : rule.work) {
     double shares = static_cast<double>(projection.numShares(axes, work.factors));
-    seconds += model.computeSeconds(work.flops / shares, work.bytes / shares, dtype);
+    seconds += model.computeSeconds(work.flops / shares, work.bytes / shares, work.type);
   }
   return seconds + secondsOf(bodyUses(rule, axes, projection, model));
 }

@@ -88,8 +88,7 @@ llvm::SmallVector<CollectiveUse> bodyUses(const analysis::ShardingRule &rule,
                                           const cost::CostModel &model);
 /// Seconds of the body of a loop, all iterations, with their sums.
 double bodySeconds(const analysis::ShardingRule &rule, const Assignment &axes,
-                   llvm::StringRef dtype, const RuleProjection &projection,
-                   const cost::CostModel &model);
+                   const RuleProjection &projection, const cost::CostModel &model);
 
 } // namespace alpa::sharding
 
