@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -325,6 +325,13 @@ def params_of(eqn: Any) -> dict[str, Any]:
     `jax.checkpoint` is one with `jax_remat3`.
     """
     return getattr(eqn.params.get("_prim"), "params", eqn.params)
+
+
+def expanded(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Results of an op that is an object, by the ops that it stands for."""
+    op = eqn.params["_prim"]
+    tree: Any = jax.tree
+    return list(tree.leaves(op.expand(*tree.unflatten(op.in_tree, operands))))
 
 
 def scan_operands(eqn: Any) -> tuple[int, int]:

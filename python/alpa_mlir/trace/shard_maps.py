@@ -166,6 +166,9 @@ class _Evaluator:
                 return [function(eqn, axes, *operands)]
         if name in _KERNELS:  # Written for blocks of memory; JAX maps them by another grid axis.
             return bind(eqn.replace(ctx=self._context(eqn.ctx)), operands, debug)
+        if self._knows_mesh(eqn):
+            with _at(eqn), _no_mesh():
+                return jax_internals.expanded(eqn, operands)
         has_rule = self._differentiated and name in ("custom_jvp_call", "custom_vjp_call")
         call = None if has_rule else _call(eqn)
         if call is not None and len(call[0].invars) == len(operands):
@@ -183,6 +186,17 @@ class _Evaluator:
                     eqn.primitive.bind(*consts, *operands, **{**eqn.params, "jaxpr": opened})
                 )
         return bind(self._plain(eqn), operands, debug)
+
+    def _knows_mesh(self, eqn: Any) -> bool:
+        """Whether it is an op that is an object (`jnp.searchsorted`), whose results have the mesh
+        that it was made under; not one whose gradient is the object's own."""
+        if eqn.primitive.name != "call_hi_primitive" or _bodies(eqn):
+            return False
+        if self._differentiated and any(
+            _jax.numpy.issubdtype(v.aval.dtype, np.inexact) for v in eqn.outvars
+        ):
+            return False
+        return not all(v.aval.sharding.mesh.empty for v in eqn.outvars)
 
     def _plain(self, eqn: Any) -> Any:
         """The equation without meshes and shardings."""

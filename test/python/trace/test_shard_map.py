@@ -462,6 +462,24 @@ def test_collectives_of_one_device(name, sizes):
     compare_collectives(OF_ONE[name], sizes)
 
 
+def test_ops_that_know_their_mesh():
+    """`jnp.searchsorted` is an object from JAX 0.12 on, which knows the mesh of its results."""
+
+    def step(w, x):
+        def body(x):
+            places = jnp.searchsorted(jnp.linspace(-1, 1, 5), x)
+            return jnp.where(x > 0, places, 2) * x
+
+        return jax.shard_map(body, in_specs=P(BOTH), out_specs=P(BOTH))(x @ w)
+
+    weights, x = normal(1, 16, 16), normal(2, 8, 16)
+    method = ShardParallel(mesh_shape=(2, 4))
+    with jax.set_mesh(mesh_of(1, 1)):
+        planned = alpa_mlir.compile(step, weights, x, cluster=CLUSTER, method=method)
+        expected = jax.jit(step)(weights, x)
+        np.testing.assert_allclose(planned(weights, x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_cannot_be_mapped_over_one_device():
     """Axes of one device are not mapped, so that kernels without a rule for that are kept."""
 
