@@ -344,6 +344,9 @@ static void testCosts() {
   CHECK(seconds({1, 128, 1024, 4096}) > full / 8);
   CHECK(seconds({1, 64, 64, 65536}) < 32 * seconds({1, 64, 64, 4096}));
   CHECK(close(tiles.computeSeconds(1e12, 0, "float32"), 1)); // No product.
+  // Sums of products (a row's loss) and products without a sum (the scale of a norm).
+  CHECK(close(seconds({16384, 1, 1, 4096}), 2 * 16384.0 * 4096 / 1e12));
+  CHECK(close(seconds({4096, 16384, 1, 1}), 2 * 16384.0 * 4096 / 1e12));
   // CUDA devices have tensor cores for float32, whose tiles these are, from 8.0 on.
   Product small{1, 100, 100, 100};
   for (double capability : {7.0, 8.0}) {
