@@ -118,6 +118,12 @@ def AlpaRematerialize : Pass<"alpa-rematerialize", "mlir::ModuleOp"> {
     kept. Values that leave the step (running statistics, metrics) stay those of
     the forward phase. Forward ops that only gradients needed are removed.
 
+    With `keep=products`, results of dots, convolutions and fused attention stay kept,
+    and what lies between them is computed again; so are products of activations whose
+    result is larger than both (scores of attention): the selective recomputation of
+    Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+    2022.
+
     Before, in layer 1:
     ```mlir
     %1 = stablehlo.sine %0 {alpa.eqn = 1 : i64, alpa.phase = "forward", ...}
@@ -133,7 +139,9 @@ def AlpaRematerialize : Pass<"alpa-rematerialize", "mlir::ModuleOp"> {
   }];
   let options = [
     ListOption<"layers", "layers", "std::string",
-               "Which layers: `all`, `none`, or their numbers">
+               "Which layers: `all`, `none`, or their numbers">,
+    Option<"keep", "keep", "std::string", /*default=*/"\"nothing\"",
+           "What of them, and of those that a search chooses, stays kept: `nothing` or `products`">
   ];
   let statistics = [
     Statistic<"clonedOps", "cloned ops", "Forward ops that are computed again">

@@ -28,6 +28,8 @@ namespace attr {
 inline constexpr llvm::StringLiteral phase = "alpa.phase";
 inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
 inline constexpr llvm::StringLiteral layer = "alpa.layer";
+/// Of @main: layers that are computed again keep what products made (alpa-rematerialize).
+inline constexpr llvm::StringLiteral keepsProducts = "alpa.keeps_products";
 inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";

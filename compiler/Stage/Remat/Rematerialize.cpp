@@ -45,17 +45,50 @@ static bool canRunAgain(Operation *op) {
             }).wasInterrupted();
 }
 
+/// Products of activations whose result is larger than both together, such as scores of
+/// attention, are cheaper to make than to keep; other products are kept.
+static llvm::DenseSet<Operation *> findKeptProducts(func::FuncOp main) {
+  llvm::DenseSet<Operation *> kept;
+  if (!main->hasAttr(attr::keepsProducts))
+    return kept;
+  llvm::DenseSet<Value> ofState; // Weights, and what is made of them alone.
+  for (BlockArgument argument : main.getArguments())
+    if (isStateArgument(argument))
+      ofState.insert(argument);
+  for (Operation &op : main.front().without_terminator()) {
+    SmallVector<Value> used = getUsedValues(&op);
+    if (!used.empty() &&
+        llvm::all_of(used, [&](Value value) { return ofState.contains(value); }))
+      ofState.insert(op.result_begin(), op.result_end());
+    if (!isPhase(&op, "forward"))
+      continue;
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(&op);
+    if (!rule || !rule->heavy)
+      continue;
+    double given = 0, made = 0;
+    for (Value value : used)
+      given += analysis::getTensorBytes(value.getType());
+    for (Value value : op.getResults())
+      made += analysis::getTensorBytes(value.getType());
+    bool hasWeights = llvm::any_of(used, [&](Value value) { return ofState.contains(value); });
+    if (hasWeights || made <= given)
+      kept.insert(&op);
+  }
+  return kept;
+}
+
 namespace {
 
 /// One layer. Its backward ops run from the point where gradients of later
 /// layers first come in; there its forward values are computed again.
 class LayerRematerializer {
 public:
-  LayerRematerializer(func::FuncOp main, int64_t layer) : main(main), layer(layer) {
+  LayerRematerializer(func::FuncOp main, int64_t layer, const llvm::DenseSet<Operation *> &kept)
+      : main(main), layer(layer) {
     for (Operation &op : main.front().without_terminator()) {
       if (layerOf(&op) != layer)
         continue;
-      if (isPhase(&op, "forward") && canRunAgain(&op))
+      if (isPhase(&op, "forward") && canRunAgain(&op) && !kept.contains(&op))
         forward.insert(&op);
       else if (isPhase(&op, "backward"))
         backward.push_back(&op);
@@ -222,6 +255,10 @@ public:
                     "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
       numLayers = std::max(numLayers, *layer + 1);
     }
+    if (keep == "products")
+      main->setAttr(attr::keepsProducts, UnitAttr::get(&getContext()));
+    else if (keep != "nothing")
+      return fail("keep must be nothing or products, got '" + keep + "'");
     SmallVector<bool> chosen(numLayers, false);
     for (const std::string &word : layers) {
       int64_t layer = 0;
@@ -248,12 +285,13 @@ private:
 
 unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
   unsigned clones = 0;
+  llvm::DenseSet<Operation *> kept = findKeptProducts(main);
   std::set<int64_t> changed;
   if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
     changed.insert(known.asArrayRef().begin(), known.asArrayRef().end());
   for (auto [layer, again] : llvm::enumerate(chosen))
     if (again)
-      if (unsigned added = LayerRematerializer(main, layer).run()) {
+      if (unsigned added = LayerRematerializer(main, layer, kept).run()) {
         clones += added;
         changed.insert(layer);
       }

@@ -12,6 +12,8 @@ namespace alpa::stage {
 /// backward phase from what came into the layer. What becomes of a layer does not
 /// depend on the others that are chosen. Ops of @main need `alpa.phase`, `alpa.eqn`
 /// and `alpa.layer`; the layers that changed are listed in its `alpa.rematerialized`.
+/// With `alpa.keeps_products` of @main, results of products stay kept, but for those of
+/// activations that are larger than what they are made of, as scores of attention.
 /// Returns the number of clones.
 unsigned rematerializeLayers(mlir::func::FuncOp main, llvm::ArrayRef<bool> chosen);
 

@@ -116,6 +116,12 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         help="layers that are computed again for their gradients: none, all, auto, or numbers",
     )
     add(
+        "--remat-keeps",
+        choices=("auto", "nothing", "products"),
+        help="what of such layers is kept all the same; products: but for scores of attention and "
+        "their like, auto: as is fastest where --remat is auto, else nothing (default: auto)",
+    )
+    add(
         "--memory-fraction",
         type=positive,
         metavar="PART",
@@ -174,6 +180,7 @@ _FIELDS = {
     "max_layers": "max_layers",
     "layer_balance": "layer_balance",
     "remat": "remat",
+    "remat_keeps": "remat_keeps",
     "memory_fraction": "memory_fraction",
     "time_limit": "time_limit_seconds",
     "num_mesh_axes": "num_mesh_axes",

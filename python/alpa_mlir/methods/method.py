@@ -356,6 +356,7 @@ def _is_spec(value: Any) -> bool:
 LAYER_BALANCES = ("communication", "operators")
 SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
+REMAT_KEEPS = ("auto", "nothing", "products")
 CONSTRAINTS = ("keep", "ignore")
 PADDINGS = ("auto", "none", "little", "all")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
@@ -401,6 +402,10 @@ class Method(ABC):
         remat: layers whose forward values are computed again for the gradients instead of
             being kept: `"none"`, `"all"`, numbers of layers, or `"auto"` for those of the stages
             with which a step that fits takes the fewest seconds.
+        remat_keeps: what of such layers is kept all the same: `"nothing"`, or `"products"`, but for
+            products of activations that are larger than what they are made of (scores of
+            attention); or `"auto"` for the one with which the step takes the fewest seconds, where
+            `remat` is `"auto"`, else `"nothing"`.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage, an outer bound: what ends their search
             is work, about a minute of it, so that a busy machine finds the same plan. Where the
@@ -440,6 +445,7 @@ class Method(ABC):
     max_layers: int = 64
     layer_balance: str = "communication"
     remat: str | Sequence[int] = "none"
+    remat_keeps: str = "auto"
     memory_fraction: float = 0.9
     time_limit_seconds: float = 600.0
     method: str = "auto"
@@ -469,6 +475,12 @@ class Method(ABC):
                 f"sharding_constraints {self.sharding_constraints!r}",
                 where=where,
                 fix=f"use one of {', '.join(CONSTRAINTS)}",
+            )
+        if self.remat_keeps not in REMAT_KEEPS:
+            raise MethodError(
+                f"remat_keeps {self.remat_keeps!r}",
+                where=where,
+                fix=f"use one of {', '.join(REMAT_KEEPS)}",
             )
         if self.padding not in PADDINGS:
             raise MethodError(
@@ -726,7 +738,13 @@ class Method(ABC):
         }
         return ",".join(
             (
-                _with_options("alpa-rematerialize", {"layers": ",".join(again) or "none"}),
+                _with_options(
+                    "alpa-rematerialize",
+                    {
+                        "layers": ",".join(again) or "none",
+                        **({"keep": "products"} if self.remat_keeps == "products" else {}),
+                    },
+                ),
                 _with_options("alpa-search-stages", search),
             )
         )

@@ -60,11 +60,11 @@ class Candidates:
     Args:
         traced: the step.
         annotated: its signature as the compiler wants it.
-        method: its number of micro-batches does not matter here.
+        method: its number of micro-batches does not matter here; of `"auto"` options that the
+            candidates have in common (`padding`, `remat_keeps`), the first choice.
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
         drops_pins: whether the step's sharding constraints do not count.
-        padding: which dimensions are made longer, as `padding_passes` takes it.
 
     Attributes:
         batch_size: examples of a step.
@@ -83,10 +83,9 @@ class Candidates:
         progress: Progress | None = None,
         solved: Path | None = None,
         drops_pins: bool = False,
-        padding: str = "none",
     ) -> None:
         self._drops_pins = drops_pins
-        self._padding = padding_passes(cluster, padding)
+        self._padding = padding_passes(cluster, method.paddings[0])
         self._solved = "" if solved is None else str(solved)
         self._traced = traced
         self._annotated = annotated
@@ -818,38 +817,16 @@ def find_plan(
             return found
     shown = progress_bar("planning", "candidate") if progress is True else progress or None
     solved = None if cache is None else cache.solved_folder()
-    chosen: Chosen | None = None
-    has_constraints = _has_constraints(traced, method)
-    misfit: tuple[Planner, InfeasiblePlanError] | None = None
-    timed_out_solves = 0
     with contextlib.ExitStack() as opened:
-        for drops_pins in (False, True)[: 1 + has_constraints]:
-            for padding in method.paddings:
-                if chosen is not None and not _repeats_products(chosen):
-                    break
-                candidates = opened.enter_context(
-                    Candidates(
-                        traced, annotated, cluster, method, shown, solved, drops_pins, padding
-                    )
-                )
-                planner = Planner(candidates)
-                is_first = padding == method.paddings[0]
-                if not is_first and not planner.pads(chosen):
-                    continue
-                try:
-                    found = planner.run()
-                except InfeasiblePlanError as error:
-                    if is_first:  # The user is told of what does not depend on padding.
-                        misfit = planner, error
-                    continue
-                timed_out_solves += found.timed_out_solves
-                if chosen is None or found.found.seconds < chosen.found.seconds:
-                    chosen = found
-            if chosen is not None:
-                break
-        if chosen is None:
-            assert misfit is not None
-            raise explain_infeasibility(*misfit) from None
+
+        def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
+            return opened.enter_context(
+                Candidates(traced, annotated, cluster, variant, shown, solved, drops_pins)
+            )
+
+        chosen, timed_out_solves = _best_variant(
+            method, candidates_of, has_constraints=_has_constraints(traced, method)
+        )
     plan = replace(
         chosen.found.plan,
         tried=chosen.tried,
@@ -859,6 +836,64 @@ def find_plan(
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
+
+
+def _best_variant(
+    method: Method, candidates_of: Callable[[Method, bool], Candidates], *, has_constraints: bool
+) -> tuple[Chosen, int]:
+    """The best of the method's variants that are worth a search, and how many solves the clock
+    ended.
+
+    Raises:
+        InfeasiblePlanError: none fits.
+    """
+    chosen: Chosen | None = None
+    misfit: tuple[Planner, InfeasiblePlanError] | None = None
+    timed_out_solves = 0
+
+    def consider(planner: Planner) -> InfeasiblePlanError | None:
+        nonlocal chosen, timed_out_solves
+        try:
+            found = planner.run()
+        except InfeasiblePlanError as error:
+            return error
+        timed_out_solves += found.timed_out_solves
+        if chosen is None or found.found.seconds < chosen.found.seconds:
+            chosen = found
+        return None
+
+    for drops_pins in (False, True)[: 1 + has_constraints]:
+        first, *others = (replace(method, padding=padding) for padding in method.paddings)
+        planner = Planner(candidates_of(first, drops_pins))
+        error = consider(planner)
+        if error is not None:  # The user is told of what does not depend on padding.
+            misfit = planner, error
+        for variant in others:
+            if chosen is not None and not _repeats_products(chosen):
+                break
+            planner = Planner(candidates_of(variant, drops_pins))
+            if planner.pads(chosen):
+                consider(planner)
+        if chosen is not None and _computes_again(chosen, method):
+            count = chosen.found.plan.num_micro_batches
+            variant = replace(chosen.found.method, remat_keeps="products", num_micro_batches=count)
+            consider(Planner(candidates_of(variant, drops_pins)))
+        if chosen is not None:
+            return chosen, timed_out_solves
+    assert misfit is not None
+    raise explain_infeasibility(*misfit) from None
+
+
+def _computes_again(chosen: Chosen, method: Method) -> bool:
+    """Whether a plan computes layers again, and may keep products of them."""
+    return (
+        method.remat == "auto"
+        and method.remat_keeps == "auto"
+        and any(
+            stage.predicted.get("rematerialized_layers", 0) > 0
+            for stage in chosen.found.plan.stages
+        )
+    )
 
 
 def _repeats_products(chosen: Chosen) -> bool:

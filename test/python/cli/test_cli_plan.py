@@ -78,10 +78,13 @@ def test_every_option_reaches_its_method():
     common = "--shardings zero-2 --micro-batches 4 --schedule gpipe --layers 6 --max-layers 9 "
     common += "--layer-balance operators --remat 0,2 --memory-fraction 0.5 --time-limit 7 "
     common += "--num-mesh-axes 3 --export collectives --finalists 2 "
-    common += "--micro-batch-semantics relaxed --sharding-constraints ignore"
+    common += "--micro-batch-semantics relaxed --sharding-constraints ignore "
+    common += "--padding little --remat-keeps products"
     same = {
         "method": "zero-2",
         "sharding_constraints": "ignore",
+        "padding": "little",
+        "remat_keeps": "products",
         "num_micro_batches": 4,
         "micro_batch_semantics": "relaxed",
         "schedule": "gpipe",
