@@ -368,6 +368,10 @@ public:
     forEachIteration(shape,
                      [&](int64_t trip, const KnownScalars &scalars) { iterate(trip, scalars); });
     for (auto &[index, parts] : stacks) {
+      if (parts.size() == 1) { // It fills the stack.
+        carried[index] = parts[0];
+        continue;
+      }
       auto concat = hlo::ConcatenateOp::create(builder, shape.loop->getLoc(),
                                                shape.loop->getResult(index).getType(),
                                                inOrder(parts, shape.writes.lookup(index)), 0);
@@ -673,7 +677,7 @@ static SmallVector<LayerLoop> findLayerLoops(func::FuncOp main, int64_t maxOps) 
     if (loopsOfEqn.lookup(loop->getAttr(attr::eqn)) > 1)
       continue; // Which op belongs to which of them is not known.
     std::optional<LoopShape> shape = readLoopWithin(loop, maxOps);
-    if (!shape || shape->trips < 2 || !BodyFlow(*shape, batch).multipliesLayers())
+    if (!shape || shape->trips < 1 || !BodyFlow(*shape, batch).multipliesLayers())
       continue;
     LayerLoop layers{*shape, std::nullopt};
     SmallVector<hlo::WhileOp> gradients;
@@ -795,6 +799,7 @@ public:
     do { // Loops within the layers come out as loops of @main.
       foundLoops = false;
       any |= unrollAll(main);
+      any |= writeOutShort(main);
     } while (foundLoops);
     if (any) {
       convertRows(main);
@@ -832,6 +837,28 @@ private:
       numIterations += numbers.loop->forward.trips;
     }
     return true;
+  }
+
+  /// Loops of at most one iteration are no loops; what they do is the loop's one equation.
+  bool writeOutShort(func::FuncOp main) {
+    SmallVector<LoopShape> shapes;
+    for (auto loop : main.getBody().front().getOps<hlo::WhileOp>())
+      if (std::optional<LoopShape> shape = readLoop(loop, 1))
+        shapes.push_back(std::move(*shape));
+    for (const LoopShape &shape : shapes) {
+      NamedAttrList kept;
+      for (StringRef name : {StringRef(attr::eqn), StringRef(attr::phase)})
+        if (Attribute attribute = shape.loop->getAttr(name))
+          kept.append(name, attribute);
+      DictionaryAttr attributes = kept.getDictionary(&getContext());
+      numIterations += shape.trips;
+      ++numLoops;
+      unrollLoop(
+          shape, attributes, [&](Operation *, int64_t) { return attributes; },
+          [](Operation *, Operation *) {});
+    }
+    foundLoops |= !shapes.empty();
+    return !shapes.empty();
   }
 
   /// Equations after a loop's move up; what else is of the loop's own belongs to its

@@ -150,3 +150,46 @@ func.func @main(%w: tensor<2x2x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf3
   }
   return %0#1 : tensor<4x8xf32>
 }
+
+// -----
+
+// A loop that runs once is no loop, whatever it does, nor is the one within it that never runs.
+
+// WHOLE: -> (tensor<4x4xf32>, tensor<1x4x4xf32>)
+// WHOLE-NOT: stablehlo.while
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:.+]]: tensor<4x4xf32>
+func.func @main(%x: tensor<4x4xf32> {alpa.kind = "batch"}) -> (tensor<4x4xf32>, tensor<1x4x4xf32>) {
+  // CHECK-NOT: stablehlo.while
+  %c0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %none = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0.0> : tensor<1x4x4xf32>
+  // CHECK: %[[Y:.+]] = stablehlo.sine %[[X]] {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  // CHECK: %[[R:.+]] = stablehlo.broadcast_in_dim %[[X]]
+  // CHECK: return %[[Y]], %[[R]]
+  %0:3 = stablehlo.while(%i = %c0, %a = %x, %r = %none) : tensor<i32>, tensor<4x4xf32>, tensor<1x4x4xf32> attributes {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  cond {
+    %n = stablehlo.constant dense<1> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.sine %a : tensor<4x4xf32>
+    %never:2 = stablehlo.while(%j = %z, %b = %s) : tensor<i32>, tensor<4x4xf32>
+    cond {
+      %n = stablehlo.constant dense<0> : tensor<i32>
+      %go = stablehlo.compare LT, %j, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %go : tensor<i1>
+    } do {
+      %two = stablehlo.constant dense<1> : tensor<i32>
+      %e = stablehlo.exponential %b : tensor<4x4xf32>
+      %k = stablehlo.add %j, %two : tensor<i32>
+      stablehlo.return %k, %e : tensor<i32>, tensor<4x4xf32>
+    }
+    %u = stablehlo.broadcast_in_dim %a, dims = [1, 2] : (tensor<4x4xf32>) -> tensor<1x4x4xf32>
+    %q = stablehlo.dynamic_update_slice %r, %u, %i, %z, %z : (tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x4x4xf32>
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %never#1, %q : tensor<i32>, tensor<4x4xf32>, tensor<1x4x4xf32>
+  }
+  return %0#1, %0#2 : tensor<4x4xf32>, tensor<1x4x4xf32>
+}
