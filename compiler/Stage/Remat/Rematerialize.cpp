@@ -57,8 +57,7 @@ static llvm::DenseSet<Operation *> findKeptProducts(func::FuncOp main) {
       ofState.insert(argument);
   for (Operation &op : main.front().without_terminator()) {
     SmallVector<Value> used = getUsedValues(&op);
-    if (!used.empty() &&
-        llvm::all_of(used, [&](Value value) { return ofState.contains(value); }))
+    if (!used.empty() && llvm::all_of(used, [&](Value value) { return ofState.contains(value); }))
       ofState.insert(op.result_begin(), op.result_end());
     if (!isPhase(&op, "forward"))
       continue;
