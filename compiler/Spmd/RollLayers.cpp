@@ -1052,11 +1052,15 @@ Operation *Loop::write(bool isDescending) {
   // Stacks that the loop stands for now are without readers.
   for (Output &output : outputs)
     if (output.stack && output.stack->use_empty()) {
-      SmallVector<Value> parts(output.stack->getOperands());
+      llvm::SetVector<Operation *> parts;
+      for (Value part : output.stack->getOperands())
+        if (auto reshape = part.getDefiningOp<hlo::ReshapeOp>();
+            reshape && !position.contains(reshape))
+          parts.insert(reshape);
       output.stack->erase();
-      for (Value part : parts)
-        if (Operation *op = part.getDefiningOp(); op && isa<hlo::ReshapeOp>(op) && op->use_empty())
-          op->erase();
+      for (Operation *part : parts)
+        if (part->use_empty())
+          part->erase();
     }
   for (Operation *op : llvm::reverse(ops))
     op->erase();
