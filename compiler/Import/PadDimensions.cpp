@@ -543,6 +543,12 @@ void Padder::write(Operation *op) {
   if (!isPadded)
     return;
   analysis::fitSizes(made, op);
+  // Indices in the padding are neither in order nor apart.
+  unsigned indices = isa<hlo::GatherOp>(op) ? 1 : op->getNumResults();
+  if (isa<hlo::GatherOp, hlo::ScatterOp>(op) && classes.taken(op, indices).any())
+    for (StringRef name : {"indices_are_sorted", "unique_indices"})
+      if (made->hasAttr(name))
+        made->setAttr(name, builder.getBoolAttr(false));
   if (auto constant = dyn_cast<hlo::ConstantOp>(made)) {
     auto value = cast<DenseElementsAttr>(constant.getValue());
     constant->setAttr("value", value.resizeSplat(typeOf(constant->getResult(0))));

@@ -73,3 +73,23 @@ func.func @main(%w: tensor<13x8xf32>, %i: tensor<4x1xi32>, %x: tensor<8x8xf32>) 
   }) : (tensor<13x8xf32>, tensor<f32>) -> tensor<13x8xf32>
   return %rows, %sums : tensor<4x8xf32>, tensor<13x8xf32>
 }
+
+// -----
+
+// Updates in the padding bring nothing, and their places are neither in order nor apart.
+// CHECK: alpa.padded = ["13 to 16"]
+// CHECK-LABEL: func.func @main
+// CHECK:     %[[MASKED:.*]] = stablehlo.select %{{.*}}, %{{.*}}, %{{.*}} : tensor<16x8xi1>, tensor<16x8xf32>
+// CHECK:     "stablehlo.scatter"(%{{.*}}, %{{.*}}, %[[MASKED]])
+// CHECK-SAME: indices_are_sorted = false
+// CHECK-SAME: unique_indices = false
+// CHECK:     (tensor<20x8xf32>, tensor<16x1xi32>, tensor<16x8xf32>) -> tensor<20x8xf32>
+func.func @main(%w: tensor<13x8xf32>, %i: tensor<13x1xi32>, %x: tensor<8x8xf32>, %into: tensor<20x8xf32>) -> tensor<20x8xf32> {
+  %t = stablehlo.dot_general %w, %x, contracting_dims = [1] x [0] : (tensor<13x8xf32>, tensor<8x8xf32>) -> tensor<13x8xf32>
+  %sum = "stablehlo.scatter"(%into, %i, %t) <{indices_are_sorted = true, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = true}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<20x8xf32>, tensor<13x1xi32>, tensor<13x8xf32>) -> tensor<20x8xf32>
+  return %sum : tensor<20x8xf32>
+}
