@@ -97,6 +97,20 @@ private:
           json.attribute(key == of ? "of" : key, number.getInt());
     });
   }
+  /// Which arguments or results of the caller's function its rows are.
+  void writeRows(DictionaryAttr attributes, StringRef of) {
+    auto rows = attributes ? attributes.getAs<DictionaryAttr>(attr::rows) : DictionaryAttr();
+    if (!rows)
+      return;
+    json.attributeObject("rows", [&] {
+      json.attribute("shape", shapeJson(rows.getAs<DenseI64ArrayAttr>("shape").asArrayRef()));
+      json.attribute("of", shapeJson(rows.getAs<DenseI64ArrayAttr>(of).asArrayRef()));
+      json.attributeArray("names", [&] {
+        for (auto name : rows.getAs<ArrayAttr>("names").getAsRange<StringAttr>())
+          json.value(name.getValue());
+      });
+    });
+  }
   void writeDictionary(StringRef key, DictionaryAttr attribute) {
     json.attributeBegin(key);
     writeJson(json, attribute ? attribute : DictionaryAttr::get(main.getContext()));
@@ -190,6 +204,7 @@ void PlanWriter::writeSignature() {
         auto carriedBy = main.getArgAttrOfType<IntegerAttr>(i, attr::carriedBy);
         writeOptional("carried_by", carriedBy ? std::optional(carriedBy.getInt()) : std::nullopt);
         writePiece(main.getArgAttrDict(i), "argument");
+        writeRows(main.getArgAttrDict(i), "arguments");
         if (main.getArgAttr(i, attr::perMicroBatch))
           json.attribute("per_micro_batch", true);
         if (auto whole = main.getArgAttrOfType<StringAttr>(i, attr::wholeOf))
@@ -206,6 +221,7 @@ void PlanWriter::writeSignature() {
         json.attribute("reduction", reduction.empty() ? llvm::json::Value(nullptr)
                                                       : llvm::json::Value(reduction));
         writePiece(main.getResultAttrDict(i), "result");
+        writeRows(main.getResultAttrDict(i), "results");
       });
     }
   });

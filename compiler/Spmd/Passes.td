@@ -91,7 +91,8 @@ def RollLayers : Pass<"alpa-roll-layers", "::mlir::ModuleOp"> {
     gradients, what the forward pass keeps for the backward pass) becomes a stack: one
     argument or result of the stage's functions, with rows of dimension 0 where the caller
     has a stack, too, and a dimension of its own otherwise. Arguments and results of
-    `@main` that were rows become pieces of several rows. Ops of the update that are there
+    `@main` that were rows become pieces of several rows. State that was an array of its
+    own for each layer becomes the rows of one argument, and `alpa.rows` says whose. Ops of the update that are there
     once for each row become ops of the stack.
 
     The loop may leave out the first and the last of the repetitions, where these differ,

@@ -313,6 +313,7 @@ using Ids = SmallVector<int64_t>;
 struct RowInfo {
   int64_t row = 0;
   bool isState = false;
+  bool isWhole = false; // A stack of the caller's, of which only rows can be read.
 };
 using RowOf = llvm::function_ref<std::optional<RowInfo>(Value)>;
 
@@ -790,7 +791,7 @@ std::optional<std::pair<int64_t, int64_t>> Loop::rows(RowOf rowOf, int64_t &othe
   for (const std::shared_ptr<Source> &source : inOrder) {
     if (source->kind == Source::Argument) {
       std::optional<RowInfo> first = rowOf(source->values[0]), second = rowOf(source->values[1]);
-      if (first && second)
+      if (first && second && !first->isWhole && !second->isWhole)
         ++(first->isState ? ofState : ofOthers)[{first->row, second->row - first->row}];
     } else if (source->kind == Source::Row && source->dim == 0) {
       if (std::optional<RowInfo> first = rowOf(source->value))
@@ -1763,11 +1764,12 @@ void RowJoiner::run(std::vector<Wish> &wishes) {
 
 namespace {
 
-/// An argument of @main that is rows of a stack.
+/// An argument of @main that is rows of a stack of the caller's, or an array of the caller's.
 struct StatePiece {
   int64_t argument = 0, offset = 0, size = 0;
   int64_t stage = -1;
-  int64_t carriedBy = -1; // The id of its next value.
+  int64_t carriedBy = -1;        // The id of its next value; none if it has none.
+  DictionaryAttr form, nextForm; // What @main says of both, but for what tells them apart.
 };
 
 /// Values of a stage that become one.
@@ -1775,7 +1777,8 @@ struct Group {
   Ids ids;
   int64_t id = -1; // Of the stack.
   bool isState = false;
-  StringRef maker; // The function whose result it is; of state, none.
+  bool isOfArrays = false; // Of state: its rows are arrays of the caller's.
+  StringRef maker;         // The function whose result it is; of state, none.
 };
 
 /// What all stages know of the step.
@@ -1786,6 +1789,14 @@ public:
   const StatePiece *pieceOf(int64_t id) const {
     auto it = pieces.find(id);
     return it == pieces.end() ? nullptr : &it->second;
+  }
+  /// An argument of the caller's that is state, in one piece.
+  const StatePiece *arrayOf(int64_t id) const {
+    auto it = arrays.find(id);
+    return it == arrays.end() ? nullptr : &it->second;
+  }
+  bool isStateRow(ArrayRef<int64_t> ids) const {
+    return pieceOf(ids[0]) || llvm::all_of(ids, [&](int64_t id) { return arrayOf(id); });
   }
   /// Whether functions of other stages make the value or take it.
   bool isSeenBeside(int64_t id, ModuleOp stage) const {
@@ -1800,7 +1811,7 @@ public:
   int64_t newId() { return next++; }
 
 private:
-  llvm::DenseMap<int64_t, StatePiece> pieces;
+  llvm::DenseMap<int64_t, StatePiece> pieces, arrays;
   llvm::DenseMap<int64_t, llvm::SmallVector<Operation *, 2>> users;
   llvm::DenseMap<int64_t, unsigned> results;
   llvm::DenseSet<int64_t> states;
@@ -1822,6 +1833,8 @@ private:
   void take(StringRef function, const Wish &wish, bool results);
   void narrow(ArrayRef<int64_t> ids);
   bool unite(ArrayRef<int64_t> ids);
+  bool areArrays(ArrayRef<int64_t> ids) const;
+  bool setsRows(const Wish &wish) const;
   bool isEnough(const Group &group, llvm::function_ref<bool(int64_t)> has) const;
   bool addState(ArrayRef<int64_t> ids);
   bool addValue(const Ids &ids, bool isTrial = false);
@@ -1864,24 +1877,47 @@ StepValues::StepValues(ModuleOp module) {
     DictionaryAttr attributes = main.getArgAttrDict(i);
     int64_t id = idOf(attributes);
     next = std::max(next, id + 1);
-    if (auto kind = attributes.getAs<StringAttr>(attr::kind); kind && kind.getValue() == "state")
-      states.insert(id);
+    auto kind = attributes ? attributes.getAs<StringAttr>(attr::kind) : StringAttr();
+    if (!kind || kind.getValue() != "state")
+      continue;
+    states.insert(id);
     auto piece = attributes.getAs<DictionaryAttr>(attr::piece);
     auto carriedBy = attributes.getAs<IntegerAttr>(attr::carriedBy);
     auto stage = attributes.getAs<IntegerAttr>(attr::stage);
-    if (!piece || !carriedBy || !stage)
+    if (!stage || (piece && !carriedBy))
       continue;
+    DictionaryAttr result;
+    if (carriedBy) {
+      if (carriedBy.getInt() < 0 || carriedBy.getInt() >= int64_t(main.getNumResults()))
+        continue;
+      result = main.getResultAttrDict(unsigned(carriedBy.getInt()));
+      if (!result || bool(result.getAs<DictionaryAttr>(attr::piece)) != bool(piece) ||
+          main.getResultTypes()[carriedBy.getInt()] != main.getArgumentTypes()[i])
+        continue;
+    }
+    auto form = [](DictionaryAttr given) {
+      NamedAttrList all;
+      for (NamedAttribute each : given)
+        if (StringRef name = each.getName(); name.starts_with("alpa.") && name != attr::value &&
+                                             name != attr::name && name != attr::piece &&
+                                             name != attr::carriedBy)
+          all.push_back(each);
+      return all.getDictionary(given.getContext());
+    };
     auto number = [&](StringRef key) {
-      auto given = piece.getAs<IntegerAttr>(key);
+      auto given = piece ? piece.getAs<IntegerAttr>(key) : IntegerAttr();
       return given ? given.getInt() : 0;
     };
-    if (carriedBy.getInt() < 0 || carriedBy.getInt() >= int64_t(main.getNumResults()))
-      continue;
-    auto result = main.getResultAttrDict(unsigned(carriedBy.getInt()));
-    if (!result || !result.getAs<DictionaryAttr>(attr::piece))
-      continue;
-    pieces[id] = {number("argument"), number("offset"), number("size"), stage.getInt(),
-                  idOf(result)};
+    auto type = dyn_cast<RankedTensorType>(main.getArgumentTypes()[i]);
+    if (!piece && (!type || type.getElementType().isUnsignedInteger()))
+      continue; // The data of random keys is not the caller's array itself.
+    (piece ? pieces : arrays)[id] = {number("argument"),
+                                     number("offset"),
+                                     number("size"),
+                                     stage.getInt(),
+                                     result ? idOf(result) : -1,
+                                     form(attributes),
+                                     result ? form(result) : DictionaryAttr()};
   }
   for (auto stage : module.getOps<ModuleOp>())
     for (auto function : stage.getOps<func::FuncOp>()) {
@@ -1903,35 +1939,69 @@ StepValues::StepValues(ModuleOp module) {
     }
 }
 
-/// Rows of a stack of the caller's, in rising order, and with them their next values.
+/// Rows of a stack of the caller's, in rising order, or arrays of the caller's that become rows
+/// of one, and with them their next values.
 bool StageRoller::addState(ArrayRef<int64_t> ids) {
   Group state, nextState;
   state.ids.assign(ids.begin(), ids.end());
   const StatePiece *first = values.pieceOf(ids[0]);
+  state.isOfArrays = nextState.isOfArrays = !first;
+  if (!first)
+    first = values.arrayOf(ids[0]);
+  llvm::SmallDenseSet<int64_t> distinct, distinctNext;
   for (auto [i, id] : llvm::enumerate(ids)) {
-    const StatePiece *piece = values.pieceOf(id);
-    if (!piece || piece->argument != first->argument || piece->size != 1 ||
-        piece->offset != first->offset + int64_t(i) || piece->stage != first->stage ||
-        values.isSeenBeside(id, stage) || groupIndex.contains(id) ||
+    const StatePiece *piece = state.isOfArrays ? values.arrayOf(id) : values.pieceOf(id);
+    if (!piece || piece->stage != first->stage || values.isSeenBeside(id, stage) ||
+        groupIndex.contains(id) || !distinct.insert(id).second ||
         values.numResults(id) != (piece->carriedBy == id ? 1 : 0))
+      return false;
+    if (!state.isOfArrays && (piece->argument != first->argument || piece->size != 1 ||
+                              piece->offset != first->offset + int64_t(i)))
+      return false;
+    if (piece->form != first->form || piece->nextForm != first->nextForm ||
+        (piece->carriedBy == -1) != (first->carriedBy == -1) ||
+        !distinctNext.insert(piece->carriedBy == -1 ? id : piece->carriedBy).second)
       return false;
     nextState.ids.push_back(piece->carriedBy);
   }
-  // A function makes all of them, or none.
+  bool isCarried = first->carriedBy != -1, isPassedOn = nextState.ids == state.ids;
+  // A function makes all of them, or none, and holds all of them likewise.
   for (auto function : stage.getOps<func::FuncOp>()) {
-    llvm::DenseSet<int64_t> made;
+    auto isAlike = [](ShardingAttr &form, DictionaryAttr given, Type type) {
+      auto sharding = given.getAs<ShardingAttr>(attr::sharding);
+      if (!form)
+        form = sharding;
+      auto tensor = cast<RankedTensorType>(type);
+      bool isOneRow = tensor.getRank() > 0 && tensor.getDimSize(0) == 1;
+      return form == sharding && isRow(tensor, sharding) == isOneRow;
+    };
+    llvm::DenseMap<int64_t, unsigned> made, given;
     for (unsigned i = 0; i < function.getNumResults(); ++i)
-      made.insert(idOf(function.getResultAttrDict(i)));
+      made[idOf(function.getResultAttrDict(i))] = i;
+    for (unsigned i = 0; i < function.getNumArguments(); ++i)
+      given[idOf(function.getArgAttrDict(i))] = i;
     for (const Ids *all : {&state.ids, &nextState.ids}) {
-      auto count = llvm::count_if(*all, [&](int64_t id) { return made.contains(id); });
+      ShardingAttr taken, returned;
+      int64_t count = 0;
+      for (int64_t id : *all) {
+        if (auto it = made.find(id); it != made.end()) {
+          ++count;
+          if (!isAlike(returned, function.getResultAttrDict(it->second),
+                       function.getResultTypes()[it->second]))
+            return false;
+        }
+        if (auto it = given.find(id); it != given.end())
+          if (!isAlike(taken, function.getArgAttrDict(it->second),
+                       function.getArgumentTypes()[it->second]))
+            return false;
+      }
       if (count != 0 && size_t(count) != all->size())
         return false;
     }
   }
-  bool isPassedOn = nextState.ids == state.ids;
-  if (!isPassedOn)
+  if (isCarried && !isPassedOn)
     for (int64_t id : nextState.ids)
-      if (groupIndex.contains(id) || values.isSeenBeside(id, stage) || values.pieceOf(id) ||
+      if (groupIndex.contains(id) || values.isSeenBeside(id, stage) || values.isState(id) ||
           values.numResults(id) != 1)
         return false;
   state.isState = true;
@@ -1939,7 +2009,7 @@ bool StageRoller::addState(ArrayRef<int64_t> ids) {
   for (int64_t id : state.ids)
     groupIndex[id] = groups.size();
   groups.push_back(state);
-  if (isPassedOn)
+  if (!isCarried || isPassedOn)
     return true;
   nextState.isState = true;
   nextState.id = values.newId();
@@ -2042,7 +2112,7 @@ bool StageRoller::unite(ArrayRef<int64_t> ids) {
         return false;
       group = other;
     }
-  if (!mayUnite || !group || group->isState != (values.pieceOf(ids[0]) != nullptr))
+  if (!mayUnite || !group || group->isState != values.isStateRow(ids))
     return false;
   auto shared = llvm::find_if(ids, [&](int64_t id) { return groupOf(id) != nullptr; });
   // Where the wish begins among the group's rows.
@@ -2072,6 +2142,16 @@ bool StageRoller::isEnough(const Group &group, llvm::function_ref<bool(int64_t)>
   auto count = llvm::count_if(group.ids, has);
   return count == int64_t(group.ids.size()) ||
          (mayUnite && count > 1 && 2 * count >= int64_t(group.ids.size()));
+}
+
+bool StageRoller::areArrays(ArrayRef<int64_t> ids) const {
+  return llvm::all_of(ids, [&](int64_t id) { return values.arrayOf(id); });
+}
+
+/// Whether it is a loop over arrays of the caller's, of whose rows nothing is known yet.
+bool StageRoller::setsRows(const Wish &wish) const {
+  return wish.isLoop && !wish.rows &&
+         llvm::any_of(wish.arguments, [&](const Ids &ids) { return areArrays(ids); });
 }
 
 /// Adds the stacks that a loop wishes for, those that it reads or those that it makes.
@@ -2104,18 +2184,22 @@ void StageRoller::take(StringRef function, const Wish &wish, bool results) {
   for (Ids ids : results ? wish.results : wish.arguments) {
     if (isReversed)
       std::reverse(ids.begin(), ids.end());
+    // Arrays of the caller's have rows since a loop reads them.
+    if (!results && setsRows(wish) && areArrays(ids))
+      for (auto [row, id] : llvm::enumerate(ids))
+        rowOfId.try_emplace(id, int64_t(row));
     if (const Group *group = groupOf(ids[0]); group && group->ids == ids)
       continue;
     if (refused.count(ids) || unite(ids))
       continue;
     if (!results)
       narrow(ids);
-    bool isAdded = values.pieceOf(ids[0]) ? addState(ids) : addValue(ids);
+    bool isAdded = values.isStateRow(ids) ? addState(ids) : addValue(ids);
     if (isAdded)
       continue;
     refused.insert(ids);
     auto isTaken = [&](int64_t id) { return groupIndex.contains(id); };
-    if (results || !wish.rows || ids.size() < 3 || values.pieceOf(ids[0]) ||
+    if (results || !wish.rows || ids.size() < 3 || values.isStateRow(ids) ||
         llvm::any_of(ids, isTaken))
       continue;
     // What the first layer begins with, or the last, may be held otherwise.
@@ -2322,10 +2406,10 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
           id = group.ids[0];
       if (const StatePiece *piece = values.pieceOf(id))
         return RowInfo{piece->offset, true};
-      if (values.isState(id)) // The whole stack.
-        return RowInfo{0, true};
       auto it = rowOfId.find(id);
-      return it == rowOfId.end() ? std::nullopt : std::optional(RowInfo{it->second, false});
+      if (it != rowOfId.end())
+        return RowInfo{it->second, values.isState(id)};
+      return values.isState(id) ? std::optional(RowInfo{0, true, true}) : std::nullopt;
     };
     std::vector<Wish> own;
     FunctionRoller roller(function, rowOf, allowed);
@@ -2384,10 +2468,15 @@ bool StageRoller::tryRounds() {
     for (bool all : {false, true}) {
       if (all && groups.size() > before)
         break;
+      // By the first loop over arrays of the caller's, the rows that others read are known.
+      const Wish *only = nullptr;
       for (bool results : {false, true})
-        for (auto &[function, wish] : wishes)
-          if (all || !wish.isLoop || wish.rows)
+        for (auto &[function, wish] : wishes) {
+          if (all && !only && setsRows(wish))
+            only = &wish;
+          if (only ? only == &wish : all || !wish.isLoop || wish.rows)
             take(function, wish, results);
+        }
     }
     bool isLast = !isNarrowed && !isUnited && groups.size() == before;
     // Loops over some of the rows leave the others of their stacks to be taken out.
@@ -2400,12 +2489,18 @@ bool StageRoller::tryRounds() {
       groupIndex.clear();
       refused.clear();
       if (isNarrowed) {
-        rowOfId.clear();
+        // What the allowed rows are counted by stays.
+        llvm::SmallVector<int64_t> others;
+        for (auto [id, row] : rowOfId)
+          if (!values.arrayOf(id))
+            others.push_back(id);
+        for (int64_t id : others)
+          rowOfId.erase(id);
         unions.clear();
       }
       isNarrowed = isUnited = false;
       for (const Ids &ids : unions)
-        if (!(values.pieceOf(ids[0]) ? addState(ids) : addValue(ids)))
+        if (!(values.isStateRow(ids) ? addState(ids) : addValue(ids)))
           refused.insert(ids);
       continue;
     }
@@ -2434,23 +2529,63 @@ static void rewriteMain(ModuleOp module, ArrayRef<Group> groups) {
     for (int64_t id : group.ids)
       groupOf[id] = &group;
 
+  // What the caller calls each of them, by id.
+  llvm::DenseMap<int64_t, std::pair<int64_t, StringAttr>> argumentOf, resultOf;
+  auto count = [&](llvm::DenseMap<int64_t, std::pair<int64_t, StringAttr>> &known,
+                   DictionaryAttr attributes, int64_t &next) {
+    auto piece = attributes ? attributes.getAs<DictionaryAttr>(attr::piece) : DictionaryAttr();
+    auto offset = piece ? piece.getAs<IntegerAttr>("offset") : IntegerAttr();
+    if (!offset || offset.getInt() == 0)
+      ++next;
+    auto name = attributes ? attributes.getAs<StringAttr>(attr::name) : StringAttr();
+    known.try_emplace(idOf(attributes), next, name);
+  };
+  int64_t lastArgument = -1, lastResult = -1;
+  for (unsigned i = 0; i < main.getNumArguments(); ++i)
+    count(argumentOf, main.getArgAttrDict(i), lastArgument);
+  for (unsigned i = 0; i < main.getNumResults(); ++i)
+    count(resultOf, main.getResultAttrDict(i), lastResult);
+
   SmallVector<Type> argTypes, resultTypes;
   SmallVector<DictionaryAttr> argAttrs, resultAttrs;
   SmallVector<int64_t> resultAt; // Where each result is now.
-  auto stacked = [&](DictionaryAttr given, Type type, const Group *group, Type &madeType) {
+  auto stacked = [&](DictionaryAttr given, Type type, const Group *group, bool isResult,
+                     Type &madeType) {
     NamedAttrList attributes(given);
-    auto piece = given.getAs<DictionaryAttr>(attr::piece);
-    NamedAttrList rows(piece);
     auto count = int64_t(group->ids.size());
-    rows.set("size", builder.getI64IntegerAttr(count));
-    attributes.set(attr::piece, rows.getDictionary(context));
-    madeType = withRows(cast<RankedTensorType>(type), count, true);
+    auto one = cast<RankedTensorType>(type);
+    if (!group->isOfArrays) {
+      NamedAttrList rows(given.getAs<DictionaryAttr>(attr::piece));
+      rows.set("size", builder.getI64IntegerAttr(count));
+      attributes.set(attr::piece, rows.getDictionary(context));
+      madeType = withRows(one, count, true);
+      return attributes;
+    }
+    bool isOneRow = one.getRank() > 0 && one.getDimSize(0) == 1;
+    madeType = withRows(one, count, isOneRow);
+    if (auto sharding = given.getAs<ShardingAttr>(attr::sharding); sharding && !isOneRow)
+      attributes.set(attr::sharding, withRow(sharding));
+    SmallVector<int64_t> numbers;
+    SmallVector<Attribute> names;
+    for (int64_t id : group->ids) {
+      auto [number, name] = (isResult ? resultOf : argumentOf).lookup(id);
+      numbers.push_back(number);
+      names.push_back(name ? name : builder.getStringAttr(""));
+    }
+    NamedAttrList rows;
+    rows.set(isResult ? "results" : "arguments", builder.getDenseI64ArrayAttr(numbers));
+    rows.set("names", builder.getArrayAttr(names));
+    rows.set("shape", builder.getDenseI64ArrayAttr(one.getShape()));
+    attributes.set(attr::rows, rows.getDictionary(context));
+    auto text = [&](Attribute name) { return cast<StringAttr>(name).getValue(); };
+    attributes.set(attr::name,
+                   builder.getStringAttr(text(names.front()) + " .. " + text(names.back())));
     return attributes;
   };
   auto isStack = [&](DictionaryAttr attributes) -> const Group * {
     const Group *group = groupOf.lookup(idOf(attributes));
-    return group && group->isState && attributes.getAs<DictionaryAttr>(attr::piece) ? group
-                                                                                    : nullptr;
+    bool isPiece = attributes && attributes.getAs<DictionaryAttr>(attr::piece);
+    return group && group->isState && group->isOfArrays != isPiece ? group : nullptr;
   };
   for (unsigned i = 0; i < main.getNumResults(); ++i) {
     DictionaryAttr attributes = main.getResultAttrDict(i);
@@ -2462,7 +2597,7 @@ static void rewriteMain(ModuleOp module, ArrayRef<Group> groups) {
     resultAt.push_back(int64_t(resultTypes.size()));
     Type type = main.getResultTypes()[i];
     if (group) {
-      NamedAttrList made = stacked(attributes, type, group, type);
+      NamedAttrList made = stacked(attributes, type, group, /*isResult=*/true, type);
       made.set(attr::value, builder.getI64IntegerAttr(group->id));
       attributes = made.getDictionary(context);
     }
@@ -2479,7 +2614,7 @@ static void rewriteMain(ModuleOp module, ArrayRef<Group> groups) {
     NamedAttrList attributes(given);
     int64_t id = idOf(given);
     if (group) {
-      attributes = stacked(given, type, group, type);
+      attributes = stacked(given, type, group, /*isResult=*/false, type);
       id = group->id;
     }
     if (auto carriedBy = given.getAs<IntegerAttr>(attr::carriedBy))

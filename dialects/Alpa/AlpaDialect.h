@@ -43,6 +43,7 @@ inline constexpr llvm::StringLiteral kind = "alpa.kind";
 inline constexpr llvm::StringLiteral name = "alpa.name";
 inline constexpr llvm::StringLiteral carriedBy = "alpa.carried_by";
 inline constexpr llvm::StringLiteral piece = "alpa.piece";
+inline constexpr llvm::StringLiteral rows = "alpa.rows";
 inline constexpr llvm::StringLiteral reduction = "alpa.reduction";
 inline constexpr llvm::StringLiteral value = "alpa.value";
 inline constexpr llvm::StringLiteral accumulate = "alpa.accumulate";

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import jax.numpy
 import numpy as np
+from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from alpa_runtime import trees
 from alpa_runtime.errors import DeletedArrayError
 from alpa_runtime.jax_internals import accept_as_array
-from alpa_runtime.plan.interface import PiecePlace, to_place, whole_shape
+from alpa_runtime.plan.interface import PiecePlace, RowsInfo, to_place, whole_shape
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.text import spec_text
@@ -228,6 +229,107 @@ class StackedArray(WholeArray):
 
     def __repr__(self) -> str:
         return f"StackedArray({self.dtype}{list(self.shape)} in {len(self.pieces)} pieces)"
+
+
+class RowArray(WholeArray):
+    """A row of an array in which a plan has several arrays that are alike, such as the weights of
+    equal layers.
+
+    The next step takes all of them without a copy. Anything else that reads one gets an array of
+    its own: of JAX, held by the same devices as the row, or from the workers that hold the stack.
+
+    Attributes:
+        stack: the array; its dimension 0 counts the rows.
+        row: which of them.
+        shape: of the row; a dimension of size 1 may stand for the rows' own.
+        dtype: NumPy's type of its elements.
+
+    Example:
+        >>> row = RowArray(jax.numpy.ones((4, 3)), 2, (3,))
+        >>> row.shape, float(row.sum())
+        ((3,), 3.0)
+    """
+
+    def __init__(self, stack: Any, row: int, shape: tuple[int, ...]) -> None:
+        self.stack = stack
+        self.row = row
+        self.shape: tuple[int, ...] = shape
+        self.dtype: Any = stack.dtype
+        self._is_dropped = False
+
+    def is_deleted(self) -> bool:
+        """Whether it was dropped, or the stack given away to a step."""
+        return self._is_dropped or self.stack.is_deleted()
+
+    def delete(self) -> None:
+        """Drop it; the other rows stay."""
+        self._is_dropped = True
+
+    def block_until_ready(self) -> RowArray:
+        self._check()
+        self.stack.block_until_ready()
+        return self
+
+    def copy_to_host_async(self) -> None:
+        """Start to fetch the stack from its workers."""
+        self._check()
+        if not isinstance(self.stack, jax.Array):
+            self.stack.copy_to_host_async()
+
+    @property
+    def spec(self) -> Any:
+        """How the row is split, where its devices are those of this process."""
+        (_, *others) = (*self.stack.sharding.spec, *(None,) * self.stack.ndim)[: self.stack.ndim]
+        kept = len(self.shape) == self.stack.ndim
+        return PartitionSpec(*((None, *others) if kept else others))
+
+    def whole(self) -> jax.Array:
+        self._check()
+        if isinstance(self.stack, jax.Array):
+            return _row_of(self.stack, self.row, self.shape)
+        return _jnp.asarray(np.asarray(self))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self._check()
+        if copy is False:
+            raise ValueError("a row of an array cannot be read without a copy")
+        if isinstance(self.stack, jax.Array):
+            row = np.asarray(self.whole())
+        else:
+            row = np.asarray(self.stack)[self.row].reshape(self.shape)
+        return np.array(row, dtype) if copy else row.astype(dtype or row.dtype, copy=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_ONE_PLACE and isinstance(self.stack, jax.Array):
+            return getattr(self.whole(), name)
+        return super().__getattr__(name)
+
+    def _check(self) -> None:
+        if self._is_dropped:
+            raise RuntimeError("the array was deleted")
+
+    def __repr__(self) -> str:
+        return f"RowArray({self.dtype}{list(self.shape)}, row {self.row} of {self.stack.shape[0]})"
+
+
+def _take_row(stack: Any, row: Any, shape: tuple[int, ...]) -> Any:
+    return jax.lax.dynamic_index_in_dim(stack, row, keepdims=False).reshape(shape)
+
+
+_row_of: Any = jax.jit(_take_row, static_argnums=2)
+
+
+def common_stack(values: Sequence[Any], rows: RowsInfo) -> Any:
+    """The array of which the values are all rows, in their order; None if it is not so."""
+    first = values[0]
+    if not isinstance(first, RowArray) or first.stack.shape != rows.stacked:
+        return None
+    stack = first.stack
+    for row, value in enumerate(values):
+        is_next = isinstance(value, RowArray) and value.stack is stack and value.row == row
+        if not is_next or value.shape != rows.shape or value.is_deleted():
+            return None
+    return stack
 
 
 class PlacedBatch(WholeArray):

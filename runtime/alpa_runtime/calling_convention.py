@@ -18,7 +18,14 @@ import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import DistributedKeys, StackedArray, WholeArray, in_workers
+from alpa_runtime.arrays import (
+    DistributedKeys,
+    RowArray,
+    StackedArray,
+    WholeArray,
+    common_stack,
+    in_workers,
+)
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import (
@@ -27,6 +34,7 @@ from alpa_runtime.plan.interface import (
     OutputInfo,
     PieceInfo,
     StaticArgument,
+    owner_numbers,
     to_front,
     whole_shape,
 )
@@ -430,40 +438,65 @@ class Group:
         members: their numbers in the plan; one if it is not in pieces.
         sizes: rows of each piece; empty if it is not in pieces.
         axis: the dimension that these are of.
+        row: which row of its one member it is; None if it is all of it.
     """
 
     members: tuple[int, ...]
     sizes: tuple[int, ...] = ()
     axis: int = 0
+    row: int | None = None
 
     @property
     def is_stack(self) -> bool:
-        """Whether the caller's array is another than the plan's."""
+        """Whether the caller's array is a stack that the plan has otherwise."""
         return len(self.members) > 1 or self.axis != 0
 
-    def shape(self, piece: Sequence[int]) -> tuple[int, ...]:
-        """That of the caller's array, from the shape of a member."""
-        return whole_shape(piece, sum(self.sizes), self.axis) if self.sizes else tuple(piece)
+    @property
+    def is_array(self) -> bool:
+        """Whether the caller's array is the plan's."""
+        return not self.is_stack and self.row is None
 
-    def joined(self, pieces: Sequence[Any]) -> Any:
-        """The caller's array of its members."""
+    def shape(self, infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> tuple[int, ...]:
+        """That of the caller's array.
+
+        Args:
+            infos: the plan's inputs or outputs.
+        """
+        first = infos[self.members[0]]
+        if self.row is not None and first.rows is not None:
+            return first.rows.shape
+        return whole_shape(first.shape, sum(self.sizes), self.axis) if self.sizes else first.shape
+
+    def joined(self, pieces: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        """The caller's array, of that shape, of its members."""
+        if self.row is not None:
+            return RowArray(pieces[0], self.row, shape)
         return StackedArray(pieces, self.axis) if self.is_stack else pieces[0]
 
 
 def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo], where: str) -> list[Group]:
     """What belongs together: pieces of one thing stand one after another, by rising rows.
 
+    Returns:
+        For each argument or result of the caller, what it is.
+
     Raises:
-        PlanMismatchError: a piece is not where it belongs.
+        PlanMismatchError: a piece, or a row, is not where it belongs.
     """
-    found: list[Group] = []
+    found: dict[int, Group] = {}
     last: PieceInfo | None = None
-    for index, info in enumerate(infos):
+    for index, (info, owners) in enumerate(zip(infos, owner_numbers(infos), strict=True)):
         piece = info.piece
-        if piece is None:
-            found.append(Group((index,)))
+        if info.rows is not None:
+            if info.shape != info.rows.stacked or len(set(owners) - set(found)) < len(owners):
+                raise PlanMismatchError(
+                    f"{list(info.shape)} of rows {list(owners)}", where=f"{where}[{index}]"
+                )
+            found.update((number, Group((index,), row=row)) for row, number in enumerate(owners))
+        elif piece is None:
+            found[owners[0]] = Group((index,))
         elif piece.offset == 0:
-            found.append(Group((index,), (piece.size,), piece.axis))
+            found[owners[0]] = Group((index,), (piece.size,), piece.axis)
         elif last is None or (piece.of, piece.axis, piece.offset) != (
             last.of,
             last.axis,
@@ -474,24 +507,30 @@ def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo], where: str) -> lis
                 where=f"{where}[{index}]",
             )
         else:
-            group = found[-1]
-            found[-1] = Group((*group.members, index), (*group.sizes, piece.size), group.axis)
+            group = found[owners[0]]
+            members, sizes = (*group.members, index), (*group.sizes, piece.size)
+            found[owners[0]] = Group(members, sizes, group.axis)
         if piece is not None and (
-            piece.of != len(found) - 1
-            or len(info.shape) <= piece.axis
-            or info.shape[0] != piece.size
+            piece.of != owners[0] or len(info.shape) <= piece.axis or info.shape[0] != piece.size
         ):
             raise PlanMismatchError(
                 f"a piece of {piece.size} rows of {piece.of}, but {list(info.shape)} of "
-                f"{len(found) - 1}",
+                f"{owners[0]}",
                 where=f"{where}[{index}]",
             )
         last = piece
-    return found
+    if sorted(found) != list(range(len(found))):
+        raise PlanMismatchError(f"no argument or result {_missing(found)}", where=where)
+    return [found[number] for number in range(len(found))]
+
+
+def _missing(found: Mapping[int, Group]) -> int:
+    return next(number for number in range(len(found)) if number not in found)
 
 
 class Boundary:
-    """Cuts the caller's stacks into the plan's pieces, and hands its pieces out as stacks.
+    """Cuts the caller's stacks into the plan's pieces, puts arrays that are alike together to
+    the plan's stacks, and hands results out as the caller has them.
 
     Args:
         check: `(argument, info, shape)` gives the argument, or raises ArgumentMismatchError.
@@ -505,10 +544,13 @@ class Boundary:
         self._check = check
         self._inputs = groups(plan.inputs, "inputs")
         self._outputs = groups(plan.outputs, "outputs")
-        self._takes_stacks = any(group.is_stack for group in self._inputs)
-        self._gives_stacks = any(group.is_stack for group in self._outputs)
-        # Pieces of arrays that are not carried, so that they are cut and placed only once.
+        self._takes_arrays = all(group.is_array for group in self._inputs)
+        self._gives_arrays = all(group.is_array for group in self._outputs)
+        self._result_shapes = [group.shape(plan.outputs) for group in self._outputs]
+        # What arrays that are not carried were made into, so that they are placed only once. By
+        # number of the argument in pieces, or of the input with rows.
         self._kept: dict[int, tuple[Any, list[Any]]] = {}
+        self._kept_rows: dict[int, tuple[list[Any], Any]] = {}
 
     def take_apart(self, args: Sequence[Any], place: Callable[[int, Any], Any]) -> Sequence[Any]:
         """One array for each input of the plan.
@@ -523,33 +565,39 @@ class Boundary:
             raise ArgumentMismatchError(
                 f"{len(args)} arguments, expected {len(self._inputs)}", where=self._plan.name
             )
-        if not self._takes_stacks:
+        if self._takes_arrays:
             return args
-        pieces: list[Any] = []
+        found: list[Any] = [None] * len(self._plan.inputs)
+        rows: dict[int, list[Any]] = {}
         for number, (x, group) in enumerate(zip(args, self._inputs, strict=True)):
-            if not group.is_stack:
-                pieces.append(x)
-            elif isinstance(x, StackedArray) and (x.sizes, x.axis) == (group.sizes, group.axis):
-                pieces += x.pieces
+            (first, *_), row = group.members, group.row
+            if row is not None:
+                info = self._plan.inputs[first]
+                assert info.rows is not None
+                rows.setdefault(first, [None] * len(info.rows.of))[row] = x
+            elif not group.is_stack:
+                found[first] = x
             else:
-                pieces += self._cut(number, x, group, place)
-        return pieces
+                form = group.sizes, group.axis
+                is_ours = isinstance(x, StackedArray) and (x.sizes, x.axis) == form
+                pieces = x.pieces if is_ours else self._cut(number, x, group, place)
+                for index, piece in zip(group.members, pieces, strict=True):
+                    found[index] = piece
+        for index, values in rows.items():
+            found[index] = self._stack(index, values, place)
+        return found
 
     def _cut(
         self, number: int, x: Any, group: Group, place: Callable[[int, Any], Any]
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         info = self._plan.inputs[group.members[0]]
         kept = self._kept.get(number)
         if kept is not None and kept[0]() is x and not x.is_deleted():
             return kept[1]
         whole = replace(info, name=info.name.removesuffix("[0]"))
-        if isinstance(x, jax.Array | WholeArray) and x.is_deleted():
-            raise ArgumentMismatchError(
-                "the array was given away to an earlier step",
-                where=whole.name,
-                fix="use the state that the last step returned, or donate_state=False",
-            )
-        rows = to_front(np.asarray(self._check(x, whole, group.shape(info.shape))), group.axis)
+        _check_is_there(x, whole.name)
+        shape = group.shape(self._plan.inputs)
+        rows = to_front(np.asarray(self._check(x, whole, shape)), group.axis)
         cuts = np.split(rows, np.cumsum(group.sizes)[:-1])
         pieces: list[Any] = [np.ascontiguousarray(cut) for cut in cuts]
         if isinstance(x, jax.Array) and info.carried_by is None:
@@ -558,8 +606,44 @@ class Boundary:
             return placed
         return pieces
 
+    def _stack(self, index: int, values: list[Any], place: Callable[[int, Any], Any]) -> Any:
+        """One array of the arguments that are its rows; as an earlier step returned them, none of
+        them is moved."""
+        info = self._plan.inputs[index]
+        rows = info.rows
+        assert rows is not None
+        stack = common_stack(values, rows)
+        if stack is not None:
+            return stack
+        kept = self._kept_rows.get(index)
+        if kept is not None and all(
+            ref() is x and not x.is_deleted() for ref, x in zip(kept[0], values, strict=True)
+        ):
+            return kept[1]
+        whole = np.empty(info.shape, jnp.dtype(info.dtype))
+        for row, (x, name) in enumerate(zip(values, rows.names, strict=True)):
+            _check_is_there(x, name)
+            of_row = replace(info, name=name)
+            whole[row] = np.asarray(self._check(x, of_row, rows.shape)).reshape(info.shape[1:])
+        placed = place(index, whole)
+        if info.carried_by is None and all(isinstance(x, jax.Array) for x in values):
+            self._kept_rows[index] = ([weakref.ref(x) for x in values], placed)
+        return placed
+
     def put_together(self, results: list[Any]) -> list[Any]:
         """One array for each result of the caller."""
-        if not self._gives_stacks:
+        if self._gives_arrays:
             return results
-        return [group.joined([results[i] for i in group.members]) for group in self._outputs]
+        return [
+            group.joined([results[i] for i in group.members], shape)
+            for group, shape in zip(self._outputs, self._result_shapes, strict=True)
+        ]
+
+
+def _check_is_there(x: Any, name: str) -> None:
+    if isinstance(x, jax.Array | WholeArray) and x.is_deleted():
+        raise ArgumentMismatchError(
+            "the array was given away to an earlier step",
+            where=name,
+            fix="use the state that the last step returned, or donate_state=False",
+        )

@@ -4,7 +4,7 @@ made where it belongs; where arguments are wanted and results lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import StackedArray, in_workers, keys_in_workers
+from alpa_runtime.arrays import RowArray, StackedArray, common_stack, in_workers, keys_in_workers
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.calling_convention import (
     Aval,
@@ -31,7 +31,7 @@ from alpa_runtime.checkpoint.save_restore import StateTarget, Wanted
 from alpa_runtime.errors import ArgumentMismatchError, TraceError
 from alpa_runtime.jax_internals import without_context_mesh
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.interface import InputInfo, OutputInfo, PiecePlace
+from alpa_runtime.plan.interface import InputInfo, OutputInfo, PiecePlace, RowsInfo
 from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
@@ -55,12 +55,14 @@ class StateLeaf:
         name: its place in the state, as code.
         inputs: the plan's inputs that it is made of: one, or its pieces by rising rows.
         places: for each of them where it lies in the leaf.
+        of: the row of its one input that it is; None if it is all of it.
     """
 
     name: str
     leaf: Aval
     inputs: tuple[int, ...]
     places: tuple[PiecePlace, ...]
+    of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,11 @@ class StepState:
                 (place, plan.inputs[i].shape, sharding_of(i))
                 for place, i in zip(item.places, item.inputs, strict=True)
             )
+            stack = None if item.of is None else (item.inputs[0], item.of)
+            if stack is not None and pieces[0][2] is None:
+                pieces = ((PiecePlace(), leaf.data_shape, None),)
             form = item.name, leaf.data_shape, leaf.data_dtype, pieces, leaf.key_impl
-            wanted.append(Wanted(*form, of_data=True))
+            wanted.append(Wanted(*form, of_data=True, row_of=stack))
         inputs = tuple(item.inputs for item in self.leaves)
         return StateTarget(self.tree, tuple(wanted), inputs, workers)
 
@@ -175,11 +180,11 @@ def step_state(form: CallingConvention, plan: Plan) -> StepState:
     paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):
-        pieces = [plan.inputs[i].piece for i in arguments[number].members]
+        group = arguments[number]
+        pieces = [plan.inputs[i].piece for i in group.members]
         places = tuple(PiecePlace() if piece is None else piece.place for piece in pieces)
-        leaves.append(
-            StateLeaf(trees.text(path), form.in_leaves[number], arguments[number].members, places)
-        )
+        leaf = form.in_leaves[number]
+        leaves.append(StateLeaf(trees.text(path), leaf, group.members, places, group.row))
     return StepState(tree, tuple(leaves))
 
 
@@ -294,7 +299,7 @@ def init_programs(
         The programs, and those leaves of the state that no mesh reads.
     """
     places = _places(plan)
-    owned: dict[int, list[tuple[int, PiecePlace, int, TensorSpec]]] = {}
+    owned: dict[int, dict[int, _MadeInput]] = {}
     unread: list[int] = []
     for number, leaf in enumerate(state.leaves):
         if not any(index in places for index in leaf.inputs):
@@ -302,10 +307,21 @@ def init_programs(
         for place, index in zip(leaf.places, leaf.inputs, strict=True):
             if index in places:
                 mesh, tensor = places[index]
-                owned.setdefault(mesh, []).append((number, place, index, tensor))
+                made = owned.setdefault(mesh, {}).setdefault(index, _MadeInput(tensor, place, {}))
+                made.leaves[leaf.of or 0] = number
     return [
         _program(trace, state.leaves, plan, mesh, parts, platform) for mesh, parts in owned.items()
     ], unread
+
+
+@dataclass(frozen=True)
+class _MadeInput:
+    """An input of the plan: its form, where it lies in the leaf that it is a piece of, and its
+    leaves by row, one if that is all of it."""
+
+    tensor: TensorSpec
+    place: PiecePlace
+    leaves: dict[int, int]
 
 
 def _places(plan: Plan) -> dict[int, tuple[int, TensorSpec]]:
@@ -323,19 +339,24 @@ def _program(
     leaves: Sequence[StateLeaf],
     plan: Plan,
     mesh: int,
-    parts: Sequence[tuple[int, PiecePlace, int, TensorSpec]],
+    parts: Mapping[int, _MadeInput],
     platform: str,
 ) -> InitProgram:
     info = plan.meshes[mesh]
-    outputs = tuple(tensor for _, _, _, tensor in parts)
+    outputs = tuple(part.tensor for part in parts.values())
+    numbers = [number for part in parts.values() for _, number in sorted(part.leaves.items())]
     inputs = tuple(TensorSpec(x.shape, str(x.dtype), ((),) * len(x.shape)) for x in trace.arguments)
 
     def make(*data: Any) -> tuple[Any, ...]:
-        made = made_leaves(trace, leaves, [number for number, *_ in parts], data)
-        return tuple(
-            place.cut(leaf, tensor.shape[0]) if tensor.shape else leaf
-            for leaf, (_, place, _, tensor) in zip(made, parts, strict=True)
-        )
+        made = dict(zip(numbers, made_leaves(trace, leaves, numbers, data), strict=True))
+
+        def part_of(part: _MadeInput) -> Any:
+            shape, rows = part.tensor.shape, [made[n] for _, n in sorted(part.leaves.items())]
+            if leaves[part.leaves[min(part.leaves)]].of is not None:
+                return _jnp.stack([x.reshape(shape[1:]) for x in rows])
+            return part.place.cut(rows[0], shape[0]) if shape else rows[0]
+
+        return tuple(map(part_of, parts.values()))
 
     jitted = _jax.jit(
         make,
@@ -346,7 +367,7 @@ def _program(
     shapes = [_jax.ShapeDtypeStruct(x.shape, x.dtype) for x in trace.arguments]
     lowered = jitted.trace(*shapes).lower(lowering_platforms=(platform,))
     job = Job(f"mesh {mesh} initial state", lowered.as_text(), mesh, inputs, outputs)
-    return InitProgram(job, tuple(index for _, _, index, _ in parts))
+    return InitProgram(job, tuple(parts))
 
 
 def made_leaves(
@@ -402,6 +423,8 @@ def _initial_state(trace: InitTrace, state: StepState, plan: Plan, loaded: RunsO
         axis = item.places[0].axis
         if len(pieces) > 1 or (pieces and axis):
             value = StackedArray(pieces, axis)
+        elif pieces and item.of is not None:
+            value = RowArray(pieces[0], item.of, item.leaf.data_shape)
         if item.leaf.key_impl is not None:
             if in_workers(value):
                 value = keys_in_workers(value, item.leaf.key_impl)
@@ -503,11 +526,20 @@ def placed_arguments(
     values = trees.leaves(form.dynamic(args))
     result: list[Any] = []
     arguments = groups(plan.inputs, "inputs")
+    stacks: dict[int, Any] = {}
     for number, (leaf, argument) in enumerate(zip(form.in_leaves, arguments, strict=False)):
         if form.batches[number] and leaf.key_impl:
             result.append(values[number])  # Keys of a batch travel as their data, with the step.
             continue
         value, members = flat[number], argument.members
+        if argument.row is not None:
+            (index,) = members
+            rows = plan.inputs[index].rows
+            assert rows is not None
+            if index not in stacks:
+                stacks[index] = loaded.put(index, _stacked([flat[i] for i in rows.of], rows))
+            result.append(RowArray(stacks[index], argument.row, rows.shape))
+            continue
         if isinstance(value, StackedArray) and (value.sizes, value.axis) == (
             argument.sizes,
             argument.axis,
@@ -516,8 +548,15 @@ def placed_arguments(
         else:
             pieces = _rows(plan.inputs, members, value) if argument.is_stack else [value]
         pieces = [loaded.put(i, piece) for i, piece in zip(members, pieces, strict=True)]
-        result.append(typed_value(argument.joined(pieces), leaf))
+        result.append(typed_value(argument.joined(pieces, leaf.data_shape), leaf))
     return with_static(form, trees.unflatten(form.in_tree, result), args)
+
+
+def _stacked(values: Sequence[Any], rows: RowsInfo) -> Any:
+    stack = common_stack(values, rows)
+    if stack is not None:
+        return stack
+    return np.stack([np.asarray(x) for x in values]).reshape(rows.stacked)
 
 
 def _rows(inputs: Sequence[InputInfo], members: Sequence[int], value: Any) -> list[Any]:
@@ -535,13 +574,16 @@ def _spec(
     found: dict[int, dict[int, TensorSpec]],
 ) -> PlacementSpec:
     held: dict[int, PartitionSpec] = {}
+    first = infos[group.members[0]]
+    shape = group.shape(infos)
     for index in group.members:
         for mesh, tensor in found.get(index, {}).items():
             axes = [axes or None for axes in tensor.spec]
+            if group.row is not None:  # Dimension 0 counts the rows, and no axis splits it.
+                axes = axes[len(axes) - len(shape) :]
             axes[: group.axis + 1] = [*axes[1 : group.axis + 1], *axes[:1]]
             held.setdefault(mesh, PartitionSpec(*axes))
-    first = infos[group.members[0]]
-    return PlacementSpec(group.shape(first.shape), first.dtype, tuple(held), tuple(held.values()))
+    return PlacementSpec(shape, first.dtype, tuple(held), tuple(held.values()))
 
 
 def _made(plan: Plan, op: Instruction, held: dict[int, TensorSpec]) -> dict[int, TensorSpec]:

@@ -622,3 +622,138 @@ module @own_row attributes {alpa.num_micro_batches = 1 : i64} {
     }
   }
 }
+
+// -----
+
+// Weights that are arrays of their own become rows of one argument, too; what the caller calls
+// them stays known.
+
+// CHECK-LABEL: module @arrays
+// CHECK:       func.func private @main(tensor<3x4x4xf32> {{.*}}alpa.name = "w.0 .. w.2", alpa.rows = {arguments = array<i64: 0, 1, 2>, names = ["w.0", "w.1", "w.2"], shape = array<i64: 4, 4>}
+// CHECK-SAME:    -> (tensor<3x4x4xf32> {{.*}}alpa.rows = {names = ["w.0", "w.1", "w.2"], results = array<i64: 0, 1, 2>, shape = array<i64: 4, 4>}
+// CHECK:       func.func @forward
+// CHECK:         stablehlo.while
+// CHECK:           stablehlo.dynamic_slice {{.*}} sizes = [1, 4, 4]
+// CHECK:           stablehlo.dot_general
+// CHECK-NOT:       stablehlo.dot_general
+// CHECK:       func.func @update_0
+// CHECK-COUNT-1: stablehlo.subtract {{.*}} tensor<3x4x4xf32>
+// CHECK-NOT:     stablehlo.subtract
+// CHECK:         return
+module @arrays attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w.0", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w.1", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w.2", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<4x4xf32> {alpa.name = "w.0", alpa.value = 10 : i64},
+    tensor<4x4xf32> {alpa.name = "w.1", alpa.value = 11 : i64},
+    tensor<4x4xf32> {alpa.name = "w.2", alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64}, %w1: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}, %w2: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64}) {
+      %d0 = stablehlo.dot_general %x, %w0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e0_0 = stablehlo.tanh %d0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_1 = stablehlo.negate %e0_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_2 = stablehlo.exponential %e0_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_3 = stablehlo.abs %e0_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_4 = stablehlo.sqrt %e0_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_5 = stablehlo.cosine %e0_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_6 = stablehlo.sine %e0_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y0 = stablehlo.add %x, %e0_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %d1 = stablehlo.dot_general %y0, %w1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e1_0 = stablehlo.tanh %d1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_1 = stablehlo.negate %e1_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_2 = stablehlo.exponential %e1_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_3 = stablehlo.abs %e1_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_4 = stablehlo.sqrt %e1_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_5 = stablehlo.cosine %e1_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_6 = stablehlo.sine %e1_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y1 = stablehlo.add %y0, %e1_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %d2 = stablehlo.dot_general %y1, %w2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e2_0 = stablehlo.tanh %d2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_1 = stablehlo.negate %e2_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_2 = stablehlo.exponential %e2_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_3 = stablehlo.abs %e2_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_4 = stablehlo.sqrt %e2_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_5 = stablehlo.cosine %e2_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_6 = stablehlo.sine %e2_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y2 = stablehlo.add %y1, %e2_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y0, %y1, %y2 : tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64}, %w1: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}, %w2: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64}, %g0: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, %g1: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, %g2: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64})
+        -> (tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 10 : i64}, tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 11 : i64}, tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 12 : i64}) {
+      %s0 = stablehlo.slice %g0 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b0 = stablehlo.broadcast_in_dim %s0, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %s1 = stablehlo.slice %g1 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b1 = stablehlo.broadcast_in_dim %s1, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %s2 = stablehlo.slice %g2 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b2 = stablehlo.broadcast_in_dim %s2, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %n0 = stablehlo.subtract %w0, %b0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      %n1 = stablehlo.subtract %w1, %b1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      %n2 = stablehlo.subtract %w2, %b2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      return %n0, %n1, %n2 : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
+    }
+  }
+}
+
+// -----
+
+// The caller gets the last layer's weights twice: they stay an array of their own.
+
+// CHECK-LABEL: module @returned_twice
+// CHECK-SAME:  {
+// CHECK-NOT:     alpa.rows
+// CHECK-NOT:     stablehlo.while
+module @returned_twice attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w.0", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w.1", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w.2", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<4x4xf32> {alpa.name = "w.0", alpa.value = 10 : i64},
+    tensor<4x4xf32> {alpa.name = "w.1", alpa.value = 11 : i64},
+    tensor<4x4xf32> {alpa.name = "w.2", alpa.value = 12 : i64}, tensor<4x4xf32> {alpa.name = "metric", alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64}, %w1: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}, %w2: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64}) {
+      %d0 = stablehlo.dot_general %x, %w0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e0_0 = stablehlo.tanh %d0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_1 = stablehlo.negate %e0_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_2 = stablehlo.exponential %e0_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_3 = stablehlo.abs %e0_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_4 = stablehlo.sqrt %e0_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_5 = stablehlo.cosine %e0_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_6 = stablehlo.sine %e0_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y0 = stablehlo.add %x, %e0_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %d1 = stablehlo.dot_general %y0, %w1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e1_0 = stablehlo.tanh %d1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_1 = stablehlo.negate %e1_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_2 = stablehlo.exponential %e1_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_3 = stablehlo.abs %e1_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_4 = stablehlo.sqrt %e1_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_5 = stablehlo.cosine %e1_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_6 = stablehlo.sine %e1_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y1 = stablehlo.add %y0, %e1_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %d2 = stablehlo.dot_general %y1, %w2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e2_0 = stablehlo.tanh %d2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_1 = stablehlo.negate %e2_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_2 = stablehlo.exponential %e2_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_3 = stablehlo.abs %e2_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_4 = stablehlo.sqrt %e2_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_5 = stablehlo.cosine %e2_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_6 = stablehlo.sine %e2_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y2 = stablehlo.add %y1, %e2_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y0, %y1, %y2 : tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64}, %w1: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}, %w2: tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64}, %g0: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, %g1: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, %g2: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64})
+        -> (tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 10 : i64}, tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 11 : i64}, tensor<4x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 12 : i64}) {
+      %s0 = stablehlo.slice %g0 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b0 = stablehlo.broadcast_in_dim %s0, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %s1 = stablehlo.slice %g1 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b1 = stablehlo.broadcast_in_dim %s1, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %s2 = stablehlo.slice %g2 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b2 = stablehlo.broadcast_in_dim %s2, dims = [0, 1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4xf32>) -> tensor<4x4xf32>
+      %n0 = stablehlo.subtract %w0, %b0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      %n1 = stablehlo.subtract %w1, %b1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      %n2 = stablehlo.subtract %w2, %b2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<4x4xf32>
+      return %n0, %n1, %n2 : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
+    }
+  }
+}

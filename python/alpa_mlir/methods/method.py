@@ -427,7 +427,8 @@ class Method(ABC):
             programs of one device that need no partitioner.
         layer_loops: whether equal layers of a stage become a loop, so that XLA compiles one of
             them (`docs/scan.md`). Written out they take longer to compile, and XLA may move
-            collectives of one layer beside the work of the next.
+            collectives of one layer beside the work of the next. In loops, arrays of the state
+            that are alike for each layer come back as `RowArray`s.
         finalists: how many of the best plans to compile and measure on the devices of this
             process, which have to be of the kind that the cluster describes, before the fastest
             is chosen; 0 leaves the choice to the predictions.

@@ -16,9 +16,16 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy
 import numpy as np
+from jax.sharding import NamedSharding
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import DistributedArray, StackedArray, WholeArray, keys_in_workers
+from alpa_runtime.arrays import (
+    DistributedArray,
+    RowArray,
+    StackedArray,
+    WholeArray,
+    keys_in_workers,
+)
 from alpa_runtime.checkpoint.folders import (
     Writing,
     choose_step,
@@ -52,7 +59,7 @@ from alpa_runtime.errors import (
     DamagedCheckpointError,
     check_type,
 )
-from alpa_runtime.execution.host_shards import Filling, whole_box
+from alpa_runtime.execution.host_shards import Filling, RowFilling, StackFilling, whole_box
 from alpa_runtime.plan.interface import PiecePlace
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
@@ -208,6 +215,8 @@ class Wanted:
             of None is an array of NumPy.
         number: the type of a Python number.
         of_data: whether the sharding of a typed PRNG key is that of its data.
+        row_of: (number of an array, row of it that this is); its one piece says the form of that
+            array, of which all rows are wanted.
     """
 
     name: str
@@ -217,6 +226,12 @@ class Wanted:
     key_impl: str | None = None
     number: str | None = None
     of_data: bool = False
+    row_of: tuple[int, int] | None = None
+
+    @property
+    def is_row_on_devices(self) -> bool:
+        """Whether it is a row of an array on devices of this process."""
+        return self.row_of is not None and self.pieces[0][2] is not None
 
 
 class ReadsItself(Protocol):
@@ -364,6 +379,9 @@ def _like(name: str, value: Any) -> Wanted:
 
 def _sharding(value: Any) -> Any:
     """That of a leaf of the target; None for arrays of NumPy, and for those that workers hold."""
+    if isinstance(value, RowArray) and isinstance(value.stack, jax.Array):
+        stack: Any = value.stack.sharding
+        return NamedSharding(stack.mesh, value.spec)
     sharding = None if isinstance(value, WholeArray) else getattr(value, "sharding", None)
     return sharding if isinstance(sharding, jax.sharding.Sharding) else None
 
@@ -420,23 +438,70 @@ def _kind(dtype: str) -> str:
 
 
 def _read(path: Path, records: Sequence[LeafRecord], wanted: Sequence[Wanted]) -> list[Any]:
-    """Leaves, made part by part as these are read."""
-    places = [_places(leaf) for leaf in wanted]
-    pieces = [
-        Piece(record, leaf.dtype, at, [place])
-        for record, leaf, own in zip(records, wanted, places, strict=True)
-        for at, place in own
-    ]
-    filled = fill(path, pieces)
+    """Leaves, made part by part as these are read; the rows of one array one behind the other."""
+    arrays: dict[int, _StackOnDevices] = {}
+    begins: dict[int, int] = {}
+    places: list[Sequence[tuple[PiecePlace, Filling | _OnHost | RowFilling]]] = []
+    for number, leaf in enumerate(wanted):
+        if not leaf.is_row_on_devices:
+            places.append(_places(leaf))
+            continue
+        index, row = leaf.row_of or (0, 0)
+        begins.setdefault(index, number)
+        stack = arrays.setdefault(index, _StackOnDevices(leaf))
+        places.append([(_UNCUT, stack.row(row))])
 
-    def array(place: Filling | _OnHost) -> Any:
-        next(filled)
-        return place.array()
+    def begin(number: int) -> int:
+        of = wanted[number].row_of
+        return number if of is None else begins.get(of[0], number)
 
-    return [
-        _made(leaf, [array(place) for _, place in own])
-        for leaf, own in zip(wanted, places, strict=True)
-    ]
+    order = sorted(range(len(wanted)), key=begin)
+    filled = fill(
+        path, [Piece(records[n], wanted[n].dtype, at, [x]) for n in order for at, x in places[n]]
+    )
+    found: dict[int, Any] = {}
+    for n in order:
+        parts: list[Any] = []
+        for _, place in places[n]:
+            next(filled)
+            if not isinstance(place, RowFilling):
+                parts.append(place.array())
+        if parts:
+            found[n] = _made(wanted[n], parts)
+    for n, leaf in enumerate(wanted):
+        if leaf.is_row_on_devices:
+            index, row = leaf.row_of or (0, 0)
+            found[n] = RowArray(arrays[index].array(), row, leaf.shape)
+    return [found[n] for n in range(len(wanted))]
+
+
+class _StackOnDevices:
+    """An array on devices that is made of its rows."""
+
+    def __init__(self, leaf: Wanted) -> None:
+        (_, shape, sharding), *_ = leaf.pieces
+        filling = _filling(shape, leaf.dtype, sharding)
+        self._filling = filling
+        self._rows = StackFilling([filling], leaf.shape, shape[0])
+        self._array: Any = None
+
+    def row(self, number: int) -> RowFilling:
+        """What takes one of its rows."""
+        return RowFilling(self._rows, number)
+
+    def array(self) -> Any:
+        """The array, when all rows are there."""
+        if self._array is None:
+            self._array = self._filling.array()
+        return self._array
+
+
+def _filling(shape: tuple[int, ...], dtype: str, sharding: Any) -> Filling:
+    """What is put on the devices of a sharding."""
+    parts: dict[Box, list[Any]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        parts.setdefault(index_box(index, shape), []).append(device)
+    return Filling(TensorSpec(shape, dtype, ()), sharding, parts)
 
 
 class _OnHost:
@@ -464,11 +529,8 @@ def _places(leaf: Wanted) -> list[tuple[PiecePlace, Filling | _OnHost]]:
     for at, shape, sharding in leaf.pieces:
         if sharding is None:
             places.append((at, _OnHost(whole_box(shape))))
-            continue
-        parts: dict[Box, list[Any]] = {}
-        for device, index in sharding.addressable_devices_indices_map(shape).items():
-            parts.setdefault(index_box(index, shape), []).append(device)
-        places.append((at, Filling(TensorSpec(shape, leaf.dtype, ()), sharding, parts)))
+        else:
+            places.append((at, _filling(shape, leaf.dtype, sharding)))
     return places
 
 
@@ -497,7 +559,7 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
     assert home is not None
     check_chunks(path, [(r, [tuple((0, n) for n in r.shape)]) for r in records])
     at_home = [all(home.is_read(index) for index in inputs) for inputs in target.inputs]
-    pieces: dict[int, tuple[LeafRecord, PiecePlace, str]] = {}
+    pieces: list[tuple[int, tuple[LeafRecord, PiecePlace, str, int | None]]] = []
     here: list[int] = []
     for number, (record, leaf, inputs, is_theirs) in enumerate(
         zip(records, target.leaves, target.inputs, at_home, strict=True)
@@ -506,13 +568,16 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
             here.append(number)
             continue
         for index, (at, _, _) in zip(inputs, leaf.pieces, strict=True):
-            pieces[index] = record, at, leaf.dtype
+            of = None if leaf.row_of is None else leaf.row_of[1]
+            pieces.append((index, (record, at, leaf.dtype, of)))
 
-    arrays = {index: home.handle(index) for index in pieces}
+    arrays = {index: home.handle(index) for index, _ in pieces}
+    first = {index: number for number, index in enumerate(arrays)}
+    pieces.sort(key=lambda piece: first[piece[0]])  # The rows of one array together.
     tasks: dict[int, list[RestoreTask]] = {}
-    for index, array in arrays.items():
-        task = RestoreTask(array.uid, index, *pieces[index])
-        for rank in array.workers:
+    for index, form in pieces:
+        task = RestoreTask(arrays[index].uid, index, *form)
+        for rank in arrays[index].workers:
             tasks.setdefault(rank, []).append(task)
     _ask_workers(home, path, tasks)
     read = iter(_read(path, [records[n] for n in here], [target.leaves[n] for n in here]))
@@ -524,6 +589,8 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
         found: list[Any] = [arrays[index] for index in inputs]
         axis = leaf.pieces[0][0].axis
         value = found[0] if len(found) == 1 and not axis else StackedArray(found, axis)
+        if leaf.row_of is not None:
+            value = RowArray(value, leaf.row_of[1], leaf.shape)
         leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
     return leaves
 
@@ -545,7 +612,7 @@ def _ask_workers(home: ReadsItself, path: Path, tasks: Mapping[int, list[Restore
         return
     with contextlib.suppress(AlpaError):
         for rank, own in tasks.items():
-            home.ask(rank, "free", [task.uid for task in own])
+            home.ask(rank, "free", list({task.uid: None for task in own}))
     # A worker that is gone says more than a file that it left half read.
     raise next((e for e in failed if not isinstance(e, CheckpointError)), failed[0])
 

@@ -19,7 +19,13 @@ import jax.numpy
 import numpy as np
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import DistributedArray, DistributedKeys, StackedArray, WholeArray
+from alpa_runtime.arrays import (
+    DistributedArray,
+    DistributedKeys,
+    RowArray,
+    StackedArray,
+    WholeArray,
+)
 from alpa_runtime.checkpoint.manifest import (
     ARRAYS,
     CRC_BYTES,
@@ -108,7 +114,7 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
     if isinstance(value, StackedArray):
         pieces = tuple(zip(value.places, value.pieces, strict=True))
         return StateLeaf(name, keys, value.shape, str(value.dtype), pieces)
-    if isinstance(value, DistributedArray):
+    if isinstance(value, DistributedArray | RowArray):
         return StateLeaf(name, keys, value.shape, str(value.dtype), ((PiecePlace(), value),))
     if isinstance(value, DistributedKeys):
         return replace(_leaf(path, value.data), key_impl=value.impl)
@@ -154,6 +160,10 @@ def held_boxes(leaf: StateLeaf) -> set[Box]:
     """The parts that devices hold of a leaf."""
     boxes: set[Box] = set()
     for place, array in leaf.pieces:
+        if isinstance(array, RowArray):
+            stack = replace(leaf, shape=array.stack.shape, pieces=((PiecePlace(), array.stack),))
+            boxes.update(row_box(box, array) for box in held_boxes(stack))
+            continue
         whole = tuple((0, n) for n in array.shape)
         found = {whole}
         if isinstance(array, DistributedArray):
@@ -167,6 +177,11 @@ def held_boxes(leaf: StateLeaf) -> set[Box]:
     return boxes
 
 
+def row_box(box: Box, row: RowArray) -> Box:
+    """The part of a row in a part of its stack, which has all rows."""
+    return (((0, 1),) if len(row.shape) == len(box) else ()) + box[1:]
+
+
 def copied_shards(pieces: Iterable[tuple[PiecePlace, Any]]) -> list[Shard]:
     """Copies of the parts that this process holds, each part once.
 
@@ -177,7 +192,9 @@ def copied_shards(pieces: Iterable[tuple[PiecePlace, Any]]) -> list[Shard]:
     for place, array in pieces:
         if isinstance(array, DistributedArray):
             continue  # Its workers copy it.
-        if isinstance(array, jax.Array):
+        if isinstance(array, RowArray):
+            parts = _parts_of_row(array)
+        elif isinstance(array, jax.Array):
             parts = [
                 (index_box(shard.index, array.shape), shard.data)
                 for shard in array.addressable_shards
@@ -191,12 +208,25 @@ def copied_shards(pieces: Iterable[tuple[PiecePlace, Any]]) -> list[Shard]:
     return shards
 
 
+def _parts_of_row(array: RowArray) -> list[tuple[Box, Any]]:
+    """The parts of a row that this process holds."""
+    stack: Any = array.stack
+    parts: list[tuple[Box, Any]] = []
+    for shard in () if isinstance(stack, DistributedArray) else stack.addressable_shards:
+        if shard.replica_id == 0:
+            box = row_box(index_box(shard.index, stack.shape), array)
+            row = np.asarray(shard.data)[array.row].reshape([end - begin for begin, end in box])
+            parts.append((box, row))
+    return parts
+
+
 def start_copies(leaves: Iterable[StateLeaf]) -> None:
     """Begin to bring arrays to the host, all at the same time."""
     for leaf in leaves:
         for _, array in leaf.pieces:
-            if isinstance(array, jax.Array):
-                array.copy_to_host_async()
+            whole = array.stack if isinstance(array, RowArray) else array
+            if isinstance(whole, jax.Array):
+                whole.copy_to_host_async()
 
 
 def new_manifest(
@@ -552,11 +582,13 @@ class SaveTask:
     Attributes:
         number: of the leaf in the manifest.
         pieces: (place, number of the array) for each piece of the leaf that it has a part of.
+        row: of the array, the one that the leaf is; None if it is all of it.
     """
 
     number: int
     leaf: LeafRecord
     pieces: tuple[tuple[PiecePlace, int], ...]
+    row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -569,6 +601,7 @@ class RestoreTask:
         leaf: of the checkpoint.
         at: where the array lies in the leaf.
         dtype: that of the array, which differs from the leaf's only for Python numbers.
+        of: of the array, the row that the leaf is; None if it is all of it.
     """
 
     uid: int
@@ -576,6 +609,7 @@ class RestoreTask:
     leaf: LeafRecord
     at: PiecePlace
     dtype: str
+    of: int | None = None
 
 
 class Home(Protocol):
@@ -607,13 +641,16 @@ class RemoteCopies:
         tasks: dict[tuple[Home, int], list[SaveTask]] = {}
         for number, leaf, pieces in leaves:
             own: dict[tuple[Home, int], list[tuple[PiecePlace, int]]] = {}
+            of: int | None = None
             for place, array in pieces:
+                if isinstance(array, RowArray):
+                    array, of = array.stack, array.row
                 if isinstance(array, DistributedArray):
                     for rank in array.workers:
                         home: Any = array.home
                         own.setdefault((home, rank), []).append((place, array.uid))
             for key, found in own.items():
-                tasks.setdefault(key, []).append(SaveTask(number, leaf, tuple(found)))
+                tasks.setdefault(key, []).append(SaveTask(number, leaf, tuple(found), of))
         self._asked = [
             (home, rank, home.ask(rank, "copy_state", ticket, own))
             for (home, rank), own in tasks.items()
@@ -671,5 +708,10 @@ def copied(tasks: Sequence[SaveTask], array_of: Callable[[int], Any]) -> Copies:
     Args:
         array_of: the array of a number; waits for it.
     """
-    shards = [copied_shards([(at, array_of(uid)) for at, uid in task.pieces]) for task in tasks]
+
+    def piece(task: SaveTask, uid: int) -> Any:
+        array = array_of(uid)
+        return array if task.row is None else RowArray(array, task.row, task.leaf.shape)
+
+    shards = [copied_shards([(at, piece(task, uid)) for at, uid in task.pieces]) for task in tasks]
     return Copies(tasks, shards)

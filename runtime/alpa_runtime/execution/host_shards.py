@@ -136,6 +136,68 @@ class Filling:
         )
 
 
+class RowFilling:
+    """A row of an array that is put on devices when all of its rows are there.
+
+    Args:
+        stack: what the rows fill, with the parts of the array that are waiting for rows.
+        row: which of them.
+    """
+
+    def __init__(self, stack: StackFilling, row: int) -> None:
+        self._stack = stack
+        self._row = row
+
+    @property
+    def boxes(self) -> list[Box]:
+        """Parts of the row."""
+        return self._stack.row_boxes
+
+    def put(self, box: Box, data: Array) -> None:
+        """Keep a part of the row, if it is one; the last row puts the array's part on devices."""
+        self._stack.put(self._row, box, data)
+
+
+class StackFilling:
+    """An array on devices that is made of its rows, which nothing splits.
+
+    Args:
+        fillings: what its parts are put into.
+        shape: of a row.
+        count: of rows.
+    """
+
+    def __init__(self, fillings: Sequence[Filling], shape: Sequence[int], count: int) -> None:
+        self._fillings = fillings
+        self._count = count
+        whole = list(dict.fromkeys(box for filling in fillings for box in filling.boxes))
+        self._of_row = {
+            (((0, 1),) if len(box) == len(shape) else ()) + box[1:]: box for box in whole
+        }
+        self._waiting: dict[Box, tuple[Array, set[int]]] = {}
+
+    @property
+    def row_boxes(self) -> list[Box]:
+        """The parts of a row."""
+        return list(self._of_row)
+
+    def put(self, row: int, box: Box, data: Array) -> None:
+        """Keep a part of a row."""
+        outer = self._of_row.get(box)
+        if outer is None:
+            return
+        if box not in self._waiting:
+            shape = [self._count, *(end - begin for begin, end in outer[1:])]
+            self._waiting[box] = np.empty(shape, data.dtype), set()
+        whole, there = self._waiting[box]
+        whole[row] = data.reshape(whole.shape[1:])
+        there.add(row)
+        if len(there) == self._count:
+            del self._waiting[box]
+            for filling in self._fillings:
+                filling.put(outer, whole)
+
+
 def whole_box(shape: Sequence[int]) -> Box:
     """The box of a whole array."""
     return tuple((0, size) for size in shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
@@ -87,10 +88,40 @@ class PieceInfo:
 
 
 @dataclass(frozen=True)
+class RowsInfo:
+    """Arguments or results of the caller that are the rows of one input or output, in order.
+
+    Attributes:
+        shape: of each. A dimension for the rows stands before it; where its own first dimension
+            has size 1, that one becomes the rows.
+        of: their numbers.
+        names: of the arguments or results.
+    """
+
+    shape: tuple[int, ...]
+    of: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, node: Node) -> RowsInfo | None:
+        if not node.mapping():
+            return None
+        names = tuple(item.string() for item in node.get("names").items())
+        return cls(node.get("shape").shape(), node.get("of").shape(), names)
+
+    @property
+    def stacked(self) -> tuple[int, ...]:
+        """The shape of all rows."""
+        begin = 1 if self.shape[:1] == (1,) else 0
+        return (len(self.of), *self.shape[begin:])
+
+
+@dataclass(frozen=True)
 class InputInfo:
     """An argument of the step; `shape` of a batch argument is that of one micro-batch.
 
-    A stack of layers may be several inputs, one behind the other, each a `piece` of it. An input
+    A stack of layers may be several inputs, one behind the other, each a `piece` of it. Arguments
+    that are alike, as the weights of equal layers, may be the `rows` of one input. An input
     that is `per_micro_batch` has one element for each micro-batch, its number; one with `whole_of`
     is all rows of the batch argument of that name. Callers give neither.
     """
@@ -103,6 +134,7 @@ class InputInfo:
     piece: PieceInfo | None = None
     per_micro_batch: bool = False
     whole_of: str | None = None
+    rows: RowsInfo | None = None
 
     @classmethod
     def read(cls, node: Node) -> InputInfo:
@@ -115,6 +147,7 @@ class InputInfo:
             PieceInfo.read(node.optional("piece")),
             "per_micro_batch" in node.mapping() and node.get("per_micro_batch").boolean(),
             node.optional("whole_of").optional_string(),
+            RowsInfo.read(node.optional("rows")),
         )
 
     @property
@@ -127,7 +160,8 @@ class InputInfo:
 class OutputInfo:
     """A result of the step; `reduction` says how micro-batches become one value.
 
-    A stack of layers may be several outputs, one behind the other, each a `piece` of it.
+    A stack of layers may be several outputs, one behind the other, each a `piece` of it, and
+    several results may be the `rows` of one output.
     """
 
     name: str
@@ -135,6 +169,7 @@ class OutputInfo:
     dtype: str
     reduction: str | None
     piece: PieceInfo | None = None
+    rows: RowsInfo | None = None
 
     @classmethod
     def read(cls, node: Node) -> OutputInfo:
@@ -145,6 +180,7 @@ class OutputInfo:
             read_dtype(node.get("dtype")),
             None if reduction.value is None else reduction.choice("sum", "concat"),
             PieceInfo.read(node.optional("piece")),
+            RowsInfo.read(node.optional("rows")),
         )
 
 
@@ -159,7 +195,7 @@ _Info = TypeVar("_Info", InputInfo, OutputInfo)
 
 
 def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node) -> None:
-    """Whether the pieces of each stack stand one behind the other.
+    """Whether the pieces of each stack stand one behind the other, and rows make whole inputs.
 
     Args:
         table: where they were read.
@@ -168,8 +204,26 @@ def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node)
         PlanFormatError: names the first that does not.
     """
     before: PieceInfo | None = None
+    count = sum(
+        len(info.rows.of) if info.rows else info.piece is None or info.piece.offset == 0
+        for info in infos
+    )
+    seen: set[int] = set()
     for index, info in enumerate(infos):
-        piece = info.piece
+        piece, rows = info.piece, info.rows
+        if rows is not None:
+            place = table.item(index).get("rows")
+            if piece is not None:
+                raise place.error("rows of a piece", "either of them")
+            if info.shape != rows.stacked or not rows.of:
+                found = f"{len(rows.of)} rows of {list(rows.shape)}"
+                raise place.error(found, f"those of {list(info.shape)}")
+            if len(rows.names) != len(rows.of):
+                raise place.get("names").error(f"{len(rows.names)} names", f"{len(rows.of)}")
+            for number in rows.of:
+                if number in seen or number >= count:
+                    raise place.get("of").error(str(number), f"distinct numbers below {count}")
+                seen.add(number)
         if piece is not None:
             place = table.item(index).get("piece")
             if not info.shape or info.shape[0] != piece.size:
@@ -182,28 +236,50 @@ def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node)
         before = piece
 
 
-def owner_numbers(infos: Sequence[InputInfo] | Sequence[OutputInfo]) -> list[int]:
-    """For each input or output the number of the argument or result that it belongs to."""
-    owners: list[int] = []
+def owner_numbers(
+    infos: Sequence[InputInfo] | Sequence[OutputInfo],
+) -> list[tuple[int, ...]]:
+    """For each input or output the number of the argument or result that it belongs to, or those
+    that are its rows."""
+    taken = {number for info in infos if info.rows for number in info.rows.of}
+    others = (number for number in itertools.count() if number not in taken)
+    owners: list[tuple[int, ...]] = []
+    last: tuple[int, ...] = ()
     for info in infos:
-        begins = info.piece is None or info.piece.offset == 0
-        owners.append((owners[-1] if owners else -1) + begins)
+        if info.rows is not None:
+            owners.append(info.rows.of)
+            continue
+        if info.piece is None or info.piece.offset == 0:
+            last = (next(others),)
+        owners.append(last)
     return owners
 
 
-def join_pieces(infos: Sequence[_Info]) -> list[_Info]:
-    """The arguments or results themselves, of whose stacks the plan has pieces."""
-    whole: list[_Info] = []
-    for info in infos:
+def join_pieces(infos: Sequence[_Info], results: Sequence[OutputInfo] = ()) -> list[_Info]:
+    """The arguments or results themselves, of which the plan has pieces, or rows of one input.
+
+    Args:
+        results: the plan's, for arguments: what `carried_by` says of them counts the caller's.
+    """
+    whole: dict[int, _Info] = {}
+    result_of = owner_numbers(results)
+    for info, owners in zip(infos, owner_numbers(infos), strict=True):
         piece = info.piece
-        if piece is None:
-            whole.append(info)
-            continue
-        if piece.offset == 0:
-            whole.append(replace(info, name=info.name.removesuffix("[0]"), piece=None))
-        shape = whole_shape(info.shape, piece.offset + piece.size, piece.axis)
-        whole[-1] = replace(whole[-1], shape=shape)
-    return whole
+        carried = info.carried_by if isinstance(info, InputInfo) else None
+        for row, number in enumerate(owners):
+            changed: dict[str, Any] = {}
+            if piece is not None:
+                shape = whole_shape(info.shape, piece.offset + piece.size, piece.axis)
+                if piece.offset:
+                    whole[number] = replace(whole[number], shape=shape)
+                    continue
+                changed.update(name=info.name.removesuffix("[0]"), shape=shape, piece=None)
+            if info.rows is not None:
+                changed.update(name=info.rows.names[row], shape=info.rows.shape, rows=None)
+            if carried is not None:
+                changed.update(carried_by=result_of[carried][row])
+            whole[number] = replace(info, **changed)
+    return [whole[number] for number in sorted(whole)]
 
 
 @dataclass(frozen=True)

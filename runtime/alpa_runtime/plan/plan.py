@@ -34,7 +34,6 @@ from alpa_runtime.plan.interface import (
     OutputInfo,
     check_pieces,
     join_pieces,
-    owner_numbers,
 )
 from alpa_runtime.plan.program import Order, ProgramInfo, collector_paused, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
@@ -1059,12 +1058,7 @@ class Plan:
     @property
     def arguments(self) -> tuple[InputInfo, ...]:
         """The function's arguments, stacks of layers whole; `carried_by` counts `results`."""
-        result_of = owner_numbers(self.outputs)
-        return tuple(
-            replace(info, carried_by=None if (r := info.carried_by) is None else result_of[r])
-            for info in join_pieces(self.inputs)
-            if info.is_given
-        )
+        return tuple(info for info in join_pieces(self.inputs, self.outputs) if info.is_given)
 
     @property
     def added_inputs(self) -> tuple[InputInfo, ...]:
@@ -1217,6 +1211,12 @@ def check_references(plan: Plan, root: Node) -> None:
         if info.carried_by is not None:
             field = root.get("inputs").item(i).get("carried_by")
             check(info.carried_by, len(plan.outputs), "output", field)
+            theirs = plan.outputs[info.carried_by].rows
+            found, wanted = (
+                None if x is None else (x.shape, len(x.of)) for x in (theirs, info.rows)
+            )
+            if found != wanted:
+                raise field.error("an output of other rows", "the input's next value")
 
 
 def signature_difference(plan: Plan, signature: Any) -> str | None:

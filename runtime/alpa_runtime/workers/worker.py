@@ -39,7 +39,13 @@ from alpa_runtime.execution.executor import (
     clock,
     describe,
 )
-from alpa_runtime.execution.host_shards import Filling, parts_of, shifted
+from alpa_runtime.execution.host_shards import (
+    Filling,
+    RowFilling,
+    StackFilling,
+    parts_of,
+    shifted,
+)
 from alpa_runtime.execution.program_merge import (
     Accumulate,
     Action,
@@ -568,14 +574,31 @@ class Worker:
             if place.arg in forms:
                 cutter = self._bound.cutters[place.value]
                 forms[place.arg][self._inputs.form(place)] = cutter.filling()
-        pieces = [Piece(t.leaf, t.dtype, t.at, list(forms[t.index].values())) for t in tasks]
+        stacks = {
+            t.index: StackFilling(
+                list(forms[t.index].values()), t.leaf.shape, self._plan.inputs[t.index].shape[0]
+            )
+            for t in tasks
+            if t.of is not None
+        }
+        pieces = [
+            Piece(
+                t.leaf,
+                t.dtype,
+                t.at,
+                list(forms[t.index].values())
+                if t.of is None
+                else [RowFilling(stacks[t.index], t.of)],
+            )
+            for t in tasks
+        ]
         with self._under_way.takes_time():
             for _ in fill(Path(folder), pieces):
                 pass
-        for task in tasks:
-            self._placed[task.uid] = task.index
-            made = {form: filling.array() for form, filling in forms[task.index].items()}
-            self._store.keep({task.uid: made})
+        for uid, index in {task.uid: task.index for task in tasks}.items():
+            self._placed[uid] = index
+            made = {form: filling.array() for form, filling in forms[index].items()}
+            self._store.keep({uid: made})
 
     def step(self, request: StepRequest) -> StepReply:
         """Start a step; returns when all of it is started, not when it is done.
