@@ -25,6 +25,7 @@ from alpa_runtime.plan.tensor import TensorSpec
 from alpa_runtime.plan.text import spec_text
 from alpa_runtime.worker_group import Reply
 
+_jax: Any = jax
 _jnp: Any = jax.numpy
 # Of arrays in one place; what they say of `whole()` would be wrong of the array itself.
 _OF_ONE_PLACE = frozenset(
@@ -313,10 +314,10 @@ class RowArray(WholeArray):
 
 
 def _take_row(stack: Any, row: Any, shape: tuple[int, ...]) -> Any:
-    return jax.lax.dynamic_index_in_dim(stack, row, keepdims=False).reshape(shape)
+    return _jax.lax.dynamic_index_in_dim(stack, row, keepdims=False).reshape(shape)
 
 
-_row_of: Any = jax.jit(_take_row, static_argnums=2)
+_row_of: Any = _jax.jit(_take_row, static_argnums=2)
 
 
 def common_stack(values: Sequence[Any], rows: RowsInfo) -> Any:
@@ -590,9 +591,6 @@ class DistributedArray(WholeArray):
         # A partly made array has no `_gone`; an interpreter that ends has no home.
         if getattr(self, "_gone", "") is None:
             self.home.release(self.uid, self.workers)
-
-
-_jax: Any = jax
 
 
 class DistributedKeys(WholeArray):

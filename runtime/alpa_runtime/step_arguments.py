@@ -419,7 +419,7 @@ def _initial_state(trace: InitTrace, state: StepState, plan: Plan, loaded: RunsO
     leaves: list[Any] = []
     for number, item in enumerate(state.leaves):
         pieces = [arrays[index] for index in item.inputs] if number not in others else []
-        value = others[number] if number in others else pieces[0]
+        value: Any = others[number] if number in others else pieces[0]
         axis = item.places[0].axis
         if len(pieces) > 1 or (pieces and axis):
             value = StackedArray(pieces, axis)

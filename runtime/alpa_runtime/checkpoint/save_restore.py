@@ -588,7 +588,7 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
             continue
         found: list[Any] = [arrays[index] for index in inputs]
         axis = leaf.pieces[0][0].axis
-        value = found[0] if len(found) == 1 and not axis else StackedArray(found, axis)
+        value: Any = found[0] if len(found) == 1 and not axis else StackedArray(found, axis)
         if leaf.row_of is not None:
             value = RowArray(value, leaf.row_of[1], leaf.shape)
         leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))

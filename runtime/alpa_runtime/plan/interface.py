@@ -106,8 +106,9 @@ class RowsInfo:
     def read(cls, node: Node) -> RowsInfo | None:
         if not node.mapping():
             return None
+        of = tuple(item.integer() for item in node.get("of").items())
         names = tuple(item.string() for item in node.get("names").items())
-        return cls(node.get("shape").shape(), node.get("of").shape(), names)
+        return cls(node.get("shape").shape(), of, names)
 
     @property
     def stacked(self) -> tuple[int, ...]:
@@ -236,9 +237,7 @@ def check_pieces(infos: Sequence[InputInfo] | Sequence[OutputInfo], table: Node)
         before = piece
 
 
-def owner_numbers(
-    infos: Sequence[InputInfo] | Sequence[OutputInfo],
-) -> list[tuple[int, ...]]:
+def owner_numbers(infos: Sequence[InputInfo | OutputInfo]) -> list[tuple[int, ...]]:
     """For each input or output the number of the argument or result that it belongs to, or those
     that are its rows."""
     taken = {number for info in infos if info.rows for number in info.rows.of}
