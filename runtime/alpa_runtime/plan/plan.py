@@ -1207,7 +1207,13 @@ def check_references(plan: Plan, root: Node) -> None:
         for name in ("source_mesh", "target_mesh"):
             field = root.get("reshards").item(i).get(name)
             check(getattr(reshard, name), len(plan.meshes), "mesh", field)
+    for i, info in enumerate(plan.outputs):
+        if info.rows is not None and info.reduction is not None:
+            field = root.get("outputs").item(i).get("rows")
+            raise field.error("rows of what micro-batches give parts of", "a value of the step")
     for i, info in enumerate(plan.inputs):
+        if info.rows is not None and info.kind != "state":
+            raise root.get("inputs").item(i).get("rows").error(f"rows of a {info.kind}", "state")
         if info.carried_by is not None:
             field = root.get("inputs").item(i).get("carried_by")
             check(info.carried_by, len(plan.outputs), "output", field)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 
 import alpa_mlir
 import flax.linen as nn
@@ -20,7 +21,9 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.arrays import RowArray
+from alpa_runtime.errors import PlanFormatError
 from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.plan import Plan
 from alpa_runtime.worker_group import Placement
 from same_bits import check_same
 from test_equality import CLUSTER, relative_difference
@@ -378,3 +381,26 @@ def test_typed_keys_stay_by_themselves():
         expected, wanted = jax.jit(step)(expected, BATCH)
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert relative_difference(found, expected, 1e-3) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"shape": [3]}, "rows of"),
+        ({"of": [0]}, "1 rows"),
+        ({"of": [0] * 8}, "distinct"),
+        ({"of": [10**6] * 8}, "distinct"),
+        ({"names": []}, "0 names"),
+    ],
+)
+def test_damaged_rows_are_named(change, problem):
+    plan = compiled("flax_modules", "one mesh")[2].plan
+    table = json.loads(plan.to_json())
+    index = next(i for i, info in enumerate(plan.inputs) if info.rows is not None)
+    table["inputs"][index]["rows"].update(change)
+    with pytest.raises(PlanFormatError, match=problem):
+        Plan.from_json(json.dumps(table), dict(plan.modules), check_programs=False)
+    of_batch = json.loads(plan.to_json())
+    of_batch["inputs"][index]["kind"] = "batch"
+    with pytest.raises(PlanFormatError, match="expected state"):
+        Plan.from_json(json.dumps(of_batch), dict(plan.modules), check_programs=False)
