@@ -91,9 +91,11 @@ def RollLayers : Pass<"alpa-roll-layers", "::mlir::ModuleOp"> {
     gradients, what the forward pass keeps for the backward pass) becomes a stack: one
     argument or result of the stage's functions, with rows of dimension 0 where the caller
     has a stack, too, and a dimension of its own otherwise. Arguments and results of
-    `@main` that were rows become pieces of several rows. State that was an array of its
-    own for each layer becomes the rows of one argument, and `alpa.rows` says whose. Ops of the update that are there
+    `@main` that were rows become pieces of several rows. Ops of the update that are there
     once for each row become ops of the stack.
+
+    With `written`, loops may also go through state that is an array of its own for each
+    layer: it becomes the rows of one argument, and `alpa.rows` says whose.
 
     The loop may leave out the first and the last of the repetitions, where these differ,
     and stages with nothing that repeats, or with stacks that would have to be put together
@@ -115,6 +117,8 @@ def RollLayers : Pass<"alpa-roll-layers", "::mlir::ModuleOp"> {
         %1 = stablehlo.dynamic_slice %s, %i, ..
     ```
   }];
+  let options = [Option<"written", "written", "bool", /*default=*/"false",
+                        "Loops over layers that the user wrote out, too">];
   let statistics = [Statistic<"numLoops", "loops", "Loops that were written">,
                     Statistic<"numIterations", "iterations", "Repetitions that they stand for">];
   let dependentDialects = ["::alpa::AlpaDialect", "::mlir::stablehlo::StablehloDialect"];

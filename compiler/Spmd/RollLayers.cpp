@@ -1784,7 +1784,8 @@ struct Group {
 /// What all stages know of the step.
 class StepValues {
 public:
-  explicit StepValues(ModuleOp module);
+  /// Without `withArrays`, rows of stacks are all the state that a loop may go through.
+  StepValues(ModuleOp module, bool withArrays);
 
   const StatePiece *pieceOf(int64_t id) const {
     auto it = pieces.find(id);
@@ -1866,7 +1867,7 @@ static int64_t idOf(DictionaryAttr attributes) {
   return id ? id.getInt() : -1;
 }
 
-StepValues::StepValues(ModuleOp module) {
+StepValues::StepValues(ModuleOp module, bool withArrays) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   for (unsigned i = 0; i < main.getNumResults(); ++i) {
     int64_t id = idOf(main.getResultAttrDict(i));
@@ -1909,8 +1910,9 @@ StepValues::StepValues(ModuleOp module) {
       return given ? given.getInt() : 0;
     };
     auto type = dyn_cast<RankedTensorType>(main.getArgumentTypes()[i]);
-    if (!piece && (!type || type.getElementType().isUnsignedInteger()))
-      continue; // The data of random keys is not the caller's array itself.
+    // The data of random keys is not the caller's array itself.
+    if (!piece && (!withArrays || !type || type.getElementType().isUnsignedInteger()))
+      continue;
     (piece ? pieces : arrays)[id] = {number("argument"),
                                      number("offset"),
                                      number("size"),
@@ -2689,13 +2691,15 @@ static bool isComplete(ModuleOp stage) {
 namespace {
 
 struct RollLayers : public spmd::impl::RollLayersBase<RollLayers> {
+  using RollLayersBase::RollLayersBase;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     if (!module.lookupSymbol<func::FuncOp>("main"))
       return;
     if (!llvm::all_of(module.getOps<ModuleOp>(), isComplete))
       return; // A later pass says what is missing.
-    StepValues values(module);
+    StepValues values(module, written);
     std::vector<Group> groups;
     for (auto stage : module.getOps<ModuleOp>()) {
       if (!stage->hasAttr(attr::mesh))

@@ -1,4 +1,5 @@
-// RUN: alpa-opt %s -split-input-file -alpa-roll-layers -alpa-verify-sharding | FileCheck %s
+// RUN: alpa-opt %s -split-input-file -alpa-roll-layers -alpa-verify-sharding | FileCheck %s -check-prefixes=CHECK,STACKS
+// RUN: alpa-opt %s -split-input-file -alpa-roll-layers=written=true -alpa-verify-sharding | FileCheck %s -check-prefixes=CHECK,WRITTEN
 
 // Three layers of which every product is kept for the update: weights become rows of one
 // argument, what is kept becomes a stack, and the update works on both.
@@ -625,21 +626,23 @@ module @own_row attributes {alpa.num_micro_batches = 1 : i64} {
 
 // -----
 
-// Weights that are arrays of their own become rows of one argument, too; what the caller calls
-// them stays known.
+// Weights that are arrays of their own become rows of one argument, if that is asked for; what
+// the caller calls them stays known.
 
 // CHECK-LABEL: module @arrays
-// CHECK:       func.func private @main(tensor<3x4x4xf32> {{.*}}alpa.name = "w.0 .. w.2", alpa.rows = {arguments = array<i64: 0, 1, 2>, names = ["w.0", "w.1", "w.2"], shape = array<i64: 4, 4>}
-// CHECK-SAME:    -> (tensor<3x4x4xf32> {{.*}}alpa.rows = {names = ["w.0", "w.1", "w.2"], results = array<i64: 0, 1, 2>, shape = array<i64: 4, 4>}
-// CHECK:       func.func @forward
-// CHECK:         stablehlo.while
-// CHECK:           stablehlo.dynamic_slice {{.*}} sizes = [1, 4, 4]
-// CHECK:           stablehlo.dot_general
-// CHECK-NOT:       stablehlo.dot_general
-// CHECK:       func.func @update_0
-// CHECK-COUNT-1: stablehlo.subtract {{.*}} tensor<3x4x4xf32>
-// CHECK-NOT:     stablehlo.subtract
-// CHECK:         return
+// STACKS-NOT:    alpa.rows
+// STACKS-NOT:    stablehlo.while
+// WRITTEN:       func.func private @main(tensor<3x4x4xf32> {{.*}}alpa.name = "w.0 .. w.2", alpa.rows = {arguments = array<i64: 0, 1, 2>, names = ["w.0", "w.1", "w.2"], shape = array<i64: 4, 4>}
+// WRITTEN-SAME:    -> (tensor<3x4x4xf32> {{.*}}alpa.rows = {names = ["w.0", "w.1", "w.2"], results = array<i64: 0, 1, 2>, shape = array<i64: 4, 4>}
+// WRITTEN:       func.func @forward
+// WRITTEN:         stablehlo.while
+// WRITTEN:           stablehlo.dynamic_slice {{.*}} sizes = [1, 4, 4]
+// WRITTEN:           stablehlo.dot_general
+// WRITTEN-NOT:       stablehlo.dot_general
+// WRITTEN:       func.func @update_0
+// WRITTEN-COUNT-1: stablehlo.subtract {{.*}} tensor<3x4x4xf32>
+// WRITTEN-NOT:     stablehlo.subtract
+// WRITTEN:         return
 module @arrays attributes {alpa.num_micro_batches = 1 : i64} {
   func.func private @main(tensor<4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w.0", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
     tensor<4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w.1", alpa.sharding = #alpa.sharding<[R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},

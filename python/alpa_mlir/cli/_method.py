@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 METHODS = ("auto", "shard", "pipeshard")
 #: Value of `--micro-batches` without a number, where a subcommand has an answer to that.
 ASKED = ()
+# What `--layer-loops` says.
+_LAYER_LOOPS = {"scans": True, "all": "all", "none": False}
 
 
 class _Names:
@@ -140,6 +142,12 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         help="whole programs that XLA partitions, or those of one device (default: shardy)",
     )
     add(
+        "--layer-loops",
+        choices=tuple(_LAYER_LOOPS),
+        help="which equal layers of a stage become a loop; scans: those of scans, all: those that "
+        "are written out, too (default: scans)",
+    )
+    add(
         "--finalists",
         type=count,
         metavar="K",
@@ -185,6 +193,7 @@ _FIELDS = {
     "time_limit": "time_limit_seconds",
     "num_mesh_axes": "num_mesh_axes",
     "export": "export",
+    "layer_loops": "layer_loops",
     "finalists": "finalists",
 }
 # Those of one method.
@@ -228,6 +237,8 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
     }
     if fields.get("num_micro_batches") == "any":
         fields["num_micro_batches"] = None
+    if "layer_loops" in fields:
+        fields["layer_loops"] = _LAYER_LOOPS[fields["layer_loops"]]
     for owner, own in _OWN.items():
         for option in own:
             value = getattr(options, option)

@@ -425,10 +425,11 @@ class Method(ABC):
         num_mesh_axes: most axes of the mesh views that are tried, 2 or 3.
         export: `"shardy"`, whole programs that XLA partitions as annotated, or `"collectives"`,
             programs of one device that need no partitioner.
-        layer_loops: whether equal layers of a stage become a loop, so that XLA compiles one of
-            them (`docs/scan.md`). Written out they take longer to compile, and XLA may move
-            collectives of one layer beside the work of the next. In loops, arrays of the state
-            that are alike for each layer come back as `RowArray`s.
+        layer_loops: which equal layers of a stage become a loop, so that XLA compiles one of
+            them (`docs/scan.md`): True for those of scans, whose weights are rows of stacks,
+            False for none, `"all"` for those that the user wrote out, too, whose weights then
+            come back as `RowArray`s. Written out they take longer to compile, and XLA may move
+            collectives of one layer beside the work of the next.
         finalists: how many of the best plans to compile and measure on the devices of this
             process, which have to be of the kind that the cluster describes, before the fastest
             is chosen; 0 leaves the choice to the predictions.
@@ -456,7 +457,7 @@ class Method(ABC):
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
     export: str = "shardy"
-    layer_loops: bool = True
+    layer_loops: bool | str = True
     finalists: int = 0
 
     def __post_init__(self) -> None:
@@ -483,6 +484,9 @@ class Method(ABC):
                 where=where,
                 fix=f"use one of {', '.join(REMAT_KEEPS)}",
             )
+        loops: Any = self.layer_loops
+        if not isinstance(loops, bool) and not (isinstance(loops, str) and loops == "all"):
+            raise MethodError(f"layer_loops {loops!r}", where=where, fix='use True, False or "all"')
         if self.padding not in PADDINGS:
             raise MethodError(
                 f"padding {self.padding!r}", where=where, fix=f"use one of {', '.join(PADDINGS)}"
@@ -760,6 +764,7 @@ class Method(ABC):
         Raises:
             MethodError: such a schedule makes no steps for them.
         """
+        loops = {"written": "true"} if self.layer_loops == "all" else {}
         build: dict[str, str] = {}
         if not isinstance(self.schedule, str):
             if not num_stages:
@@ -779,7 +784,7 @@ class Method(ABC):
                 "alpa-split-backward",
                 "alpa-insert-reshards",
                 "alpa-optimize-collectives",
-                *(("alpa-roll-layers",) if self.layer_loops else ()),
+                *((_with_options("alpa-roll-layers", loops),) if self.layer_loops else ()),
                 "alpa-verify-sharding",
                 _with_options("alpa-build-schedule", build),
                 "alpa-plan-transfers",

@@ -79,7 +79,7 @@ def test_every_option_reaches_its_method():
     common += "--layer-balance operators --remat 0,2 --memory-fraction 0.5 --time-limit 7 "
     common += "--num-mesh-axes 3 --export collectives --finalists 2 "
     common += "--micro-batch-semantics relaxed --sharding-constraints ignore "
-    common += "--padding little --remat-keeps products"
+    common += "--padding little --remat-keeps products --layer-loops all"
     same = {
         "method": "zero-2",
         "sharding_constraints": "ignore",
@@ -96,6 +96,7 @@ def test_every_option_reaches_its_method():
         "time_limit_seconds": 7,
         "num_mesh_axes": 3,
         "export": "collectives",
+        "layer_loops": "all",
         "finalists": 2,
     }
     words = common.split()

@@ -15,6 +15,7 @@ import optax
 import pytest
 from alpa_mlir import (
     ArgumentMismatchError,
+    MethodError,
     PipeshardParallel,
     ShardParallel,
     restore_checkpoint,
@@ -28,14 +29,15 @@ from alpa_runtime.worker_group import Placement
 from same_bits import check_same
 from test_equality import CLUSTER, relative_difference
 
-PAIR = [(1, 2), (1, 2)]
+ONE_MESH = functools.partial(ShardParallel, mesh_shape=(2, 2), layer_loops="all")
+STAGES = functools.partial(PipeshardParallel, submeshes=[(1, 2), (1, 2)], layer_loops="all")
 METHODS = {
-    "one mesh": ShardParallel(mesh_shape=(2, 2), num_micro_batches=2),
-    "one mesh, one run": ShardParallel(mesh_shape=(2, 2)),
-    "zero-3": ShardParallel(mesh_shape=(2, 2), num_micro_batches=2, method="zero-3"),
-    "two stages": PipeshardParallel(submeshes=PAIR, num_micro_batches=2),
-    "backward in two": PipeshardParallel(submeshes=PAIR, num_micro_batches=4, schedule="zb-h1"),
-    "collectives": PipeshardParallel(submeshes=PAIR, num_micro_batches=2, export="collectives"),
+    "one mesh": ONE_MESH(num_micro_batches=2),
+    "one mesh, one run": ONE_MESH(),
+    "zero-3": ONE_MESH(num_micro_batches=2, method="zero-3"),
+    "two stages": STAGES(num_micro_batches=2),
+    "backward in two": STAGES(num_micro_batches=4, schedule="zb-h1"),
+    "collectives": STAGES(num_micro_batches=2, export="collectives"),
 }
 WIDTH = 32
 
@@ -224,6 +226,28 @@ def test_layers_are_in_loops(model, least, method):
     assert max(num_rows(planned.plan)) >= least
 
 
+@pytest.mark.parametrize("method", ["one mesh", "two stages", "backward in two"])
+def test_the_default_leaves_them_written_out(method):
+    """Plans are those without any loops, the arrays of the state with them."""
+    state, step = stepped("flax_modules")
+
+    def planned(layer_loops):
+        chosen = dataclasses.replace(METHODS[method], layer_loops=layer_loops)
+        return alpa_mlir.parallelize(step, cluster=CLUSTER, method=chosen).plan(state, BATCH).plan
+
+    default, without, every = map(planned, (ShardParallel().layer_loops, False, "all"))
+    assert default == without
+    assert default.to_json() == without.to_json()
+    assert not num_rows(default)
+    assert num_rows(every)
+
+
+@pytest.mark.parametrize("value", ["stacks", "ALL", None, 1, 0.0, ("all",), b"all"])
+def test_an_unknown_choice_of_loops_is_an_error(value):
+    with pytest.raises(MethodError, match=r'layer_loops .*; fix: use True, False or "all"'):
+        ShardParallel(layer_loops=value)
+
+
 def finished(loaded, state, count=2):
     for _ in range(count):
         state, value = loaded(state, BATCH)
@@ -350,8 +374,7 @@ def test_steps_that_give_nothing_back():
     def evaluate(params, batch):
         return jnp.mean(apply(params, batch["x"]) ** 2)
 
-    method = ShardParallel(mesh_shape=(2, 2))
-    loaded = alpa_mlir.compile(evaluate, params, BATCH, cluster=CLUSTER, method=method)
+    loaded = alpa_mlir.compile(evaluate, params, BATCH, cluster=CLUSTER, method=ONE_MESH())
     for _ in range(2):
         value = loaded(params, BATCH)
         np.testing.assert_allclose(value, evaluate(params, BATCH), rtol=1e-5)
