@@ -297,7 +297,7 @@ class RowArray(WholeArray):
         if isinstance(self.stack, jax.Array):
             row = np.asarray(self.whole())
         else:
-            row = np.asarray(self.stack)[self.row].reshape(self.shape)
+            row = np.asarray(np.asarray(self.stack)[self.row]).reshape(self.shape)
         return np.array(row, dtype) if copy else row.astype(dtype or row.dtype, copy=False)
 
     def __getattr__(self, name: str) -> Any:

@@ -147,6 +147,24 @@ def partly_frozen():
     return params, apply
 
 
+def beside_a_stack():
+    """Behind a scan over layers that are dimension 1 of their stacks."""
+    params = {
+        "stack": {"up": normal(30, WIDTH, 4, 2 * WIDTH), "down": normal(31, 2 * WIDTH, 4, WIDTH)},
+        "layers": [make_layer(i) for i in range(6)],
+    }
+
+    def apply(p, x):
+        def body(x, layer):
+            scale = jax.lax.rsqrt(1 + jnp.mean(x**2, -1, keepdims=True))
+            return x + jnp.tanh(x * scale @ layer["up"]) @ layer["down"], None
+
+        x, _ = jax.lax.scan(body, x, jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), p["stack"]))
+        return functools.reduce(lambda x, layer: block(layer, x), p["layers"], x)
+
+    return params, apply
+
+
 MODELS = {
     f.__name__: f
     for f in (
@@ -157,6 +175,7 @@ MODELS = {
         used_elsewhere,
         flax_modules,
         partly_frozen,
+        beside_a_stack,
     )
 }
 
@@ -255,9 +274,9 @@ def finished(loaded, state, count=2):
 
 
 @pytest.mark.parametrize("method", ["one mesh", "two stages"])
-def test_state_is_saved_by_leaf(method, tmp_path):
+@pytest.mark.parametrize("model", ["flax_modules", "beside_a_stack"])
+def test_state_is_saved_by_leaf(model, method, tmp_path):
     """A checkpoint does not tell whether layers were in a loop, and either step goes on from it."""
-    model = "flax_modules"
     state, _, planned = compiled(model, method)
     loaded = planned.load()
     after, _ = loaded(state, BATCH)
@@ -287,9 +306,10 @@ def test_state_is_saved_by_leaf(method, tmp_path):
     assert relative_difference(found, expected, 1e-3) < 1e-5
 
 
-def test_rows_in_workers(tmp_path):
+@pytest.mark.parametrize("model", ["flax_modules", "beside_a_stack"])
+def test_rows_in_workers(model, tmp_path):
     """Each worker makes, saves and reads its own part of the stacks."""
-    state, step, planned = compiled("flax_modules", "two stages")
+    state, step, planned = compiled(model, "two stages")
     expected, _ = finished(jax.jit(step), state, 3)
     placement = Placement(tuple(mesh.devices for mesh in planned.plan.meshes))
     loaded = planned.load(workers=ThreadWorkers(placement))
