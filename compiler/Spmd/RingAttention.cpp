@@ -66,6 +66,7 @@ private:
     return make(name, {lhs, rhs}, lhs.getType());
   }
   Value add(Value lhs, Value rhs) { return binary("stablehlo.add", lhs, rhs); }
+  Value spread(Value rows, Value like);
   Value exponential(Value value) { return make("stablehlo.exponential", value, value.getType()); }
   Value convert(Value value, Type element) {
     return typeOf(value).getElementType() == element
@@ -108,8 +109,11 @@ private:
   /// The first if keys of step `step` are earlier than all queries of the late half.
   Values earlierOrLater(Value step, llvm::function_ref<Values()> earlier,
                         llvm::function_ref<Values()> later);
-  /// Output and statistics, in float32, with those of other keys.
-  Values merged(Values known, Values found);
+  /// What is known of some keys, in float32: a sum of outputs weighted by the exponentials of their
+  /// statistics less the greatest of these, that one, and the sum of the weights. The greatest is
+  /// one of the kernel's own numbers, so that nothing of it is rounded from step to step.
+  Values begun(Values found);
+  Values merged(ValueRange known, Values found);
   Values outputOf(Value step, Value query, Value key, Value value, ArrayRef<Type> types);
   Values gradientsOf(Value step, ValueRange queries, Value key, Value value, ArrayRef<Type> types);
   RankedTensorType halved(Type type, int64_t dim) {
@@ -244,20 +248,26 @@ SmallVector<Value> RingWriter::earlierOrLater(Value step, llvm::function_ref<Val
   return llvm::to_vector_of<Value>(builder.create(state)->getResults());
 }
 
-SmallVector<Value> RingWriter::merged(Values known, Values found) {
-  Value most = binary("stablehlo.maximum", known[1], found[1]);
-  auto weight = [&](Value statistics, Value less) {
-    return exponential(binary("stablehlo.subtract", statistics, less));
+Value RingWriter::spread(Value rows, Value like) {
+  return make(
+      "stablehlo.broadcast_in_dim", rows, like.getType(),
+      builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({0, 1, 2})));
+}
+
+SmallVector<Value> RingWriter::begun(Values found) {
+  Value statistics = real(found[1]);
+  return {real(found[0]), statistics, filled(typeOf(statistics), 1)};
+}
+
+SmallVector<Value> RingWriter::merged(ValueRange known, Values found) {
+  Value statistics = real(found[1]), most = binary("stablehlo.maximum", known[1], statistics);
+  Value before = exponential(binary("stablehlo.subtract", known[1], most));
+  Value now = exponential(binary("stablehlo.subtract", statistics, most));
+  auto weighted = [&](Value value, Value weight) {
+    return binary("stablehlo.multiply", value, spread(weight, value));
   };
-  Value sum = add(weight(known[1], most), weight(found[1], most));
-  Value statistics = add(most, make("stablehlo.log", sum, sum.getType()));
-  auto weighted = [&](Values &each) {
-    Value rows =
-        make("stablehlo.broadcast_in_dim", weight(each[1], statistics), known[0].getType(),
-             builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({0, 1, 2})));
-    return binary("stablehlo.multiply", real(each[0]), rows);
-  };
-  return {add(weighted(known), weighted(found)), statistics};
+  return {add(weighted(known[0], before), weighted(real(found[0]), now)), most,
+          add(binary("stablehlo.multiply", known[2], before), now)};
 }
 
 SmallVector<Value> RingWriter::outputOf(Value step, Value query, Value key, Value value,
@@ -286,23 +296,22 @@ SmallVector<Value> RingWriter::forward(ValueRange parts, TypeRange types) {
       each = balanced(each, dim, false);
   SmallVector<Type> own{types[0], types[1]};
   Values keys = next(ValueRange{given[1], given[2]});
-  Values known = kernel(given, own, call.isCausal);
-  known[0] = real(known[0]);
-  known[1] = real(known[1]);
   auto step = [&](Value number, ValueRange carried) {
-    return merged({carried[0], carried[1]},
-                  outputOf(number, given[0], carried[2], carried[3], own));
+    return merged(carried.take_front(3), outputOf(number, given[0], carried[3], carried[4], own));
   };
-  Values carried{known[0], known[1], keys[0], keys[1]};
+  Values carried = begun(kernel(given, own, call.isCausal));
+  llvm::append_range(carried, keys);
   carried = loop(1, ring.count - 1, carried, [&](Value number, ValueRange carried) {
-    Values later = next(carried.drop_front(2));
+    Values later = next(carried.drop_front(3));
     Values found = step(number, carried);
     llvm::append_range(found, later);
     return found;
   });
-  Values found = step(number(ring.count - 1), carried);
-  found[0] = convert(found[0], cast<RankedTensorType>(types[0]).getElementType());
-  found[1] = convert(found[1], cast<RankedTensorType>(types[1]).getElementType());
+  Values sums = step(number(ring.count - 1), carried);
+  Value output = binary("stablehlo.divide", sums[0], spread(sums[2], sums[0]));
+  Value statistics = add(sums[1], make("stablehlo.log", sums[2], sums[2].getType()));
+  Values found{convert(output, cast<RankedTensorType>(types[0]).getElementType()),
+               convert(statistics, cast<RankedTensorType>(types[1]).getElementType())};
   if (call.isCausal)
     for (Value &each : found)
       each = balanced(each, 2, true);

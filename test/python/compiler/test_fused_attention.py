@@ -231,3 +231,26 @@ def test_masks_that_no_ring_knows_keep_tokens_whole(style):
     split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
     assert not any("collective_permute" in text for text in split.plan.modules.values())
     assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)
+
+
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_a_ring_rounds_no_more_than_one_kernel():
+    """Large logits: statistics are rounded once, not at each step of the ring."""
+    step, state, batch = make_step("cudnn", 1, is_causal=True)
+    plain, _, _ = make_step("xla", 1, is_causal=True)
+    state = [{**layer, "query": 30 * layer["query"]} for layer in state]
+    batch = jax.tree.map(lambda x: x[:1], batch)
+    with jax.enable_x64(True):
+        exact = jax.jit(plain)(*jax.tree.map(lambda x: jnp.asarray(x, float), (state, batch)))
+        exact = jax.tree.map(np.asarray, exact[0])
+
+    def error(found):
+        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True)
+        return max(np.abs(np.asarray(a, float) - b).max() / np.abs(b).max() for a, b in pairs)
+
+    errors = []
+    for shape in ((1, 1), (1, 8)):
+        method = ShardParallel(mesh_shape=shape)
+        split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
+        errors.append(error(split(state, batch)[0]))
+    assert errors[1] < 2 * errors[0] + 1e-6
