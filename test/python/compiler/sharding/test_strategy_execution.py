@@ -86,10 +86,15 @@ def check(cases: Sequence[Case], mesh: Sequence[int], every: int = 1) -> int:
     for start in range(0, len(todo), PER_BATCH):
         batch = todo[start : start + PER_BATCH]
         found = check_batch(batch, mesh)
-        # A wrong rule is wrong again. In two runs of all tests on a busy machine XLA sorted one
-        # column wrongly, which it never did in runs of this test alone.
-        again = check_batch(batch, mesh) if found else []
-        problems += [problem for problem in found if problem in again]
+        # A wrong rule is wrong again. XLA for CPUs sorts a column of pairs wrongly now and then,
+        # of whole tensors and of parts, so that what was expected is computed again, too.
+        for _ in range(4):
+            if found:
+                wants = whole_results([case for case, *_ in batch])
+                batch = [(*given, want) for (*given, _), want in zip(batch, wants, strict=True)]
+                again = check_batch(batch, mesh)
+                found = [problem for problem in found if problem in again]
+        problems += found
     assert not problems, f"{len(problems)} of {len(todo)}:\n" + "\n".join(problems[:20])
     return len(todo)
 
