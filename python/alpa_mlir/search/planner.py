@@ -122,8 +122,11 @@ class Candidates:
         return self._traced.signature.name
 
     def label(self, count: int, method: Method) -> str:
-        """`4 micro-batches, rematerialized, gpipe`; a schedule only where it is not as given."""
+        """`4 micro-batches, rematerialized, padded, gpipe`; a schedule only where it is not as
+        given."""
         text = candidate_text(count, remat_text(method))
+        text += ", products kept" * (method.remat_keeps == "products")
+        text += ", padded" * bool(self._padding)
         is_given = method.schedule == self.method.schedule
         return text if is_given else f"{text}, {method.schedule_name}"
 
