@@ -218,9 +218,20 @@ def num_rows(plan):
     return [len(info.rows.of) for info in plan.inputs if info.rows is not None]
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "clipped adam"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "method", "optimizer"),
+    [
+        pytest.param(
+            model,
+            method,
+            optimizer,
+            marks=[pytest.mark.slow] * (optimizer != "momentum" and method != "one mesh"),
+        )
+        for model in MODELS
+        for method in METHODS
+        for optimizer in ("momentum", "clipped adam")
+    ],
+)
 def test_loops_compute_what_layers_do(model, method, optimizer):
     state, step, planned = compiled(model, method, optimizer)
     loaded = planned.load()
