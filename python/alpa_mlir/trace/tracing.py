@@ -350,6 +350,8 @@ def trace(
     module = call_rules.attached(lowered.compiler_ir("stablehlo").operation)
     _check_main(module, len(inputs), len(outputs), name)
     text = module.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    # Kernels that are known by name have no form for the CPU either.
+    expands |= not compute_capability and not _has_gpu() and _NAMED_KERNEL in text
     if expands:
         text = Module(text, name).run("alpa-expand-kernels").as_text(generic=True, debug_info=True)
     return Traced(
@@ -380,6 +382,7 @@ def trace(
     )
 
 
+_NAMED_KERNEL = 'call_target_name = "te_'  # Of Transformer Engine.
 _ANY_GPU = "10.0"  # Where kernels are written in plain ops, which GPU does not matter.
 
 
@@ -390,15 +393,13 @@ def _has_gpu() -> bool:
 def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
     """What JAX lowers for the platform, and whether its kernels are to be written in plain ops.
 
-    A step for the CPU that calls cuDNN's kernels is lowered for GPUs. Other kernels are known by
-    name: those of Transformer Engine have no form for the CPU either.
+    A step for the CPU that calls cuDNN's kernels is lowered for GPUs.
     """
     plain = jax_internals.plain_lowering(bool(compute_capability) or _has_gpu())
     if compute_capability:
         return traced.lower(lowering_platforms=("cuda",), **plain), False
     try:
-        lowered = traced.lower(**plain)
-        return lowered, not _has_gpu() and " @te_" in lowered.as_text()
+        return traced.lower(**plain), False
     except NotImplementedError as error:
         if _has_gpu() or not foreign_errors.says_attention_of_gpus(error):
             raise
