@@ -370,14 +370,11 @@ private:
       ring.place =
           stablehlo::ReshapeOp::create(inner, loc, RankedTensorType::get({}, i32), parts.back());
       ring.send = [&](Value value, const spmd::Ring::Pairs &pairs) -> Value {
-        SmallVector<int64_t> flat;
-        for (auto [source, target] : spmd::ringPairs(pairs, axes, mesh.getShape()))
-          flat.append({source, target});
-        auto type =
-            RankedTensorType::get({static_cast<int64_t>(flat.size()) / 2, 2}, inner.getI64Type());
         OperationState state(loc, stablehlo::CollectivePermuteOp::getOperationName(), value,
                              value.getType());
-        state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, flat));
+        state.addAttribute(
+            "source_target_pairs",
+            spmd::sourceTargetPairs(spmd::ringPairs(pairs, axes, mesh.getShape()), inner));
         // Between the partitions of one program.
         state.addAttribute("channel_handle",
                            stablehlo::ChannelHandleAttr::get(inner.getContext(), ++numChannels, 1));

@@ -230,13 +230,9 @@ Value DeviceBuilder::apply(const sharding::ReshardStep &step, const ShardingSpec
 
 Value DeviceBuilder::permute(Value value, const Ring::Pairs &pairs) {
   ++numCollectives;
-  SmallVector<int64_t> flat;
-  for (auto [source, target] : pairs)
-    flat.append({source, target});
-  auto type = RankedTensorType::get({static_cast<int64_t>(pairs.size()), 2}, builder.getI64Type());
   OperationState state(value.getLoc(), hlo::CollectivePermuteOp::getOperationName(), value,
                        value.getType());
-  state.addAttribute("source_target_pairs", DenseIntElementsAttr::get(type, flat));
+  state.addAttribute("source_target_pairs", sourceTargetPairs(pairs, builder));
   return builder.create(state)->getResult(0);
 }
 

@@ -43,6 +43,14 @@ Ring::Pairs spmd::ringPairs(const Ring::Pairs &places, llvm::ArrayRef<unsigned> 
   return pairs;
 }
 
+DenseIntElementsAttr spmd::sourceTargetPairs(const Ring::Pairs &pairs, Builder &builder) {
+  SmallVector<int64_t> flat;
+  for (auto [source, target] : pairs)
+    flat.append({source, target});
+  auto type = RankedTensorType::get({static_cast<int64_t>(pairs.size()), 2}, builder.getI64Type());
+  return DenseIntElementsAttr::get(type, flat);
+}
+
 namespace {
 
 class RingWriter {
@@ -106,6 +114,10 @@ private:
   /// `body` for steps first .. end - 1, of the step's number and what is carried.
   Values loop(int64_t first, int64_t end, Values carried,
               llvm::function_ref<Values(Value, ValueRange)> body);
+  /// What `step` makes of `known` in steps 1 to the last: `step` gets its number, what was known
+  /// before, and the keys and values of that step, which begin as `keys`.
+  Values around(Values known, Values keys,
+                llvm::function_ref<Values(Value, ValueRange, ValueRange)> step);
   /// The first if keys of step `step` are earlier than all queries of the late half.
   Values earlierOrLater(Value step, llvm::function_ref<Values()> earlier,
                         llvm::function_ref<Values()> later);
@@ -230,6 +242,23 @@ SmallVector<Value> RingWriter::loop(int64_t first, int64_t end, Values carried,
   return llvm::to_vector_of<Value>(made->getResults().drop_front());
 }
 
+SmallVector<Value>
+RingWriter::around(Values known, Values keys,
+                   llvm::function_ref<Values(Value, ValueRange, ValueRange)> step) {
+  size_t own = known.size();
+  Values carried = std::move(known);
+  llvm::append_range(carried, keys);
+  // The last step sends no keys on.
+  carried = loop(1, ring.count - 1, carried, [&](Value number, ValueRange carried) {
+    Values later = next(carried.drop_front(own));
+    Values found = step(number, carried.take_front(own), carried.drop_front(own));
+    llvm::append_range(found, later);
+    return found;
+  });
+  ValueRange last = carried;
+  return step(number(ring.count - 1), last.take_front(own), last.drop_front(own));
+}
+
 SmallVector<Value> RingWriter::earlierOrLater(Value step, llvm::function_ref<Values()> earlier,
                                               llvm::function_ref<Values()> later) {
   Value isLater = compare(hlo::ComparisonDirection::LT, ring.place, step);
@@ -296,18 +325,10 @@ SmallVector<Value> RingWriter::forward(ValueRange parts, TypeRange types) {
       each = balanced(each, dim, false);
   SmallVector<Type> own{types[0], types[1]};
   Values keys = next(ValueRange{given[1], given[2]});
-  auto step = [&](Value number, ValueRange carried) {
-    return merged(carried.take_front(3), outputOf(number, given[0], carried[3], carried[4], own));
-  };
-  Values carried = begun(kernel(given, own, call.isCausal));
-  llvm::append_range(carried, keys);
-  carried = loop(1, ring.count - 1, carried, [&](Value number, ValueRange carried) {
-    Values later = next(carried.drop_front(3));
-    Values found = step(number, carried);
-    llvm::append_range(found, later);
-    return found;
+  Values known = begun(kernel(given, own, call.isCausal));
+  Values sums = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
+    return merged(known, outputOf(number, given[0], keys[0], keys[1], own));
   });
-  Values sums = step(number(ring.count - 1), carried);
   Value output = binary("stablehlo.divide", sums[0], spread(sums[2], sums[0]));
   Value statistics = add(sums[1], make("stablehlo.log", sums[2], sums[2].getType()));
   Values found{convert(output, cast<RankedTensorType>(types[0]).getElementType()),
@@ -365,19 +386,11 @@ SmallVector<Value> RingWriter::backward(ValueRange parts, TypeRange types) {
   Values keys = next(ValueRange{given[1], given[2]});
   Values known = gradientsOf(Value(), queries, given[1], given[2], own);
   // Gradients of keys and values follow them, one step behind.
-  auto step = [&](Value number, ValueRange carried) {
-    Values sums = next(carried.slice(1, 2));
-    Values found = gradientsOf(number, queries, carried[3], carried[4], own);
-    return Values{add(carried[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
-  };
-  Values carried{known[0], known[1], known[2], keys[0], keys[1]};
-  carried = loop(1, ring.count - 1, carried, [&](Value number, ValueRange carried) {
-    Values later = next(carried.drop_front(3));
-    Values found = step(number, carried);
-    llvm::append_range(found, later);
-    return found;
+  Values found = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
+    Values sums = next(known.drop_front());
+    Values found = gradientsOf(number, queries, keys[0], keys[1], own);
+    return Values{add(known[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
   });
-  Values found = step(number(ring.count - 1), carried);
   Values home = next(ValueRange(found).drop_front());
   Values gradients{found[0], home[0], home[1]};
   for (auto [each, type] : llvm::zip_equal(gradients, own)) {

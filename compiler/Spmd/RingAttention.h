@@ -28,6 +28,9 @@ llvm::ArrayRef<unsigned> ringAxes(const analysis::AttentionCall &call, const Sha
 Ring::Pairs ringPairs(const Ring::Pairs &places, llvm::ArrayRef<unsigned> axes,
                       llvm::ArrayRef<int64_t> meshShape);
 
+/// The pairs as a permute has them.
+mlir::DenseIntElementsAttr sourceTargetPairs(const Ring::Pairs &pairs, mlir::Builder &builder);
+
 /// What one device computes of a call, forward or backward, of its own tokens: keys and values go
 /// round the ring, one step beside each kernel (Liu et al., "Ring Attention with Blockwise
 /// Transformers for Near-Infinite Context", 2023). Of causal attention each device takes an
