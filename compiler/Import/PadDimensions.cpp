@@ -10,17 +10,17 @@
 
 #include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/PartSizes.h"
-#include "compiler/Analysis/ShardingRule.h"
-#include "compiler/Import/DataFlow.h"
+#include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/IntEqClasses.h"
-#include "llvm/Support/FormatVariadic.h"
+#include "llvm/ADT/SmallBitVector.h"
 #include <map>
 #include <numeric>
 
@@ -33,13 +33,10 @@ using namespace mlir;
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
 using analysis::FactorKind;
+using analysis::shapeOf;
 using analysis::ShardingRule;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-static ArrayRef<int64_t> shapeOf(Value value) {
-  auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type ? type.getShape() : ArrayRef<int64_t>();
-}
 
 /// Whether the op's rule also says what it does with tensors that are longer along a factor:
 /// each place of the factor is worked on by itself, or the op is a reduction that masks can
@@ -100,8 +97,8 @@ private:
   std::vector<int64_t> sizes;
   std::vector<std::pair<unsigned, unsigned>> joins;
   llvm::DenseMap<Operation *, Blocked> blocked;
-  std::vector<std::tuple<unsigned, int64_t, double>> work; // Dimension, factor's size, flops.
-  std::vector<std::pair<unsigned, int64_t>> factors;       // Dimension and the factor's size.
+  std::vector<std::pair<unsigned, double>> work;     // Dimension and flops.
+  std::vector<std::pair<unsigned, int64_t>> factors; // Dimension and the factor's size.
   llvm::IntEqClasses joined;
   std::vector<Class> classes;
   double flops = 0;
@@ -207,7 +204,7 @@ void PadClasses::visit(Operation *op) {
         factors.push_back({element, factor.size});
       }
       if (work)
-        this->work.push_back({dims(where[0].value)[where[0].dim], factor.size, work});
+        this->work.push_back({dims(where[0].value)[where[0].dim], work});
     }
   }
   blocked[op] = std::move(kept);
@@ -230,7 +227,7 @@ void PadClasses::find() {
     int64_t &count = classes[joined[element]].count;
     count = std::gcd(count, size);
   }
-  for (auto [element, size, flops] : work)
+  for (auto [element, flops] : work)
     classes[joined[element]].flops += flops;
   for (Class &each : classes)
     each.padded = each.count;
@@ -293,6 +290,8 @@ private:
   Value change(Value made, Value value, const Dims &has, const Dims &wants, Operation *user);
   /// A long value with `scalar` in its padding along one dimension.
   Value masked(Value made, unsigned dim, int64_t size, DenseElementsAttr scalar, Operation *user);
+  /// Zeros that an op moves along with the dimension that they pad.
+  void passZeros(Operation *op, ValueRange operands, ValueRange results);
   void maskReductions(Operation *op, SmallVectorImpl<Value> &operands);
   void clampIndices(hlo::GatherOp gather, SmallVectorImpl<Value> &operands);
   RankedTensorType typeFor(Value value, const Dims &dims) const;
@@ -553,25 +552,24 @@ void Padder::write(Operation *op) {
     auto value = cast<DenseElementsAttr>(constant.getValue());
     constant->setAttr("value", value.resizeSplat(typeOf(constant->getResult(0))));
   }
-  bool keepsZeros = isa<hlo::ConvertOp, hlo::NegOp, hlo::OptimizationBarrierOp>(op);
-  if (auto transpose = dyn_cast<hlo::TransposeOp>(op))
-    for (auto [dim, source] : llvm::enumerate(transpose.getPermutation()))
-      if (zeros.contains({operands[0], static_cast<unsigned>(source)}))
-        zeros.insert({made->getResult(0), static_cast<unsigned>(dim)});
-  if (keepsZeros)
-    for (auto [operand, result] : llvm::zip(operands, made->getResults()))
-      for (unsigned dim = 0; dim < shapeOf(result).size(); ++dim)
-        if (zeros.contains({operand, dim}))
-          zeros.insert({result, dim});
-  if (isa<hlo::ReshapeOp>(op)) {
-    // Dimensions that begin with one factor have their padding in common.
-    std::optional<ShardingRule> rule = analysis::getShardingRule(op);
-    for (auto [from, fromDim] : llvm::enumerate(rule->operands[0]))
-      for (auto [to, toDim] : llvm::enumerate(rule->results[0]))
-        if (!fromDim.empty() && !toDim.empty() && fromDim[0] == toDim[0] &&
-            zeros.contains({operands[0], static_cast<unsigned>(from)}))
-          zeros.insert({made->getResult(0), static_cast<unsigned>(to)});
-  }
+  passZeros(op, operands, made->getResults());
+}
+
+/// Dimensions that begin with one factor have their padding in common.
+void Padder::passZeros(Operation *op, ValueRange operands, ValueRange results) {
+  if (!isa<hlo::ConvertOp, hlo::NegOp, hlo::OptimizationBarrierOp, hlo::TransposeOp,
+           hlo::ReshapeOp>(op))
+    return;
+  std::optional<ShardingRule> rule = analysis::getShardingRule(op);
+  llvm::SmallDenseSet<unsigned> ofZeros; // Factors, each of one operand.
+  for (auto [operand, tensor] : llvm::zip_equal(operands, rule->operands))
+    for (auto [dim, factors] : llvm::enumerate(tensor))
+      if (!factors.empty() && zeros.contains({operand, static_cast<unsigned>(dim)}))
+        ofZeros.insert(factors[0]);
+  for (auto [result, tensor] : llvm::zip_equal(results, rule->results))
+    for (auto [dim, factors] : llvm::enumerate(tensor))
+      if (!factors.empty() && ofZeros.contains(factors[0]))
+        zeros.insert({result, static_cast<unsigned>(dim)});
 }
 
 void Padder::write(Block &from) {
