@@ -462,44 +462,32 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         where = type(self).__name__
-        if self.export not in EXPORTS:
-            raise MethodError(
-                f"export {self.export!r}", where=where, fix=f"use one of {', '.join(EXPORTS)}"
-            )
+        for name, words in (
+            ("export", EXPORTS),
+            ("sharding_constraints", CONSTRAINTS),
+            ("remat_keeps", REMAT_KEEPS),
+            ("padding", PADDINGS),
+            ("micro_batch_semantics", SEMANTICS),
+            ("layer_balance", LAYER_BALANCES),
+        ):
+            if getattr(self, name) not in words:
+                raise MethodError(
+                    f"{name} {getattr(self, name)!r}",
+                    where=where,
+                    fix=f"use one of {', '.join(words)}",
+                )
         if self.method not in sharding_methods():
             raise MethodError(
                 f"unknown method {self.method!r}",
                 where=where,
                 fix=f"use one of {', '.join(sharding_methods())}",
             )
-        if self.sharding_constraints not in CONSTRAINTS:
-            raise MethodError(
-                f"sharding_constraints {self.sharding_constraints!r}",
-                where=where,
-                fix=f"use one of {', '.join(CONSTRAINTS)}",
-            )
-        if self.remat_keeps not in REMAT_KEEPS:
-            raise MethodError(
-                f"remat_keeps {self.remat_keeps!r}",
-                where=where,
-                fix=f"use one of {', '.join(REMAT_KEEPS)}",
-            )
         loops: Any = self.layer_loops
         if not isinstance(loops, bool) and not (isinstance(loops, str) and loops == "all"):
             raise MethodError(f"layer_loops {loops!r}", where=where, fix='use True, False or "all"')
-        if self.padding not in PADDINGS:
-            raise MethodError(
-                f"padding {self.padding!r}", where=where, fix=f"use one of {', '.join(PADDINGS)}"
-            )
         if self.in_shardings is not None and self.method != "manual":
             raise MethodError(
                 f"in_shardings with method {self.method!r}", where=where, fix='use "manual"'
-            )
-        if self.micro_batch_semantics not in SEMANTICS:
-            raise MethodError(
-                f"micro_batch_semantics {self.micro_batch_semantics!r}",
-                where=where,
-                fix=f"use one of {', '.join(SEMANTICS)}",
             )
         if self.schedule_name not in ("auto", *schedules()):
             raise MethodError(
@@ -544,12 +532,6 @@ class Method(ABC):
                 f"{self.virtual_stages} virtual_stages with schedule {self.schedule!r}",
                 where=where,
                 fix=f"use one of {', '.join(rounds)}",
-            )
-        if self.layer_balance not in LAYER_BALANCES:
-            raise MethodError(
-                f"layer_balance {self.layer_balance!r}",
-                where=where,
-                fix=f"use one of {', '.join(LAYER_BALANCES)}",
             )
         again: Any = self.remat
         if again not in REMAT and (is_single(again) or not all(is_whole(x, 0) for x in again)):
