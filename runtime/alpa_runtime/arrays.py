@@ -333,6 +333,16 @@ def common_stack(values: Sequence[Any], rows: RowsInfo) -> Any:
     return stack
 
 
+def of_pieces(
+    pieces: Sequence[Any], axis: int = 0, row: int | None = None, shape: tuple[int, ...] = ()
+) -> Any:
+    """The caller's array that a plan has otherwise: in pieces along `axis`, or, of that shape, as a
+    row of its one piece. One piece along dimension 0 is the array."""
+    if row is not None:
+        return RowArray(pieces[0], row, shape)
+    return StackedArray(pieces, axis) if len(pieces) > 1 or axis else pieces[0]
+
+
 class PlacedBatch(WholeArray):
     """An array of a batch, cut into the parts that a loaded plan reads and placed where it
     reads them.

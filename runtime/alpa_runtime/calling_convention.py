@@ -20,11 +20,11 @@ import numpy as np
 from alpa_runtime import trees
 from alpa_runtime.arrays import (
     DistributedKeys,
-    RowArray,
     StackedArray,
     WholeArray,
     common_stack,
     in_workers,
+    of_pieces,
 )
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
 from alpa_runtime.plan import Plan
@@ -469,9 +469,7 @@ class Group:
 
     def joined(self, pieces: Sequence[Any], shape: tuple[int, ...]) -> Any:
         """The caller's array, of that shape, of its members."""
-        if self.row is not None:
-            return RowArray(pieces[0], self.row, shape)
-        return StackedArray(pieces, self.axis) if self.is_stack else pieces[0]
+        return of_pieces(pieces, self.axis, self.row, shape)
 
 
 def groups(infos: Sequence[InputInfo] | Sequence[OutputInfo], where: str) -> list[Group]:

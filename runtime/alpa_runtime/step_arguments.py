@@ -16,7 +16,14 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
-from alpa_runtime.arrays import RowArray, StackedArray, common_stack, in_workers, keys_in_workers
+from alpa_runtime.arrays import (
+    RowArray,
+    StackedArray,
+    common_stack,
+    in_workers,
+    keys_in_workers,
+    of_pieces,
+)
 from alpa_runtime.backends.interface import Job
 from alpa_runtime.calling_convention import (
     Aval,
@@ -419,12 +426,9 @@ def _initial_state(trace: InitTrace, state: StepState, plan: Plan, loaded: RunsO
     leaves: list[Any] = []
     for number, item in enumerate(state.leaves):
         pieces = [arrays[index] for index in item.inputs] if number not in others else []
-        value: Any = others[number] if number in others else pieces[0]
-        axis = item.places[0].axis
-        if len(pieces) > 1 or (pieces and axis):
-            value = StackedArray(pieces, axis)
-        elif pieces and item.of is not None:
-            value = RowArray(pieces[0], item.of, item.leaf.data_shape)
+        value: Any = others.get(number)
+        if pieces:
+            value = of_pieces(pieces, item.places[0].axis, item.of, item.leaf.data_shape)
         if item.leaf.key_impl is not None:
             if in_workers(value):
                 value = keys_in_workers(value, item.leaf.key_impl)

@@ -25,6 +25,7 @@ from alpa_runtime.arrays import (
     StackedArray,
     WholeArray,
     keys_in_workers,
+    of_pieces,
 )
 from alpa_runtime.checkpoint.folders import (
     Writing,
@@ -587,10 +588,8 @@ def _read_by_workers(path: Path, records: Sequence[LeafRecord], target: StateTar
             leaves.append(next(read))
             continue
         found: list[Any] = [arrays[index] for index in inputs]
-        axis = leaf.pieces[0][0].axis
-        value: Any = found[0] if len(found) == 1 and not axis else StackedArray(found, axis)
-        if leaf.row_of is not None:
-            value = RowArray(value, leaf.row_of[1], leaf.shape)
+        row = None if leaf.row_of is None else leaf.row_of[1]
+        value: Any = of_pieces(found, leaf.pieces[0][0].axis, row, leaf.shape)
         leaves.append(value if leaf.key_impl is None else keys_in_workers(value, leaf.key_impl))
     return leaves
 
