@@ -39,3 +39,15 @@ def newer_checkpoint():
     jax.config.update("jax_remat3", True)
     yield
     jax.config.update("jax_remat3", before)
+
+
+@pytest.fixture
+def kernels_to_the_end(monkeypatch):
+    """Plans keep the kernels until each device has its part, which plain ops then compute."""
+    from alpa_mlir.methods.method import Method
+
+    finish = Method.finish_passes
+    monkeypatch.setattr(
+        Method, "finish_passes", lambda *given: finish(*given) + ",alpa-expand-kernels"
+    )
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MicroBatchError
+from test_experts import step_of_layers
 
 LAYERS, EXPERTS, CHOSEN, WIDTH, INNER = 2, 8, 2, 16, 32
 GROUPS, TOKENS = 16, 12
@@ -136,17 +137,7 @@ def step_of(form, places=PLACES, grouped=True, remat=False):
             made = form(layer, x.reshape(-1, x.shape[-1]), places * len(x)).reshape(x.shape)
         return x + made + jnp.tanh(x @ layer["shared"])
 
-    def step(params, batch):
-        def loss(params):
-            x = batch["x"]
-            for layer in params:
-                x = (jax.checkpoint(layer_of) if remat else layer_of)(layer, x)
-            return jnp.mean((x - batch["y"]) ** 2)
-
-        value, grads = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
-
-    return step
+    return step_of_layers(layer_of, remat)
 
 
 def assert_equals_jit(step, method):

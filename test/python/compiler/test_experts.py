@@ -105,12 +105,8 @@ def by_payload(layer, x, share, chosen):
 FORMS = {form.__name__: form for form in (by_take, by_repeats, by_adding, by_payload)}
 
 
-def step_of(form, remat=False):
-    def layer_of(layer, x):
-        rows = x.reshape(-1, WIDTH)
-        top, chosen = jax.lax.top_k(rows @ layer["router"], CHOSEN)
-        made = form(layer, rows, jax.nn.softmax(top), chosen) + jnp.tanh(rows @ layer["shared"])
-        return x + made.reshape(x.shape)
+def step_of_layers(layer_of, remat):
+    """One layer behind another, and the SGD update."""
 
     def step(params, batch):
         def loss(params):
@@ -123,6 +119,16 @@ def step_of(form, remat=False):
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
     return step
+
+
+def step_of(form, remat=False):
+    def layer_of(layer, x):
+        rows = x.reshape(-1, WIDTH)
+        top, chosen = jax.lax.top_k(rows @ layer["router"], CHOSEN)
+        made = form(layer, rows, jax.nn.softmax(top), chosen) + jnp.tanh(rows @ layer["shared"])
+        return x + made.reshape(x.shape)
+
+    return step_of_layers(layer_of, remat)
 
 
 ROUNDS = 4

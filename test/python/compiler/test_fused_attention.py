@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MicroBatchError, UnsupportedOpError
-from alpa_mlir.methods.method import Method
 from test_equality import CLUSTER
 
 cudnn = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
@@ -94,16 +93,6 @@ def any_dtype(monkeypatch):
     """Lets float32 through, which the kernel does not take, for sharp comparisons."""
     monkeypatch.setattr(cudnn, "check_layout", lambda *given: None)
     monkeypatch.setattr(cudnn, "element_type_to_backend_config_type_mapping", lambda dtype: "F32")
-
-
-@pytest.fixture
-def kernels_to_the_end(monkeypatch):
-    """Plans keep the kernel until each device has its part, which plain ops then compute."""
-    finish = Method.finish_passes
-    monkeypatch.setattr(
-        Method, "finish_passes", lambda *given: finish(*given) + ",alpa-expand-kernels"
-    )
-    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
 
 
 def assert_equal_update(found, expected, state):

@@ -177,11 +177,17 @@ def check(loss, method, rows=EXAMPLES):
     return executable.plan
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "method"),
+    [
+        (loss, method)
+        for loss in LOSSES
+        for method in METHODS
+        # These have no layers to cut.
+        if method != "two stages" or loss not in ("pairs", "table", "experts")
+    ],
+)
 def test_step_stays_the_same(loss, method):
-    if method == "two stages" and loss in ("pairs", "table", "experts"):
-        pytest.skip("no layers to cut")
     plan = check(loss, METHODS[method])
     assert plan.padded
     if method == "one mesh":

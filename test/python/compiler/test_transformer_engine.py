@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.methods.method import Method
 from test_equality import CLUSTER
 from test_fused_attention import GPUS, assert_equal_update
 
@@ -179,16 +178,6 @@ def make_inputs():
     hidden = jax.random.bernoulli(next(keys), 0.3, shape) & ~jnp.eye(TOKENS, dtype=bool)
     x = draw(next(keys), (BATCH, TOKENS, WIDTH))
     return state, {"x": x, "mask": hidden.astype(jnp.uint8)}
-
-
-@pytest.fixture
-def kernels_to_the_end(monkeypatch):
-    """Plans keep the kernels until each device has its part, which plain ops then compute."""
-    finish = Method.finish_passes
-    monkeypatch.setattr(
-        Method, "finish_passes", lambda *given: finish(*given) + ",alpa-expand-kernels"
-    )
-    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
 
 
 @pytest.mark.parametrize("method", METHODS)
