@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/AttentionCall.h"
 
+#include "compiler/Analysis/BlockScaledDot.h"
 #include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Analysis/TransformerEngineCall.h"
@@ -260,6 +261,8 @@ static ShardingRule customCall(Operation *op) {
   if (std::optional<AttentionCall> call = AttentionCall::read(op))
     return call->rule();
   if (std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op))
+    return call->rule();
+  if (std::optional<BlockScaledDot> call = BlockScaledDot::read(op))
     return call->rule();
   return RuleBuilder(op).rule; // Not looked into: it runs on whole tensors.
 }

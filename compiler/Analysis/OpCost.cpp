@@ -1,12 +1,14 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
 #include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/BlockScaledDot.h"
 #include "compiler/Analysis/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Analysis/TransformerEngineCall.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"
+#include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/StringSwitch.h"
 #include <cmath>
 
@@ -31,8 +33,9 @@ double analysis::getTensorBytes(Type type) {
   }
   if (!element.isIntOrFloat())
     return 0;
-  // Booleans and other narrow types take a byte.
-  double bytes = std::max(1u, element.getIntOrFloatBitWidth() / 8);
+  // Booleans take a byte; of 2 and 4 bits several share one.
+  unsigned bits = element.getIntOrFloatBitWidth();
+  double bytes = bits == 1 ? 1 : bits / 8.0;
   return scale * bytes * static_cast<double>(tensor.getNumElements());
 }
 
@@ -43,7 +46,50 @@ double analysis::getBytes(Operation *op) {
   return bytes;
 }
 
+/// Whether XLA looks through an op from a product to the numbers of 8 bits that its operand is
+/// made of: to another type, by a scale for all elements, or only moved.
+static bool isDequantizing(Operation *op) {
+  if (llvm::isa<stablehlo::ConvertOp, stablehlo::ReshapeOp, stablehlo::TransposeOp,
+                stablehlo::SliceOp, stablehlo::BroadcastInDimOp>(op))
+    return true;
+  if (!llvm::isa<stablehlo::MulOp, stablehlo::DivOp>(op))
+    return false;
+  auto scale = op->getOperand(1).getDefiningOp<stablehlo::BroadcastInDimOp>();
+  return scale ? numElements(scale.getOperand()) == 1
+               : matchPattern(op->getOperand(1), m_Constant());
+}
+
+Value analysis::getQuantized(Value operand) {
+  constexpr int kMostOps = 8;
+  Operation *op = operand.getDefiningOp();
+  for (int depth = 0; op && depth < kMostOps && isDequantizing(op); ++depth) {
+    Value source = op->getOperand(0);
+    Type element = getElementTypeOrSelf(source.getType());
+    if (llvm::isa<FloatType>(element) && element.getIntOrFloatBitWidth() == 8)
+      return source;
+    op = source.getDefiningOp();
+  }
+  return {};
+}
+
+bool analysis::isQuantizedDot(Operation *op) {
+  auto dot = llvm::dyn_cast<stablehlo::DotGeneralOp>(op);
+  if (!dot || dot.getDotDimensionNumbers().getLhsContractingDimensions().size() != 1)
+    return false;
+  // Two of 5 bits of exponent have no product.
+  Value lhs = getQuantized(op->getOperand(0)), rhs = lhs ? getQuantized(op->getOperand(1)) : lhs;
+  auto isWide = [](Value value) {
+    return llvm::isa<Float8E5M2Type>(getElementTypeOrSelf(value.getType()));
+  };
+  return lhs && rhs && !(isWide(lhs) && isWide(rhs));
+}
+
 llvm::StringRef analysis::getComputeType(Operation *op) {
+  if (BlockScaledDot::read(op)) {
+    bool isOfFour = getElementTypeOrSelf(op->getOperand(0).getType()).getIntOrFloatBitWidth() == 4;
+    return isOfFour ? "nvfp4/bfloat16" : "mxfp8/bfloat16";
+  }
+  bool isQuantized = isQuantizedDot(op);
   Value value = op->getNumOperands()  ? op->getOperand(0)
                 : op->getNumResults() ? op->getResult(0)
                                       : Value();
@@ -54,16 +100,16 @@ llvm::StringRef analysis::getComputeType(Operation *op) {
   if (auto complex = llvm::dyn_cast<ComplexType>(element))
     element = complex.getElementType();
   if (element.isBF16())
-    return "bfloat16";
+    return isQuantized ? "float8/bfloat16" : "bfloat16";
   if (element.isF16())
-    return "float16";
+    return isQuantized ? "float8/float16" : "float16";
   if (element.isF64())
     return "float64";
-  if (llvm::isa<FloatType>(element) && element.getIntOrFloatBitWidth() == 8)
-    return "float8";
+  if (llvm::isa<FloatType>(element) && element.getIntOrFloatBitWidth() <= 8)
+    return "float8/bfloat16";
   if (element.isInteger(8))
     return "int8";
-  return "float32";
+  return isQuantized ? "float8/float32" : "float32";
 }
 
 static std::optional<int64_t> integerOf(Value value) {
@@ -272,6 +318,8 @@ double analysis::getFlops(Operation *op) {
     return call->flops();
   if (std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op);
       call && call->kind == TransformerEngineCall::Kind::Product)
+    return call->flops();
+  if (std::optional<BlockScaledDot> call = BlockScaledDot::read(op))
     return call->flops();
   bool movesOnly = llvm::StringSwitch<bool>(name)
                        .Cases({"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim",

@@ -108,8 +108,15 @@ bool isComputedOnce(mlir::Operation *op);
 bool readsPart(mlir::Operation *op);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);
-/// Element type in which the op computes, by NumPy's name ("float32").
+/// Element type in which the op computes, by NumPy's name ("float32"); the next best behind a
+/// slash ("float8/bfloat16") where only some devices have it.
 llvm::StringRef getComputeType(mlir::Operation *op);
+/// The numbers of 8 bits from which a product's operand is made by a conversion and a scale for
+/// all of them, or nothing.
+mlir::Value getQuantized(mlir::Value operand);
+/// A product of two such operands, which XLA hands to the library as one of 8 bits
+/// (`xla_gpu_enable_cublaslt`, its rewriter of products).
+bool isQuantizedDot(mlir::Operation *op);
 
 } // namespace alpa::analysis
 

@@ -16,8 +16,19 @@
 using namespace alpa;
 using namespace alpa::cost;
 
-/// Rates are looked up by NumPy's names; MLIR's are understood as well.
-static llvm::StringRef canonicalDtype(llvm::StringRef dtype) {
+/// Rates are looked up by NumPy's names; MLIR's are understood as well. Of several types with
+/// slashes between them counts the first that the device computes in.
+static llvm::StringRef canonicalDtype(llvm::StringRef dtype, const DeviceType &device) {
+  while (true) {
+    auto [first, others] = dtype.split('/');
+    bool hasBlocks = device.computeCapability == 0 || device.computeCapability >= 10;
+    llvm::StringRef rate = first == "mxfp8" ? "float8" : first == "nvfp4" ? "float4" : first;
+    if (others.empty() || (device.peakFlopsPerSecond.count(rate) && (rate == first || hasBlocks))) {
+      dtype = rate;
+      break;
+    }
+    dtype = others;
+  }
   return llvm::StringSwitch<llvm::StringRef>(dtype)
       .Case("f64", "float64")
       .Case("f32", "float32")
@@ -83,7 +94,7 @@ double CostModel::productSeconds(const Product &product, double rate) const {
 
 double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dtype,
                                  const std::optional<Product> &product) const {
-  dtype = canonicalDtype(dtype);
+  dtype = canonicalDtype(dtype, mesh.device);
   std::optional<double> arithmetic, memory;
   if (mesh.profile && product && flops > 0)
     arithmetic = slowest(mesh, flops, [&](const std::string &type) {
@@ -113,8 +124,8 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
 }
 
 double CostModel::attentionSeconds(double flops, double bytes, llvm::StringRef dtype) const {
-  double rate =
-      mesh.device.reachableFlopsPerSecond(canonicalDtype(dtype)) * mesh.device.attentionPart();
+  double rate = mesh.device.reachableFlopsPerSecond(canonicalDtype(dtype, mesh.device)) *
+                mesh.device.attentionPart();
   double arithmetic = rate > 0 ? flops / rate : 0;
   return std::max({arithmetic, computeSeconds(0, bytes, dtype), mesh.device.launchSeconds});
 }

@@ -86,8 +86,8 @@ private:
     if (!checkMap(value, path, {"matmul", "memory"}, "matmul and memory"))
       return false;
     if (const YamlValue *matmul = value.find("matmul")) {
-      constexpr StringRef dtypes[] = {"float64", "float32", "bfloat16",
-                                      "float16", "float8",  "int8"};
+      constexpr StringRef dtypes[] = {"float64", "float32", "bfloat16", "float16",
+                                      "float8",  "float4",  "int8"};
       std::string matmulPath = path + ".matmul";
       if (!checkMap(*matmul, matmulPath, dtypes, "a mapping from dtype to {flops, seconds}"))
         return false;

@@ -1,6 +1,7 @@
 //===- ExpandKernels.cpp - kernels known by name, in plain ops ------------===//
 
 #include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/BlockScaledDot.h"
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/TransformerEngineCall.h"
 #include "compiler/Import/Passes.h"
@@ -346,6 +347,32 @@ unsigned importer::writeNormGradients(Operation *function) {
 
 namespace {
 
+/// Numbers times the scales of their blocks, and their product, in float32.
+class ReferenceDot : PlainOps {
+public:
+  explicit ReferenceDot(analysis::BlockScaledDot call) : PlainOps(call.op), call(call) {}
+
+  void expand() {
+    Value out = call.op->getResult(0);
+    Value product = dot(scaled(0), scaled(1), 1, {2}, {2});
+    out.replaceAllUsesWith(convert(product, typeOf(out).getElementType()));
+    call.op->erase();
+  }
+
+private:
+  Value scaled(unsigned side) {
+    Value numbers = convert(call.op->getOperand(side), builder.getF32Type());
+    Value scales = convert(call.op->getOperand(side + 2), builder.getF32Type());
+    Shape shape(typeOf(numbers).getShape());
+    Shape blocks{shape[0], shape[1], call.blocks, shape[2] / call.blocks};
+    Value made = binary("stablehlo.multiply", reshape(numbers, blocks),
+                        broadcast(scales, blocks, {0, 1, 2}));
+    return reshape(made, shape);
+  }
+
+  analysis::BlockScaledDot call;
+};
+
 struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernels> {
   void runOnOperation() override {
     SmallVector<hlo::CustomCallOp> calls;
@@ -353,6 +380,11 @@ struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernel
     for (hlo::CustomCallOp op : calls) {
       if (std::optional<TransformerEngineCall> rows = TransformerEngineCall::read(op)) {
         ReferenceCall(*rows).expand();
+        ++numExpanded;
+        continue;
+      }
+      if (std::optional<analysis::BlockScaledDot> blocks = analysis::BlockScaledDot::read(op)) {
+        ReferenceDot(*blocks).expand();
         ++numExpanded;
         continue;
       }

@@ -111,8 +111,12 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
     if (it == opIndex.end())
       return false;
     const OpInfo &userInfo = ops[it->second];
-    return userInfo.phase == info.phase && !userInfo.rule.heavy &&
-           (!userInfo.rule.leads || analysis::readsPart(user));
+    if (userInfo.phase != info.phase)
+      return false;
+    // A product in 8 bits reads these, and applies their scales itself.
+    if (model.getMesh().device.peakFlopsPerSecond.count("float8") && analysis::isQuantizedDot(user))
+      return static_cast<bool>(analysis::getQuantized(result));
+    return !userInfo.rule.heavy && (!userInfo.rule.leads || analysis::readsPart(user));
   });
 }
 

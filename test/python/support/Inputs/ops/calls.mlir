@@ -87,3 +87,9 @@ func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<
   %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%arg0, %arg1, %arg2, %arg1, %none, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = true, rhs_axis_boundary = 2 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<8x16x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<32x16xf32>, tensor<64xui8>)
   return %0#0 : tensor<32x16xf32>
 }
+
+// CASE block_scaled_dot
+func.func @main(%arg0: tensor<2x16x64xf32>, %arg1: tensor<2x8x64xf32>, %arg2: tensor<2x16x8xf32>, %arg3: tensor<2x8x8xf32>) -> tensor<2x16x8xf32> {
+  %0 = stablehlo.custom_call @__op$block_scaled_dot(%arg0, %arg1, %arg2, %arg3) {backend_config = "{\22scaled_dot_backend_config\22: {\22lhs_batch_dimensions\22: [0], \22rhs_batch_dimensions\22: [0], \22dequantize_type\22: \22F32\22}}"} : (tensor<2x16x64xf32>, tensor<2x8x64xf32>, tensor<2x16x8xf32>, tensor<2x8x8xf32>) -> tensor<2x16x8xf32>
+  return %0 : tensor<2x16x8xf32>
+}
