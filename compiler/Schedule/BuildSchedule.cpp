@@ -97,7 +97,7 @@ private:
   void runStep(const ScheduleStep &step);
   void runMicroBatch(const StageFunction &info, int64_t microBatch);
   void runUpdates();
-  void runBarriers();
+  void runOnEach(std::optional<StageFunction> Stage::*function);
   void runOnce(const StageFunction &info);
   void meet(const StageSum &sum);
   ResultRange run(const Function &function, int64_t microBatch);
@@ -198,11 +198,12 @@ FailureOr<ProgramOp> ProgramBuilder::build(ArrayRef<ScheduleStep> steps) {
   auto program = ProgramOp::create(builder, loc, ("mesh_" + Twine(mesh)).str(), uint64_t(mesh));
   builder.setInsertionPointToEnd(&program.getBodyRegion().emplaceBlock());
   sendState();
+  runOnEach(&Stage::prepare);
   auto isForward = [](const ScheduleStep &step) { return step.kind == RunKind::Forward; };
   ArrayRef<ScheduleStep> forward = steps.take_while(isForward);
   for (const ScheduleStep &step : forward)
     runStep(step);
-  runBarriers();
+  runOnEach(&Stage::barrier);
   for (const ScheduleStep &step : steps.drop_front(forward.size()))
     runStep(step);
   runUpdates();
@@ -386,11 +387,11 @@ void ProgramBuilder::meet(const StageSum &sum) {
   values[localOf(sum.id)]->buffers[kOnce + 1] = {{total, sharding}};
 }
 
-/// Of the stages of this mesh, whose forward runs are all over.
-void ProgramBuilder::runBarriers() {
+/// What runs once of each stage of this mesh: before the first forward run, or behind the last.
+void ProgramBuilder::runOnEach(std::optional<StageFunction> Stage::*function) {
   for (const Stage &stage : sliced.stages)
-    if (stage.meshIndex == mesh && stage.barrier)
-      runOnce(*stage.barrier);
+    if (stage.meshIndex == mesh && stage.*function)
+      runOnce(*(stage.*function));
 }
 
 void ProgramBuilder::runOnce(const StageFunction &info) {
@@ -516,7 +517,8 @@ std::optional<StageSeconds> secondsOf(StageAttr stage) {
                       weight,
                       numberIn(predicted, "forth_seconds", 0),
                       numberIn(predicted, "back_seconds", 0),
-                      numberIn(predicted, "barrier_seconds", 0)};
+                      numberIn(predicted, "barrier_seconds", 0),
+                      numberIn(predicted, "prepare_seconds", 0)};
 }
 
 /// Bytes of each device, if the module says which cluster it is for.

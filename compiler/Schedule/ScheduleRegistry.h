@@ -32,11 +32,12 @@ struct ScheduleStep {
 using StepList = std::vector<ScheduleStep>;
 
 /// Seconds of a stage's runs for one micro-batch, of sending to the stage after it and
-/// back, and of its barrier.
+/// back, of its barrier, and of preparing its weights.
 struct StageSeconds {
   double forward = 1, backwardInput = 1, backwardWeight = 1;
   double forth = 0, back = 0;
   double barrier = 0; // Once, behind the forward runs of its mesh.
+  double prepare = 0; // Once, before them.
 };
 
 struct ScheduleProblem {

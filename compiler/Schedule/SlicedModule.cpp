@@ -60,7 +60,9 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   }
   StringRef name = op.getSymName();
   int64_t level = 0;
-  if (name == "forward")
+  if (name == "prepare")
+    stage.prepare = std::move(function);
+  else if (name == "forward")
     stage.forward = std::move(function);
   else if (name == "barrier")
     stage.barrier = std::move(function);
@@ -73,7 +75,7 @@ static LogicalResult readFunction(Stage &stage, int64_t index, func::FuncOp op) 
   else if (name.consume_front("update_") && !name.getAsInteger(10, level))
     stage.updates.push_back(std::move(function));
   else
-    return op.emitError() << "expected forward, barrier, backward, backward_input, "
+    return op.emitError() << "expected prepare, forward, barrier, backward, backward_input, "
                              "backward_weight or update_<k> in a stage, got "
                           << op.getSymName();
   return success();
@@ -141,10 +143,10 @@ static LogicalResult readStages(SlicedModule &sliced) {
 
 void schedule::forEachFunction(Stage &stage,
                                function_ref<void(StageFunction &, bool isOnce)> callback) {
-  for (auto *function : {&stage.forward, &stage.barrier, &stage.backward, &stage.backwardInput,
-                         &stage.backwardWeight})
+  for (auto *function : {&stage.prepare, &stage.forward, &stage.barrier, &stage.backward,
+                         &stage.backwardInput, &stage.backwardWeight})
     if (*function)
-      callback(**function, function == &stage.barrier);
+      callback(**function, function == &stage.prepare || function == &stage.barrier);
   for (StageFunction &update : stage.updates)
     callback(update, true);
 }

@@ -37,6 +37,7 @@ struct Stage {
   mlir::ModuleOp module;
   MeshAttr mesh;
   int64_t meshIndex = 0; // Among those of the step.
+  std::optional<StageFunction> prepare; // Once, before all forward runs.
   std::optional<StageFunction> forward, backward;
   std::optional<StageFunction> barrier; // Once, between all forward and all backward runs.
   std::optional<StageFunction> backwardInput, backwardWeight; // Instead of `backward`.
@@ -97,7 +98,7 @@ llvm::SmallVector<mlir::ModuleOp> stageModules(mlir::ModuleOp module);
 /// is that of number m.
 llvm::SmallVector<MeshAttr> meshesOf(mlir::ModuleOp module);
 /// Calls back for each function in the order in which they run; `isOnce` tells whether it
-/// runs once a step (barrier and update) or for each micro-batch.
+/// runs once a step (weights, barrier and update) or for each micro-batch.
 void forEachFunction(Stage &stage, llvm::function_ref<void(StageFunction &, bool isOnce)> callback);
 void forEachFunction(SlicedModule &sliced,
                      llvm::function_ref<void(StageFunction &, bool isOnce)> callback);

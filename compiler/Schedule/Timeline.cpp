@@ -32,11 +32,12 @@ public:
   Follower(const ScheduleProblem &problem, llvm::ArrayRef<StepList> lists, SendFunction send)
       : problem(problem), lists(lists), send(send), numStages(problem.numStages()),
         next(lists.size(), 0), isAwake(lists.size(), true), isBegun(lists.size(), false),
-        barriers(lists.size(), 0) {
+        barriers(lists.size(), 0), prepared(lists.size(), 0) {
     timeline.spans.resize(lists.size());
     for (int64_t stage = 0; stage < numStages; ++stage) {
       seconds.push_back(problem.secondsOf(stage));
       barriers[problem.meshOf[stage]] += seconds.back().barrier;
+      prepared[problem.meshOf[stage]] += seconds.back().prepare;
     }
     size_t size = numStages * problem.numMicroBatches;
     inputs.assign(size, kNever);
@@ -88,9 +89,9 @@ private:
     Timeline::Span &span = timeline.spans[mesh];
     if (!isForward)
       span.end += std::exchange(barriers[mesh], 0);
-    double begin = std::max(span.end, ready);
+    double begin = std::max(isBegun[mesh] ? span.end : prepared[mesh], ready);
     if (!isBegun[mesh])
-      span.begin = begin;
+      span.begin = begin - prepared[mesh];
     isBegun[mesh] = true;
     switch (step.kind) {
     case RunKind::Forward:
@@ -130,6 +131,7 @@ private:
   std::vector<size_t> next, awake;
   std::vector<bool> isAwake, isBegun;
   std::vector<double> barriers; // Of each mesh, until it was there.
+  std::vector<double> prepared; // When the weights of each mesh are.
   /// By stage and micro-batch: when it arrives, and when the forward run ended.
   std::vector<double> inputs, gradients, ends;
 };

@@ -9,6 +9,7 @@
 #include "compiler/Spmd/OpSplit.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/SetVector.h"
@@ -37,9 +38,10 @@ public:
       : function(function), meshShape(mesh.getShape()), builder(function.getContext()) {}
 
   void run();
-  unsigned numScattered = 0, numHoisted = 0, numUpdates = 0;
+  unsigned numScattered = 0, numHoisted = 0, numUpdates = 0, numRows = 0;
 
 private:
+  bool sliceFirst(ReshardOp reshard);
   bool shardUpdate(Operation *op);
   bool cutResult(Operation *op);
   std::optional<Cut> commonCut(Value value);
@@ -194,6 +196,47 @@ std::optional<unsigned> CollectiveOptimizer::resultOf(BlockArgument argument) {
   return next.getInt();
 }
 
+/// Rows of a stack that is gathered are taken first and gathered one by one, if no axis splits
+/// the dimension that they are cut from: what is whole is then one row, where and when it is read.
+bool CollectiveOptimizer::sliceFirst(ReshardOp reshard) {
+  Value source = reshard.getOperand(), whole = reshard.getResult();
+  SmallVector<stablehlo::SliceOp> slices;
+  int64_t elements = 0;
+  for (Operation *user : whole.getUsers()) {
+    auto slice = dyn_cast<stablehlo::SliceOp>(user);
+    if (!slice || slice->getBlock() != reshard->getBlock())
+      return false;
+    slices.push_back(slice);
+    elements += cast<RankedTensorType>(slice->getResult(0).getType()).getNumElements();
+  }
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(whole.getType()).getShape();
+  if (slices.empty() || elements > cast<RankedTensorType>(whole.getType()).getNumElements())
+    return false;
+  SmallVector<ShardingSpec> specs{reshard.getFrom().getSpec()};
+  llvm::append_range(specs, reshard.specsAfterFrom());
+  for (stablehlo::SliceOp slice : slices) {
+    ArrayRef<int64_t> row = cast<RankedTensorType>(slice->getResult(0).getType()).getShape();
+    for (size_t dim = 0; dim < shape.size(); ++dim)
+      if (row[dim] != shape[dim] &&
+          llvm::any_of(specs, [&](const ShardingSpec &spec) { return !spec.dims[dim].empty(); }))
+        return false;
+  }
+  for (stablehlo::SliceOp slice : slices) {
+    builder.setInsertionPoint(slice);
+    Operation *row = builder.clone(*slice);
+    row->setOperand(0, source);
+    row->setAttr(attr::shardings, builder.getArrayAttr({reshard.getFrom()}));
+    auto gathered =
+        ReshardOp::create(builder, reshard.getLoc(), row->getResult(0).getType(), row->getResult(0),
+                          reshard.getFrom(), reshard.getThrough(), reshard.getTo());
+    slice->getResult(0).replaceAllUsesWith(gathered.getResult());
+    slice->erase();
+  }
+  numRows += slices.size();
+  reshard.erase();
+  return true;
+}
+
 /// A gradient that is summed on every device only to update state that every device
 /// holds: each device updates a part, holds that part of the state that nothing else
 /// reads (moments), and the one value that all need (the parameter) is gathered.
@@ -299,6 +342,8 @@ void CollectiveOptimizer::run() {
       }
   };
   rise();
+  for (ReshardOp reshard : llvm::to_vector(body.getOps<ReshardOp>()))
+    sliceFirst(reshard);
   // Functions of a stage share their state; only a whole step owns its signature.
   bool isWholeStep = llvm::none_of(function.getArguments(), [&](BlockArgument argument) {
     return function.getArgAttr(argument.getArgNumber(), attr::value) != nullptr;
@@ -321,6 +366,7 @@ struct OptimizeCollectives : public spmd::impl::OptimizeCollectivesBase<Optimize
       numScattered += optimizer.numScattered;
       numHoisted += optimizer.numHoisted;
       numUpdates += optimizer.numUpdates;
+      numRows += optimizer.numRows;
       return success();
     };
     if (failed(forEachShardedFunction(getOperation(), visit)))

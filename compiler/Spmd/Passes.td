@@ -143,8 +143,8 @@ def OptimizeCollectives : Pass<"alpa-optimize-collectives", "::mlir::ModuleOp"> 
     their operands. In a whole step (not in the functions of a stage, which share
     their state), a gradient that all devices sum only to update state alike is
     scattered: each device updates a part, keeps that part of what only the update
-    reads (moments), and the new parameter is gathered. Bytes sent never grow;
-    results are equal.
+    reads (moments), and the new parameter is gathered. Rows of a stack that is gathered
+    are gathered one by one. Bytes sent never grow; results are equal.
 
     Before:
     ```mlir
@@ -158,7 +158,8 @@ def OptimizeCollectives : Pass<"alpa-optimize-collectives", "::mlir::ModuleOp"> 
   }];
   let statistics = [Statistic<"numScattered", "scattered", "Sums scattered for their users">,
                     Statistic<"numHoisted", "hoisted", "Slices taken of operands instead">,
-                    Statistic<"numUpdates", "updates", "Weight updates sharded">];
+                    Statistic<"numUpdates", "updates", "Weight updates sharded">,
+                    Statistic<"numRows", "rows", "Rows gathered by themselves">];
 }
 
 def LowerToCollectives : Pass<"alpa-lower-to-collectives", "::mlir::ModuleOp"> {

@@ -1426,15 +1426,24 @@ void RowJoiner::addStack(Value whole) {
     return;
   llvm::SmallVector<Value> rows(stackType.getDimSize(0));
   RankedTensorType type;
+  // Nothing but rows of the caller's stacks is prepared of them.
+  bool isPrepare = function.getSymName() == "prepare" && isPlainTensor(whole);
+  ArrayRef<int64_t> each = stackType.getShape().drop_front();
   for (Operation *user : whole.getUsers()) {
     auto slice = dyn_cast<hlo::SliceOp>(user);
-    if (!slice || !slice->hasAttr(kStack))
+    bool isRow = slice && isPrepare && typeOf(slice.getResult()).getDimSize(0) == 1 &&
+                 typeOf(slice.getResult()).getShape().drop_front() == each;
+    if (!slice || !(isRow || slice->hasAttr(kStack)))
       continue;
     Value row = slice.getResult();
     for (Operation *next : row.getUsers())
-      if (isa<hlo::ReshapeOp>(next) && next->hasAttr(kStack))
+      if (isa<hlo::ReshapeOp>(next) &&
+          (next->hasAttr(kStack) || (isRow && typeOf(next->getResult(0)).getShape() == each)))
         row = next->getResult(0);
-    rows[slice.getStartIndices()[0]] = row;
+    Value &known = rows[slice.getStartIndices()[0]];
+    if (known && isRow)
+      continue;
+    known = row;
     type = typeOf(row);
   }
   if (!type || llvm::is_contained(rows, Value()))
@@ -1830,6 +1839,7 @@ public:
 
 private:
   bool tryRounds();
+  void seedPrepared();
   bool attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish>> &wishes);
   void take(StringRef function, const Wish &wish, bool results);
   void narrow(ArrayRef<int64_t> ids);
@@ -2443,6 +2453,32 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
   return isWhole;
 }
 
+/// A prepared weight is the row of the stack that it is made of.
+void StageRoller::seedPrepared() {
+  auto prepare = stage.lookupSymbol<func::FuncOp>("prepare");
+  if (!prepare)
+    return;
+  for (auto [index, value] : llvm::enumerate(prepare.front().getTerminator()->getOperands())) {
+    int64_t offset = 0;
+    Value source = value;
+    while (Operation *op = source.getDefiningOp()) {
+      if (op->getNumOperands() == 0)
+        break;
+      if (auto slice = dyn_cast<hlo::SliceOp>(op))
+        offset += slice.getStartIndices()[0];
+      source = op->getOperand(0);
+    }
+    auto argument = dyn_cast<BlockArgument>(source);
+    if (!argument)
+      continue;
+    int64_t id = idOf(prepare.getArgAttrDict(argument.getArgNumber()));
+    const StatePiece *piece = values.pieceOf(id);
+    if (piece || offset > 0 || source.getType() != value.getType())
+      rowOfId[idOf(prepare.getResultAttrDict(unsigned(index)))] =
+          offset + (piece ? piece->offset : 0);
+  }
+}
+
 bool StageRoller::run() {
   for (bool each : {false, true}) {
     mayUnite = each;
@@ -2450,6 +2486,7 @@ bool StageRoller::run() {
     groupIndex.clear();
     refused.clear();
     rowOfId.clear();
+    seedPrepared();
     allowed = {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
     isNarrowed = isUnited = false;
     if (tryRounds())
@@ -2498,6 +2535,7 @@ bool StageRoller::tryRounds() {
             others.push_back(id);
         for (int64_t id : others)
           rowOfId.erase(id);
+        seedPrepared();
         unions.clear();
       }
       isNarrowed = isUnited = false;

@@ -59,6 +59,44 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaPrepareWeights : Pass<"alpa-prepare-weights", "mlir::ModuleOp"> {
+  let summary = "Compute once a step what micro-batches make of weights";
+  let description = [{
+    After `alpa-cluster-layers`, for several micro-batches. What forward and backward ops
+    make of state and constants alone is the same for all micro-batches: weights in
+    bfloat16 of those in float32, or in 8 bits, several weights as one. Such ops become the
+    phase `prepare`, which runs once a step, before the first forward run; their results
+    stay until the last backward run. Equal ops are merged, also behind the barriers of
+    `jax.checkpoint`. Elementwise ops, conversions, concatenations and reductions count;
+    what only moves elements stays with its readers, as do results of fewer than
+    `least-elements` and those that are larger than the state they are made of (bits of a
+    random key).
+
+    With `gather`, prepared weights, and weights that are read as they are (behind a barrier
+    in the phase `prepare`), may be held otherwise than their state is: `alpa.movable` gives
+    them a choice of their own. A weight that is split for its update can then be gathered
+    once a step, for the memory that it takes, instead of in each micro-batch.
+
+    Before (`alpa.layer` is the same for all ops):
+    ```mlir
+    %0 = stablehlo.convert %w {alpa.phase = "forward"} : (tensor<512x512xf32>) -> tensor<512x512xbf16>
+    %1 = stablehlo.dot_general %x, %0 {alpa.phase = "forward"}
+    ```
+    After:
+    ```mlir
+    %0 = stablehlo.convert %w {alpa.phase = "prepare"} : (tensor<512x512xf32>) -> tensor<512x512xbf16>
+    %1 = stablehlo.dot_general %x, %0 {alpa.phase = "forward"}
+    ```
+  }];
+  let options = [
+    Option<"leastElements", "least-elements", "int64_t", /*default=*/"65536",
+           "The smallest results that are prepared">,
+    Option<"gather", "gather", "bool", /*default=*/"false",
+           "Whether a weight may be held otherwise than its state">
+  ];
+  let statistics = [Statistic<"numPrepared", "prepared ops", "Ops that run once a step">];
+}
+
 def AlpaTrimActivations : Pass<"alpa-trim-activations", "mlir::ModuleOp"> {
   let summary = "Compute again for gradients what is cheaper than to keep";
   let description = [{

@@ -104,7 +104,7 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
   Attribute value = attribute.getValue();
   auto emit = [&] { return op->emitError() << "alpa_attribute_c1: `" << name << "`: "; };
   if (name == attr::phase)
-    return isOneOf(emit, value, {"forward", "barrier", "backward", "update"});
+    return isOneOf(emit, value, {"prepare", "forward", "barrier", "backward", "update"});
   if (name == attr::eqn || name == attr::layer || name == attr::stage)
     return isInteger(emit, value, 0);
   if (name == attr::shardings || name == attr::madeShardings)

@@ -31,6 +31,7 @@ inline constexpr llvm::StringLiteral layer = "alpa.layer";
 /// Of @main: layers that are computed again keep what products made (alpa-rematerialize).
 inline constexpr llvm::StringLiteral keepsProducts = "alpa.keeps_products";
 inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
+inline constexpr llvm::StringLiteral movable = "alpa.movable";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";
 inline constexpr llvm::StringLiteral madeShardings = "alpa.made_shardings";

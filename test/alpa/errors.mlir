@@ -239,7 +239,7 @@ alpa.program @p on 0 {
 
 // -----
 
-// expected-error@+1 {{alpa_attribute_c1: `alpa.phase`: expected one of "forward", "barrier", "backward", "update", got "sideways"}}
+// expected-error@+1 {{alpa_attribute_c1: `alpa.phase`: expected one of "prepare", "forward", "barrier", "backward", "update", got "sideways"}}
 module attributes {alpa.phase = "sideways"} {}
 
 // -----

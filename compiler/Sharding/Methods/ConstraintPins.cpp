@@ -346,7 +346,7 @@ void ConstraintPins::restrict(PlanFilter &filter, llvm::ArrayRef<int64_t> meshSh
 /// Of a step.
 static double secondsOf(const IntraOpResult &result, int64_t numMicroBatches) {
   return double(numMicroBatches) * (result.forwardSeconds + result.backwardSeconds) +
-         result.barrierSeconds + result.updateSeconds;
+         result.prepareSeconds + result.barrierSeconds + result.updateSeconds;
 }
 
 llvm::Error ConstraintPins::explain(Explanation &explanation, const StageView &stage,

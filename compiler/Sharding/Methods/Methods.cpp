@@ -47,15 +47,16 @@ static bool isReal(Value value) {
   return type && llvm::isa<FloatType, ComplexType>(type.getElementType());
 }
 
-/// Whether an op of the wanted phases reads the value; what the function returns
-/// is read by nobody.
-static bool isReadIn(Value value, bool update) {
+/// Whether an op of such a phase reads the value; what the function returns is read by nobody.
+static bool isReadIn(Value value, llvm::function_ref<bool(OpPhase)> isWanted) {
   return llvm::any_of(value.getUsers(), [&](Operation *user) {
     Operation *top = value.getParentBlock()->findAncestorOpInBlock(*user);
-    return top && !top->hasTrait<OpTrait::IsTerminator>() &&
-           (opPhaseOf(top) == OpPhase::Update) == update;
+    return top && !top->hasTrait<OpTrait::IsTerminator>() && isWanted(opPhaseOf(top));
   });
 }
+static bool isUpdate(OpPhase phase) { return phase == OpPhase::Update; }
+static bool isNoUpdate(OpPhase phase) { return phase != OpPhase::Update; }
+static bool isOfMicroBatches(OpPhase phase) { return !runsOnce(phase); }
 
 void MethodRoles::findRoles() {
   for (BlockArgument argument : main.getArguments()) {
@@ -66,13 +67,18 @@ void MethodRoles::findRoles() {
       roles[argument] = ValueRole::Bookkeeping;
     else
       roles[argument] =
-          isReadIn(argument, /*update=*/false) ? ValueRole::Parameter : ValueRole::OptimizerState;
+          isReadIn(argument, isNoUpdate) ? ValueRole::Parameter : ValueRole::OptimizerState;
   }
   for (Operation &op : main.getBody().front().without_terminator())
-    if (opPhaseOf(&op) == OpPhase::Backward)
-      for (Value result : op.getResults())
-        if (isReal(result) && isReadIn(result, /*update=*/true))
-          roles[result] = ValueRole::Gradient;
+    for (Value result : op.getResults()) {
+      if (!isReal(result))
+        continue;
+      // Micro-batches read it in place of a parameter.
+      if (opPhaseOf(&op) == OpPhase::Prepare && isReadIn(result, isOfMicroBatches))
+        roles[result] = ValueRole::Parameter;
+      else if (opPhaseOf(&op) == OpPhase::Backward && isReadIn(result, isUpdate))
+        roles[result] = ValueRole::Gradient;
+    }
 }
 
 /// Factors that are the major one of a labelled dimension.
@@ -561,8 +567,11 @@ bool Restriction::allowsSpec(Value value, const ShardingSpec &spec) const {
   }
   if (splitsExperts && roles.expertDims(value))
     return isMostSplit(value, spec, roles.expertDims(value), [](unsigned) { return true; });
-  if (role == ValueRole::Parameter ? splitsParameters : splitsState)
-    return isMostSplit(value, spec, kAllDims, isZero);
+  if (role == ValueRole::Parameter ? splitsParameters : splitsState) {
+    Operation *maker = value.getDefiningOp();
+    bool mayBeGathered = maker && maker->hasAttr(attr::movable);
+    return isMostSplit(value, spec, kAllDims, isZero) || (mayBeGathered && spec.isReplicated());
+  }
   for (unsigned axis = 0; axis < meshShape.size(); ++axis)
     if (isBatchAxis(axis) && uses(spec, axis))
       return false;
@@ -590,6 +599,9 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
                                  llvm::ArrayRef<ShardingSpec> results) const {
   bool isUpdate = opPhaseOf(op) == OpPhase::Update;
   if (isUpdate && (splitsState || splitsExperts))
+    return true;
+  // Rows of a stack of weights lie as the stack does.
+  if (op->getNumResults() == 1 && roles.isWeight(op->getResult(0)))
     return true;
   bool isExpertOp = splitsExperts && roles.isExpertOp(op);
   const ShardingRule *rule = roles.ruleOf(op);

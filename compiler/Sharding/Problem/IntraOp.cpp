@@ -227,6 +227,7 @@ void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
                           IntraOpResult &result) {
   std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices).seconds;
   result.forwardSeconds = phases[unsigned(OpPhase::Forward)];
+  result.prepareSeconds = phases[unsigned(OpPhase::Prepare)];
   result.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
   result.backwardSeconds = phases[unsigned(OpPhase::Backward)];
   result.updateSeconds = phases[unsigned(OpPhase::Update)];

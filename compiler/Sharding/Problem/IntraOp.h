@@ -76,6 +76,7 @@ struct IntraOpResult {
   /// With status infeasible only `solution` and `choices` are set.
   double forwardSeconds = 0;  // One micro-batch.
   double backwardSeconds = 0; // One micro-batch.
+  double prepareSeconds = 0;  // Once a step.
   double barrierSeconds = 0;  // Once a step.
   double updateSeconds = 0;   // Once a step.
   /// Of `backwardSeconds`, and per device, where the backward phase is split
@@ -89,7 +90,7 @@ struct IntraOpResult {
   int64_t activationBytes = 0;
   int64_t temporaryBytes = 0;
   /// Of each phase: what its function holds besides arguments and results.
-  std::array<int64_t, 4> scratchBytes = {}; // In the order of OpPhase.
+  std::array<int64_t, 5> scratchBytes = {}; // In the order of OpPhase.
   solver::Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.

@@ -104,7 +104,11 @@ private:
 
   /// What reads a value.
   struct Uses {
-    int64_t first[kNumPhases] = {-1, -1, -1, -1}, last[kNumPhases] = {-1, -1, -1, -1};
+    std::array<int64_t, kNumPhases> first, last;
+    Uses() {
+      first.fill(-1);
+      last.fill(-1);
+    }
     bool outside = false; // By another stage, or as a result of the step.
     bool isIn(OpPhase phase) const { return last[unsigned(phase)] >= 0; }
   };
@@ -239,7 +243,7 @@ private:
   }
 
   int64_t beginOf(OpPhase phase) const {
-    return phase == OpPhase::Forward ? 0 : live.phaseEnd[unsigned(phase) - 1];
+    return phase == OpPhase::Prepare ? 0 : live.phaseEnd[unsigned(phase) - 1];
   }
   int64_t endOf(OpPhase phase) const { return live.phaseEnd[unsigned(phase)]; }
   int64_t backwardEnd() const { return endOf(OpPhase::Backward); }
@@ -253,6 +257,8 @@ private:
     bool isOfBarrier = maker && opPhaseOf(maker) == OpPhase::Barrier;
     bool isOfCaller = llvm::isa<BlockArgument>(values[index].value);
     bool isLater = use.isIn(OpPhase::Barrier) || use.isIn(OpPhase::Update);
+    if (maker && opPhaseOf(maker) == OpPhase::Prepare)
+      return addPrepared(index);
     // A micro-batch of an argument is there when it is needed, as is a value of another
     // stage.
     if ((isForward && isBackward) || (isOfCaller && isLater)) {
@@ -273,6 +279,8 @@ private:
   void addResult(unsigned index) {
     const Uses &use = uses[index];
     OpPhase phase = opPhaseOf(values[index].value.getDefiningOp());
+    if (phase == OpPhase::Prepare)
+      return addPrepared(index);
     if (phase == OpPhase::Barrier)
       return addMet(index);
     bool isOfUpdate = phase == OpPhase::Update;
@@ -461,6 +469,17 @@ private:
     bool isOfImage = dilation && llvm::any_of(*dilation, [](int64_t size) { return size > 1; });
     unsigned value = isOfImage ? info.results[0] : info.operands[0];
     add({value, Lifetime::Temporary, 1, {time, time + 1}, -1, true});
+  }
+
+  /// A prepared weight is there once, for the runs of all micro-batches.
+  void addPrepared(unsigned index) {
+    const Uses &use = uses[index];
+    bool isUpdated = use.isIn(OpPhase::Update) || use.outside;
+    if (isUpdated || use.isIn(OpPhase::Forward) || use.isIn(OpPhase::Barrier) ||
+        use.isIn(OpPhase::Backward))
+      add(index, Lifetime::Temporary, 1, 0, isUpdated ? live.end() : backwardEnd());
+    else if (values[index].materialized)
+      addInner(index, aliased[index]);
   }
 
   /// What the barrier makes is there once, for the backward runs of all micro-batches and

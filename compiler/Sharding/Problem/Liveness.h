@@ -1,15 +1,17 @@
 //===- Liveness.h - when a stage's values take up memory ---------*- C++ -*-===//
 //
-// The liveness order numbers the stage's ops: those of the forward phase, then the
-// barrier, backward, then update, as each phase becomes a function of its own; the
-// first three in program order, update result by result. Arguments of a function stay
-// until it returns:
+// The liveness order numbers the stage's ops: those that prepare weights, the forward
+// phase, the barrier, backward, then update, as each phase becomes a function of its own;
+// all in program order but update, which goes result by result. Arguments of a function
+// stay until it returns:
 //
 //   state         parameters, optimizer state, gradients that are summed over
 //                 micro-batches, and results of the step that are there before the
 //                 update (one for each micro-batch if they are joined): always
 //   activations   from forward to backward: for all micro-batches in flight,
 //                 throughout forward and backward
+//   prepared      weights for all micro-batches: to the end of backward; counted as
+//                 temporaries
 //   joined        sums for the barrier: until it is over; what it makes for backward:
 //                 from there to the end of backward; counted as temporaries
 //   temporaries   results of a function that are no activations: as long as it

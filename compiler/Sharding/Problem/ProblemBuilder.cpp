@@ -25,8 +25,8 @@ using namespace mlir;
 using analysis::shapeOf;
 using solver::kForbiddenCost;
 
-static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"forward", "barrier", "backward",
-                                                                "update"};
+static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"prepare", "forward", "barrier",
+                                                                "backward", "update"};
 
 OpPhase sharding::opPhaseOf(Operation *op) {
   if (auto attr = op->getAttrOfType<StringAttr>(alpa::attr::phase))
@@ -1111,7 +1111,9 @@ void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
   bool hasTerms =
       llvm::any_of(tables[table].specs, [](PackedSpec spec) { return spec.isUnreduced(); });
   // How the sum of terms is held is a choice anyway.
-  if (!hasTerms && ((node >= 0 && options.filter.movable.contains(whole)) ||
+  bool isMovable =
+      options.filter.movable.contains(whole) || whole.getDefiningOp()->hasAttr(alpa::attr::movable);
+  if (!hasTerms && ((node >= 0 && isMovable) ||
                     (isFiltered && !llvm::all_of(tables[table].specs, [&](PackedSpec spec) {
                        return isAllowed(whole, spec);
                      })))) {

@@ -24,15 +24,15 @@
 
 namespace alpa::sharding {
 
-/// In the order in which a step runs them. The barrier runs once, between the forward
-/// runs of all micro-batches and their backward runs.
-enum class OpPhase : uint8_t { Forward, Barrier, Backward, Update };
-inline constexpr unsigned kNumPhases = 4;
+/// In the order in which a step runs them. Weights are prepared once, before the forward runs
+/// of all micro-batches; the barrier runs once, between them and the backward runs.
+enum class OpPhase : uint8_t { Prepare, Forward, Barrier, Backward, Update };
+inline constexpr unsigned kNumPhases = 5;
 OpPhase opPhaseOf(mlir::Operation *op);
 /// As `alpa.phase` of an op says it.
 llvm::StringRef phaseName(OpPhase phase);
 inline bool runsOnce(OpPhase phase) {
-  return phase == OpPhase::Barrier || phase == OpPhase::Update;
+  return phase != OpPhase::Forward && phase != OpPhase::Backward;
 }
 
 /// A spec per choice of a node, as distinct specs and an index per choice.

@@ -90,15 +90,15 @@ static json::Value fromPoint(const sharding::StagePoint &point) {
   return json::Array{std::move(choices),         point.seconds,
                      point.times.forwardSeconds, point.times.backwardSeconds,
                      point.times.updateSeconds,  point.times.barrierSeconds,
-                     point.stateBytes,           point.activationBytes,
-                     point.steadyBytes,          point.steadyTime,
-                     point.updateBytes,          point.updateTime,
-                     point.exposedSeconds};
+                     point.times.prepareSeconds, point.stateBytes,
+                     point.activationBytes,      point.steadyBytes,
+                     point.steadyTime,           point.updateBytes,
+                     point.updateTime,           point.exposedSeconds};
 }
 
 static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   const json::Array *fields = value.getAsArray();
-  if (!fields || fields->size() != 13 || !(*fields)[0].getAsArray())
+  if (!fields || fields->size() != 14 || !(*fields)[0].getAsArray())
     return false;
   for (const json::Value &choice : *(*fields)[0].getAsArray()) {
     std::optional<int64_t> number = choice.getAsInteger();
@@ -108,10 +108,11 @@ static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   }
   bool isGood = true;
   unsigned at = 1;
-  for (double *seconds : {&point.seconds, &point.times.forwardSeconds, &point.times.backwardSeconds,
-                          &point.times.updateSeconds, &point.times.barrierSeconds})
+  for (double *seconds :
+       {&point.seconds, &point.times.forwardSeconds, &point.times.backwardSeconds,
+        &point.times.updateSeconds, &point.times.barrierSeconds, &point.times.prepareSeconds})
     isGood &= toSeconds(&(*fields)[at++], *seconds);
-  isGood &= toSeconds(&(*fields)[12], point.exposedSeconds);
+  isGood &= toSeconds(&fields->back(), point.exposedSeconds);
   for (int64_t *bytes : {&point.stateBytes, &point.activationBytes, &point.steadyBytes,
                          &point.steadyTime, &point.updateBytes, &point.updateTime}) {
     std::optional<int64_t> number = (*fields)[at++].getAsInteger();

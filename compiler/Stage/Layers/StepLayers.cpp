@@ -16,7 +16,8 @@ static bool isUpdate(Operation *op) {
 
 /// Not for each micro-batch.
 static bool runsOnce(Operation *op) {
-  return isUpdate(op) || op->getAttrOfType<StringAttr>(attr::phase).getValue() == "barrier";
+  StringRef phase = op->getAttrOfType<StringAttr>(attr::phase).getValue();
+  return isUpdate(op) || phase == "barrier" || phase == "prepare";
 }
 
 static Crossings findCrossings(const StepLayers &layers,

@@ -196,8 +196,8 @@ private:
     for (Operation *op : slice)
       for (Value value : getUsedValues(op)) {
         Operation *source = value.getDefiningOp();
-        bool keeps =
-            source ? importer::isConstantLike(source) : isState(cast<BlockArgument>(value));
+        bool keeps = source ? importer::isConstantLike(source) || isPhase(source, "prepare")
+                            : isState(cast<BlockArgument>(value));
         if (!isForward(value) && !keeps)
           values.insert(value);
       }

@@ -160,8 +160,10 @@ double LazyStageDp::leastStepSeconds(const StagePlan &plan) const {
   for (const PlannedStage &stage : plan.stages) {
     const auto &times = costs.pointOf(stage.choice.id).times;
     double each = times.forwardSeconds + times.backwardSeconds;
-    least = std::max(least, before + each * double(problem.numMicroBatches) + times.updateSeconds);
-    before += times.forwardSeconds;
+    // The weights of a later stage are prepared while the first micro-batch is on its way.
+    double begin = std::max(before, times.prepareSeconds);
+    least = std::max(least, begin + each * double(problem.numMicroBatches) + times.updateSeconds);
+    before = begin + times.forwardSeconds;
   }
   return least;
 }

@@ -22,9 +22,10 @@ static schedule::ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages,
   if (!meshOf.empty())
     problem.meshOf.assign(meshOf.begin(), meshOf.end());
   for (const StageTimes &time : stages) {
-    problem.seconds.push_back(
-        {time.forwardSeconds, time.backwardSeconds - time.backwardWeightSeconds,
-         time.backwardWeightSeconds, time.forthSeconds, time.backSeconds, time.barrierSeconds});
+    problem.seconds.push_back({time.forwardSeconds,
+                               time.backwardSeconds - time.backwardWeightSeconds,
+                               time.backwardWeightSeconds, time.forthSeconds, time.backSeconds,
+                               time.barrierSeconds, time.prepareSeconds});
     problem.hasBarrier |= time.barrierSeconds > 0;
   }
   return problem;

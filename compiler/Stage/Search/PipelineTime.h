@@ -9,7 +9,7 @@
 
 namespace alpa::stage {
 
-/// Seconds of one stage: for a micro-batch, and once for the barrier and the update.
+/// Seconds of one stage: for a micro-batch, and once for its weights, the barrier and the update.
 /// `forthSeconds` are those of sending to the next stage, `backSeconds` of that
 /// one sending back, latency included; the next send need not wait for a latency.
 struct StageTimes {
@@ -18,6 +18,7 @@ struct StageTimes {
   double forthLatencySeconds = 0, backLatencySeconds = 0;
   double backwardWeightSeconds = 0; // Part of `backwardSeconds`, if the schedule splits it.
   double barrierSeconds = 0;        // Behind all forward runs of the mesh.
+  double prepareSeconds = 0;        // Before all of them.
 };
 
 /// A schedule's order for some stages.

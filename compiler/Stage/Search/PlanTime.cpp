@@ -108,6 +108,7 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
     StageTimes &stageTimes = times.emplace_back();
     stageTimes.forwardSeconds = point.times.forwardSeconds;
     stageTimes.backwardSeconds = point.times.backwardSeconds;
+    stageTimes.prepareSeconds = point.times.prepareSeconds;
     stageTimes.barrierSeconds = point.times.barrierSeconds;
     stageTimes.updateSeconds = point.times.updateSeconds;
     bytes.push_back({point.activationBytes, 0});

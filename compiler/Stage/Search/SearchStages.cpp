@@ -361,6 +361,12 @@ private:
         named("peak_bytes", integer(stage.peakBytes)),
         named("rematerialized_layers", integer(countRematerialized(stage))),
     };
+    if (flopsOf.contains("prepare"))
+      predicted.append({
+          named("prepare_seconds", seconds(result.prepareSeconds)),
+          named("prepare_flops", builder.getF64FloatAttr(flopsOf["prepare"])),
+          named("prepare_scratch_bytes", scratchBytes(OpPhase::Prepare)),
+      });
     if (flopsOf.contains("barrier"))
       predicted.append({
           named("barrier_seconds", seconds(result.barrierSeconds)),

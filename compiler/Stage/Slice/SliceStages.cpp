@@ -35,11 +35,14 @@ namespace {
 /// How values of the micro-batches become one.
 enum class Accumulate { None, Sum, Last, Concat };
 
-/// Of update_0; the functions before it are forward (0), barrier (1) and backward (2).
-inline constexpr int64_t kUpdateRank = 3;
+/// Functions are ranked by their phase, update_0 and those behind it by their number.
+inline constexpr auto kForwardRank = int64_t(Phase::Forward);
+inline constexpr auto kUpdateRank = int64_t(Phase::Update);
 
 /// Whether a function of the rank runs once a step, not for each micro-batch.
-inline bool runsOnce(int64_t rank) { return rank == 1 || rank >= kUpdateRank; }
+inline bool runsOnce(int64_t rank) {
+  return rank == int64_t(Phase::Prepare) || rank == int64_t(Phase::Barrier) || rank >= kUpdateRank;
+}
 
 /// One result of a stage function.
 struct FunctionResult {
@@ -51,7 +54,7 @@ struct FunctionResult {
   ShardingSpec spec;
 };
 
-/// One function of one stage, update_k with rank 3 + k.
+/// One function of one stage, update_k with rank kUpdateRank + k.
 struct FunctionPiece {
   int64_t stage = 0;
   int64_t rank = 0;
@@ -247,6 +250,7 @@ LogicalResult SlicePlan::assignHome(Operation *op) {
     if (*phase == Phase::Update && fromRank >= kUpdateRank)
       rank = std::max(rank, fromRank + (fromStage != *stage));
     bool late = fromRank > rank ||
+                (fromRank == rank && *phase == Phase::Prepare && fromStage != *stage) ||
                 (fromRank == rank && *phase == Phase::Forward && fromStage > *stage) ||
                 (fromRank == rank && *phase == Phase::Barrier && fromStage != *stage) ||
                 (fromRank == rank && *phase == Phase::Backward && fromStage < *stage);
@@ -518,7 +522,7 @@ LogicalResult SlicePlan::planOutput(int64_t index) {
     int64_t stage = carried ? ownerOf(carried) : stageOf(value.getDefiningOp()).value_or(0);
     Accumulate kind = reduction == "sum" ? Accumulate::Sum : Accumulate::Concat;
     if (perMicroBatch && !isOfAll)
-      outputThrough(stage, 0, value, index, kind);
+      outputThrough(stage, kForwardRank, value, index, kind);
     else
       outputThrough(stage, std::max(known, kUpdateRank), value, index, Accumulate::None);
     return success();
@@ -539,7 +543,7 @@ LogicalResult SlicePlan::planArgumentOutput(int64_t index, BlockArgument arg) {
   }
   int64_t stage = ownerOf(carried ? carried : arg);
   if (numMicroBatches > 1 && (concat || reduction == "sum")) {
-    outputThrough(stage, 0, arg, index, concat ? Accumulate::Concat : Accumulate::Sum);
+    outputThrough(stage, kForwardRank, arg, index, concat ? Accumulate::Concat : Accumulate::Sum);
     return success();
   }
   if (!isStateArgument(arg) && numMicroBatches > 1)
@@ -770,6 +774,26 @@ void PieceBuilder::markDonated(ArrayRef<const FunctionResult *> results) {
   }
 }
 
+/// A weight that may be held otherwise than its state, and is not, needs no copy of its own.
+static void dropUnmoved(func::FuncOp main) {
+  for (Operation &op : llvm::make_early_inc_range(main.front())) {
+    if (!isa<stablehlo::OptimizationBarrierOp>(op) || phaseOf(&op) != Phase::Prepare ||
+        op.hasAttr(attr::madeShardings) || op.getNumOperands() != 1)
+      continue;
+    auto arg = dyn_cast<BlockArgument>(op.getOperand(0));
+    auto owner =
+        arg ? main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), attr::stage) : IntegerAttr();
+    auto held = arg ? main.getArgAttrOfType<ShardingAttr>(arg.getArgNumber(), attr::sharding)
+                    : ShardingAttr();
+    auto shardings = op.getAttrOfType<ArrayAttr>(attr::shardings);
+    if (!owner || stageOf(&op) != owner.getInt() || !held || !shardings || shardings[0] != held ||
+        op.hasAttr(attr::useShardings))
+      continue;
+    op.getResult(0).replaceAllUsesWith(arg);
+    op.erase();
+  }
+}
+
 namespace {
 
 struct SliceStages : stage::impl::AlpaSliceStagesBase<SliceStages> {
@@ -796,6 +820,7 @@ struct SliceStages : stage::impl::AlpaSliceStagesBase<SliceStages> {
     if (auto count = module->getAttrOfType<IntegerAttr>(attr::numMicroBatches))
       numMicroBatches = count.getInt();
 
+    dropUnmoved(main);
     SlicePlan plan(main, stages, numMicroBatches);
     if (failed(plan.compute()) || failed(build(main, plan, stages)))
       return signalPassFailure();

@@ -17,6 +17,7 @@ std::optional<Phase> stage::phaseOf(Operation *op) {
   if (!phase)
     return std::nullopt;
   return llvm::StringSwitch<std::optional<Phase>>(phase.getValue())
+      .Case("prepare", Phase::Prepare)
       .Case("forward", Phase::Forward)
       .Case("barrier", Phase::Barrier)
       .Case("backward", Phase::Backward)
@@ -26,6 +27,8 @@ std::optional<Phase> stage::phaseOf(Operation *op) {
 
 StringRef stage::stringifyPhase(Phase phase) {
   switch (phase) {
+  case Phase::Prepare:
+    return "prepare";
   case Phase::Forward:
     return "forward";
   case Phase::Barrier:

@@ -10,9 +10,9 @@
 
 namespace alpa::stage {
 
-/// The barrier is what runs once, between the forward runs of all micro-batches and
-/// their backward runs.
-enum class Phase { Forward, Barrier, Backward, Update };
+/// Weights are prepared once, before the forward runs of all micro-batches; the barrier is
+/// what runs once, between them and the backward runs.
+enum class Phase { Prepare, Forward, Barrier, Backward, Update };
 
 std::optional<Phase> phaseOf(mlir::Operation *op);
 llvm::StringRef stringifyPhase(Phase phase);

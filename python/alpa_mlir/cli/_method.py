@@ -73,6 +73,13 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "(default: auto)",
     )
     add(
+        "--prepare-weights",
+        choices=("auto", "none", "converted", "gathered"),
+        help="what several micro-batches do with weights once a step; converted: what the step "
+        "makes of them, such as bfloat16 of float32, gathered: gathers as well, where that pays, "
+        "auto: as is fastest (default: auto)",
+    )
+    add(
         "--pipeline",
         choices=_Names("pipeline_methods"),
         metavar="NAME",
@@ -180,6 +187,7 @@ _FIELDS = {
     "shardings": "method",
     "sharding_constraints": "sharding_constraints",
     "padding": "padding",
+    "prepare_weights": "prepare_weights",
     "micro_batches": "num_micro_batches",
     "micro_batch_semantics": "micro_batch_semantics",
     "schedule": "schedule",

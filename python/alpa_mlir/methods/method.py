@@ -359,9 +359,16 @@ REMAT = ("none", "all", "auto")
 REMAT_KEEPS = ("auto", "nothing", "products")
 CONSTRAINTS = ("keep", "ignore")
 PADDINGS = ("auto", "none", "little", "all")
+PREPARED = ("auto", "none", "converted", "gathered")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
 _LITTLE_PADDING = 0.02
 _MOST_PADDING = 1.0
+# Passes by `prepare_weights`; of "auto" the planner tries the others, too.
+_PREPARE = {
+    "auto": "alpa-prepare-weights",
+    "converted": "alpa-prepare-weights",
+    "gathered": "alpa-prepare-weights{gather=true}",
+}
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
@@ -419,6 +426,11 @@ class Method(ABC):
             stages (`docs/padding.md`): `"none"`; `"little"`, by at most 2 %; `"all"`, by more
             where a host's devices share the work better then; or `"auto"` for the one with which
             the step takes the fewest seconds.
+        prepare_weights: what of several micro-batches' work on weights is done once a step
+            (`docs/running.md`, "Weights are prepared once"): `"none"`; `"converted"`, what the
+            step makes of them, such as bfloat16 of float32, which stays until the last backward
+            run; `"gathered"`, gathers of weights as well, where that pays; or `"auto"` for the
+            one with which the step takes the fewest seconds.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
@@ -453,6 +465,7 @@ class Method(ABC):
     method: str = "auto"
     sharding_constraints: str = "keep"
     padding: str = "auto"
+    prepare_weights: str = "auto"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
@@ -467,6 +480,7 @@ class Method(ABC):
             ("sharding_constraints", CONSTRAINTS),
             ("remat_keeps", REMAT_KEEPS),
             ("padding", PADDINGS),
+            ("prepare_weights", PREPARED),
             ("micro_batch_semantics", SEMANTICS),
             ("layer_balance", LAYER_BALANCES),
         ):
@@ -645,6 +659,9 @@ class Method(ABC):
         stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
         return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
+    def _prepares(self, count: int) -> bool:
+        return count > 1 and self.prepare_weights != "none"
+
     def layer_passes(self, count: int, padding: Sequence[str] = ()) -> str:
         """Passes that make the imported step ready for searches with `count` micro-batches.
 
@@ -670,6 +687,7 @@ class Method(ABC):
                 *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
                 *padding,
                 _with_options("alpa-cluster-layers", layers),
+                *((_PREPARE[self.prepare_weights],) if self._prepares(count) else ()),
                 "alpa-trim-activations",
             )
         )

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from alpa_mlir.simulator import MemoryUse, Timeline
 
 KINDS = (
+    "prepare",
     "forward",
     "barrier",
     "backward",

@@ -15,6 +15,7 @@ from alpa_mlir.report._model import Activity, ReportData
 # As in report.css and base.js: Okabe and Ito's colours.
 HUES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#8c8c8c")
 KINDS = {
+    "prepare": "#f0e442",
     "forward": "#0072b2",
     "barrier": "#56b4e9",
     "backward": "#e69f00",

@@ -211,7 +211,7 @@ class StageLimits:
 
     Attributes:
         micro_batch_seconds: forward and backward of one micro-batch.
-        update_seconds: once a step.
+        update_seconds: once a step, with what is prepared of weights before the micro-batches.
         communication_seconds: of a step, between the devices of the stage; None if the plan does
             not say.
         peak_bytes, capacity_bytes: of one device; None if the plan or the cluster do not say.
@@ -374,7 +374,7 @@ def _limits(plan: Plan, index: int, stage: StageInfo, capacity: float | None) ->
         index,
         stage.layers,
         sum(stage.predicted.get(name, 0.0) for name in _PHASES),
-        stage.predicted.get("update_seconds", 0.0),
+        sum(stage.predicted.get(f"{name}_seconds", 0.0) for name in ("prepare", "update")),
         None if found is None else _communication_seconds(found),
         stage.predicted.get("peak_bytes"),
         capacity,

@@ -429,6 +429,8 @@ _MOST_RUNNERS_UP = 2
 _NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError)
 # Of a stage's computation: products that devices share no further.
 _REPEATED = 0.005
+# Of a step: gathers of weights, which may be fewer.
+_MOVED = 0.005
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
@@ -877,14 +879,54 @@ def _best_variant(
             planner = Planner(candidates_of(variant, drops_pins))
             if planner.pads(chosen):
                 consider(planner)
+        if chosen is None and method.prepare_weights == "auto" and _may_prepare(method):
+            consider(Planner(candidates_of(replace(first, prepare_weights="none"), drops_pins)))
         if chosen is not None and _computes_again(chosen, method):
-            count = chosen.found.plan.num_micro_batches
-            variant = replace(chosen.found.method, remat_keeps="products", num_micro_batches=count)
-            consider(Planner(candidates_of(variant, drops_pins)))
+            consider(Planner(candidates_of(_also(chosen, remat_keeps="products"), drops_pins)))
+        if chosen is not None and method.prepare_weights == "auto":
+            if _moves_weights(chosen):
+                other = _also(chosen, prepare_weights="gathered")
+                consider(Planner(candidates_of(other, drops_pins)))
+            if _prepares_scarce(chosen):
+                other = _also(chosen, prepare_weights="none")
+                consider(Planner(candidates_of(other, drops_pins)))
         if chosen is not None:
             return chosen, timed_out_solves
     assert misfit is not None
     raise explain_infeasibility(*misfit) from None
+
+
+def _also(chosen: Chosen, **options: Any) -> Method:
+    """The chosen method and number of micro-batches, with other options."""
+    count = chosen.found.plan.num_micro_batches
+    return replace(chosen.found.method, num_micro_batches=count, **options)
+
+
+def _may_prepare(method: Method) -> bool:
+    """Whether plans may have several micro-batches."""
+    counts = method.num_micro_batches
+    return counts is None or max([counts] if isinstance(counts, int) else counts, default=1) > 1
+
+
+def _moves_weights(chosen: Chosen) -> bool:
+    """Whether some stage gathers weights for so long, in each micro-batch or new ones as they are
+    kept, that it is worth a search to gather what micro-batches read once a step. A method that
+    says how parameters lie has decided that."""
+    plan = chosen.found.plan
+    if plan.num_micro_batches == 1 or chosen.found.method.method != "auto":
+        return False
+    most = _MOVED * plan.predicted.get("step_seconds", 0.0)
+    found = (plan.explanation(index) for index in range(len(plan.stages)))
+    return any(each and each.get("weight_move_seconds", 0.0) > most for each in found)
+
+
+def _prepares_scarce(chosen: Chosen) -> bool:
+    """Whether a stage with prepared weights computes layers again, for whose values there may be
+    room without these."""
+    return any(
+        "prepare" in stage.functions and stage.predicted.get("rematerialized_layers", 0) > 0
+        for stage in chosen.found.plan.stages
+    )
 
 
 def _computes_again(chosen: Chosen, method: Method) -> bool:

@@ -514,7 +514,8 @@ class Timeline:
             each = stage.predicted["forward_flops"] + stage.predicted.get("backward_flops", 0.0)
             total += each * self.plan.num_micro_batches
             total += sum(
-                stage.predicted.get(f"{name}_flops", 0.0) for name in ("barrier", "update")
+                stage.predicted.get(f"{name}_flops", 0.0)
+                for name in ("prepare", "barrier", "update")
             )
         return total
 
@@ -660,6 +661,7 @@ def _bytes(count: float | None) -> str:
 
 
 LETTERS = {
+    "prepare": "P",
     "forward": "F",
     "barrier": "=",
     "backward": "B",
@@ -678,8 +680,10 @@ def _chart(timeline: Timeline, width: int) -> str:
     weight = ", W its part for the weights" if cut else ""
     meets = any("barrier" in stage.functions for stage in timeline.plan.stages)
     barrier = ", = barrier" if meets else ""
+    prepares = any("prepare" in stage.functions for stage in timeline.plan.stages)
+    weights = "P weights for all micro-batches, " if prepares else ""
     scale = f"a character is {seconds_text(step / width)}"
-    lines = [f"F forward{barrier}, B backward{weight}, U update, . waiting; {scale}"]
+    lines = [f"{weights}F forward{barrier}, B backward{weight}, U update, . waiting; {scale}"]
     for mesh, spans in enumerate(timeline.spans):
         lines.append(f"mesh {mesh:>3} |{_row(spans, step, width)}|")
     return "\n".join(lines)
@@ -789,6 +793,7 @@ def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 COLORS = {
+    "prepare": "#eeca3b",
     "forward": "#4c78a8",
     "barrier": "#b279a2",
     "backward": "#72b7b2",

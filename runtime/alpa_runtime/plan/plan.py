@@ -558,9 +558,10 @@ def rematerialized_text(stage: StageInfo) -> str:
 
 
 def _stage_seconds(stage: StageInfo) -> str:
-    names = [("forward", "fwd"), ("barrier", "once"), ("backward", "bwd"), ("update", "upd")]
+    names = [("prepare", "prep"), ("forward", "fwd"), ("barrier", "once")]
+    names += [("backward", "bwd"), ("update", "upd")]
     if "backward_weight" in stage.functions:
-        names[2:3] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
+        names[3:4] = [("backward_input", "bwd in"), ("backward_weight", "bwd wt")]
     return "\n".join(
         f"{short} {seconds_text(stage.predicted[f'{name}_seconds'])}"
         for name, short in names
@@ -1090,6 +1091,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "exposed_communication_seconds?": Node.number,
     "product_seconds?": Node.number,
     "repeated_seconds?": Node.number,
+    "weight_move_seconds?": Node.number,
     "weight_bytes?": Node.number,
     "optimizer_bytes?": Node.number,
     "constraints_seconds?": Node.number,

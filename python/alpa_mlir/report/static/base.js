@@ -124,6 +124,7 @@ function inkOn(colour) {
 const KIND_COLOURS = {
   forward: "#0072b2",
   backward: "#e69f00",
+  prepare: "#f0e442",
   barrier: "#56b4e9",
   backward_input: "#e69f00",
   backward_weight: "#d55e00",

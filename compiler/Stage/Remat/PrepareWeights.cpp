@@ -1,0 +1,255 @@
+//===- PrepareWeights.cpp - what of weights is the same for all micro-batches ---===//
+
+#include "compiler/Import/DataFlow.h"
+#include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Slice/SliceUtils.h"
+#include "dialects/StableHLO/StableHLOOps.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace alpa::stage {
+#define GEN_PASS_DEF_ALPAPREPAREWEIGHTS
+#include "compiler/Stage/Passes.h.inc"
+} // namespace alpa::stage
+
+using namespace mlir;
+using namespace alpa;
+using namespace alpa::stage;
+namespace hlo = mlir::stablehlo;
+
+static int64_t elementsOf(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type && type.hasStaticShape() ? type.getNumElements() : 0;
+}
+
+/// Takes part in the loops of its readers, or names other elements of what is there.
+static bool isMove(Operation *op) {
+  return isa<hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::TransposeOp, hlo::SliceOp, hlo::ReverseOp>(
+      op);
+}
+
+namespace {
+
+class WeightPreparer {
+public:
+  WeightPreparer(func::FuncOp main, int64_t leastElements)
+      : main(main), leastElements(leastElements), repeated(main) {}
+
+  /// Gives how many ops run once now.
+  unsigned run(bool gather);
+
+private:
+  void find(Operation &op);
+  bool isReturned(Value value) const;
+  /// State, a constant, or what is made of them.
+  bool isOnce(Value value) const { return ofState.contains(value) || repeated.isAvailable(value); }
+  /// The earlier op that computes the same, if any.
+  Operation *equalOf(Operation *op);
+  void choose();
+  void keepMoves();
+  void gatherArguments(SmallVectorImpl<Operation *> &made);
+  void annotate(Operation *op);
+  bool isOutside(Operation *user) const {
+    return !chosen.contains(user) && !user->hasTrait<OpTrait::IsTerminator>();
+  }
+
+  func::FuncOp main;
+  int64_t leastElements;
+  RepeatedOps repeated;
+  /// Results that state and constants make, and the elements of the largest state argument among
+  /// these.
+  llvm::MapVector<Value, int64_t> ofState;
+  llvm::DenseMap<llvm::hash_code, SmallVector<Operation *, 1>> known;
+  llvm::SetVector<Operation *> chosen;
+};
+
+struct PrepareWeights : stage::impl::AlpaPrepareWeightsBase<PrepareWeights> {
+  using Base::Base;
+
+  void runOnOperation() override {
+    auto main = getOperation().lookupSymbol<func::FuncOp>("main");
+    if (!main || main.isDeclaration()) {
+      getOperation().emitError("the module has no function @main");
+      return signalPassFailure();
+    }
+    for (Operation &op : main.front().without_terminator())
+      if (!phaseOf(&op) || !op.hasAttr(attr::layer)) {
+        op.emitError("has no `alpa.phase` or `alpa.layer`; run alpa-import and "
+                     "alpa-cluster-layers first");
+        return signalPassFailure();
+      }
+    numPrepared += WeightPreparer(main, leastElements).run(gather);
+  }
+};
+
+} // namespace
+
+static bool runsPerMicroBatch(Operation *op) {
+  std::optional<Phase> phase = phaseOf(op);
+  return phase == Phase::Forward || phase == Phase::Backward;
+}
+
+static int64_t layerOf(Operation *op) {
+  return op->getAttrOfType<IntegerAttr>(attr::layer).getInt();
+}
+
+bool WeightPreparer::isReturned(Value value) const {
+  return llvm::any_of(value.getUsers(),
+                      [](Operation *user) { return user->hasTrait<OpTrait::IsTerminator>(); });
+}
+
+/// Each layer has constants of its own.
+static bool areEqual(Operation *a, Operation *b) {
+  auto isSame = [](Value left, Value right) {
+    Operation *x = left.getDefiningOp(), *y = right.getDefiningOp();
+    return success(left == right || (x && y && importer::isConstantLike(x) &&
+                                     importer::isConstantLike(y) && areEqual(x, y)));
+  };
+  return OperationEquivalence::isEquivalentTo(a, b, isSame, nullptr,
+                                              OperationEquivalence::IgnoreLocations |
+                                                  OperationEquivalence::IgnoreDiscardableAttrs);
+}
+
+Operation *WeightPreparer::equalOf(Operation *op) {
+  auto ignore = [](Value) { return llvm::hash_code(0); };
+  SmallVector<Operation *, 1> &alike = known[OperationEquivalence::computeHash(
+      op, ignore, OperationEquivalence::ignoreHashValue,
+      OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs)];
+  for (Operation *other : alike)
+    if (areEqual(other, op))
+      return other;
+  alike.push_back(op);
+  return nullptr;
+}
+
+void WeightPreparer::find(Operation &op) {
+  if (!runsPerMicroBatch(&op) || repeated.contains(&op))
+    return;
+  // Barriers keep JAX from merging what it computes again; weights are there anyway.
+  if (isa<hlo::OptimizationBarrierOp>(op) && !op.hasAttr(attr::pin)) {
+    for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+      if (isOnce(operand))
+        result.replaceAllUsesWith(operand);
+    return;
+  }
+  bool mayRunOnce = isRepeatable(&op) || (isa<hlo::ReduceOp>(op) && op.getNumResults() == 1);
+  if (!mayRunOnce || op.hasAttr(attr::pin) || isReturned(op.getResult(0)))
+    return;
+  int64_t elements = 0;
+  for (Value used : importer::getUsedValues(&op)) {
+    if (!isOnce(used))
+      return;
+    if (auto it = ofState.find(used); it != ofState.end())
+      elements = std::max(elements, it->second);
+    else if (isa<BlockArgument>(used))
+      elements = std::max(elements, elementsOf(used));
+  }
+  // No bits of a random key, and nothing else that is larger than what it is made of.
+  if (elements == 0 || elementsOf(op.getResult(0)) > elements)
+    return;
+  if (Operation *other = equalOf(&op))
+    return op.getResult(0).replaceAllUsesWith(other->getResult(0));
+  ofState[op.getResult(0)] = elements;
+}
+
+/// Large results that ops of micro-batches read, but for moves, with all that they are made of.
+void WeightPreparer::choose() {
+  for (auto [value, elements] : ofState) {
+    bool isRead = llvm::any_of(importer::getUsers(value), [&](Operation *user) {
+      return runsPerMicroBatch(user) &&
+             (user->getNumResults() != 1 || !ofState.contains(user->getResult(0)));
+    });
+    Operation *root = value.getDefiningOp();
+    while (isRead && root && isMove(root))
+      root = root->getOperand(0).getDefiningOp();
+    if (!isRead || !root || !ofState.contains(root->getResult(0)) ||
+        elementsOf(root->getResult(0)) < leastElements)
+      continue;
+    SmallVector<Operation *> worklist{root};
+    while (!worklist.empty()) {
+      Operation *op = worklist.pop_back_val();
+      if (!chosen.insert(op))
+        continue;
+      for (Value used : importer::getUsedValues(op))
+        if (Operation *source = used.getDefiningOp(); source && ofState.contains(used))
+          worklist.push_back(source);
+    }
+  }
+}
+
+/// Rows of a stack and the like are no values of their own: micro-batches take them themselves.
+void WeightPreparer::keepMoves() {
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(main.front()))) {
+    if (!chosen.contains(&op) || !isMove(&op) ||
+        llvm::none_of(importer::getUsers(op.getResult(0)),
+                      [&](Operation *user) { return isOutside(user); }))
+      continue;
+    OpBuilder builder(main.getContext());
+    builder.setInsertionPointAfter(&op);
+    Operation *copy = builder.clone(op);
+    op.getResult(0).replaceUsesWithIf(copy->getResult(0), [&](OpOperand &use) {
+      return isOutside(main.front().findAncestorOpInBlock(*use.getOwner()));
+    });
+  }
+}
+
+void WeightPreparer::gatherArguments(SmallVectorImpl<Operation *> &made) {
+  OpBuilder builder = OpBuilder::atBlockBegin(&main.front());
+  for (BlockArgument arg : main.getArguments()) {
+    if (!isStateArgument(arg) || elementsOf(arg) < leastElements)
+      continue;
+    SmallVector<Operation *> readers;
+    for (Operation *user : importer::getUsers(arg))
+      if (isOutside(user) && runsPerMicroBatch(user) && !isa<hlo::OptimizationBarrierOp>(user))
+        readers.push_back(user);
+    if (readers.empty())
+      continue;
+    auto barrier =
+        hlo::OptimizationBarrierOp::create(builder, arg.getLoc(), arg.getType(), ValueRange{arg});
+    barrier->setAttr(attr::eqn, readers.front()->getAttr(attr::eqn));
+    barrier->setAttr(attr::layer, readers.front()->getAttr(attr::layer));
+    arg.replaceUsesWithIf(barrier->getResult(0), [&](OpOperand &use) {
+      return llvm::is_contained(readers, main.front().findAncestorOpInBlock(*use.getOwner()));
+    });
+    made.push_back(barrier);
+  }
+}
+
+/// Of the first layer that reads it.
+void WeightPreparer::annotate(Operation *op) {
+  std::optional<int64_t> layer;
+  for (Operation *user : importer::getUsers(op->getResult(0)))
+    if (user->hasAttr(attr::layer) && phaseOf(user) != Phase::Update)
+      layer = std::min(layer.value_or(layerOf(user)), layerOf(user));
+  Builder builder(op->getContext());
+  op->setAttr(attr::phase, builder.getStringAttr(stringifyPhase(Phase::Prepare)));
+  if (layer)
+    op->setAttr(attr::layer, builder.getI64IntegerAttr(*layer));
+}
+
+unsigned WeightPreparer::run(bool gather) {
+  for (Operation &op : main.front().without_terminator())
+    find(op);
+  choose();
+  keepMoves();
+  SmallVector<Operation *> prepared;
+  if (gather)
+    gatherArguments(prepared);
+  for (Operation &op : main.front())
+    if (chosen.contains(&op))
+      prepared.push_back(&op);
+  for (Operation *op : llvm::reverse(prepared))
+    annotate(op);
+  for (Operation *op : prepared)
+    if (gather && llvm::any_of(importer::getUsers(op->getResult(0)), runsPerMicroBatch))
+      op->setAttr(attr::movable, UnitAttr::get(op->getContext()));
+  // What was computed again.
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(main.front())))
+    if (runsPerMicroBatch(&op) && op.use_empty() && !repeated.contains(&op) &&
+        (isRepeatable(&op) || isa<hlo::ReduceOp>(op)))
+      op.erase();
+  return prepared.size();
+}
