@@ -67,10 +67,11 @@ def AlpaPrepareWeights : Pass<"alpa-prepare-weights", "mlir::ModuleOp"> {
     bfloat16 of those in float32, or in 8 bits, several weights as one. Such ops become the
     phase `prepare`, which runs once a step, before the first forward run; their results
     stay until the last backward run. Equal ops are merged, also behind the barriers of
-    `jax.checkpoint`. Elementwise ops, conversions, concatenations and reductions count;
-    what only moves elements stays with its readers, as do results of fewer than
-    `least-elements` and those that are larger than the state they are made of (bits of a
-    random key).
+    `jax.checkpoint`. Elementwise ops, conversions, concatenations and reductions count, of
+    which products and the like are made; elementwise readers, and those of a part (an
+    embedding), make them on the fly. What only moves elements stays with its readers, as
+    do results of fewer than `least-elements` and those that are larger than the state they
+    are made of (bits of a random key).
 
     With `gather`, prepared weights, and weights that are read as they are (behind a barrier
     in the phase `prepare`), may be held otherwise than their state is: `alpa.movable` gives

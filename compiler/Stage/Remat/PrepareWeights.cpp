@@ -1,5 +1,6 @@
 //===- PrepareWeights.cpp - what of weights is the same for all micro-batches ---===//
 
+#include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
@@ -156,10 +157,11 @@ void WeightPreparer::find(Operation &op) {
 }
 
 /// Large results that ops of micro-batches read, but for moves, with all that they are made of.
+/// Elementwise readers, and those of a part, such as an embedding, make them on the fly.
 void WeightPreparer::choose() {
   for (auto [value, elements] : ofState) {
     bool isRead = llvm::any_of(importer::getUsers(value), [&](Operation *user) {
-      return runsPerMicroBatch(user) &&
+      return runsPerMicroBatch(user) && !isRepeatable(user) && !analysis::readsPart(user) &&
              (user->getNumResults() != 1 || !ofState.contains(user->getResult(0)));
     });
     Operation *root = value.getDefiningOp();
