@@ -137,7 +137,9 @@ private:
       unitOfOp[op] = number;
       unit.flops += analysis::getFlops(op);
       if (std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
-          rule && rule->heavy)
+          rule && (rule->heavy || llvm::any_of(rule->work, [](const auto &part) {
+                     return part.heavy; // Of a loop that nothing splits.
+                   })))
         ++unit.heavy;
       kind = llvm::hash_combine(kind, hashOp(op));
       for (Value value : getUsedValues(op)) {
