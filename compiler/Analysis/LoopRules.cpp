@@ -9,6 +9,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/DenseMap.h"
@@ -373,6 +374,25 @@ BodyFactors analysis::getBodyFactors(Operation *op) {
   return analysis.run() ? analysis.getBodyFactors() : BodyFactors();
 }
 
+/// Levels are parallel; blocks stay as their kernel was written for them.
+static ShardingRule map(Operation *op) {
+  auto map = llvm::cast<MapOp>(op);
+  RuleBuilder builder(op);
+  llvm::SmallVector<unsigned> levels;
+  for (int64_t size : map.levelSizes())
+    levels.push_back(builder.factor(size));
+  for (unsigned index = 0; index < op->getNumOperands(); ++index)
+    for (auto [dim, level] : llvm::enumerate(map.levelsOf(index)))
+      builder.operand(index, static_cast<int64_t>(dim), {levels[level]});
+  for (unsigned index = 0; index < op->getNumResults(); ++index)
+    for (auto [dim, level] : llvm::enumerate(levels))
+      builder.result(index, static_cast<int64_t>(dim), {level});
+  builder.rule.heavy = true;
+  return builder.rule;
+}
+
 void analysis::attachLoopRules(MLIRContext &context) {
   attachRule<body, stablehlo::WhileOp, stablehlo::CaseOp>(context);
 }
+
+void analysis::attachMapRules(MLIRContext &context) { attachRule<map, MapOp>(context); }

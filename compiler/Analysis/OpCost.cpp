@@ -275,6 +275,12 @@ double analysis::getFlops(Operation *op) {
     return getTripCount(op) * regionFlops(op);
   if (name == "stablehlo.case")
     return regionFlops(op); // All branches: which one runs is not known.
+  if (auto map = llvm::dyn_cast<MapOp>(op)) {
+    double times = 1;
+    for (int64_t size : map.levelSizes())
+      times *= static_cast<double>(size);
+    return times * regionFlops(op);
+  }
   if (op->getNumResults() == 0)
     return 0;
   double results = numElements(op->getResult(0));

@@ -88,6 +88,7 @@ void attachCallRules(mlir::MLIRContext &context);
 void attachLoopRules(mlir::MLIRContext &context);
 void attachChloRules(mlir::MLIRContext &context);
 void attachGroupedRules(mlir::MLIRContext &context);
+void attachMapRules(mlir::MLIRContext &context);
 void attachSdyRules(mlir::MLIRContext &context);
 
 } // namespace alpa::analysis

@@ -131,8 +131,10 @@ void analysis::registerShardingRules(mlir::DialectRegistry &registry) {
   });
   registry.addExtension(
       +[](mlir::MLIRContext *context, mlir::chlo::ChloDialect *) { attachChloRules(*context); });
-  registry.addExtension(
-      +[](mlir::MLIRContext *context, AlpaDialect *) { attachGroupedRules(*context); });
+  registry.addExtension(+[](mlir::MLIRContext *context, AlpaDialect *) {
+    attachGroupedRules(*context);
+    attachMapRules(*context);
+  });
   registry.addExtension(
       +[](mlir::MLIRContext *context, mlir::sdy::SdyDialect *) { attachSdyRules(*context); });
 }

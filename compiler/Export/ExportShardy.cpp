@@ -233,8 +233,8 @@ private:
       FailureOr<bool> isManual = false;
       if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op))
         isManual = exportGroups(convolution, mesh, annotations, known);
-      else if (auto call = dyn_cast<stablehlo::CustomCallOp>(op))
-        isManual = exportCall(call, mesh, annotations, known);
+      else if (isa<stablehlo::CustomCallOp, MapOp>(op))
+        isManual = exportCall(&op, mesh, annotations, known);
       else if (isa<GroupedDotOp, GroupedSumOp>(op))
         isManual = exportGrouped(&op, mesh, annotations, known);
       if (failed(isManual))
@@ -324,7 +324,7 @@ private:
 
   /// The partitioner makes operands of calls whole, since it does not know what they
   /// compute. Where the call's rule splits it, each device calls for its part.
-  FailureOr<bool> exportCall(stablehlo::CustomCallOp op, MeshAttr mesh, Annotations &annotations,
+  FailureOr<bool> exportCall(Operation *op, MeshAttr mesh, Annotations &annotations,
                              llvm::DenseMap<Value, ShardingAttr> &known) {
     std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
     SmallVector<ShardingSpec> operands, results;
@@ -339,7 +339,7 @@ private:
     spmd::OpSplit split =
         spmd::nearestSplit(op, *rule, operands, ArrayRef(results), {}, mesh.getShape());
     if (!split.summedAxes.empty() || split.results != results)
-      return op.emitError("no strategy of the call has these shardings");
+      return op->emitError("no strategy of the call has these shardings");
     std::optional<analysis::AttentionCall> call = analysis::AttentionCall::read(op);
     if (call && !spmd::ringAxes(*call, split.operands[0]).empty())
       return exportRing(*call, split, mesh, annotations, known);

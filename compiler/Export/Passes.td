@@ -36,6 +36,31 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaExpandMaps : Pass<"alpa-expand-maps", "mlir::ModuleOp"> {
+  let summary = "Call each kernel for the blocks that a device has";
+  let description = [{
+    The body of an `alpa.map` takes its place, once for each block: a device has one, most
+    often, and otherwise cuts them out and puts the results together.
+
+    Before:
+    ```mlir
+    %y = alpa.map %x {dims = [array<i64: 0>], levels = 1} : (tensor<1x8xf32>) -> tensor<1x8xf32> {
+    ^bb0(%block: tensor<8xf32>):
+      %0 = stablehlo.custom_call @kernel(%block) ..
+      stablehlo.return %0
+    }
+    ```
+    After:
+    ```mlir
+    %0 = stablehlo.reshape %x : (tensor<1x8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @kernel(%0) ..
+    %y = stablehlo.reshape %1 : (tensor<8xf32>) -> tensor<1x8xf32>
+    ```
+  }];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
+  let statistics = [Statistic<"numExpanded", "expanded kernels", "Kernels of blocks written">];
+}
+
 def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
   let summary = "Write products of groups as backends know them";
   let description = [{
@@ -43,7 +68,8 @@ def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
     `chlo.ragged_dot`, and a gather back; equal groups are sorted once, and elementwise ops
     between products work on sorted rows. Those marked `dense` become `dot_general`s with
     the weights of all groups, of rows that are zero but in their own. Rows of no group are
-    zero. The last pass before a plan is written: backends know no op of `alpa`.
+    zero. With alpa-expand-maps the last pass before a plan is written: backends know no op of
+    `alpa`.
 
     Before:
     ```mlir

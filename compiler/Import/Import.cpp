@@ -17,6 +17,7 @@
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/IR/SymbolTable.h"
+#include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/Passes.h"
 #include "llvm/ADT/DenseMap.h"
@@ -37,6 +38,10 @@ using namespace mlir;
 //===----------------------------------------------------------------------===//
 
 namespace {
+
+/// On a call that the tracer writes for each kernel in a `jax.shard_map`: what `alpa.map` calls
+/// `dims` and `levels`.
+static constexpr llvm::StringLiteral kMapDims = "alpa.map_dims", kMapLevels = "alpa.map_levels";
 
 class Inliner {
 public:
@@ -64,6 +69,11 @@ public:
                                    << ", which calls itself; recursion cannot be planned";
       if (failed(flatten(callee)))
         return failure();
+      if (call->hasAttr(kMapDims)) {
+        if (failed(makeMap(call, callee)))
+          return failure();
+        continue;
+      }
       if (!llvm::equal(callee.getArgumentTypes(), call->getOperandTypes()) ||
           !llvm::equal(callee.getResultTypes(), call->getResultTypes()))
         return call->emitOpError() << "does not fit the type of @" << name.getValue();
@@ -81,7 +91,38 @@ private:
       return call.getCalleeAttr();
     if (op->getName().getStringRef() == "stablehlo.composite")
       return op->getAttrOfType<FlatSymbolRefAttr>("decomposition");
-    return nullptr;
+    auto called =
+        op->hasAttr(kMapDims) ? op->getAttrOfType<ArrayAttr>("called_computations") : ArrayAttr();
+    return called && called.size() == 1 ? dyn_cast<FlatSymbolRefAttr>(called[0]) : nullptr;
+  }
+
+  /// The callee takes blocks; the call says which leading dimensions they are without.
+  LogicalResult makeMap(Operation *call, func::FuncOp callee) {
+    WalkResult found = callee.walk([&](stablehlo::CustomCallOp inner) {
+      return inner.getHasSideEffect() ? WalkResult::interrupt() : WalkResult::advance();
+    });
+    if (found.wasInterrupted())
+      return withCode(call->emitOpError(), ErrorCode::UnsupportedOp)
+             << "a kernel with side effects is in a shard_map; how often it runs depends on the "
+                "plan";
+    OpBuilder builder(call);
+    OperationState state(call->getLoc(), MapOp::getOperationName(), call->getOperands(),
+                         call->getResultTypes());
+    state.addAttribute("dims", call->getAttr(kMapDims));
+    state.addAttribute("levels", call->getAttr(kMapLevels));
+    IRMapping mapping;
+    callee.getBody().cloneInto(state.addRegion(), mapping);
+    Operation *map = builder.create(state);
+    Operation *end = map->getRegion(0).front().getTerminator();
+    OpBuilder inner(end);
+    inner.create(OperationState(end->getLoc(), "stablehlo.return", end->getOperands(), {}));
+    end->erase();
+    if (failed(verify(map)))
+      return failure();
+    call->replaceAllUsesWith(map->getResults());
+    call->erase();
+    ++count;
+    return success();
   }
 
   void inlineCall(Operation *call, func::FuncOp callee) {
@@ -180,7 +221,8 @@ static LogicalResult verifySubset(func::FuncOp main) {
                            "of each jax.shard_map)";
       return WalkResult::interrupt();
     }
-    if (dialect != "stablehlo" && dialect != "chlo" && !isa<func::FuncOp, func::ReturnOp>(op)) {
+    if (dialect != "stablehlo" && dialect != "chlo" &&
+        !isa<func::FuncOp, func::ReturnOp, MapOp>(op)) {
       withCode(op->emitOpError(), ErrorCode::UnsupportedOp)
           << "is not of the supported set (dialects stablehlo and chlo)";
       return WalkResult::interrupt();

@@ -890,7 +890,7 @@ bool BatchSplitter::canRepeat(Value value) {
     }
     std::optional<ShardingRule> rule = getShardingRule(op);
     if (!rule || rule->heavy || !isMemoryEffectFree(op) ||
-        isa<hlo::WhileOp, hlo::CaseOp, hlo::SortOp, hlo::CustomCallOp>(op) ||
+        isa<hlo::WhileOp, hlo::CaseOp, hlo::SortOp, hlo::CustomCallOp, MapOp>(op) ||
         op->getBlock() != &main.front())
       return false;
     elements += typeOf(next).getNumElements();

@@ -1088,7 +1088,7 @@ static bool isViewKind(Operation *op) {
 }
 
 static bool isHeavy(Operation *op) {
-  return isa<hlo::DotGeneralOp, hlo::ConvolutionOp, hlo::CustomCallOp, hlo::WhileOp>(op);
+  return isa<hlo::DotGeneralOp, hlo::ConvolutionOp, hlo::CustomCallOp, hlo::WhileOp, MapOp>(op);
 }
 
 namespace {

@@ -114,6 +114,61 @@ LogicalResult GroupedDotOp::verify() {
   return success();
 }
 
+ArrayRef<int64_t> MapOp::levelsOf(unsigned operand) {
+  return cast<DenseI64ArrayAttr>(getDims()[operand]).asArrayRef();
+}
+
+ArrayRef<int64_t> MapOp::levelSizes() {
+  return cast<RankedTensorType>(getResult(0).getType()).getShape().take_front(getLevels());
+}
+
+LogicalResult MapOp::verify() {
+  auto levels = static_cast<int64_t>(getLevels());
+  if (levels < 0 || getDims().size() != getNumOperands() || getNumResults() == 0)
+    return emitOpError("alpa_map_c1: expected a result, and a list of `dims` for each of the ")
+           << getNumOperands() << " operands, got " << getDims().size();
+  for (Attribute dims : getDims()) {
+    auto listed = dyn_cast<DenseI64ArrayAttr>(dims);
+    if (!listed || !llvm::is_sorted(listed.asArrayRef(), std::less_equal<int64_t>()) ||
+        llvm::any_of(listed.asArrayRef(),
+                     [&](int64_t level) { return level < 0 || level >= levels; }))
+      return emitOpError("alpa_map_c1: expected levels that rise, below ")
+             << levels << ", got " << dims;
+  }
+  SmallVector<int64_t> all = llvm::to_vector(llvm::seq<int64_t>(0, levels));
+  SmallVector<std::optional<int64_t>> sizes(levels);
+  auto visit = [&](Type whole, ArrayRef<int64_t> held, Type block, StringRef what,
+                   size_t index) -> LogicalResult {
+    ArrayRef<int64_t> shape = cast<RankedTensorType>(whole).getShape();
+    for (auto [size, level] : llvm::zip(shape, held)) {
+      if (sizes[level].value_or(size) != size)
+        return emitOpError("alpa_map_c2: level ")
+               << level << " is " << size << " in " << what << " " << index << " and "
+               << *sizes[level] << " before";
+      sizes[level] = size;
+    }
+    if (shape.size() < held.size() ||
+        block != cast<RankedTensorType>(whole).clone(shape.drop_front(held.size())))
+      return emitOpError("alpa_map_c3: ")
+             << what << " " << index << " is " << whole << ", in the body " << block << ", of "
+             << held.size() << " levels";
+    return success();
+  };
+  Block &inner = getBody().front();
+  ValueRange made = inner.getTerminator()->getOperands();
+  if (inner.getNumArguments() != getNumOperands() || made.size() != getNumResults())
+    return emitOpError("alpa_map_c3: the body takes ")
+           << inner.getNumArguments() << " values and gives " << made.size() << ", expected "
+           << getNumOperands() << " and " << getNumResults();
+  for (auto [index, type] : llvm::enumerate(getOperandTypes()))
+    if (failed(visit(type, levelsOf(index), inner.getArgument(index).getType(), "operand", index)))
+      return failure();
+  for (auto [index, type] : llvm::enumerate(getResultTypes()))
+    if (failed(visit(type, all, made[index].getType(), "result", index)))
+      return failure();
+  return success();
+}
+
 LogicalResult GroupedSumOp::verify() {
   auto lhs = cast<RankedTensorType>(getLhs().getType());
   auto rhs = cast<RankedTensorType>(getRhs().getType());

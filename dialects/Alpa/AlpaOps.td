@@ -126,6 +126,42 @@ def Alpa_GroupedSumOp : Alpa_Op<"grouped_sum", [Pure]> {
   }];
 }
 
+def Alpa_MapOp : Alpa_Op<"map", [Pure, IsolatedFromAbove, SingleBlock]> {
+  let summary = "The same computation for every index of leading dimensions";
+  let description = [{
+    A kernel that was written for one device's block of its arrays (in a `jax.shard_map`), and
+    that nobody can look into, is called once for each block. Results begin with `levels`
+    dimensions, one for each mesh axis of the program; operand i begins with those that
+    `dims[i]` lists, and is the same for all indices of others. Levels are split over devices
+    and micro-batches like any dimension; blocks never are.
+
+    ```mlir
+    %y = alpa.map %x, %w {dims = [array<i64: 0, 1>, array<i64: 1>], levels = 2 : i64}
+        : (tensor<2x4x8x16xf32>, tensor<4x16xf32>) -> tensor<2x4x8xf32> {
+    ^bb0(%block: tensor<8x16xf32>, %vector: tensor<16xf32>):
+      %0 = stablehlo.custom_call @kernel(%block, %vector) ..
+      stablehlo.return %0 : tensor<8xf32>
+    }
+    ```
+
+    Constraints:
+    - alpa_map_c1: `dims` lists, for each operand, levels that rise and of which there are
+      `levels`.
+    - alpa_map_c2: a level has one size in all operands and results.
+    - alpa_map_c3: the body takes operands and gives results without their leading dimensions.
+  }];
+  let arguments = (ins Variadic<Alpa_Buffer>:$blocks, ArrayAttr:$dims, I64Attr:$levels);
+  let regions = (region SizedRegion<1>:$body);
+  let results = (outs Variadic<Alpa_Buffer>:$results);
+  let assemblyFormat = "$blocks attr-dict `:` functional-type($blocks, $results) $body";
+  let extraClassDeclaration = [{
+    /// The levels that an operand begins with.
+    ::llvm::ArrayRef<int64_t> levelsOf(unsigned operand);
+    /// Sizes of the levels. With results alone they are known.
+    ::llvm::ArrayRef<int64_t> levelSizes();
+  }];
+}
+
 def Alpa_ProgramOp
     : Alpa_Op<"program", [IsolatedFromAbove, Symbol, SingleBlock, NoTerminator, NoRegionArguments]> {
   let summary = "The instruction list of one mesh for one step";

@@ -449,3 +449,58 @@ func.func @grouped_sum_result(%x: tensor<8x4xf32>, %y: tensor<8x6xf32>, %g: tens
   %0 = alpa.grouped_sum %x, %y of %g : (tensor<8x4xf32>, tensor<8x6xf32>, tensor<8xi32>) -> tensor<2x6x4xf32>
   return
 }
+
+// -----
+
+func.func @map_levels_fall(%x: tensor<2x4x8xf32>) {
+  // expected-error @below {{alpa_map_c1: expected levels that rise, below 2, got array<i64: 1, 0>}}
+  %0 = alpa.map %x {dims = [array<i64: 1, 0>], levels = 2 : i64} : (tensor<2x4x8xf32>) -> tensor<2x4x8xf32> {
+  ^bb0(%block: tensor<8xf32>):
+    stablehlo.return %block : tensor<8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @map_without_dims(%x: tensor<2x8xf32>) {
+  // expected-error @below {{alpa_map_c1: expected a result, and a list of `dims` for each of the 1 operands, got 0}}
+  %0 = alpa.map %x {dims = [], levels = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x8xf32> {
+  ^bb0(%block: tensor<8xf32>):
+    stablehlo.return %block : tensor<8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @map_sizes(%x: tensor<2x8xf32>) {
+  // expected-error @below {{alpa_map_c2: level 0 is 3 in result 0 and 2 before}}
+  %0 = alpa.map %x {dims = [array<i64: 0>], levels = 1 : i64} : (tensor<2x8xf32>) -> tensor<3x8xf32> {
+  ^bb0(%block: tensor<8xf32>):
+    stablehlo.return %block : tensor<8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @map_blocks(%x: tensor<2x8xf32>) {
+  // expected-error @below {{alpa_map_c3: operand 0 is 'tensor<2x8xf32>', in the body 'tensor<4xf32>', of 1 levels}}
+  %0 = alpa.map %x {dims = [array<i64: 0>], levels = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x4xf32> {
+  ^bb0(%block: tensor<4xf32>):
+    stablehlo.return %block : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @map_of_other_values(%x: tensor<2x8xf32>) {
+  // expected-error @below {{alpa_map_c3: the body takes 2 values and gives 1, expected 1 and 1}}
+  %0 = alpa.map %x {dims = [array<i64: 0>], levels = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x8xf32> {
+  ^bb0(%block: tensor<8xf32>, %other: tensor<8xf32>):
+    stablehlo.return %block : tensor<8xf32>
+  }
+  return
+}

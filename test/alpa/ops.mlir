@@ -57,4 +57,15 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
   // A scalar has no dimension to split.
   // CHECK: func.func private @scalar(tensor<f32> {alpa.sharding = #alpa.sharding<[]>})
   func.func private @scalar(tensor<f32> {alpa.sharding = #alpa.sharding<[]>})
+  // CHECK: func.func @kernel_of_blocks
+  func.func @kernel_of_blocks(%x: tensor<2x4xf32>, %w: tensor<4xf32>) -> tensor<2x4xf32> {
+    // CHECK: alpa.map %{{.*}}, %{{.*}} {dims = [array<i64: 0>, array<i64>], levels = 1 : i64} : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32> {
+    // CHECK-NEXT: ^bb0(%[[BLOCK:.*]]: tensor<4xf32>, %{{.*}}: tensor<4xf32>):
+    // CHECK-NEXT: stablehlo.return %[[BLOCK]] : tensor<4xf32>
+    %0 = alpa.map %x, %w {dims = [array<i64: 0>, array<i64>], levels = 1 : i64} : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32> {
+    ^bb0(%block: tensor<4xf32>, %weight: tensor<4xf32>):
+      stablehlo.return %block : tensor<4xf32>
+    }
+    return %0 : tensor<2x4xf32>
+  }
 }

@@ -113,3 +113,14 @@ func.func @nested(%x: tensor<8x16xf32>, %b: tensor<16xf32>) {
   }
   return
 }
+
+// Levels of a kernel that is called for each block are parallel, and blocks whole.
+func.func @kernel_of_blocks(%x: tensor<2x4x8xf32>, %w: tensor<4x8xf32>, %s: tensor<f32>) -> tensor<2x4x6xf32> {
+  // expected-remark @+1 {{([a, b, -], [b, -], []) -> [a, b, -], [a, b] {a = 2, b = 4} heavy}}
+  %0:2 = alpa.map %x, %w, %s {dims = [array<i64: 0, 1>, array<i64: 1>, array<i64>], levels = 2 : i64} : (tensor<2x4x8xf32>, tensor<4x8xf32>, tensor<f32>) -> (tensor<2x4x6xf32>, tensor<2x4xf32>) {
+  ^bb0(%block: tensor<8xf32>, %weight: tensor<8xf32>, %scale: tensor<f32>):
+    %1:2 = stablehlo.custom_call @kernel(%block, %weight, %scale) : (tensor<8xf32>, tensor<8xf32>, tensor<f32>) -> (tensor<6xf32>, tensor<f32>)
+    stablehlo.return %1#0, %1#1 : tensor<6xf32>, tensor<f32>
+  }
+  return %0#0 : tensor<2x4x6xf32>
+}

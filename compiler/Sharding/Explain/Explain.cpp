@@ -310,6 +310,11 @@ void Explainer::addOps() {
       row.target = call.getCallTargetName().str();
       row.mayHaveRule = analysis::mayHaveCallRule(call);
     }
+    if (auto map = llvm::dyn_cast<MapOp>(info.op))
+      map.getBody().walk([&](stablehlo::CustomCallOp call) {
+        row.target = call.getCallTargetName().str();
+        return mlir::WalkResult::interrupt();
+      });
     rowOf[info.op] = explanation.ops.size();
     explanation.ops.push_back(std::move(row));
   }

@@ -790,6 +790,7 @@ class Method(ABC):
                 "alpa-plan-transfers",
                 "alpa-verify-program",
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
+                "alpa-expand-maps",
                 "alpa-expand-grouped-dots",
             )
         )

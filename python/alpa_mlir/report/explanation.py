@@ -160,12 +160,16 @@ def _whole_lines(rows: list[Row]) -> list[str]:
         lines.append(f"  {_time(sum(seconds)):>12}  {' '.join(filter(None, words))}{times}")
         if target and target not in calls:
             calls.add(target)
-            lines.append(
-                f"      to split it, give alpa_mlir.sharding_rule({target!r}, "
-                "'.. -> ..', cost=..) before the step is traced"
-                if target in splittable
-                else "      it has side effects or was compiled for these shapes: no rule splits it"
-            )
+            if op == "alpa.map":
+                fix = "it is called for each block of a shard_map, which the mesh does not divide"
+            elif target in splittable:
+                fix = (
+                    f"to split it, give alpa_mlir.sharding_rule({target!r}, "
+                    "'.. -> ..', cost=..) before the step is traced"
+                )
+            else:
+                fix = "it has side effects or was compiled for these shapes: no rule splits it"
+            lines.append(" " * 6 + fix)
     return lines
 
 

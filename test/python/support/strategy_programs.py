@@ -17,7 +17,7 @@ from source_paths import BUILD
 
 OPT = BUILD / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
-EXPAND = ("--alpa-expand-kernels", "--alpa-expand-grouped-dots")
+EXPAND = ("--alpa-expand-kernels", "--alpa-expand-maps", "--alpa-expand-grouped-dots")
 PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")
 
 

@@ -93,3 +93,14 @@ func.func @main(%arg0: tensor<2x16x64xf32>, %arg1: tensor<2x8x64xf32>, %arg2: te
   %0 = stablehlo.custom_call @__op$block_scaled_dot(%arg0, %arg1, %arg2, %arg3) {backend_config = "{\22scaled_dot_backend_config\22: {\22lhs_batch_dimensions\22: [0], \22rhs_batch_dimensions\22: [0], \22dequantize_type\22: \22F32\22}}"} : (tensor<2x16x64xf32>, tensor<2x8x64xf32>, tensor<2x16x8xf32>, tensor<2x8x8xf32>) -> tensor<2x16x8xf32>
   return %0 : tensor<2x16x8xf32>
 }
+
+// CASE kernel_of_blocks
+func.func @main(%arg0: tensor<4x2x8xf32>, %arg1: tensor<2x8xf32>) -> (tensor<4x2x8xf32>, tensor<4x2xf32>) {
+  %0:2 = alpa.map %arg0, %arg1 {dims = [array<i64: 0, 1>, array<i64: 1>], levels = 2 : i64} : (tensor<4x2x8xf32>, tensor<2x8xf32>) -> (tensor<4x2x8xf32>, tensor<4x2xf32>) {
+  ^bb0(%block: tensor<8xf32>, %weight: tensor<8xf32>):
+    %1 = stablehlo.multiply %block, %weight : tensor<8xf32>
+    %2 = stablehlo.dot_general %1, %weight, contracting_dims = [0] x [0] : (tensor<8xf32>, tensor<8xf32>) -> tensor<f32>
+    stablehlo.return %1, %2 : tensor<8xf32>, tensor<f32>
+  }
+  return %0#0, %0#1 : tensor<4x2x8xf32>, tensor<4x2xf32>
+}
