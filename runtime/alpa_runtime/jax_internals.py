@@ -16,6 +16,7 @@ JAX       how
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
@@ -239,6 +240,22 @@ def _dense_ragged_dot(owner: Any) -> tuple[tuple[Any, Any], ...]:
     return ((primitive, lower),)
 
 
+def lowered_function(ctx: Any, name: str, body: Any) -> Any:
+    """A function in the module of a lowering, made of a jaxpr without constants."""
+    from jax.interpreters import mlir
+
+    owner: Any = mlir
+    lower = owner.lower_jaxpr_to_fun
+    given: dict[str, Any] = {
+        "num_const_args": 0,
+        "in_avals": body.in_avals,
+        "out_avals": body.out_avals,
+    }
+    known = inspect.signature(lower).parameters
+    given = {key: value for key, value in given.items() if key in known}
+    return lower(ctx.module_context, name, body, [], **given).operation
+
+
 def _exact_top_k(
     operand: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **approximation: Any
 ) -> list[Any]:
@@ -256,15 +273,9 @@ def _exact_top_k(
 def described_gpu(compute_capability: str) -> Generator[None, None, None]:
     """Let JAX lower for GPUs that this process does not have.
 
-    JAX asks the first GPU and cuDNN whether fused attention can do what is asked of it; within
-    the block a GPU of that compute capability answers.
+    JAX asks the first GPU and cuDNN whether fused attention can do what is asked of it, and Pallas
+    for which GPU to compile a kernel; within the block a GPU of that compute capability answers.
     """
-    try:
-        from jax._src.cudnn import fused_attention_stablehlo as module
-    except ImportError:
-        yield
-        return
-    owner: Any = module
     described = _version(compute_capability)
 
     def is_at_least(wanted: str) -> bool:
@@ -278,18 +289,41 @@ def described_gpu(compute_capability: str) -> Generator[None, None, None]:
         "check_compute_capability": is_at_least,
         "is_cuda_compute_capability_equal": is_exactly,
     }
-    with _described:
-        asked = {name: getattr(owner, name) for name in answers if hasattr(owner, name)}
-        for name in asked:
-            setattr(owner, name, answers[name])
-        try:
-            yield
-        finally:
-            for name, function in asked.items():
-                setattr(owner, name, function)
+    with _described, contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            from jax._src.cudnn import fused_attention_stablehlo
+
+            stack.enter_context(_answering(fused_attention_stablehlo, answers))
+        with contextlib.suppress(ImportError):
+            from jax._src.pallas.triton import gpu_info
+
+            kernels: Any = gpu_info
+
+            def info() -> Any:
+                return kernels.GpuInfo(
+                    gpu_version=None,
+                    arch_name=compute_capability,
+                    compute_capability=10 * described[0] + described[1],
+                )
+
+            stack.enter_context(_answering(kernels, {"get_gpu_info": info}))
+        yield
 
 
 _described = threading.RLock()
+
+
+@contextlib.contextmanager
+def _answering(owner: Any, answers: dict[str, Callable[..., Any]]) -> Generator[None, None, None]:
+    """Replaces those functions of a module that it has, inside the block."""
+    asked = {name: getattr(owner, name) for name in answers if hasattr(owner, name)}
+    for name in asked:
+        setattr(owner, name, answers[name])
+    try:
+        yield
+    finally:
+        for name, function in asked.items():
+            setattr(owner, name, function)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from alpa_runtime import jax_internals
 from jax.extend import core, source_info_util
 
 from alpa_mlir.errors import TraceError
+from alpa_mlir.trace import kernel_maps
 from alpa_mlir.trace.jaxprs import Values, bind, draws_by_shape, is_literal, placed, user_line
 
 _jax: Any = jax
@@ -40,7 +41,7 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",  # Rules for `jax.vmap` are for the user's, not for this one.
 }
-_KERNELS = ("pallas_call", "mpmd_map")
+_KERNELS = ("pallas_call", "mpmd_map", "ffi_call")
 _REMAT = ("remat2", "checkpoint")
 # What says only where a value lies, or that it may differ between devices.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast", "device_put")
@@ -73,6 +74,8 @@ def is_differentiable(eqn: Any) -> bool:
 
 
 def _has_own_gradient(eqn: Any) -> bool:
+    if _is_kernel(eqn):
+        return True
     if eqn.primitive.name == "cond":
         chosen = jax_internals.varying_axes(eqn.invars[0].aval)
         return any(not chosen <= jax_internals.varying_axes(v.aval) for v in eqn.outvars)
@@ -159,13 +162,21 @@ class _Evaluator:
             _check(eqn)
         function = _COLLECTIVES.get(name) if self._sizes else None
         if function is not None:
-            names = _axes(eqn.params["axes" if "axes" in eqn.params else "axis_name"])
+            names = _collective_axes(eqn)
             # An axis of one device is not mapped: its collectives change nothing.
             axes = [n for n in names if isinstance(n, int) or self._sizes[n] > 1]
             with _at(eqn):
                 return [function(eqn, axes, *operands)]
-        if name in _KERNELS:  # Written for blocks of memory; JAX maps them by another grid axis.
-            return bind(eqn.replace(ctx=self._context(eqn.ctx)), operands, debug)
+        if _is_kernel(eqn):
+            plain = eqn.replace(ctx=self._context(eqn.ctx))
+            if not self._sizes:
+                return bind(plain, operands, debug)
+            with _at(eqn), _no_mesh():
+                return kernel_maps.kept(
+                    lambda *blocks: bind(plain, blocks, debug),
+                    [_plain_aval(v.aval) for v in eqn.invars],
+                    operands,
+                )
         if self._knows_mesh(eqn):
             with _at(eqn), _no_mesh():
                 return jax_internals.expanded(eqn, operands)
@@ -235,6 +246,12 @@ class _Evaluator:
 
     def shard_map(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
         """Results of a `shard_map`, of whole arrays."""
+        try:
+            return self._mapped(eqn, operands, joins=True)
+        except NameError:  # A rule of the user's for gradients names an axis.
+            return self._mapped(eqn, operands, joins=False)
+
+    def _mapped(self, eqn: Any, operands: Sequence[Any], joins: bool) -> list[Any]:
         params = eqn.params
         mesh, jaxpr = params["mesh"], params["jaxpr"]
         axes = [name for name in mesh.axis_names if name in params["newly_manual_axes"]]
@@ -244,7 +261,6 @@ class _Evaluator:
         for spec in (*params["in_specs"], *params["out_specs"]):
             if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
                 raise _refusal(eqn, "takes or gives values that are unreduced")
-        within = _Evaluator(self._differentiated, {**self._sizes, **every})
         # The dimensions of a value: axes of the mesh by name, those of a block by number.
         held = [
             _dimensions(spec, v.aval, sizes)
@@ -254,6 +270,14 @@ class _Evaluator:
             _dimensions(spec, v.aval, sizes)
             for spec, v in zip(params["out_specs"], jaxpr.outvars, strict=True)
         ]
+        for first, second in _joined(axes, [*held, *wanted], jaxpr) if joins else ():
+            every[second] = 1
+            sizes[first] *= sizes.pop(second)
+            axes.remove(second)
+            for dimensions in (*held, *wanted):
+                if second in dimensions:
+                    dimensions.remove(second)
+        within = _Evaluator(self._differentiated, {**self._sizes, **every, **sizes})
 
         def mapped(depth: int, values: Sequence[Any], held: list[list[Any]]) -> list[Any]:
             """The body over the axes from number `depth` on."""
@@ -311,6 +335,42 @@ def _dimensions(spec: Any, aval: Any, sizes: Iterable[str]) -> list[Any]:
     return [x for i, e in enumerate(entries) for x in (*(n for n in _names(e) if n in sizes), i)]
 
 
+def _joined(
+    axes: Sequence[str], tensors: Sequence[Sequence[Any]], jaxpr: Any
+) -> list[tuple[str, str]]:
+    """Pairs of axes of which the second always follows the first, in all tensors and collectives:
+    they are mapped as one, so that devices and micro-batches may take parts of both."""
+    lists = list(tensors)
+    reduced: list[Sequence[Any]] = []  # The order does not matter.
+    apart: set[Any] = set()
+
+    def look(eqn: Any) -> bool:
+        name = eqn.primitive.name
+        if name in _COLLECTIVES:
+            (reduced if name in _REDUCTIONS else lists).append(_collective_axes(eqn))
+        elif name not in _PLACES:
+            words = _jax.tree.leaves(list(eqn.params.values()))
+            apart.update(x for x in words if isinstance(x, str))
+        return False
+
+    _any(jaxpr, look)
+    free = [axis for axis in axes if axis not in apart and any(axis in t for t in tensors)]
+
+    def follows(first: str, second: str) -> bool:
+        both = [t for t in (*lists, *reduced) if first in t or second in t]
+        return all(first in t and second in t for t in both) and all(
+            t.index(second) == t.index(first) + 1 for t in lists if first in t
+        )
+
+    leader = {b: a for a in free for b in free if a != b and follows(a, b)}
+    pairs: list[tuple[str, str]] = []
+    for axis, first in leader.items():
+        while first in leader:
+            first = leader[first]
+        pairs.append((first, axis))
+    return pairs
+
+
 def _names(entry: Any) -> list[str]:
     """Mesh axes in an entry of a PartitionSpec, major first."""
     return [] if entry is None else _axes(entry)
@@ -354,6 +414,16 @@ def _call(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
 
 
+def _is_kernel(eqn: Any) -> bool:
+    """Whether it is written for the blocks of one device: nothing says what it does with more, or
+    it is known to do something else. It is called once for each block."""
+    name = eqn.primitive.name
+    if name in _KERNELS or draws_by_shape(eqn):
+        return True
+    known = name in (*_CALLS, *_PLACES, *_COLLECTIVES, *_UNKNOWN, _NAME)
+    return not known and not kernel_maps.has_rule(eqn.primitive)
+
+
 def _check(eqn: Any) -> None:
     """Refuse what has another meaning when it is mapped over devices."""
     name = eqn.primitive.name
@@ -361,14 +431,8 @@ def _check(eqn: Any) -> None:
         raise _refusal(eqn, f"has a collective of groups of an axis ({name})")
     if name in _UNKNOWN or name.endswith(("_start", "_done")) or name.startswith("unreduced_"):
         raise _refusal(eqn, f"has a collective that is not known here ({name})")
-    if name in _KERNELS and any(_any(x, _is_collective) for x in _bodies(eqn)):
+    if _is_kernel(eqn) and any(_any(x, _is_collective) for x in _bodies(eqn)):
         raise _refusal(eqn, f"has a kernel that knows its device or talks to others ({name})")
-    if draws_by_shape(eqn):
-        raise _refusal(
-            eqn,
-            f"draws bits that depend on how arrays are split ({name})",
-            "use keys of jax.random.key(.., impl='threefry2x32')",
-        )
 
 
 def _is_collective(eqn: Any) -> bool:
@@ -387,6 +451,10 @@ def _refusal(eqn: Any, what: str, fix: str = "write the step without it") -> Tra
 
 def _axes(value: Any) -> list[str]:
     return list(cast("Sequence[str]", value)) if isinstance(value, (tuple, list)) else [value]
+
+
+def _collective_axes(eqn: Any) -> list[str]:
+    return _axes(eqn.params["axes" if "axes" in eqn.params else "axis_name"])
 
 
 def _psum(eqn: Any, axes: list[Any], x: Any) -> Any:
@@ -463,6 +531,7 @@ def _axis_index(eqn: Any, axes: list[Any]) -> Any:
     return result
 
 
+_REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
 _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "psum": _psum,
     "psum_invariant": _psum,

@@ -295,8 +295,9 @@ def test_a_mesh_of_other_devices():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_random_bits():
-    """Bits of threefry are those of each device; other generators are refused."""
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_random_bits(impl):
+    """They are those of each device."""
 
     def step(weights, batch):
         def body(key, x):
@@ -307,15 +308,11 @@ def test_random_bits():
         return mapped(body, (P(), P("x")), P("x"), check_vma=False)(key, batch @ weights)
 
     weights, batch = normal(0, 16, 16), normal(1, 16, 16)
-    impl = "threefry2x32"
     method = ShardParallel(mesh_shape=(2, 4))
     planned = alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
     np.testing.assert_allclose(
         planned(weights, batch), jax.jit(step)(weights, batch), rtol=1e-5, atol=1e-5
     )
-    impl = "rbg"
-    with pytest.raises(TraceError, match=r"draws bits that depend on how arrays are split"):
-        alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
 
 
 @jax.custom_batching.custom_vmap
@@ -361,7 +358,7 @@ def test_rules_for_vmap_are_not_applied():
 
 
 def test_kernels():
-    """A Pallas kernel is mapped by another axis of its grid; one that asks where it is, is not."""
+    """A Pallas kernel is called for each block; one that asks where it is cannot be."""
     compare_bodies(of_kernel(kernel))
     with pytest.raises(TraceError, match="a kernel that knows its device"):
         compare_bodies(of_kernel(numbered_kernel))
