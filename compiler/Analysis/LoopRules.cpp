@@ -144,8 +144,8 @@ static std::vector<double> kernelBytes(llvm::ArrayRef<std::pair<Operation *, Sha
     if (write)
       moved = most = getTensorBytes(write.getUpdate().getType());
     else
-      for (Type type : op->getResultTypes())
-        moved += getTensorBytes(type);
+      for (Value result : op->getResults())
+        moved += isWorkspace(result) ? 0 : getTensorBytes(result.getType());
     for (Value source : sources)
       if (!write || source != write.getOperand())
         moved += std::min(most, getTensorBytes(source.getType()));

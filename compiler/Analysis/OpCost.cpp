@@ -41,8 +41,10 @@ double analysis::getTensorBytes(Type type) {
 
 double analysis::getBytes(Operation *op) {
   double bytes = 0;
-  for (Type type : llvm::concat<const Type>(op->getOperandTypes(), op->getResultTypes()))
+  for (Type type : op->getOperandTypes())
     bytes += getTensorBytes(type);
+  for (Value result : op->getResults())
+    bytes += isWorkspace(result) ? 0 : getTensorBytes(result.getType());
   return bytes;
 }
 
@@ -365,4 +367,10 @@ bool analysis::isComputedOnce(Operation *op) {
 
 bool analysis::readsPart(Operation *op) {
   return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
+}
+
+bool analysis::isWorkspace(Value value) {
+  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
+  return type && type.getRank() == 1 && type.getElementType().isUnsignedInteger(8) &&
+         value.use_empty() && value.getDefiningOp<stablehlo::CustomCallOp>();
 }

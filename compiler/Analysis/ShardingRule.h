@@ -106,6 +106,9 @@ double getTripCount(mlir::Operation *loop);
 bool isComputedOnce(mlir::Operation *op);
 /// Whether an op reads no more elements of its operand than its result has.
 bool readsPart(mlir::Operation *op);
+/// Whether a value is the memory that a call works in: bytes that nobody reads. It takes room,
+/// but how much of it is written is not known.
+bool isWorkspace(mlir::Value value);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32"); the next best behind a

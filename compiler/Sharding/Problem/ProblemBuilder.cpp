@@ -965,9 +965,9 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
     }
   }
   for (auto [result, tensor] : llvm::enumerate(info.rule.results))
-    if (unsigned index = info.results[result]; values[index].materialized &&
-                                               values[index].kind != ValueKind::Free &&
-                                               aliasOf(info, result) < 0)
+    if (unsigned index = info.results[result];
+        values[index].materialized && values[index].kind != ValueKind::Free &&
+        aliasOf(info, result) < 0 && !analysis::isWorkspace(values[index].value))
       work.bytes +=
           values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
   // XLA updates the weights of a step in few kernels, since they do not depend on each other.
