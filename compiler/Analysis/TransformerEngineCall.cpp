@@ -129,12 +129,12 @@ static bool readProduct(TransformerEngineCall &call, const Attributes &given) {
   if (!lhs || !rhs || !isLhsTransposed || !isRhsTransposed || op->getNumOperands() < 6 ||
       given.number("scaling_mode") != 0)
     return false;
-  for (StringRef name : {"collective_op", "fuse_bias", "fuse_gelu", "grad"})
+  for (StringRef name : {"collective_op", "grad"})
     if (given.number(name).value_or(0) != 0)
       return false;
-  bool saysBias = given.number("fuse_bias").has_value();
-  if (!saysBias && cast<RankedTensorType>(op->getOperand(4).getType()).getNumElements() != 0)
-    return false;
+  bool isNothing = cast<RankedTensorType>(call.bias().getType()).getNumElements() == 0;
+  call.hasBias = given.number("fuse_bias").value_or(!isNothing) != 0;
+  call.hasGelu = given.number("fuse_gelu").value_or(0) != 0;
   call.lhsBoundary = *lhs;
   call.rhsBoundary = *rhs;
   call.isLhsTransposed = *isLhsTransposed != 0;
@@ -151,6 +151,13 @@ static bool readProduct(TransformerEngineCall &call, const Attributes &given) {
   llvm::append_range(kept, part(right, *rhs, call.isRhsTransposed));
   llvm::append_range(contracted, part(left, *lhs, call.isLhsTransposed));
   llvm::append_range(met, part(right, *rhs, !call.isRhsTransposed));
+  llvm::ArrayRef<int64_t> ofBias = part(right, *rhs, call.isRhsTransposed);
+  if (call.hasBias && shapeOf(call.bias()) != ofBias)
+    return false;
+  // What GELU is applied to goes to the backward call.
+  if (call.hasGelu &&
+      (op->getNumResults() != 4 || shapeOf(op->getResult(2)) != llvm::ArrayRef(kept)))
+    return false;
   return contracted == met && shapeOf(op->getResult(0)) == llvm::ArrayRef(kept);
 }
 
@@ -181,17 +188,25 @@ static ShardingRule productRule(const TransformerEngineCall &call) {
   auto left = call.lhsContracting(), right = call.rhsContracting();
   llvm::ArrayRef<int64_t> lhs = shapeOf(op->getOperand(0)), rhs = shapeOf(call.rhs());
   for (auto [from, to] : llvm::zip_equal(left, right)) {
-    unsigned inner = builder.reduction(lhs[from], sumOf(op->getResult(0)));
+    // GELU needs the whole sum.
+    unsigned inner = call.hasGelu ? builder.factor(lhs[from], FactorKind::Sequential)
+                                  : builder.reduction(lhs[from], sumOf(op->getResult(0)));
     builder.operand(0, from, {inner}).operand(2, to, {inner});
   }
-  int64_t result = 0;
+  int64_t result = 0, ofBias = 0;
   for (auto [operand, shape, contracted] :
        {std::tuple(0u, lhs, llvm::ArrayRef(left)), {2u, rhs, llvm::ArrayRef(right)}})
     for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim)
       if (!llvm::is_contained(contracted, dim)) {
         unsigned factor = builder.factor(shape[dim]);
+        if (operand == 2 && call.hasBias)
+          builder.operand(4, ofBias++, {factor});
+        if (call.hasGelu)
+          builder.result(2, result, {factor});
         builder.operand(operand, dim, {factor}).result(0, result++, {factor});
       }
+  if (call.hasBias && !call.hasGelu)
+    builder.rule.broughtOnce = {4};
   builder.rule.heavy = true;
   return builder.rule;
 }
@@ -278,7 +293,7 @@ ShardingRule TransformerEngineCall::rule() const {
     return softmaxRule(*this);
   RuleBuilder builder(op);
   bool isOfRows = llvm::all_of(llvm::enumerate(op->getResults()), [&](auto result) {
-    bool hasRows = result.index() == 0 ||
+    bool hasRows = result.index() == 0 || (hasGelu && result.index() == 2) ||
                    (kind == Kind::NormForward && (result.index() == 5 || result.index() == 6));
     return hasRows || result.value().use_empty();
   });

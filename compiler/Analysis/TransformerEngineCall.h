@@ -22,7 +22,8 @@ namespace alpa::analysis {
 ///   te_act_lu_ffi:        x, scale, .. -> output, 4 of quantization
 ///   te_dact_dbias_quantize_ffi: output gradient, x, scale, ..
 ///                         -> gradient of x, 4 of quantization, gradient of the bias, workspace
-///   te_gemm_ffi, te_gemm_v2_ffi: lhs, its scale, rhs, its scale, bias, .. -> product, ..
+///   te_gemm_ffi, te_gemm_v2_ffi: lhs, its scale, rhs, its scale, bias?, ..
+///                         -> product plus bias, .., of te_gemm_ffi what GELU is applied to
 struct TransformerEngineCall {
   enum class Kind {
     NormForward,
@@ -44,10 +45,11 @@ struct TransformerEngineCall {
   // Of softmax.
   Mask mask = Mask::None;
   double scale = 1;
-  // Of products without a bias: all dimensions on one side of a boundary are contracted, the
-  // later ones of lhs and the earlier ones of rhs unless it is transposed.
+  // Of products: all dimensions on one side of a boundary are contracted, the later ones of lhs
+  // and the earlier ones of rhs unless it is transposed. A bias has those of rhs that are left.
   int64_t lhsBoundary = 0, rhsBoundary = 0;
   bool isLhsTransposed = false, isRhsTransposed = false;
+  bool hasBias = false, hasGelu = false;
 
   /// Nothing for other ops, and for calls of other forms: quantized ones, other versions.
   static std::optional<TransformerEngineCall> read(mlir::Operation *op);
@@ -61,6 +63,7 @@ struct TransformerEngineCall {
   llvm::SmallVector<int64_t> lhsContracting() const;
   llvm::SmallVector<int64_t> rhsContracting() const;
   mlir::Value rhs() const { return op->getOperand(2); }
+  mlir::Value bias() const { return op->getOperand(4); }
 
   /// Of norms.
   mlir::Value input() const { return op->getOperand(kind == Kind::NormBackward ? 1 : 0); }

@@ -227,6 +227,7 @@ private:
   void normBackward();
   void softmaxForward();
   void softmaxBackward();
+  bool product();
 
   TransformerEngineCall call;
   RankedTensorType wide;
@@ -304,6 +305,21 @@ void ReferenceCall::softmaxBackward() {
   finish(0, scaled(times(output, rest)));
 }
 
+/// False with GELU, of which the sources do not say which formula cuBLAS has.
+bool ReferenceCall::product() {
+  if (call.hasGelu)
+    return false;
+  Value made = dot(operand(0), operand(2), 0, call.lhsContracting(), call.rhsContracting());
+  if (call.hasBias) {
+    RankedTensorType type = typeOf(made);
+    int64_t rank = typeOf(call.bias()).getRank();
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(type.getRank() - rank, type.getRank()));
+    made = binary("stablehlo.add", made, broadcast(operand(4), type.getShape(), dims));
+  }
+  finish(0, made);
+  return true;
+}
+
 void ReferenceCall::expand() {
   using Kind = TransformerEngineCall::Kind;
   switch (call.kind) {
@@ -320,7 +336,8 @@ void ReferenceCall::expand() {
     softmaxBackward();
     break;
   case Kind::Product:
-    finish(0, dot(operand(0), operand(2), 0, call.lhsContracting(), call.rhsContracting()));
+    if (!product())
+      return;
     break;
   case Kind::Activation:
   case Kind::ActivationBackward:

@@ -967,16 +967,26 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
   for (auto [index, value] : takenOut) {
     auto result = llvm::find(rule.broughtOnce, index) - rule.broughtOnce.begin();
     RankedTensorType type = typeOf(results[result]);
-    if (typeOf(value).getRank() != type.getRank()) {
-      value = devices.splat(value, type.getShape(), op->getLoc());
-    } else if (type.getRank() > 0) {
-      // What the sum was scattered over splits the operand now, too.
-      ShardingSpec part = ShardingSpec::replicated(type.getRank());
-      for (auto [axes, whole, unreduced] :
-           llvm::zip_equal(part.dims, split.results[result].dims, split.unreduced[result].dims))
-        axes.append(whole.begin() + unreduced.size(), whole.end());
-      value = devices.partOf(value, part, op->getLoc());
+    int64_t rank = typeOf(value).getRank();
+    SmallVector<int64_t> dims; // Of the result, by dimension of the operand.
+    for (int64_t dim = 0; dim < rank; ++dim)
+      dims.push_back(rank == type.getRank()
+                         ? dim
+                         : llvm::find(rule.results[result], rule.operands[index][dim]) -
+                               rule.results[result].begin());
+    // What the sum was scattered over splits the operand now, too.
+    ShardingSpec part = ShardingSpec::replicated(rank);
+    for (auto [axes, dim] : llvm::zip_equal(part.dims, dims)) {
+      ArrayRef<unsigned> whole = split.results[result].dims[dim];
+      llvm::append_range(axes, whole.drop_front(split.unreduced[result].dims[dim].size()));
     }
+    if (rank > 0)
+      value = devices.partOf(value, part, op->getLoc());
+    if (rank == 0 && type.getRank() > 0)
+      value = devices.splat(value, type.getShape(), op->getLoc());
+    else if (rank != type.getRank())
+      value = hlo::BroadcastInDimOp::create(builder, op->getLoc(), type, value,
+                                            builder.getDenseI64ArrayAttr(dims));
     analysis::Reducer reducer = split.summedAxes[0].reducer;
     results[result] =
         devices.binary(nameOf(reducer, type.getElementType()), results[result], value);

@@ -96,7 +96,8 @@ func.func @activation_gradient(%arg0: tensor<8x16x32xf32>, %arg1: tensor<8x16x2x
   return %0#0 : tensor<8x16x2x32xf32>
 }
 
-// Products, and the gradients of their weights. One that adds a bias stays whole.
+// Products, and the gradients of their weights. A bias goes along with the columns; behind GELU no
+// terms can be summed.
 func.func @product(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<0xf32>) -> tensor<8x16x16xf32> {
   // expected-remark @below {{([b, c, a], [-], [a, d], [-], [-], [-], [-]) -> [b, c, d], [-] {a = 32 reduction, b = 8, c = 16, d = 16} heavy}}
   %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
@@ -110,7 +111,20 @@ func.func @gradient_of_weights(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: t
 }
 
 func.func @biased(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<16xf32>) -> tensor<8x16x16xf32> {
-  // expected-remark @below {{([-, -, -], [-], [-, -], [-], [-], [-], [-]) -> [-, -, -], [-] {}}}
+  // expected-remark @below {{([b, c, a], [-], [a, d], [-], [d], [-], [-]) -> [b, c, d], [-] {a = 32 reduction, b = 8, c = 16, d = 16} once 4 heavy}}
   %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x16xf32>
+}
+
+func.func @gelu(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<16xf32>, %g: tensor<0xf32>) -> (tensor<8x16x16xf32>, tensor<8x16x16xf32>) {
+  // expected-remark @below {{([b, c, a], [-], [a, d], [-], [d], [-], [-], [-]) -> [b, c, d], [-], [b, c, d], [-] {a = 32 sequential, b = 8, c = 16, d = 16} heavy}}
+  %0:4 = stablehlo.custom_call @te_gemm_ffi(%l, %s, %r, %s, %b, %g, %s, %s) {mhlo.backend_config = {collective_op = 0 : i64, fuse_bias = true, fuse_gelu = true, grad = false, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<0xf32>, tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0, %0#2 : tensor<8x16x16xf32>, tensor<8x16x16xf32>
+}
+
+// The gradient of the bias is a sum of all rows.
+func.func @gradient_of_bias(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tensor<32x16xf32>, %b: tensor<16xf32>, %g: tensor<0xf32>) -> tensor<8x16x16xf32> {
+  // expected-remark @below {{([-, -, -], [-], [-, -], [-], [-], [-], [-], [-]) -> [-, -, -], [-], [-], [-] {}}}
+  %0:4 = stablehlo.custom_call @te_gemm_ffi(%l, %s, %r, %s, %b, %g, %s, %s) {mhlo.backend_config = {collective_op = 0 : i64, fuse_bias = true, fuse_gelu = false, grad = true, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<16xf32>, tensor<0xf32>, tensor<64xui8>)
   return %0#0 : tensor<8x16x16xf32>
 }

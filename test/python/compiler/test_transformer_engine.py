@@ -109,9 +109,10 @@ def plain_softmax(kind):
     return function
 
 
-def gemm(lhs, rhs, result, boundaries, transposed):
-    """As `transformer_engine.jax.dense` calls it, without a bias."""
-    one, nothing = jnp.ones(1), jnp.zeros(0)
+def gemm(lhs, rhs, result, boundaries, transposed, bias=None):
+    """As `transformer_engine.jax.dense` calls it."""
+    one = jnp.ones(1)
+    bias = jnp.zeros(0) if bias is None else bias
     config = {
         "scaling_mode": 0,
         "collective_op": 0,
@@ -121,25 +122,30 @@ def gemm(lhs, rhs, result, boundaries, transposed):
         "rhs_transposed": transposed[1],
         "use_split_accumulator": False,
     }
-    operands = (lhs, one, rhs, one, nothing, one, jnp.zeros(1))
+    operands = (lhs, one, rhs, one, bias, one, jnp.zeros(1))
     return call("te_gemm_v2_ffi", [result, (64,)], *operands, config=config)[0]
 
 
 @jax.custom_vjp
-def dense(x, kernel):
-    return gemm(x, kernel, (*x.shape[:-1], kernel.shape[1]), (2, 1), (False, False))
+def dense(x, kernel, bias):
+    return gemm(x, kernel, (*x.shape[:-1], kernel.shape[1]), (2, 1), (False, False), bias)
 
 
 def _dense_backward(saved, made):
     x, kernel = saved
     rows = gemm(made, kernel, x.shape, (2, 1), (False, True))
-    return rows, gemm(x, made, kernel.shape, (2, 2), (True, False))
+    columns = gemm(x, made, kernel.shape, (2, 2), (True, False))
+    return rows, columns, made.sum((0, 1))
 
 
-dense.defvjp(lambda x, kernel: (dense(x, kernel), (x, kernel)), _dense_backward)
+dense.defvjp(lambda x, kernel, bias: (dense(x, kernel, bias), (x, kernel)), _dense_backward)
 
 
-def make_step(norm, softmax, product=jnp.matmul):
+def plain_dense(x, kernel, bias):
+    return x @ kernel + bias
+
+
+def make_step(norm, softmax, product=plain_dense):
     """Two layers of attention behind a norm, and their SGD update."""
 
     def layer(x, params, mask):
@@ -147,7 +153,7 @@ def make_step(norm, softmax, product=jnp.matmul):
         query, key, value = (jnp.einsum("btd,dnh->bnth", rows, params[n]) for n in "qkv")
         shares = softmax(jnp.einsum("bnth,bnsh->bnts", query, key), mask)
         made = jnp.einsum("bnts,bnsh->btnh", shares, value).reshape(x.shape)
-        return x + product(made, params["out"])
+        return x + product(made, params["out"], params["shift"])
 
     def step(state, batch):
         def loss(state):
@@ -170,6 +176,7 @@ def make_inputs():
             "gamma": 1 + 0.1 * draw(next(keys), (WIDTH,)),
             "beta": 0.1 * draw(next(keys), (WIDTH,)),
             "out": 0.3 * draw(next(keys), (WIDTH, WIDTH)),
+            "shift": 0.1 * draw(next(keys), (WIDTH,)),
             **{n: 0.3 * draw(next(keys), (WIDTH, HEADS, WIDTH // HEADS)) for n in "qkv"},
         }
         for _ in range(2)

@@ -186,3 +186,23 @@ def test_the_plan_is_found():
     step, state, batch = step_of(factorizing(), layers=2)
     plan = compare(step, state, batch, AutoParallel())
     assert blocks_of(plan, FACTORIZATION)
+
+
+def test_costs_are_those_of_blocks():
+    """What a rule says that one call computes, each device does for its block."""
+    step, state, batch = step_of(factorizing())
+    method = ShardParallel(mesh_shape=(2, 4))
+
+    def seconds():
+        parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method)
+        return parallel.plan(state, batch).plan.predicted["step_seconds"]
+
+    before = seconds()
+    whole = "... m n -> ... m n, ..."
+    alpa_mlir.sharding_rule(FACTORIZATION, whole, need_replication=("m", "n"), cost=1e9)
+    try:
+        after = seconds()
+    finally:
+        alpa_mlir.sharding_rule(FACTORIZATION, None)
+    forward_and_backward = 2 * 1e9 / CLUSTER["device_types"]["small"]["peak_flops"]["float32"]
+    assert after - before == pytest.approx(forward_and_backward, rel=0.01)

@@ -72,6 +72,13 @@ func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<
   return %0#0 : tensor<8x16x16xf32>
 }
 
+// CASE te_product_with_bias
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32x16xf32>, %arg3: tensor<16xf32>) -> tensor<8x16x16xf32> {
+  %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%arg0, %arg1, %arg2, %arg1, %arg3, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x16xf32>
+}
+
 // CASE te_product_gradient_of_rows
 func.func @main(%arg0: tensor<8x16x16xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32x16xf32>) -> tensor<8x16x32xf32> {
   %none = stablehlo.constant dense<0.0> : tensor<0xf32>
