@@ -91,7 +91,10 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
     call.queryLengths = next++;
     call.keyLengths = next++;
   }
-  next += call.segments > 1 ? 2 : 0; // Where each begins.
+  if (call.segments > 1) {
+    call.queryOffsets = next++;
+    call.keyOffsets = next++;
+  }
   int results = static_cast<int>(op->getNumResults());
   if (call.isBackward && results == 5)
     call.biasGradient = 3;
@@ -119,6 +122,14 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
   call.keyTokens = key[call.tokenDim()];
   call.features = query[3];
   call.valueFeatures = value[3];
+  auto hasShape = [&](int operand, int64_t columns) {
+    return operand < 0 || shapeOf(op->getOperand(operand)) == llvm::ArrayRef({call.batch, columns});
+  };
+  if (call.segments > 1 &&
+      !(hasShape(call.queryLengths, call.segments) && hasShape(call.keyLengths, call.segments) &&
+        hasShape(call.queryOffsets, call.segments + 1) &&
+        hasShape(call.keyOffsets, call.segments + 1)))
+    return std::nullopt;
   llvm::SmallVector<int64_t> made{call.batch, call.heads, call.tokens,
                                   call.isBackward ? call.features : call.valueFeatures};
   fits = key[0] == call.batch && key[3] == call.features && value[0] == call.batch &&

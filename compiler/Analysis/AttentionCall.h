@@ -14,8 +14,8 @@ namespace alpa::analysis {
 /// tokens, features]; keys and values may have fewer heads, each for a group of the
 /// queries'. Results are always [batch, heads, tokens, features].
 ///
-///   forward:  query, key, value, bias?, lengths? -> output, statistics?, workspace
-///   backward: query, key, value, statistics, output gradient, bias?, output, lengths?
+///   forward:  query, key, value, bias?, lengths?, offsets? -> output, statistics?, workspace
+///   backward: query, key, value, statistics, output gradient, bias?, output, lengths?, offsets?
 ///             -> gradients of query, key, value and bias?, workspace
 ///
 /// The statistics are the logarithms of the sums of exponentials, one for each row.
@@ -33,6 +33,7 @@ struct AttentionCall {
   // Numbers of operands and results; -1 where there is none.
   int bias = -1, statistics = -1, outputGradient = -1, output = -1;
   int queryLengths = -1, keyLengths = -1;
+  int queryOffsets = -1, keyOffsets = -1; // Where packed sequences begin, in numbers of elements.
   int biasGradient = -1;
 
   /// Nothing for other ops and for kinds that are not known (8-bit floats, pages,

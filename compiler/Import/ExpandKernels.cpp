@@ -28,7 +28,8 @@ namespace {
 /// Attention in float32: softmax(scale * query * key^T + bias, where masks allow) * value
 /// and its gradient (Dao et al., "FlashAttention", NeurIPS 2022, appendix B), with all
 /// scores in memory. Values have dimensions [batch, key heads, query heads of each,
-/// tokens, features], keys no query heads; rows without a key are zero.
+/// tokens, features], keys no query heads; rows without a key are zero. Packed sequences
+/// are those of one example.
 class ReferenceAttention : PlainOps {
 public:
   explicit ReferenceAttention(AttentionCall call)
@@ -43,6 +44,19 @@ private:
   Shape scoreShape() const {
     return {call.batch, call.keyHeads, group, call.tokens, call.keyTokens};
   }
+  /// Packed sequences. What is asked of them are numbers of float32.
+  struct Packed {
+    Value begin, length; // [sequences]
+    Value isInside;      // [sequences, tokens]: one where a token is in the sequence.
+    Value place;         // [tokens]: of a token in its sequence.
+  };
+  Packed packed(int lengths, int offsets, int64_t count, int64_t stride);
+  Value placeOfStatistics();
+  Value count(ArrayRef<int64_t> shape, int64_t dim) {
+    return make("stablehlo.iota", ValueRange(), real(shape),
+                builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
+  }
+  Value truth(Value value) { return convert(value, builder.getF32Type()); }
   Value scores();
   Value mask();
   void finish(unsigned result, Value value);
@@ -70,27 +84,71 @@ Value ReferenceAttention::keys(int operand) {
   return call.headsFirst ? value : transpose(value, {0, 2, 1, 3});
 }
 
+ReferenceAttention::Packed ReferenceAttention::packed(int lengths, int offsets, int64_t count,
+                                                      int64_t stride) {
+  auto listed = [&](int operand) {
+    Value value = call.op->getOperand(operand);
+    RankedTensorType type = typeOf(value);
+    value = make("stablehlo.slice", value, type.clone({1, call.segments}),
+                 {dims("start_indices", {0, 0}), dims("limit_indices", {1, call.segments}),
+                  dims("strides", {1, 1})});
+    return convert(reshape(value, {call.segments}), builder.getF32Type());
+  };
+  Packed made;
+  made.length = listed(lengths);
+  made.begin = listed(offsets);
+  made.begin = binary("stablehlo.divide", made.begin,
+                      splat(static_cast<double>(stride), typeOf(made.begin)));
+  Shape shape{call.segments, count};
+  Value begin = broadcast(made.begin, shape, {0}), token = this->count(shape, 1);
+  Value place = binary("stablehlo.subtract", token, begin);
+  using Direction = hlo::ComparisonDirection;
+  made.isInside = truth(binary("stablehlo.and", compare(Direction::GE, token, begin),
+                               compare(Direction::LT, place, broadcast(made.length, shape, {0}))));
+  made.place =
+      reduce(binary("stablehlo.multiply", made.isInside, place), {0}, analysis::Reducer::Sum);
+  return made;
+}
+
+/// [sequences, places, tokens]: one where a query of the sequence has that place in it. The
+/// statistics of packed sequences begin anew for each of them.
+Value ReferenceAttention::placeOfStatistics() {
+  Packed of = packed(call.queryLengths, call.queryOffsets, call.tokens, call.heads * call.features);
+  Shape shape{call.segments, call.tokens, call.tokens};
+  Value place = count(shape, 1), token = count(shape, 2);
+  using Direction = hlo::ComparisonDirection;
+  Value meets = compare(Direction::EQ, token,
+                        binary("stablehlo.add", place, broadcast(of.begin, shape, {0})));
+  return truth(binary("stablehlo.and", meets,
+                      compare(Direction::LT, place, broadcast(of.length, shape, {0}))));
+}
+
 /// Which keys a query sees, or nothing if all.
 Value ReferenceAttention::mask() {
-  auto places = RankedTensorType::get(scoreShape(), builder.getI32Type());
-  auto count = [&](int64_t dim) {
-    return make("stablehlo.iota", ValueRange(), places,
-                builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
-  };
-  Value row = count(3), column = count(4), seen;
+  Value row = count(scoreShape(), 3), column = count(scoreShape(), 4), seen;
   auto allow = [&](Value next) { seen = seen ? binary("stablehlo.and", seen, next) : next; };
   using Direction = hlo::ComparisonDirection;
+  if (call.segments > 1) {
+    Packed query =
+        packed(call.queryLengths, call.queryOffsets, call.tokens, call.heads * call.features);
+    Packed key =
+        packed(call.keyLengths, call.keyOffsets, call.keyTokens, call.keyHeads * call.features);
+    Value shared = dot(query.isInside, key.isInside, 0, {0}, {0});
+    allow(
+        broadcast(compare(Direction::GT, shared, splat(0, typeOf(shared))), scoreShape(), {3, 4}));
+    row = broadcast(query.place, scoreShape(), {3});
+    column = broadcast(key.place, scoreShape(), {4});
+  }
   if (call.isCausal)
     allow(compare(Direction::GE, row, column));
   if (call.window > 0) {
-    Value width = hlo::ConstantOp::create(builder, loc, analysis::splatOf(call.window, places));
+    Value width = splat(static_cast<double>(call.window), real(scoreShape()));
     allow(compare(Direction::LT, row, binary("stablehlo.add", column, width)));
   }
-  if (call.queryLengths >= 0)
+  if (call.queryLengths >= 0 && call.segments == 1)
     for (auto [operand, place] : {std::pair(call.queryLengths, row), {call.keyLengths, column}})
       allow(compare(Direction::LT, place,
-                    broadcast(convert(call.op->getOperand(operand), builder.getI32Type()),
-                              scoreShape(), {0})));
+                    broadcast(truth(call.op->getOperand(operand)), scoreShape(), {0})));
   return seen;
 }
 
@@ -133,13 +191,22 @@ void ReferenceAttention::forward() {
                     sums.getType());
   Value shares = binary("stablehlo.divide", weights, rowsOf(safe));
   finish(0, dot(shares, keys(2), 2, {4}, {2})); // [b, k, g, t, d]
-  if (call.op->getNumResults() == 3)
-    finish(1, binary("stablehlo.add", most, unary("stablehlo.log", safe)));
+  if (call.op->getNumResults() != 3)
+    return;
+  Value statistics = binary("stablehlo.add", most, unary("stablehlo.log", safe));
+  if (call.segments > 1) {
+    statistics = reshape(statistics, {call.heads, call.tokens});
+    statistics = transpose(dot(placeOfStatistics(), statistics, 0, {2}, {1}), {0, 2, 1});
+  }
+  finish(1, statistics);
 }
 
 void ReferenceAttention::backward() {
   Shape rows{call.batch, call.keyHeads, group, call.tokens};
-  Value statistics = reshape(call.op->getOperand(call.statistics), rows);
+  Value statistics = call.op->getOperand(call.statistics);
+  if (call.segments > 1)
+    statistics = transpose(dot(placeOfStatistics(), statistics, 0, {0, 1}, {0, 2}), {1, 0});
+  statistics = reshape(statistics, rows);
   Value shares =
       unary("stablehlo.exponential", binary("stablehlo.subtract", scores(), rowsOf(statistics)));
   Value made = queries(call.outputGradient), output = queries(call.output);
@@ -408,9 +475,9 @@ struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernel
       std::optional<AttentionCall> call = AttentionCall::read(op);
       if (!call)
         continue;
-      if (call->dropout > 0 || call->segments > 1) {
+      if (call->dropout > 0 || (call->segments > 1 && call->batch > 1)) {
         withCode(op.emitError("fused attention with ")
-                     << (call->dropout > 0 ? "dropout" : "packed sequences")
+                     << (call->dropout > 0 ? "dropout" : "packed sequences of several examples")
                      << " has no form in plain ops; plan for a platform that has the kernel",
                  ErrorCode::UnsupportedOp);
         return signalPassFailure();

@@ -21,7 +21,7 @@ from alpa_runtime import jax_internals
 from jax.extend import core, source_info_util
 
 from alpa_mlir.errors import TraceError
-from alpa_mlir.trace import kernel_maps
+from alpa_mlir.trace import kernel_maps, packed_attention
 from alpa_mlir.trace.jaxprs import Values, bind, draws_by_shape, is_literal, placed, user_line
 
 _jax: Any = jax
@@ -54,9 +54,13 @@ def is_shard_map(eqn: Any) -> bool:
 
 
 def holds(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds a `shard_map` or values of explicit sharding types."""
+    """Whether a jaxpr holds a `shard_map`, values of explicit sharding types, or a kernel of many
+    examples that is to be called for each."""
     return any(
-        is_shard_map(eqn) or _has_explicit(eqn) or any(holds(inner) for inner in _bodies(eqn))
+        is_shard_map(eqn)
+        or _has_explicit(eqn)
+        or packed_attention.is_packed(eqn)
+        or any(holds(inner) for inner in _bodies(eqn))
         for eqn in jaxpr.eqns
     ) or any(_is_explicit(v.aval) for v in jaxpr.invars)
 
@@ -167,6 +171,9 @@ class _Evaluator:
             axes = [n for n in names if isinstance(n, int) or self._sizes[n] > 1]
             with _at(eqn):
                 return [function(eqn, axes, *operands)]
+        if packed_attention.is_packed(eqn):
+            with _at(eqn), _no_mesh():
+                return packed_attention.by_example(eqn, operands)
         if _is_kernel(eqn):
             plain = eqn.replace(ctx=self._context(eqn.ctx))
             if not self._sizes:

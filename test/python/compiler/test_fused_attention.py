@@ -161,6 +161,97 @@ def test_the_gradient_of_a_bias_for_all_examples_needs_them_all(monkeypatch):
         parallel.plan(state, batch)
 
 
+# Lengths of the sequences that are packed in each example, -1 for none; some leave padding behind.
+PACKED = np.array(
+    [[5, 7, 4], [16, -1, -1], [3, 3, -1], [9, 6, -1], [1, 2, 3], [8, 8, -1], [4, -1, -1], [6, 5, 5]]
+)
+
+
+def packed_step(implementation, key_heads, is_causal, bias_of=None):
+    """Two layers of attention within packed sequences, and their SGD update."""
+    lengths = jnp.asarray(PACKED, jnp.int32)
+    begins = jnp.cumsum(jnp.maximum(lengths, 0), 1) - jnp.maximum(lengths, 0)
+
+    def attend(query, key, value, bias, lengths, begins):
+        if implementation == "cudnn":
+            offsets = jnp.pad(begins, ((0, 0), (0, 1)), constant_values=-1)
+            kind = cudnn.MaskType.PADDING_CAUSAL if is_causal else cudnn.MaskType.PADDING
+            return cudnn.dot_product_attention(
+                *(query, key, value, bias, None, lengths, lengths, offsets, offsets),
+                scale=FEATURES**-0.5,
+                mask_type=kind,
+            )
+        place = jnp.arange(TOKENS)[:, None]
+        inside = (place >= begins[:, None]) & (place < (begins + lengths)[:, None])
+        seen = jnp.einsum("btm,bsm->bts", inside, inside)[:, None]
+        return jax.nn.dot_product_attention(
+            query, key, value, bias, seen, is_causal=is_causal, implementation="xla"
+        )
+
+    def layer(x, params, batch):
+        query, key, value = (
+            jnp.einsum("btd,dnh->btnh", x, params[name]) for name in ("query", "key", "value")
+        )
+        bias = None if bias_of is None else params["bias"] if bias_of == "all" else batch["bias"]
+        # Where there is no sequence, begin behind all tokens.
+        begins = jnp.where(batch["lengths"] >= 0, batch["begins"], -1)
+        out = attend(query, key, value, bias, batch["lengths"], begins)
+        used = jnp.arange(TOKENS) < jnp.maximum(batch["lengths"], 0).sum(1, keepdims=True)
+        return x + jnp.einsum(
+            "btnh,nhd->btd", jnp.where(used[..., None, None], out, 0), params["out"]
+        )
+
+    def step(state, batch):
+        def loss(state):
+            x = batch["x"]
+            for params in state:
+                x = layer(x, params, batch)
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+    _, state, batch = make_step("xla", key_heads)
+    return step, state, batch | {"lengths": lengths, "begins": begins}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("is_causal", "key_heads"), [(True, 2), (False, 4)])
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_packed_sequences_are_those_of_each_example(is_causal, key_heads, method):
+    step, state, batch = packed_step("cudnn", key_heads, is_causal)
+    plain, _, _ = packed_step("xla", key_heads, is_causal)
+    expected = jax.jit(plain)(state, batch)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=METHODS[method])
+    assert_equal_update(split(state, batch), expected, state)
+
+
+@pytest.mark.parametrize("bias_of", ["all", "each"])
+@pytest.mark.usefixtures("any_dtype")
+def test_packed_sequences_with_a_bias(bias_of):
+    """Without a GPU, in plain ops; the gradient of a bias for all examples is the sum of theirs."""
+    step, state, batch = packed_step("cudnn", 4, True, bias_of)
+    plain, _, _ = packed_step("xla", 4, True, bias_of)
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=METHODS["two"])
+    assert_equal_update(parallel(state, batch), jax.jit(plain)(state, batch), state)
+
+
+def test_plans_call_the_kernel_for_each_packed_example(monkeypatch):
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    step, state, batch = packed_step("cudnn", 4, True)
+    state, batch = (
+        jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, tree)
+        for tree in (state, batch)
+    )
+    method = ShardParallel(num_micro_batches=2, method="data-parallel", mesh_shape=(4,))
+    cluster = GPUS | {"hosts": GPUS["hosts"] | {"count": 1}}
+    plan = alpa_mlir.parallelize(step, cluster=cluster, method=method).plan(state, batch).plan
+    (stage,) = plan.stages
+    calls = re.findall(r"custom_call @__cudnn.fmha(\w+)\((.*)", plan.modules[stage.module])
+    assert [name for name, _ in calls] == ["Softmax"] * 2 + ["SoftmaxBackward"] * 2
+    assert all(f"tensor<1x{TOKENS}x{HEADS}x{FEATURES}xbf16>" in call for _, call in calls)
+
+
 def test_dropout_in_the_kernel_keeps_it_whole(monkeypatch):
     def attend(query, key, value):
         return cudnn.dot_product_attention(query, key, value, dropout_rate=0.5, seed=1)
