@@ -151,6 +151,32 @@ def test_micro_batches_have_blocks_of_their_own(count):
     assert blocks_of(planned.plan, FACTORIZATION) == [(32, 32)] * (2 * 8 // count)
 
 
+def test_rounds_have_blocks_of_their_own():
+    """A loop of the user's that adds up gradients becomes micro-batches, kernels included."""
+    model = factorizing()
+
+    def step(state, batch):
+        def loss(state, x, y):
+            for weights in state:
+                x = x + 0.1 * model(weights, x)
+            return jnp.mean((x - y) ** 2)
+
+        def turn(sums, part):
+            return jax.tree.map(jnp.add, sums, jax.value_and_grad(loss)(state, *part)), None
+
+        zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, state)
+        parts = tuple(a.reshape(2, -1, *a.shape[1:]) for a in (batch["x"], batch["y"]))
+        (value, gradients), _ = jax.lax.scan(turn, zeros, parts)
+        return jax.tree.map(lambda w, g: w - 0.05 * g, state, gradients), value / 2
+
+    _, state, batch = step_of(model, layers=2)
+    method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2)
+    plan = compare(step, state, batch, method, steps=1)
+    assert plan.num_micro_batches == 2
+    # Of eight blocks of a round each of four devices has two, in two stages, forward and backward.
+    assert blocks_of(plan, FACTORIZATION) == [(32, 32)] * 8
+
+
 def scaling(x, out):
     out[...] = 3 * x[...]
 
