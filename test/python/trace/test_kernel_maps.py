@@ -44,7 +44,15 @@ def test_collectives_of_our_own(model):
     compare(*step_of(model), ShardParallel(mesh_shape=(2, 4), export="collectives"))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(
+            m, marks=[pytest.mark.slow] * (m in (test_shard_map.ring, test_shard_map.looped))
+        )
+        for m in MODELS
+    ],
+)
 @pytest.mark.usefixtures("ordinary_kernels")
 def test_two_stages(model):
     """Micro-batches are whole blocks: the batch is in two, or in one with `partly_manual`."""
