@@ -80,7 +80,7 @@ using Equal = llvm::DenseMap<Value, Value>;
 
 class Integers {
 public:
-  explicit Integers(const Equal &equal) : equal(equal) {}
+  Integers(const Equal &equal, Block &block) : equal(equal), block(block) {}
 
   Value resolve(Value value) const {
     for (auto it = equal.find(value); it != equal.end(); it = equal.find(value))
@@ -110,11 +110,18 @@ public:
   /// The element at an index, where each element of the leaf is its number; nothing unless it
   /// depends on what is any through the leaf alone, of which it reads the one element that
   /// all of these dimensions together say, in the batch of who asks.
-  std::optional<int64_t> at(Value value, const Index &index, const Leaf &leaf,
-                            unsigned depth = 0) const;
+  std::optional<int64_t> at(Value value, const Index &index, const Leaf &leaf, unsigned depth = 0);
+
+  /// Equal for values of the block that are computed alike, as a backward pass computes again
+  /// what the forward pass has computed. In the order of the block nothing recurses far.
+  unsigned numberOf(Value value);
 
 private:
-  unsigned numberOf(Value value);
+  /// A list of words of its own for each computation.
+  using Key = std::vector<uintptr_t>;
+  /// Appends what the op and its regions compute; not of ops whose results may differ. Values
+  /// defined in its regions are `inner`.
+  bool describe(Operation *op, llvm::DenseMap<Value, unsigned> &inner, Key &key);
   static std::optional<int64_t> combine(Operation *op, ArrayRef<int64_t> args);
   static int64_t wrap(APInt value, Type type) {
     return cast<IntegerType>(type).isUnsigned() || type.isInteger(1)
@@ -123,8 +130,10 @@ private:
   }
 
   const Equal &equal;
-  std::map<std::vector<const void *>, unsigned> numbers;
+  Block &block;
+  std::map<Key, unsigned> numbers; // Of an op's first result.
   llvm::DenseMap<Value, unsigned> numbered;
+  unsigned nextNumber = 0;
   llvm::DenseMap<unsigned, std::optional<std::vector<int64_t>>> known;
 };
 
@@ -239,31 +248,59 @@ std::optional<int64_t> Integers::combine(Operation *op, ArrayRef<int64_t> args) 
       .Default([](Operation *) { return std::nullopt; });
 }
 
-/// Equal for values that are computed alike.
+bool Integers::describe(Operation *op, llvm::DenseMap<Value, unsigned> &inner, Key &key) {
+  auto add = [&](const void *pointer) { key.push_back(reinterpret_cast<uintptr_t>(pointer)); };
+  NamedAttrList own;
+  for (NamedAttribute attribute : op->getAttrDictionary())
+    if (!attribute.getName().strref().starts_with("alpa."))
+      own.push_back(attribute);
+  add(op->getName().getAsOpaquePointer());
+  add(own.getDictionary(op->getContext()).getAsOpaquePointer());
+  key.insert(key.end(), {op->getNumOperands(), op->getNumResults(), op->getNumRegions()});
+  for (Type type : op->getResultTypes())
+    add(type.getAsOpaquePointer());
+  for (Value operand : op->getOperands()) {
+    auto it = inner.find(operand);
+    key.push_back(it == inner.end() ? uintptr_t(numberOf(operand)) * 2
+                                    : uintptr_t(it->second) * 2 + 1);
+  }
+  for (Region &region : op->getRegions()) {
+    if (!region.hasOneBlock())
+      return false;
+    key.insert(key.end(), {region.getNumArguments(), region.front().getOperations().size()});
+    for (BlockArgument argument : region.getArguments()) {
+      add(argument.getType().getAsOpaquePointer());
+      inner.try_emplace(argument, inner.size());
+    }
+    for (Operation &each : region.front()) {
+      if (!describe(&each, inner, key))
+        return false;
+      for (Value result : each.getResults())
+        inner.try_emplace(result, inner.size());
+    }
+  }
+  return isMemoryEffectFree(op) && !isa<hlo::RngOp, hlo::CustomCallOp>(op);
+}
+
 unsigned Integers::numberOf(Value value) {
   value = resolve(value);
   if (auto it = numbered.find(value); it != numbered.end())
     return it->second;
   Operation *op = value.getDefiningOp();
-  std::vector<const void *> key;
-  if (op && op->getNumRegions() == 0 && op->getNumResults() == 1 && integerOf(value) &&
-      isa<hlo::ConstantOp, hlo::IotaOp, hlo::BroadcastInDimOp, hlo::ReshapeOp, hlo::ConvertOp,
-          hlo::CompareOp, hlo::SelectOp, hlo::AddOp, hlo::SubtractOp, hlo::MulOp, hlo::DivOp,
-          hlo::RemOp, hlo::MaxOp, hlo::MinOp, hlo::ClampOp, hlo::AndOp, hlo::OrOp, hlo::XorOp,
-          hlo::NotOp, hlo::NegOp, hlo::SignOp>(op)) {
-    NamedAttrList own;
-    for (NamedAttribute attribute : op->getAttrDictionary())
-      if (!attribute.getName().strref().starts_with("alpa."))
-        own.push_back(attribute);
-    key = {op->getName().getAsOpaquePointer(),
-           own.getDictionary(op->getContext()).getAsOpaquePointer(),
-           value.getType().getAsOpaquePointer()};
-    for (Value operand : op->getOperands())
-      key.push_back(reinterpret_cast<const void *>(uintptr_t(numberOf(operand))));
-  } else {
-    key = {value.getAsOpaquePointer()};
+  if (op && isa<hlo::OptimizationBarrierOp>(op) && op->getBlock() == &block) {
+    unsigned number = numberOf(op->getOperand(cast<OpResult>(value).getResultNumber()));
+    return numbered[value] = number;
   }
-  return numbered[value] = numbers.try_emplace(std::move(key), numbers.size()).first->second;
+  Key key;
+  llvm::DenseMap<Value, unsigned> inner;
+  if (!op || op->getBlock() != &block || !describe(op, inner, key))
+    return numbered[value] = nextNumber++;
+  auto [it, isNew] = numbers.try_emplace(std::move(key), nextNumber);
+  if (isNew)
+    nextNumber += op->getNumResults();
+  for (auto [i, result] : llvm::enumerate(op->getResults()))
+    numbered[result] = it->second + i;
+  return numbered[value];
 }
 
 const std::vector<int64_t> *Integers::elementsOf(Value value) {
@@ -453,13 +490,13 @@ std::optional<std::pair<int64_t, int64_t>> Integers::rangeOf(Value value, unsign
 }
 
 std::optional<int64_t> Integers::at(Value value, const Index &index, const Leaf &leaf,
-                                    unsigned depth) const {
+                                    unsigned depth) {
   value = resolve(value);
   if (depth > 64 || !integerOf(value))
     return std::nullopt;
   ArrayRef<int64_t> shape = shapeOf(value);
   bool hasAny = llvm::any_of(index, [](int64_t each) { return each <= kAny; });
-  if (rootOf(value) == leaf.value) {
+  if (numberOf(rootOf(value)) == numberOf(leaf.value)) {
     llvm::SmallDenseSet<int64_t> seen;
     for (auto [each, size] : llvm::zip_equal(index, shape))
       if (size != 1 && (each > kAny || !seen.insert(each).second))
@@ -557,7 +594,7 @@ struct Image {
 
 class SortUndoer {
 public:
-  explicit SortUndoer(Block &block) : block(block), integers(equal) {}
+  explicit SortUndoer(Block &block) : block(block), integers(equal, block) {}
 
   void run();
 
@@ -617,7 +654,7 @@ private:
   Equal equal;
   Integers integers;
   SmallVector<Sort> sorts;
-  std::map<std::pair<void *, bool>, unsigned> sortOf; // By key and stability.
+  std::map<std::pair<unsigned, bool>, unsigned> sortOf; // By the key's number and stability.
   llvm::MapVector<Value, Image> images;
   llvm::DenseSet<Operation *> understood;
   SmallVector<std::pair<Value, unsigned>> replaced;
@@ -756,8 +793,7 @@ bool SortUndoer::sort(hlo::SortOp op) {
   }
   if (llvm::any_of(op->getOperands(), [&](Value operand) { return isImage(operand); }))
     return false;
-  auto [it, isNew] =
-      sortOf.try_emplace({key.getAsOpaquePointer(), op.getIsStable()}, unsigned(sorts.size()));
+  auto [it, isNew] = sortOf.try_emplace({integers.numberOf(key), op.getIsStable()}, sorts.size());
   if (isNew || !op.getIsStable()) {
     it->second = sorts.size();
     sorts.push_back({key});
@@ -1232,9 +1268,12 @@ void SortUndoer::run() {
     else
       ops.push_back(&op);
   }
-  for (Operation *op : llvm::reverse(ops))
+  for (Operation *op : llvm::reverse(ops)) {
+    for (Value result : op->getResults())
+      integers.numberOf(result);
     if (!op->hasTrait<OpTrait::IsTerminator>() && visit(op))
       understood.insert(op);
+  }
   for (const auto &[value, image] : images)
     for (Operation *user : value.getUsers())
       if (!understood.contains(user) && (image.hasProduct || isa<chlo::RaggedDotOp>(user)))
@@ -1248,7 +1287,7 @@ void SortUndoer::apply() {
   for (auto [value, sort] : replaced)
     if (isUndone(sort))
       accepted[value] = equal.lookup(value);
-  Integers chain(accepted);
+  Integers chain(accepted, block);
   for (auto [value, sort] : replaced)
     if (accepted.contains(value))
       value.replaceAllUsesWith(chain.resolve(value));

@@ -328,3 +328,98 @@ func.func @mixed_rounds(%x: tensor<2x4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
   %y = "stablehlo.gather"(%h, %back) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1, 6>}> : (tensor<2x4x6xf32>, tensor<2x4x1xi32>) -> tensor<2x4x6xf32>
   return %y : tensor<2x4x6xf32>
 }
+
+// -----
+
+// The keys are computed again, behind a barrier, as a backward pass does that was given the rows
+// of a product: rows of the first sort's order meet those of the second.
+// CHECK-LABEL: func.func @computed_again
+// CHECK-SAME:  (%[[X:.*]]: tensor<8x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[P:.*]]: tensor<8x3xf32>)
+// CHECK:       %{{.*}}, %[[CHOSEN:.*]] = chlo.top_k
+// CHECK:       %[[KEY:.*]] = stablehlo.reshape %[[CHOSEN]]
+// CHECK:       %[[H:.*]] = alpa.grouped_dot %[[X]], %[[W]] of %[[KEY]]
+// CHECK-NOT:   top_k
+// CHECK:       %[[BOTH:.*]] = stablehlo.multiply %[[H]], %[[X]]
+// CHECK:       %[[Y:.*]] = alpa.grouped_dot %[[BOTH]], %[[W]] of %[[KEY]]
+// CHECK:       stablehlo.reduce(%[[Y]] init:
+// CHECK-NOT:   stablehlo.sort
+//
+// Keys of other probabilities are others.
+// CHECK-LABEL: func.func @other_keys
+// CHECK-COUNT-2: stablehlo.sort
+func.func @computed_again(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>) -> tensor<6xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %highest = stablehlo.reduce(%p init: %zero) applies stablehlo.maximum across dimensions = [1] {alpa.eqn = 1 : i64} : (tensor<8x3xf32>, tensor<f32>) -> tensor<8xf32>
+  %most = stablehlo.broadcast_in_dim %highest, dims = [0] : (tensor<8xf32>) -> tensor<8x3xf32>
+  %share = stablehlo.subtract %p, %most : tensor<8x3xf32>
+  %values, %chosen = chlo.top_k(%share, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %again:2 = stablehlo.optimization_barrier %p, %x : tensor<8x3xf32>, tensor<8x6xf32>
+  %highest.1 = stablehlo.reduce(%again#0 init: %zero) applies stablehlo.maximum across dimensions = [1] {alpa.eqn = 2 : i64} : (tensor<8x3xf32>, tensor<f32>) -> tensor<8xf32>
+  %most.1 = stablehlo.broadcast_in_dim %highest.1, dims = [0] : (tensor<8xf32>) -> tensor<8x3xf32>
+  %share.1 = stablehlo.subtract %again#0, %most.1 : tensor<8x3xf32>
+  %values.1, %chosen.1 = chlo.top_k(%share.1, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key.1 = stablehlo.reshape %chosen.1 : (tensor<8x1xi32>) -> tensor<8xi32>
+  %order.1:2 = "stablehlo.sort"(%key.1, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread.1 = stablehlo.broadcast_in_dim %key.1, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %is.1 = stablehlo.compare EQ, %spread.1, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones.1 = stablehlo.convert %is.1 : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %sizes.1 = stablehlo.reduce(%ones.1 init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from.1 = stablehlo.reshape %order.1#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs.1 = "stablehlo.gather"(%x, %from.1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %both = stablehlo.multiply %h, %xs.1 : tensor<8x6xf32>
+  %y = "chlo.ragged_dot"(%both, %w, %sizes.1) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %sum = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+func.func @other_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>, %q: tensor<8x3xf32>) -> tensor<6xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<8x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<8x3xi32>, tensor<8x3xi32>) -> tensor<8x3xi1>
+  %ones = stablehlo.convert %is : (tensor<8x3xi1>) -> tensor<8x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %values.1, %chosen.1 = chlo.top_k(%q, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
+  %key.1 = stablehlo.reshape %chosen.1 : (tensor<8x1xi32>) -> tensor<8xi32>
+  %order.1:2 = "stablehlo.sort"(%key.1, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %from.1 = stablehlo.reshape %order.1#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs.1 = "stablehlo.gather"(%x, %from.1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf32>, tensor<8x1xi32>) -> tensor<8x6xf32>
+  %both = stablehlo.multiply %h, %xs.1 : tensor<8x6xf32>
+  %sum = stablehlo.reduce(%both init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}

@@ -14,6 +14,7 @@ from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.program_merge import merge_step, sums_of
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 LAYERS, EXPERTS, CHOSEN, WIDTH, INNER = 2, 8, 2, 16, 32
@@ -105,14 +106,20 @@ def by_payload(layer, x, share, chosen):
 FORMS = {form.__name__: form for form in (by_take, by_repeats, by_adding, by_payload)}
 
 
-def step_of_layers(layer_of, remat):
-    """One layer behind another, and the SGD update."""
+def step_of_layers(layer_of, remat, scan=False):
+    """One layer behind another, and the SGD update; `remat` is a policy of it, or whether."""
+    if remat:
+        policy = remat if callable(remat) else None
+        layer_of = jax.checkpoint(layer_of, policy=policy, prevent_cse=not scan)
 
     def step(params, batch):
         def loss(params):
             x = batch["x"]
-            for layer in params:
-                x = (jax.checkpoint(layer_of) if remat else layer_of)(layer, x)
+            if scan:
+                x, _ = jax.lax.scan(lambda x, layer: (layer_of(layer, x), None), x, params)
+            else:
+                for layer in params:
+                    x = layer_of(layer, x)
             return jnp.mean((x - batch["y"]) ** 2)
 
         value, grads = jax.value_and_grad(loss)(params)
@@ -121,14 +128,14 @@ def step_of_layers(layer_of, remat):
     return step
 
 
-def step_of(form, remat=False):
+def step_of(form, remat=False, scan=False):
     def layer_of(layer, x):
         rows = x.reshape(-1, WIDTH)
         top, chosen = jax.lax.top_k(rows @ layer["router"], CHOSEN)
         made = form(layer, rows, jax.nn.softmax(top), chosen) + jnp.tanh(rows @ layer["shared"])
         return x + made.reshape(x.shape)
 
-    return step_of_layers(layer_of, remat)
+    return step_of_layers(layer_of, remat, scan)
 
 
 ROUNDS = 4
@@ -180,6 +187,28 @@ def test_no_sort_is_left(form, remat):
 )
 def test_equals_jit(form, method):
     step, state = step_of(FORMS[form]), parameters()
+    want = jax.jit(step)(state, batch())
+    got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("method", ["micro-batches", "two stages"])
+def test_kept_products(scan, method):
+    """The backward pass sorts again for rows of products that the forward pass has kept."""
+
+    def kept(layer, x, share, chosen):
+        order, sizes = order_and_sizes(chosen)
+        rows = experts(layer, jnp.take(x, order // CHOSEN, axis=0), sizes)
+        rows = checkpoint_name(rows, "rows")
+        return weighted(jnp.take(rows, jnp.argsort(order), axis=0), share)
+
+    policy = jax.checkpoint_policies.save_only_these_names("rows")
+    step, state = step_of(kept, policy, scan), parameters()
+    if scan:
+        state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state)
+    assert "stablehlo.sort" not in imported(step, state, batch())
     want = jax.jit(step)(state, batch())
     got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):

@@ -42,6 +42,16 @@ SMALL = {
     # With less, Adam makes full steps of the rounding of gradients that are nearly zero.
     "adam_eps": 1e-3,
 }
+DEEPSEEK = {
+    "base_num_kv_heads": 4,
+    "base_moe_mlp_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
 
 
 @pytest.fixture
@@ -95,20 +105,8 @@ def data(leaf):
             {"sparse_matmul": False, "base_moe_mlp_dim": 128, "load_balance_loss_weight": 0.01},
         ),
         ("mixtral-8x7b", {"megablox": False, "base_moe_mlp_dim": 128}),
-        (
-            "deepseek2-16b",
-            {
-                "sparse_matmul": False,
-                "base_num_kv_heads": 4,
-                "base_moe_mlp_dim": 32,
-                "num_experts": 8,
-                "num_experts_per_tok": 2,
-                "kv_lora_rank": 16,
-                "qk_nope_head_dim": 16,
-                "qk_rope_head_dim": 8,
-                "v_head_dim": 16,
-            },
-        ),
+        ("deepseek2-16b", {"sparse_matmul": False, **DEEPSEEK}),
+        ("deepseek2-16b", {"megablox": False, "remat_policy": "minimal_flash", **DEEPSEEK}),
     ],
 )
 def test_maxtext(maxtext, model, settings, axis):
