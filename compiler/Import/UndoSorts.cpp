@@ -90,8 +90,13 @@ public:
   /// The value itself behind reshapes, barriers, and conversions to wider integers.
   Value rootOf(Value value) const;
 
-  /// All elements of a value that follows from constants alone; null if it does not.
-  const std::vector<int64_t> *elementsOf(Value value);
+  /// Whether a value follows from constants alone, and its element i, in row-major order, is
+  /// i / `length` % `count`.
+  bool isSteps(Value value, int64_t length, int64_t count) {
+    return areSteps(value, {1, length, count, 0});
+  }
+  /// The same for one number that all elements are.
+  bool isAll(Value value, int64_t number) { return areSteps(value, Steps::of(number)); }
 
   /// The least and the greatest element, if something bounds them.
   std::optional<std::pair<int64_t, int64_t>> rangeOf(Value value, unsigned depth = 0) const;
@@ -117,6 +122,7 @@ public:
   unsigned numberOf(Value value);
 
 private:
+  Value operandOf(OpResult result);
   /// A list of words of its own for each computation.
   using Key = std::vector<uintptr_t>;
   /// Appends what the op and its regions compute; not of ops whose results may differ. Values
@@ -134,7 +140,39 @@ private:
   std::map<Key, unsigned> numbers; // Of an op's first result.
   llvm::DenseMap<Value, unsigned> numbered;
   unsigned nextNumber = 0;
-  llvm::DenseMap<unsigned, std::optional<std::vector<int64_t>>> known;
+
+  /// Element i of a part is `scale` * (i / `length` % `count`) + `first`.
+  struct Steps {
+    int64_t scale, length, count, first;
+
+    static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+    static Steps of(int64_t number) { return {0, 1, kEndless, number}; }
+    bool isNumber() const { return scale == 0; }
+    /// The least and the greatest element.
+    std::optional<std::pair<int64_t, int64_t>> range(int64_t begin, int64_t end) const;
+    /// Written in one way only.
+    std::optional<Steps> normal(int64_t begin, int64_t end) const;
+    bool operator==(const Steps &other) const {
+      return scale == other.scale && length == other.length && count == other.count &&
+             first == other.first;
+    }
+  };
+  /// Elements [begin, end) of values, as far as they are steps; and the work that is left.
+  struct Walk {
+    unsigned left = 1 << 12;
+    std::map<std::tuple<unsigned, int64_t, int64_t>, std::optional<Steps>> found;
+  };
+  std::optional<Steps> stepsOf(Value value, int64_t begin, int64_t end, Walk &walk);
+  std::optional<Steps> makeSteps(Value value, int64_t begin, int64_t end, Walk &walk);
+  std::optional<Steps> spreadSteps(hlo::BroadcastInDimOp op, int64_t begin, int64_t end,
+                                   Walk &walk);
+  std::optional<Steps> stepsOf(DenseElementsAttr dense, Type type);
+  static std::optional<Steps> combineSteps(Operation *op, ArrayRef<Steps> args, int64_t begin,
+                                           int64_t end);
+  bool areSteps(Value value, const Steps &wanted);
+  bool areSteps(Value value, const Steps &wanted, int64_t begin, int64_t end, Walk &walk);
+
+  llvm::DenseMap<Attribute, std::optional<Steps>> constants;
 };
 
 } // namespace
@@ -282,15 +320,38 @@ bool Integers::describe(Operation *op, llvm::DenseMap<Value, unsigned> &inner, K
   return isMemoryEffectFree(op) && !isa<hlo::RngOp, hlo::CustomCallOp>(op);
 }
 
+/// The operand that a result is, if it is always the same one.
+Value Integers::operandOf(OpResult result) {
+  Operation *op = result.getDefiningOp();
+  if (isa<hlo::OptimizationBarrierOp>(op))
+    return op->getOperand(result.getResultNumber());
+  if (auto rounded = dyn_cast<hlo::ReducePrecisionOp>(op)) {
+    Type type = typeOf(result).getElementType();
+    if (!type.isBF16() && !type.isF16() && !type.isF32() && !type.isF64())
+      return {};
+    auto width = cast<FloatType>(type).getWidth(),
+         digits = cast<FloatType>(type).getFPMantissaWidth();
+    return rounded.getExponentBits() >= width - digits && rounded.getMantissaBits() >= digits - 1
+               ? rounded.getOperand()
+               : Value();
+  }
+  if (!isa<hlo::SelectOp>(op))
+    return {};
+  return isAll(op->getOperand(0), 1)   ? op->getOperand(1)
+         : isAll(op->getOperand(0), 0) ? op->getOperand(2)
+                                       : Value();
+}
+
 unsigned Integers::numberOf(Value value) {
   value = resolve(value);
   if (auto it = numbered.find(value); it != numbered.end())
     return it->second;
   Operation *op = value.getDefiningOp();
-  if (op && isa<hlo::OptimizationBarrierOp>(op) && op->getBlock() == &block) {
-    unsigned number = numberOf(op->getOperand(cast<OpResult>(value).getResultNumber()));
-    return numbered[value] = number;
-  }
+  if (op && op->getBlock() == &block)
+    if (Value same = operandOf(cast<OpResult>(value))) {
+      unsigned number = numberOf(same);
+      return numbered[value] = number;
+    }
   Key key;
   llvm::DenseMap<Value, unsigned> inner;
   if (!op || op->getBlock() != &block || !describe(op, inner, key))
@@ -303,81 +364,297 @@ unsigned Integers::numberOf(Value value) {
   return numbered[value];
 }
 
-const std::vector<int64_t> *Integers::elementsOf(Value value) {
-  constexpr int64_t kMost = int64_t(1) << 25; // Elements: tokens of a step, times their experts.
-  value = resolve(value);
-  Operation *op = value.getDefiningOp();
-  if (!op || !integerOf(value) || typeOf(value).getNumElements() > kMost)
-    return nullptr;
-  unsigned number = numberOf(value);
-  if (auto it = known.find(number); it != known.end())
-    return it->second ? &*it->second : nullptr;
-  std::optional<std::vector<int64_t>> made;
-  Type element = typeOf(value).getElementType();
-  auto size = static_cast<size_t>(typeOf(value).getNumElements());
-  ArrayRef<int64_t> shape = shapeOf(value);
-  auto stride = [&](ArrayRef<int64_t> shape, int64_t dim) {
-    int64_t product = 1;
-    for (int64_t inner : shape.drop_front(dim + 1))
-      product *= inner;
-    return product;
+std::optional<std::pair<int64_t, int64_t>> Integers::Steps::range(int64_t begin,
+                                                                  int64_t end) const {
+  int64_t low = begin / length, high = (end - 1) / length, least = 0, most = 0;
+  bool hasAll = high - low >= count - 1 || low % count > high % count;
+  low = hasAll ? 0 : low % count;
+  high = hasAll ? count - 1 : high % count;
+  if (llvm::MulOverflow(scale, low, least) || llvm::MulOverflow(scale, high, most) ||
+      llvm::AddOverflow(least, first, least) || llvm::AddOverflow(most, first, most))
+    return std::nullopt;
+  return std::pair(std::min(least, most), std::max(least, most));
+}
+
+std::optional<Integers::Steps> Integers::Steps::normal(int64_t begin, int64_t end) const {
+  auto found = range(begin, end);
+  if (!found)
+    return std::nullopt;
+  if (found->first == found->second)
+    return of(found->first);
+  Steps made = *this;
+  if ((end - 1) / length < count)
+    made.count = kEndless;
+  return made;
+}
+
+/// Of an elementwise op on integers; nothing also where only parts of its elements are steps.
+std::optional<Integers::Steps> Integers::combineSteps(Operation *op, ArrayRef<Steps> args,
+                                                      int64_t begin, int64_t end) {
+  using Range = std::optional<std::pair<int64_t, int64_t>>;
+  using Result = std::optional<Steps>;
+  if (llvm::all_of(args, [](const Steps &each) { return each.isNumber(); })) {
+    auto numbers = llvm::map_to_vector<3>(args, [](const Steps &each) { return each.first; });
+    std::optional<int64_t> made = combine(op, numbers);
+    return made ? Result(Steps::of(*made)) : std::nullopt;
+  }
+  IntegerType type = integerOf(op->getResult(0));
+  unsigned width = type.getWidth();
+  auto range = [&](const Steps &steps) { return steps.range(begin, end); };
+  // As the op's type holds it.
+  auto fitted = [&](Result steps) -> Result {
+    Range found = steps ? range(*steps) : std::nullopt;
+    bool isSigned = !type.isUnsigned() && width > 1;
+    int64_t most = width - isSigned >= 63 ? std::numeric_limits<int64_t>::max()
+                                          : (int64_t(1) << (width - isSigned)) - 1;
+    if (!found || found->first < (isSigned ? -most - 1 : 0) || found->second > most)
+      return std::nullopt;
+    return steps->normal(begin, end);
   };
-  if (isa<hlo::ConstantOp>(op)) {
-    DenseElementsAttr dense;
-    if (matchPattern(op, m_Constant(&dense))) {
-      made.emplace();
-      made->reserve(size);
-      for (const APInt &each : dense.getValues<APInt>())
-        made->push_back(wrap(each, element));
+  auto scaled = [](Steps steps, int64_t by, int64_t more) -> Result {
+    if (llvm::MulOverflow(steps.scale, by, steps.scale) ||
+        llvm::MulOverflow(steps.first, by, steps.first) ||
+        llvm::AddOverflow(steps.first, more, steps.first))
+      return std::nullopt;
+    return steps;
+  };
+  auto sum = [&](const Steps &a, const Steps &b, int64_t sign) -> Result {
+    Result other = scaled(b, sign, 0);
+    if (!other || other->isNumber() || a.isNumber())
+      return !other              ? Result()
+             : other->isNumber() ? scaled(a, 1, other->first)
+                                 : scaled(*other, 1, a.first);
+    Result both = scaled(a, 1, other->first);
+    if (!both || a.length != b.length || a.count != b.count ||
+        llvm::AddOverflow(both->scale, other->scale, both->scale))
+      return std::nullopt;
+    return both;
+  };
+  auto difference = [&]() -> Range {
+    Result found = sum(args[0], args[1], -1);
+    return found ? range(*found) : std::nullopt;
+  };
+  auto greater = [&](bool isWanted) -> Result {
+    Range found = difference();
+    if (!found || (found->first < 0 && found->second > 0))
+      return std::nullopt;
+    return args[(found->first >= 0) == isWanted ? 0 : 1];
+  };
+  // Elements that are not negative, by a number.
+  auto quotient = [&](bool isRest) -> Result {
+    const Steps &steps = args[0];
+    Range found = range(steps);
+    int64_t by = args[1].first, length = 0;
+    if (!args[1].isNumber() || by <= 0 || !found || found->first < 0)
+      return std::nullopt;
+    bool isEndless = steps.count == Steps::kEndless;
+    if (isRest) {
+      if (found->second < by)
+        return steps;
+      if (steps.scale != 1 || steps.first != 0 || (!isEndless && steps.count % by != 0))
+        return std::nullopt;
+      return Steps{1, steps.length, by, 0}.normal(begin, end);
     }
-  } else if (auto iota = dyn_cast<hlo::IotaOp>(op)) {
-    auto dim = static_cast<int64_t>(iota.getIotaDimension());
-    int64_t step = stride(shape, dim), count = shape[dim];
-    unsigned width = integerOf(value).getWidth();
-    if (width >= 63 || count <= (int64_t(1) << (width - 1))) {
-      made.emplace(size);
-      for (size_t i = 0; i < size; ++i)
-        (*made)[i] = int64_t(i) / step % count;
-    }
-  } else if (isa<hlo::ReshapeOp>(op)) {
-    if (const std::vector<int64_t> *from = elementsOf(op->getOperand(0)))
-      made = *from;
-  } else if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op)) {
-    if (const std::vector<int64_t> *from = elementsOf(op->getOperand(0))) {
-      ArrayRef<int64_t> source = shapeOf(op->getOperand(0));
-      made.emplace(size);
-      for (size_t i = 0; i < size; ++i) {
-        int64_t place = 0;
-        for (auto [dim, into] : llvm::enumerate(spread.getBroadcastDimensions()))
-          if (source[dim] != 1)
-            place += int64_t(i) / stride(shape, into) % shape[into] * stride(source, dim);
-        (*made)[i] = (*from)[place];
-      }
-    }
-  } else if (op->getNumRegions() == 0 && op->getNumResults() == 1 && op->getNumOperands() > 0) {
-    SmallVector<std::vector<int64_t>> operands; // Copies: the map may grow.
-    for (Value operand : op->getOperands()) {
-      const std::vector<int64_t> *from = elementsOf(operand);
-      if (!from || (from->size() != size && from->size() != 1))
-        break;
-      operands.push_back(*from);
-    }
-    if (operands.size() == op->getNumOperands()) {
-      made.emplace(size);
-      SmallVector<int64_t, 3> args(operands.size());
-      for (size_t i = 0; made && i < size; ++i) {
-        for (auto [arg, from] : llvm::zip_equal(args, operands))
-          arg = from[from.size() == 1 ? 0 : i];
-        if (std::optional<int64_t> each = combine(op, args))
-          (*made)[i] = *each;
-        else
-          made.reset();
-      }
+    if (steps.first >= 0 && steps.scale % by == 0)
+      return Steps{steps.scale / by, steps.length, steps.count, steps.first / by};
+    if (steps.scale <= 0 || by % steps.scale != 0 || steps.first < 0 || steps.first >= steps.scale)
+      return std::nullopt;
+    int64_t longer = by / steps.scale;
+    if ((!isEndless && steps.count % longer != 0) ||
+        llvm::MulOverflow(steps.length, longer, length))
+      return std::nullopt;
+    return Steps{1, length, isEndless ? Steps::kEndless : steps.count / longer, 0}.normal(begin,
+                                                                                          end);
+  };
+  auto decided = [](bool isKnown, bool value) {
+    return isKnown ? Result(Steps::of(value)) : std::nullopt;
+  };
+  if (auto compare = dyn_cast<hlo::CompareOp>(op)) {
+    IntegerType compared = integerOf(op->getOperand(0));
+    Range found = difference();
+    if (!found || (compared.isUnsigned() && compared.getWidth() == 64))
+      return std::nullopt;
+    auto [least, most] = *found;
+    bool areEqual = least == 0 && most == 0, areNot = least > 0 || most < 0;
+    switch (compare.getComparisonDirection()) {
+    case hlo::ComparisonDirection::EQ:
+      return decided(areEqual || areNot, areEqual);
+    case hlo::ComparisonDirection::NE:
+      return decided(areEqual || areNot, areNot);
+    case hlo::ComparisonDirection::GE:
+      return decided(least >= 0 || most < 0, least >= 0);
+    case hlo::ComparisonDirection::LT:
+      return decided(least >= 0 || most < 0, most < 0);
+    case hlo::ComparisonDirection::GT:
+      return decided(least > 0 || most <= 0, least > 0);
+    case hlo::ComparisonDirection::LE:
+      return decided(least > 0 || most <= 0, most <= 0);
     }
   }
-  auto &place = known[number];
-  place = std::move(made);
-  return place ? &*place : nullptr;
+  if (width == 1)
+    return std::nullopt;
+  return llvm::TypeSwitch<Operation *, Result>(op)
+      .Case([&](hlo::ConvertOp) { return fitted(args[0]); })
+      .Case([&](hlo::AddOp) { return fitted(sum(args[0], args[1], 1)); })
+      .Case([&](hlo::SubtractOp) { return fitted(sum(args[0], args[1], -1)); })
+      .Case([&](hlo::MulOp) {
+        bool isFirst = args[0].isNumber(), isAny = isFirst || args[1].isNumber();
+        return isAny ? fitted(scaled(args[isFirst], args[!isFirst].first, 0)) : Result();
+      })
+      .Case([&](hlo::NegOp) { return fitted(scaled(args[0], -1, 0)); })
+      .Case([&](hlo::DivOp) { return quotient(/*isRest=*/false); })
+      .Case([&](hlo::RemOp) { return quotient(/*isRest=*/true); })
+      .Case([&](hlo::MaxOp) { return greater(true); })
+      .Case([&](hlo::MinOp) { return greater(false); })
+      .Case([&](hlo::SignOp) {
+        Range found = range(args[0]);
+        return decided(found && found->first > 0, true);
+      })
+      .Default([](Operation *) { return std::nullopt; });
+}
+
+/// Of a constant that is no splat.
+std::optional<Integers::Steps> Integers::stepsOf(DenseElementsAttr dense, Type type) {
+  auto [it, isNew] = constants.try_emplace(dense);
+  if (!isNew)
+    return it->second;
+  auto values = llvm::map_to_vector<0>(dense.getValues<APInt>(),
+                                       [&](const APInt &each) { return wrap(each, type); });
+  auto size = static_cast<int64_t>(values.size());
+  int64_t length = 1;
+  while (length < size && values[length] == values[0])
+    ++length;
+  Steps steps{0, length, Steps::kEndless, values[0]};
+  if (length < size && llvm::SubOverflow(values[length], values[0], steps.scale))
+    return std::nullopt;
+  for (int64_t i = length; i < size && steps.count == Steps::kEndless; i += length)
+    if (values[i] == values[0])
+      steps.count = i / length;
+  for (int64_t i = 0; i < size; ++i) {
+    int64_t each = 0;
+    if (llvm::MulOverflow(steps.scale, i / length % steps.count, each) ||
+        llvm::AddOverflow(each, steps.first, each) || each != values[i])
+      return std::nullopt;
+  }
+  return it->second = steps;
+}
+
+std::optional<Integers::Steps> Integers::spreadSteps(hlo::BroadcastInDimOp op, int64_t begin,
+                                                     int64_t end, Walk &walk) {
+  auto after = [](ArrayRef<int64_t> shape, int64_t dim) {
+    return numElementsOf(shape.drop_front(dim + 1));
+  };
+  Value operand = op.getOperand();
+  ArrayRef<int64_t> source = shapeOf(operand), shape = shapeOf(op.getResult());
+  int64_t size = numElementsOf(source), place = 0;
+  SmallVector<int64_t> dims;
+  for (auto [dim, into] : llvm::enumerate(op.getBroadcastDimensions()))
+    if (source[dim] != 1) {
+      dims.push_back(into);
+      place += begin / after(shape, into) % shape[into] * after(source, int64_t(dim));
+    }
+  if (begin + 1 == end || size == 1)
+    return stepsOf(operand, place, place + 1, walk);
+  // Dimensions of the source stay side by side.
+  for (size_t i = 1; i < dims.size(); ++i)
+    if (dims[i] <= dims[i - 1] ||
+        after(shape, dims[i - 1]) != shape[dims[i]] * after(shape, dims[i]))
+      return std::nullopt;
+  int64_t inner = after(shape, dims.back()), low = begin / inner, high = (end - 1) / inner;
+  bool isPart = low / size == high / size; // Of one of the repeated sources.
+  std::optional<Steps> steps =
+      stepsOf(operand, isPart ? low % size : 0, isPart ? high % size + 1 : size, walk);
+  if (!steps || steps->isNumber())
+    return steps;
+  Steps made{steps->scale, steps->length * inner, steps->count, steps->first};
+  if (high >= size && steps->count == Steps::kEndless)
+    made.count = size / steps->length;
+  int64_t period = high < size ? size : made.count * steps->length;
+  return size % period == 0 ? made.normal(begin, end) : std::nullopt;
+}
+
+std::optional<Integers::Steps> Integers::makeSteps(Value value, int64_t begin, int64_t end,
+                                                   Walk &walk) {
+  Operation *op = value.getDefiningOp();
+  if (!op || !integerOf(value) || op->getNumRegions() > 0 || begin == end)
+    return std::nullopt;
+  if (isa<hlo::ReshapeOp, hlo::OptimizationBarrierOp>(op))
+    return stepsOf(op->getOperand(cast<OpResult>(value).getResultNumber()), begin, end, walk);
+  ArrayRef<int64_t> shape = shapeOf(value);
+  if (isa<hlo::ConstantOp>(op)) {
+    DenseElementsAttr dense;
+    if (!matchPattern(op, m_Constant(&dense)))
+      return std::nullopt;
+    Type type = typeOf(value).getElementType();
+    if (dense.isSplat() || begin + 1 == end)
+      return Steps::of(
+          wrap(*(dense.getValues<APInt>().begin() + (dense.isSplat() ? 0 : begin)), type));
+    std::optional<Steps> steps = stepsOf(dense, type);
+    return steps ? steps->normal(begin, end) : std::nullopt;
+  }
+  if (auto iota = dyn_cast<hlo::IotaOp>(op)) {
+    auto dim = static_cast<int64_t>(iota.getIotaDimension());
+    unsigned width = integerOf(value).getWidth();
+    if (width < 63 && shape[dim] > (int64_t(1) << (width - 1)))
+      return std::nullopt;
+    return Steps{1, numElementsOf(shape.drop_front(dim + 1)), shape[dim], 0}.normal(begin, end);
+  }
+  if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op))
+    return spreadSteps(spread, begin, end, walk);
+  auto argument = [&](Value operand) -> std::optional<Steps> {
+    bool isScalar = shapeOf(operand).empty() && !shape.empty();
+    if (!isScalar && shapeOf(operand) != shape)
+      return std::nullopt;
+    return stepsOf(operand, isScalar ? 0 : begin, isScalar ? 1 : end, walk);
+  };
+  // What is not chosen, or is masked, may be anything.
+  if (isa<hlo::SelectOp>(op)) {
+    std::optional<Steps> chosen = argument(op->getOperand(0));
+    return chosen && chosen->isNumber() ? argument(op->getOperand(chosen->first ? 1 : 2))
+                                        : std::nullopt;
+  }
+  bool isMask = isa<hlo::AndOp, hlo::OrOp>(op) && integerOf(value).getWidth() == 1;
+  SmallVector<Steps, 3> args;
+  for (Value operand : op->getOperands()) {
+    std::optional<Steps> arg = argument(operand);
+    if (arg && isMask && *arg == Steps::of(isa<hlo::OrOp>(op)))
+      return arg;
+    if (arg)
+      args.push_back(*arg);
+    else if (!isMask)
+      return std::nullopt;
+  }
+  return !args.empty() && args.size() == op->getNumOperands() && op->getNumResults() == 1
+             ? combineSteps(op, args, begin, end)
+             : std::nullopt;
+}
+
+std::optional<Integers::Steps> Integers::stepsOf(Value value, int64_t begin, int64_t end,
+                                                 Walk &walk) {
+  value = resolve(value);
+  std::tuple key{numberOf(value), begin, end};
+  if (auto it = walk.found.find(key); it != walk.found.end())
+    return it->second;
+  if (walk.left == 0)
+    return std::nullopt;
+  --walk.left;
+  return walk.found[key] = makeSteps(value, begin, end, walk);
+}
+
+/// Halves the elements where they are not seen to be the same steps all through: a quotient may
+/// ask for the sign of what is divided, and the first element alone is zero.
+bool Integers::areSteps(Value value, const Steps &wanted, int64_t begin, int64_t end, Walk &walk) {
+  std::optional<Steps> found = stepsOf(value, begin, end, walk);
+  if (found && found == wanted.normal(begin, end))
+    return true;
+  int64_t middle = begin + (end - begin) / 2;
+  return walk.left > 0 && begin + 1 < end && areSteps(value, wanted, begin, middle, walk) &&
+         areSteps(value, wanted, middle, end, walk);
+}
+
+bool Integers::areSteps(Value value, const Steps &wanted) {
+  Walk walk;
+  return integerOf(value) && areSteps(value, wanted, 0, typeOf(value).getNumElements(), walk);
 }
 
 /// What a reduction's body returns in place `result`, if it chooses among the two elements
@@ -617,7 +894,7 @@ private:
   Value beforeOf(Value value, const Image &like, int64_t dim);
   bool isConstantAlong(Value value, int64_t dim, unsigned depth = 0);
   bool isTrue(Value value);
-  /// Whether element i of each batch is i / `length`.
+  /// Whether element i of each batch is i / `length`, which divides their number.
   bool isSteps(Value value, int64_t length, unsigned sort);
   bool isIota(Value value, unsigned sort) { return isSteps(value, 1, sort); }
   /// The number of equal neighbours if rows are all of `count` ones in their order, each so
@@ -713,9 +990,7 @@ bool SortUndoer::isTrue(Value value) {
       break;
     value = op->getOperand(0);
   }
-  const std::vector<int64_t> *elements =
-      typeOf(value).getElementType().isInteger(1) ? integers.elementsOf(value) : nullptr;
-  return elements && llvm::all_of(*elements, [](int64_t element) { return element != 0; });
+  return typeOf(value).getElementType().isInteger(1) && integers.isAll(value, 1);
 }
 
 bool SortUndoer::select(hlo::SelectOp op) {
@@ -733,14 +1008,9 @@ bool SortUndoer::select(hlo::SelectOp op) {
 }
 
 bool SortUndoer::isSteps(Value value, int64_t length, unsigned sort) {
-  const std::vector<int64_t> *elements = integers.elementsOf(value);
-  int64_t rows = shapeOf(sorts[sort].key).back();
-  if (!elements || int64_t(elements->size()) != typeOf(sorts[sort].key).getNumElements())
-    return false;
-  for (size_t i = 0; i < elements->size(); ++i)
-    if ((*elements)[i] != int64_t(i) % rows / length)
-      return false;
-  return true;
+  Value key = sorts[sort].key;
+  return typeOf(value).getNumElements() == typeOf(key).getNumElements() &&
+         integers.isSteps(value, length, shapeOf(key).back() / length);
 }
 
 std::optional<int64_t> SortUndoer::repeatsOf(Value rows, int64_t count, unsigned sort) {

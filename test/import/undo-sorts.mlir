@@ -131,6 +131,48 @@ func.func @bounded_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %given: tens
   return %sum : tensor<6xf32>
 }
 
+// However many rows there are: `order // 2`, of which the sign is asked for, is each token twice.
+// CHECK-LABEL: func.func @many_rows
+// CHECK-SAME:  (%[[X:.*]]: tensor<33554432x6xf32>
+// CHECK:       %[[SPREAD:.*]] = stablehlo.broadcast_in_dim %[[X]], dims = [0, 2]
+// CHECK:       %[[ROWS:.*]] = stablehlo.reshape %[[SPREAD]]
+// CHECK:       alpa.grouped_dot %[[ROWS]]
+// CHECK-NOT:   stablehlo.sort
+func.func @many_rows(%x: tensor<33554432x6xf32>, %w: tensor<3x6x6xf32>, %given: tensor<67108864xi32>) -> tensor<6xf32> {
+  %least = stablehlo.constant dense<0> : tensor<67108864xi32>
+  %most = stablehlo.constant dense<2> : tensor<67108864xi32>
+  %key = stablehlo.clamp %least, %given, %most : tensor<67108864xi32>
+  %count = stablehlo.iota dim = 0 : tensor<67108864xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<67108864xi32>, tensor<67108864xi32>) -> (tensor<67108864xi32>, tensor<67108864xi32>)
+  %spread = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<67108864xi32>) -> tensor<67108864x3xi32>
+  %each = stablehlo.iota dim = 1 : tensor<67108864x3xi32>
+  %is = stablehlo.compare EQ, %spread, %each, SIGNED : (tensor<67108864x3xi32>, tensor<67108864x3xi32>) -> tensor<67108864x3xi1>
+  %ones = stablehlo.convert %is : (tensor<67108864x3xi1>) -> tensor<67108864x3xi32>
+  %none = stablehlo.constant dense<0> : tensor<i32>
+  %sizes = stablehlo.reduce(%ones init: %none) applies stablehlo.add across dimensions = [0] : (tensor<67108864x3xi32>, tensor<i32>) -> tensor<3xi32>
+  %two = stablehlo.constant dense<2> : tensor<67108864xi32>
+  %none_i = stablehlo.constant dense<0> : tensor<67108864xi32>
+  %one_i = stablehlo.constant dense<1> : tensor<67108864xi32>
+  %half = stablehlo.divide %order#1, %two : tensor<67108864xi32>
+  %sign = stablehlo.sign %order#1 : tensor<67108864xi32>
+  %differs = stablehlo.compare NE, %sign, %one_i, SIGNED : (tensor<67108864xi32>, tensor<67108864xi32>) -> tensor<67108864xi1>
+  %rest = stablehlo.remainder %order#1, %two : tensor<67108864xi32>
+  %odd = stablehlo.compare NE, %rest, %none_i, SIGNED : (tensor<67108864xi32>, tensor<67108864xi32>) -> tensor<67108864xi1>
+  %below = stablehlo.and %differs, %odd : tensor<67108864xi1>
+  %less_one = stablehlo.subtract %half, %one_i : tensor<67108864xi32>
+  %token = stablehlo.select %below, %less_one, %half : tensor<67108864xi1>, tensor<67108864xi32>
+  %from = stablehlo.reshape %token : (tensor<67108864xi32>) -> tensor<67108864x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<33554432x6xf32>, tensor<67108864x1xi32>) -> tensor<67108864x6xf32>
+  %h = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<67108864x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<67108864x6xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%h init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<67108864x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %sum : tensor<6xf32>
+}
+
 // `jnp.clip` is a maximum and a minimum.
 // CHECK-LABEL: func.func @clipped_keys
 // CHECK:       %[[LOW:.*]] = stablehlo.maximum
@@ -332,7 +374,8 @@ func.func @mixed_rounds(%x: tensor<2x4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
 // -----
 
 // The keys are computed again, behind a barrier, as a backward pass does that was given the rows
-// of a product: rows of the first sort's order meet those of the second.
+// of a product: rows of the first sort's order meet those of the second. What rounds to the own
+// type, or chooses always the same, makes no other keys.
 // CHECK-LABEL: func.func @computed_again
 // CHECK-SAME:  (%[[X:.*]]: tensor<8x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %[[P:.*]]: tensor<8x3xf32>)
 // CHECK:       %{{.*}}, %[[CHOSEN:.*]] = chlo.top_k
@@ -351,7 +394,11 @@ func.func @computed_again(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %highest = stablehlo.reduce(%p init: %zero) applies stablehlo.maximum across dimensions = [1] {alpa.eqn = 1 : i64} : (tensor<8x3xf32>, tensor<f32>) -> tensor<8xf32>
   %most = stablehlo.broadcast_in_dim %highest, dims = [0] : (tensor<8xf32>) -> tensor<8x3xf32>
-  %share = stablehlo.subtract %p, %most : tensor<8x3xf32>
+  %all = stablehlo.constant dense<true> : tensor<i1>
+  %never = stablehlo.negate %most : tensor<8x3xf32>
+  %sums = stablehlo.subtract %p, %most : tensor<8x3xf32>
+  %same = stablehlo.reduce_precision %sums, format = e8m23 : tensor<8x3xf32>
+  %share = stablehlo.select %all, %same, %never : tensor<i1>, tensor<8x3xf32>
   %values, %chosen = chlo.top_k(%share, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
   %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
   %count = stablehlo.iota dim = 0 : tensor<8xi32>
