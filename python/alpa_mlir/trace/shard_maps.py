@@ -175,7 +175,7 @@ class _Evaluator:
             with _at(eqn), _no_mesh():
                 return packed_attention.by_example(eqn, operands)
         if _is_kernel(eqn):
-            plain = eqn.replace(ctx=self._context(eqn.ctx))
+            plain = self._plain(eqn, kernel=True)
             if not self._sizes:
                 return bind(plain, operands, debug)
             with _at(eqn), _no_mesh():
@@ -216,12 +216,17 @@ class _Evaluator:
             return False
         return not all(v.aval.sharding.mesh.empty for v in eqn.outvars)
 
-    def _plain(self, eqn: Any) -> Any:
-        """The equation without meshes and shardings."""
+    def _plain(self, eqn: Any, kernel: bool = False) -> Any:
+        """The equation without meshes and shardings; the body of a kernel stays as it is."""
         params: dict[str, Any] = {}
         for key, value in eqn.params.items():
             if key in _SHARDINGS:
                 value = None
+            elif key == "out_avals":
+                with _no_mesh():
+                    value = tuple(_jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in value)
+            elif kernel:
+                pass
             elif _is_jaxpr(value) and self._is_changed(value):
                 value = self._body(value)
             elif _are_jaxprs(value):

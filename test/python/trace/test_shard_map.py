@@ -364,6 +364,25 @@ def test_kernels():
         compare_bodies(of_kernel(numbered_kernel))
 
 
+def test_kernels_within_a_mesh():
+    """Results of a kernel that was traced within a mesh meet values of none."""
+
+    def rows(x):
+        return jnp.take(of_kernel(kernel)(x), jnp.argsort(x[:, 0]), axis=0) + x
+
+    with jax.set_mesh(jax.make_mesh((1, 1), BOTH, (jax.sharding.AxisType.Auto,) * 2)):
+        weights, batch = normal(0, 16, 16), normal(1, 16, 16)
+        sharded = jax.shard_map(rows, in_specs=P(BOTH), out_specs=P(BOTH), check_vma=False)
+
+        def step(w, x):
+            return sharded(x @ w)
+
+        method = ShardParallel(mesh_shape=(2, 4))
+        planned = alpa_mlir.compile(step, weights, batch, cluster=CLUSTER, method=method)
+        expected = jax.jit(step)(weights, batch)
+    np.testing.assert_allclose(planned(weights, batch), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_branches_that_devices_choose(is_checked):
     """With `check_vma`, JAX takes what such a branch makes of replicated weights for replicated,
