@@ -103,7 +103,7 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
             f"{_time(row['communication_seconds']):>12} communicating  {_describe(row)}"
         )
         lines.append(f"      {row['specs']}")
-    lines += _whole_lines(wanted(found["ops"]))
+    lines += _whole_lines(wanted(found["ops"]), total + exposed)
     lines += _repeated_lines(wanted(found["ops"]), found.get("repeated_seconds", 0.0))
 
     decisions = sorted(wanted(found["decisions"]), key=lambda row: -row["seconds"])
@@ -136,8 +136,12 @@ def _constraint_lines(found: Row) -> list[str]:
     return lines
 
 
-def _whole_lines(rows: list[Row]) -> list[str]:
-    """Ops that every device of a mesh computes, all of them, by line of the program."""
+_NEGLIGIBLE = 1e-3  # Of a stage's seconds.
+
+
+def _whole_lines(rows: list[Row], stage_seconds: float) -> list[str]:
+    """Ops that every device of a mesh computes, all of them, by line of the program; of the
+    cheapest, which together are negligible, only their sum. Calls are all named."""
     places: dict[tuple[str, str, str], list[float]] = {}
     splittable: set[str] = set()  # Targets that a rule may split.
     for row in rows:
@@ -154,6 +158,12 @@ def _whole_lines(rows: list[Row]) -> list[str]:
         f"{_time(total)} of computation"
     ]
     calls: set[str] = set()
+    small: list[float] = []
+    left = _NEGLIGIBLE * stage_seconds
+    for place, seconds in sorted(places.items(), key=lambda item: sum(item[1])):
+        left -= sum(seconds)
+        if left >= 0 and not place[1]:
+            small += places.pop(place)
     for (op, target, line), seconds in sorted(places.items(), key=lambda item: -sum(item[1])):
         words = [op, f"@{target}" * bool(target), f"at {line}" * bool(line)]
         times = f", {len(seconds)} times" if len(seconds) > 1 else ""
@@ -170,6 +180,11 @@ def _whole_lines(rows: list[Row]) -> list[str]:
             else:
                 fix = "it has side effects or was compiled for these shapes: no rule splits it"
             lines.append(" " * 6 + fix)
+    if small:
+        lines.append(
+            f"  {_time(sum(small)):>12}  {len(small)} {'more ' * bool(places)}ops, together less "
+            f"than {100 * _NEGLIGIBLE:g} % of the stage's seconds"
+        )
     return lines
 
 
