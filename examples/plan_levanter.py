@@ -4,6 +4,7 @@ Levanter's code is not touched: the model, the optimizer and the step are those 
 on a mesh of one device. State and batch are shapes.
 
     python examples/plan_levanter.py llama3-8b --cluster dgx-h100:8 --length 8192 --rows 128
+    python examples/plan_levanter.py llama3-8b --attention vanilla
 
 docs/examples.md says how to make an environment for it.
 """
@@ -68,7 +69,7 @@ def program(
     """The step of Levanter's `Trainer` for a Llama.
 
     Args:
-        sizes: keywords of its `LlamaConfig`.
+        sizes: keywords of its `LlamaConfig`, of which `attn_backend` is a word.
         rows: sequences of a batch.
         precision: a policy of jmp, such as `p=f32,c=bf16`.
         optimizer: keywords of its `AdamConfig`.
@@ -76,6 +77,7 @@ def program(
     import equinox as eqx
     import haliax
     import jmp
+    from levanter.layers.attention import AttentionBackend
     from levanter.models.llama import LlamaConfig
     from levanter.models.lm_model import LmExample, compute_next_token_loss
     from levanter.optim import AdamConfig
@@ -93,7 +95,8 @@ def program(
         losses = compute_next_token_loss(model, example, key=key, reduction=None)
         return haliax.sum(losses) / haliax.sum(example.loss_mask)
 
-    model = LlamaConfig(**sizes)
+    attention = AttentionBackend(sizes.get("attn_backend", "default"))
+    model = LlamaConfig(**{**sizes, "attn_backend": attention})
     config = OneDevice(
         id="plan",
         tracker=NoopConfig(),
@@ -139,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--length", type=int, default=8192, help="tokens of a sequence (%(default)s)")
     add("--rows", type=int, default=128, help="sequences of a batch (%(default)s)")
     add("--micro-batches", type=int, nargs="+", help="numbers to try (all that divide the batch)")
+    add("--attention", default="default", help="Levanter's attn_backend (%(default)s)")
     add("--output", type=Path, help="write the plan to this folder")
     run_or_exit(run, parser.parse_args(arguments))
 
@@ -146,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(options: argparse.Namespace) -> None:
     cluster = alpa_mlir.Cluster.load(options.cluster)
     sizes, vocab = MODELS[options.model]
-    sizes = {**sizes, "seq_len": options.length}
+    sizes = {**sizes, "seq_len": options.length, "attn_backend": options.attention}
     made = program(sizes, vocab, options.rows, "p=f32,c=bf16", {})
     print(f"{made.params / 1e9:.1f} billion parameters on {cluster.num_devices} devices")
 
