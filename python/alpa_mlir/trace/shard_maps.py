@@ -223,8 +223,9 @@ class _Evaluator:
             if key in _SHARDINGS:
                 value = None
             elif key == "out_avals":
+                of = _jax.core.ShapedArray
                 with _no_mesh():
-                    value = tuple(_jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in value)
+                    value = tuple(of(x.shape, x.dtype, x.weak_type) for x in value)
             elif kernel:
                 pass
             elif _is_jaxpr(value) and self._is_changed(value):
