@@ -92,7 +92,9 @@ def RollLayers : Pass<"alpa-roll-layers", "::mlir::ModuleOp"> {
     argument or result of the stage's functions, with rows of dimension 0 where the caller
     has a stack, too, and a dimension of its own otherwise. Arguments and results of
     `@main` that were rows become pieces of several rows. Ops of the update that are there
-    once for each row become ops of the stack.
+    once for each row become ops of the stack. Constants that differ from iteration to
+    iteration become one with a row for each, and slices that take the rows of one array in
+    turn read it by the iteration's number.
 
     With `written`, loops may also go through state that is an array of its own for each
     layer: it becomes the rows of one argument, and `alpa.rows` says whose.

@@ -78,6 +78,16 @@ static bool isPlainTensor(Value value) {
          sharding.getSpec().unreduced.empty();
 }
 
+static DenseElementsAttr constantOf(Value value) {
+  auto op = value.getDefiningOp<hlo::ConstantOp>();
+  return op ? dyn_cast<DenseElementsAttr>(op.getValue()) : DenseElementsAttr();
+}
+
+static bool isSplat(Value value) {
+  DenseElementsAttr constant = constantOf(value);
+  return constant && constant.isSplat();
+}
+
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 static int64_t bytesOf(Type type) { return int64_t(analysis::getTensorBytes(type)); }
@@ -162,6 +172,14 @@ public:
     bool areRows = isRow(typeOf(rows[0]), sharding);
     RankedTensorType one = withRows(typeOf(rows[0]), 1, areRows);
     ShardingAttr held = areRows ? sharding : withRow(sharding);
+    if (llvm::all_of(rows, constantOf)) {
+      SmallVector<Attribute> elements;
+      for (Value row : rows)
+        llvm::append_range(elements, constantOf(row).getValues<Attribute>());
+      RankedTensorType type = withRows(typeOf(rows[0]), int64_t(rows.size()), areRows);
+      return this->held<hlo::ConstantOp>(
+          loc, held, cast<ElementsAttr>(DenseElementsAttr::get(type, elements)));
+    }
     auto parts = llvm::map_to_vector(rows, [&](Value v) { return reshaped(v, one, held, loc); });
     return this->held<hlo::ConcatenateOp>(loc, held,
                                           withRows(typeOf(rows[0]), int64_t(rows.size()), areRows),
@@ -205,10 +223,8 @@ private:
     for (auto [i, result] : llvm::enumerate(op->getResults()))
       numbers[result] = it->second + i;
     bool isSmall = true;
-    if (auto constant = dyn_cast<hlo::ConstantOp>(op)) {
-      auto dense = dyn_cast<DenseElementsAttr>(constant.getValue());
-      isSmall = (dense && dense.isSplat()) || bytesOf(typeOf(op->getResult(0))) <= kSmallConstant;
-    }
+    if (isa<hlo::ConstantOp>(op))
+      isSmall = isSplat(op->getResult(0)) || bytesOf(typeOf(op->getResult(0))) <= kSmallConstant;
     if (isSmall && llvm::all_of(op->getOperands(), [&](Value v) { return isConstant(v); }))
       constants.insert(op->result_begin(), op->result_end());
   }
@@ -288,10 +304,12 @@ static bool isSameOp(Operation *a, Operation *b) {
   });
 }
 
-/// Of ops that `isSameOp` holds for, the same number.
+/// Of ops that `isSameOp` holds for, the same number, and of slices that may read other rows.
 static uint64_t hashOf(Operation *op) {
+  Attribute attributes =
+      isa<hlo::SliceOp>(op) ? op->getAttr(attr::shardings) : Attribute(op->getAttrDictionary());
   llvm::hash_code hash = llvm::hash_combine(op->getName().getAsOpaquePointer(), op->getNumRegions(),
-                                            op->getAttrDictionary().getAsOpaquePointer());
+                                            attributes.getAsOpaquePointer());
   for (Type type : op->getResultTypes())
     hash = llvm::hash_combine(hash, type.getAsOpaquePointer());
   for (Type type : op->getOperandTypes())
@@ -320,11 +338,11 @@ using RowOf = llvm::function_ref<std::optional<RowInfo>(Value)>;
 /// How the body of a loop gets a value from outside.
 struct Source {
   enum Kind { Invariant, Constant, Computed, Row, Stacked, Argument } kind;
-  Value value;                          // Invariant, Constant; Row: the stack.
-  Operation *op = nullptr;              // Computed: of the first iteration; Row: its slice.
-  std::shared_ptr<Source> operand;      // Computed.
-  int64_t dim = 0, start = 0, step = 0; // Row.
-  SmallVector<Value> values;            // Stacked, Argument: one for each iteration.
+  Value value;             // Invariant, Constant; Row: the stack.
+  Operation *op = nullptr; // Computed: of the first iteration; Row: its slice.
+  SmallVector<std::shared_ptr<Source>> operands; // Computed.
+  int64_t dim = 0, start = 0, step = 0;          // Row.
+  SmallVector<Value> values;                     // Stacked, Argument: one for each iteration.
 };
 
 class Loop {
@@ -353,6 +371,12 @@ public:
 
 private:
   Operation *at(int64_t iteration, int64_t place) const { return ops[iteration * period + place]; }
+  /// Whether the op at a place takes a row of a stack from outside, in each iteration the next.
+  bool isRowRead(int64_t place) const {
+    ArrayRef<Use> used = uses[place];
+    return used.size() == 1 && used[0].source && used[0].source->kind == Source::Row &&
+           used[0].source->op == at(0, place);
+  }
   std::optional<int64_t> placeOf(Value value) const {
     Operation *op = value.getDefiningOp();
     auto it = op ? position.find(op) : position.end();
@@ -364,8 +388,11 @@ private:
   SmallVector<Value> rowsOf(Operation *stack, RankedTensorType type) const;
   std::shared_ptr<Source> sourceOf(ArrayRef<Value> values);
   std::shared_ptr<Source> findSource(ArrayRef<Value> values);
+  std::shared_ptr<Source> findRows(ArrayRef<Value> values);
+  std::shared_ptr<Source> findComputed(ArrayRef<Value> values);
   unsigned carry(Value init, OpResult next);
   Value emit(const Source &source, HeldBuilder &builder);
+  void stackUp(Source &source, HeldBuilder &builder);
 
   /// What is carried from one iteration to the next: `next` of the first iteration's ops.
   struct Carry {
@@ -430,6 +457,66 @@ std::shared_ptr<Source> Loop::sourceOf(ArrayRef<Value> values) {
   return made;
 }
 
+/// Rows of one stack from outside, each next one as far from the one before; or nothing.
+std::shared_ptr<Source> Loop::findRows(ArrayRef<Value> values) {
+  SmallVector<ArrayRef<int64_t>> starts;
+  auto first = values[0].getDefiningOp<hlo::SliceOp>();
+  Value stack = first ? first.getOperand() : Value();
+  if (!stack || placeOf(stack) || !shardingOf(stack))
+    return nullptr;
+  for (Value value : values) {
+    auto each = value.getDefiningOp<hlo::SliceOp>();
+    if (!each || each.getType() != first.getType() || placeOf(each.getOperand()) ||
+        numbers.of(each.getOperand()) != numbers.of(stack) ||
+        shardingOf(value) != shardingOf(values[0]) ||
+        llvm::any_of(each.getStrides(), [](int64_t s) { return s != 1; }))
+      return nullptr;
+    starts.push_back(each.getStartIndices());
+  }
+  int64_t changing = -1;
+  for (int64_t dim = 0; dim < int64_t(starts[0].size()); ++dim) {
+    if (llvm::all_of(starts, [&](ArrayRef<int64_t> s) { return s[dim] == starts[0][dim]; }))
+      continue;
+    if (changing >= 0)
+      return nullptr;
+    changing = dim;
+  }
+  if (changing < 0 || !shardingOf(stack).getSpec().dims[changing].empty())
+    return nullptr;
+  auto rows = std::make_shared<Source>();
+  rows->kind = Source::Row;
+  rows->value = stack;
+  rows->op = first;
+  rows->dim = changing;
+  rows->start = starts[0][changing];
+  rows->step = starts[1][changing] - starts[0][changing];
+  for (int64_t i = 0; i < count; ++i)
+    if (starts[i][changing] != rows->start + i * rows->step)
+      return nullptr;
+  invariants.insert(stack);
+  return rows;
+}
+
+/// Results of equal ops whose operands the loop can have; or nothing.
+std::shared_ptr<Source> Loop::findComputed(ArrayRef<Value> values) {
+  Operation *op = values[0].getDefiningOp();
+  if (op->getNumOperands() == 0 || op->getNumResults() != 1 || op->getNumRegions() > 0 ||
+      llvm::any_of(values, [&](Value v) { return !isSameOp(op, v.getDefiningOp()); }))
+    return nullptr;
+  auto computed = std::make_shared<Source>();
+  computed->kind = Source::Computed;
+  computed->value = values[0];
+  computed->op = op;
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    auto operands =
+        llvm::map_to_vector(values, [&](Value v) { return v.getDefiningOp()->getOperand(i); });
+    computed->operands.push_back(sourceOf(operands));
+    if (!computed->operands.back())
+      return nullptr;
+  }
+  return computed;
+}
+
 std::shared_ptr<Source> Loop::findSource(ArrayRef<Value> values) {
   Value first = values[0];
   auto is = [&](Source::Kind kind) {
@@ -447,61 +534,13 @@ std::shared_ptr<Source> Loop::findSource(ArrayRef<Value> values) {
   }
   if (llvm::any_of(values, [&](Value v) { return v.getType() != first.getType(); }))
     return nullptr;
+  if (std::shared_ptr<Source> rows = findRows(values))
+    return rows;
   auto isView = [&](Value v) { return v.getDefiningOp() && views.contains(v.getDefiningOp()); };
-  if (llvm::all_of(values, isView)) {
-    Operation *op = first.getDefiningOp();
-    auto slice = dyn_cast<hlo::SliceOp>(op);
-    auto viewed = [](Operation *view) { // Views have one operand that is no constant.
-      return view->getOperand(0);
-    };
-    auto operands = llvm::map_to_vector(values, [&](Value v) { return viewed(v.getDefiningOp()); });
-    bool areSame = llvm::all_of(values, [&](Value v) {
-      return v.getDefiningOp() == op || isSameOp(op, v.getDefiningOp());
-    });
-    if (areSame) {
-      if (std::shared_ptr<Source> operand = sourceOf(operands)) {
-        auto source = is(Source::Computed);
-        source->op = op;
-        source->operand = operand;
-        return source;
-      }
-    } else if (slice && llvm::all_of(operands, [&](Value v) {
-                 return numbers.of(v) == numbers.of(operands[0]);
-               })) {
-      // Rows of one stack, each next one as far from the one before.
-      auto source = is(Source::Row);
-      source->value = operands[0];
-      source->op = op;
-      SmallVector<ArrayRef<int64_t>> starts;
-      for (Value value : values) {
-        auto each = dyn_cast<hlo::SliceOp>(value.getDefiningOp());
-        if (!each || llvm::any_of(each.getStrides(), [](int64_t s) { return s != 1; }) ||
-            shardingOf(value) != shardingOf(first))
-          return nullptr;
-        starts.push_back(each.getStartIndices());
-      }
-      int64_t changing = -1;
-      for (int64_t dim = 0; dim < int64_t(starts[0].size()); ++dim) {
-        if (llvm::all_of(starts, [&](ArrayRef<int64_t> s) { return s[dim] == starts[0][dim]; }))
-          continue;
-        if (changing >= 0)
-          return nullptr;
-        changing = dim;
-      }
-      if (changing < 0)
-        return nullptr;
-      source->dim = changing;
-      source->start = starts[0][changing];
-      source->step = starts[1][changing] - starts[0][changing];
-      for (int64_t i = 0; i < count; ++i)
-        if (starts[i][changing] != source->start + i * source->step)
-          return nullptr;
-      if (!shardingOf(operands[0]) || !shardingOf(operands[0]).getSpec().dims[changing].empty())
-        return nullptr;
-      invariants.insert(operands[0]);
-      return source;
-    }
-  }
+  auto isConstant = [&](Value v) { return numbers.isConstant(v); };
+  if (llvm::all_of(values, isView) || llvm::all_of(values, isConstant))
+    if (std::shared_ptr<Source> computed = findComputed(values))
+      return computed;
   if (llvm::any_of(values, [](Value v) { return !isPlainTensor(v); }) ||
       llvm::any_of(values, [&](Value v) { return shardingOf(v) != shardingOf(first); }))
     return nullptr;
@@ -511,7 +550,7 @@ std::shared_ptr<Source> Loop::findSource(ArrayRef<Value> values) {
                     Operation *op = v.getDefiningOp();
                     return !op || op->hasAttr(kStack);
                   });
-  if (!areArguments && !areSmall)
+  if (!areArguments && !areSmall && !llvm::all_of(values, isSplat))
     return nullptr;
   auto source = is(areArguments ? Source::Argument : Source::Stacked);
   source->values.assign(values.begin(), values.end());
@@ -762,10 +801,20 @@ bool Loop::analyze() {
   uses.assign(period, {});
   for (int64_t place = 0; place < period; ++place) {
     SmallVector<SmallVector<Value>> used;
+    bool areSame = true;
     for (int64_t i = 0; i < count; ++i) {
-      if (i > 0 && !isSameOp(at(0, place), at(i, place)))
-        return false;
+      areSame &= i == 0 || isSameOp(at(0, place), at(i, place));
       used.push_back(usedBy(at(i, place)));
+    }
+    if (!areSame) {
+      SmallVector<Value> values;
+      for (int64_t i = 0; i < count && isa<hlo::SliceOp>(at(i, place)); ++i)
+        values.push_back(at(i, place)->getResult(0));
+      std::shared_ptr<Source> rows = int64_t(values.size()) == count ? sourceOf(values) : nullptr;
+      if (!rows || rows->kind != Source::Row)
+        return false;
+      uses[place].push_back({Use::Outside, 0, rows});
+      continue;
     }
     for (unsigned index = 0; index < used[0].size(); ++index)
       if (!analyzeUse(place, index, used))
@@ -840,9 +889,10 @@ Value Loop::emit(const Source &source, HeldBuilder &builder) {
     break;
   }
   case Source::Computed: {
-    Value operand = emit(*source.operand, builder);
+    auto operands =
+        llvm::map_to_vector(source.operands, [&](auto &each) { return emit(*each, builder); });
     Operation *copy = builder.clone(*source.op);
-    copy->setOperand(0, operand);
+    copy->setOperands(operands);
     made = copy->getResult(0);
     break;
   }
@@ -871,6 +921,46 @@ Value Loop::emit(const Source &source, HeldBuilder &builder) {
   return made;
 }
 
+/// Makes a stack of values that differ, whose rows the body reads.
+void Loop::stackUp(Source &source, HeldBuilder &builder) {
+  Location loc = ops.front()->getLoc();
+  SmallVector<Value> values = source.values;
+  RankedTensorType type = typeOf(values[0]);
+  ShardingAttr sharding = shardingOf(values[0]);
+  // The ops for the first row say what the body computes.
+  bool areSplats = type.getRank() > 0 && llvm::all_of(values, isSplat);
+  if (areSplats) {
+    auto scalar = RankedTensorType::get({}, type.getElementType());
+    for (Value &value : values)
+      value =
+          builder.held<hlo::ConstantOp>(loc, builder.replicated(0),
+                                        cast<ElementsAttr>(DenseElementsAttr::get(
+                                            scalar, constantOf(value).getSplatValue<Attribute>())));
+  }
+  Value stack = builder.stack(values, loc);
+  invariants.insert(stack);
+  Value row =
+      builder.row(stack, shardingOf(stack), 0, typeOf(values[0]), shardingOf(values[0]), loc);
+  if (areSplats)
+    row = builder.held<hlo::BroadcastInDimOp>(loc, sharding, type, row,
+                                              builder.getDenseI64ArrayAttr({}));
+  std::function<std::shared_ptr<Source>(Value)> read = [&](Value value) {
+    auto each = std::make_shared<Source>();
+    each->value = value;
+    each->op = value.getDefiningOp();
+    if (isa<hlo::SliceOp>(each->op)) {
+      each->kind = Source::Row;
+      each->value = stack;
+      each->step = 1;
+    } else {
+      each->kind = Source::Computed;
+      each->operands = {read(each->op->getOperand(0))};
+    }
+    return each;
+  };
+  source = *read(row);
+}
+
 Operation *Loop::write(bool isDescending) {
   for (Output &output : outputs)
     output.isReversed |= !output.stack && isDescending;
@@ -879,32 +969,9 @@ Operation *Loop::write(bool isDescending) {
   Location loc = ops.front()->getLoc();
 
   // Small values that differ become stacks in front of the loop.
-  for (const std::shared_ptr<Source> &source : inOrder) {
-    if (source->kind != Source::Stacked)
-      continue;
-    Value stack = builder.stack(source->values, loc);
-    RankedTensorType type = typeOf(source->values[0]);
-    ShardingAttr sharding = shardingOf(source->values[0]);
-    // The first row's ops say what the body computes.
-    Value row = builder.row(stack, shardingOf(stack), 0, type, sharding, loc);
-    auto slice = row.getDefiningOp<hlo::SliceOp>();
-    auto reshape = row.getDefiningOp<hlo::ReshapeOp>();
-    if (reshape)
-      slice = reshape.getOperand().getDefiningOp<hlo::SliceOp>();
-    auto rows = std::make_shared<Source>();
-    rows->kind = Source::Row;
-    rows->value = stack;
-    rows->op = slice;
-    rows->step = 1;
-    invariants.insert(stack);
-    if (reshape) {
-      source->kind = Source::Computed;
-      source->op = reshape;
-      source->operand = rows;
-    } else {
-      *source = *rows;
-    }
-  }
+  for (const std::shared_ptr<Source> &source : inOrder)
+    if (source->kind == Source::Stacked)
+      stackUp(*source, builder);
 
   SmallVector<Value> inits{builder.integer(0, loc)};
   for (Carry &carry : carries)
@@ -955,6 +1022,10 @@ Operation *Loop::write(bool isDescending) {
   auto carried = [&](unsigned index) -> Value { return body->getArgument(1 + index); };
   for (int64_t place = 0; place < period; ++place) {
     Operation *op = at(0, place);
+    if (isRowRead(place)) {
+      inBody.map(op->getResult(0), emit(*uses[place][0].source, builder));
+      continue;
+    }
     SmallVector<Value> used = usedBy(op), given;
     for (auto [value, use] : llvm::zip_equal(used, uses[place])) {
       if (use.kind == Use::Inside)

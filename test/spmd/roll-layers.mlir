@@ -626,6 +626,99 @@ module @own_row attributes {alpa.num_micro_batches = 1 : i64} {
 
 // -----
 
+// What differs between layers are rows of an array that the function makes (keys), read inside
+// each layer, and constants: ops on a number of the layer, and arrays of one element.
+
+// CHECK-LABEL: module @rows_and_constants
+// CHECK:         func.func @forward
+// CHECK-DAG:     %[[KEYS:.*]] = stablehlo.concatenate {{.*}} -> tensor<4x2xf32>
+// CHECK-DAG:     %[[NUMBERS:.*]] = stablehlo.constant {{.*}} dense<[1, 2, 4]> : tensor<3xi32>
+// CHECK-DAG:     %[[SPLATS:.*]] = stablehlo.constant {{.*}} dense<[5.000000e-01, 2.500000e-01, 1.250000e-01]> : tensor<3xf32>
+// CHECK-DAG:     %[[SMALL:.*]] = stablehlo.constant {{.*}} dense<{{\[\[}}1.000000e+00, 2.000000e+00, 3.000000e+00, 4.000000e+00], {{.*}} : tensor<3x4xf32>
+// CHECK:         stablehlo.while({{.*}} = %[[KEYS]]
+// CHECK-COUNT-1:   stablehlo.dot_general
+// CHECK-NOT:       stablehlo.dot_general
+// CHECK:           %[[AT:.*]] = stablehlo.add %{{.*}}, %{{.*}} {{.*}} tensor<i32>
+// CHECK:           stablehlo.dynamic_slice %{{.*}}, %[[AT]], {{.*}}, sizes = [1, 2]
+// CHECK:         return
+module @rows_and_constants attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<1x4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[2]", alpa.piece = {argument = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<1x4x4xf32> {alpa.name = "w[0]", alpa.piece = {result = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.value = 10 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[1]", alpa.piece = {result = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.value = 11 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[2]", alpa.piece = {result = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}) {
+      %half = stablehlo.slice %x [0:2, 0:2] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<2x2xf32>
+      %more = stablehlo.tanh %half {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x2xf32>
+      %keys = stablehlo.concatenate %half, %more, dim = 0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<4x2xf32>
+      %zero0 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0.0> : tensor<f32>
+      %k0 = stablehlo.reshape %w0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d0 = stablehlo.dot_general %x, %k0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %key0 = stablehlo.slice %keys [1:2, 0:2] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x2xf32>) -> tensor<1x2xf32>
+      %a0 = stablehlo.reduce(%key0 init: %zero0) applies stablehlo.add across dimensions = [0, 1] {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<1x2xf32>, tensor<f32>) -> tensor<f32>
+      %b0 = stablehlo.broadcast_in_dim %a0, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %c0 = stablehlo.multiply %d0, %b0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %number0 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<1> : tensor<i32>
+      %real0 = stablehlo.convert %number0 {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>) -> tensor<f32>
+      %wide0 = stablehlo.broadcast_in_dim %real0, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %e0 = stablehlo.add %c0, %wide0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %rate0 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R, R]>]} dense<5.000000e-01> : tensor<2x4xf32>
+      %f0 = stablehlo.multiply %e0, %rate0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %small0 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R]>]} dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+      %rows0 = stablehlo.broadcast_in_dim %small0, dims = [1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4xf32>) -> tensor<2x4xf32>
+      %g0 = stablehlo.subtract %f0, %rows0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y0 = stablehlo.add %x, %g0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %zero1 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0.0> : tensor<f32>
+      %k1 = stablehlo.reshape %w1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d1 = stablehlo.dot_general %y0, %k1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %key1 = stablehlo.slice %keys [2:3, 0:2] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x2xf32>) -> tensor<1x2xf32>
+      %a1 = stablehlo.reduce(%key1 init: %zero1) applies stablehlo.add across dimensions = [0, 1] {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<1x2xf32>, tensor<f32>) -> tensor<f32>
+      %b1 = stablehlo.broadcast_in_dim %a1, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %c1 = stablehlo.multiply %d1, %b1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %number1 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<2> : tensor<i32>
+      %real1 = stablehlo.convert %number1 {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>) -> tensor<f32>
+      %wide1 = stablehlo.broadcast_in_dim %real1, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %e1 = stablehlo.add %c1, %wide1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %rate1 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R, R]>]} dense<2.500000e-01> : tensor<2x4xf32>
+      %f1 = stablehlo.multiply %e1, %rate1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %small1 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R]>]} dense<[5.0, 6.0, 7.0, 8.0]> : tensor<4xf32>
+      %rows1 = stablehlo.broadcast_in_dim %small1, dims = [1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4xf32>) -> tensor<2x4xf32>
+      %g1 = stablehlo.subtract %f1, %rows1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y1 = stablehlo.add %y0, %g1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %zero2 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<0.0> : tensor<f32>
+      %k2 = stablehlo.reshape %w2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d2 = stablehlo.dot_general %y1, %k2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %key2 = stablehlo.slice %keys [3:4, 0:2] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x2xf32>) -> tensor<1x2xf32>
+      %a2 = stablehlo.reduce(%key2 init: %zero2) applies stablehlo.add across dimensions = [0, 1] {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<1x2xf32>, tensor<f32>) -> tensor<f32>
+      %b2 = stablehlo.broadcast_in_dim %a2, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %c2 = stablehlo.multiply %d2, %b2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %number2 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[]>]} dense<4> : tensor<i32>
+      %real2 = stablehlo.convert %number2 {alpa.shardings = [#alpa.sharding<[]>]} : (tensor<i32>) -> tensor<f32>
+      %wide2 = stablehlo.broadcast_in_dim %real2, dims = [] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<f32>) -> tensor<2x4xf32>
+      %e2 = stablehlo.add %c2, %wide2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %rate2 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R, R]>]} dense<1.250000e-01> : tensor<2x4xf32>
+      %f2 = stablehlo.multiply %e2, %rate2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %small2 = stablehlo.constant {alpa.shardings = [#alpa.sharding<[R]>]} dense<[9.0, 10.0, 11.0, 12.0]> : tensor<4xf32>
+      %rows2 = stablehlo.broadcast_in_dim %small2, dims = [1] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4xf32>) -> tensor<2x4xf32>
+      %g2 = stablehlo.subtract %f2, %rows2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y2 = stablehlo.add %y1, %g2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y2 : tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64})
+        -> (tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 10 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 11 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 12 : i64}) {
+      %n0 = stablehlo.negate %w0 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n1 = stablehlo.negate %w1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n2 = stablehlo.negate %w2 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      return %n0, %n1, %n2 : tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>
+    }
+  }
+}
+
+// -----
+
 // Weights that are arrays of their own become rows of one argument, if that is asked for; what
 // the caller calls them stays known.
 

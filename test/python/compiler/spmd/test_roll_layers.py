@@ -128,6 +128,68 @@ def test_converted_weights_become_a_stack(name):
         assert relative_difference(found, expected, 1e-6) < tolerance
 
 
+def noisy(x, layer, key, rate):
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    x, _ = residual(jnp.where(keep, x / (1 - rate), 0), layer)
+    return x
+
+
+def keys_as_rows(params, x, key, remat):
+    def body(x, row):
+        return noisy(x, *row, 0.1), None
+
+    keys = jax.random.split(key, len(params["up"]))
+    return jax.lax.scan(jax.checkpoint(body) if remat else body, x, (params, keys))[0]
+
+
+def keys_of_numbers(params, x, key, remat):
+    def body(x, row):
+        layer, number = row
+        return noisy(x, layer, jax.random.fold_in(key, number), 0.1), None
+
+    numbers = jnp.arange(len(params["up"]))
+    return jax.lax.scan(jax.checkpoint(body) if remat else body, x, (params, numbers))[0]
+
+
+def written_with_rates(params, x, key, remat):
+    body = jax.checkpoint(noisy, static_argnums=3) if remat else noisy
+    for number, layer in enumerate(params):
+        x = body(x, layer, jax.random.fold_in(key, number), 0.02 * (1 + number))
+    return x
+
+
+@pytest.mark.parametrize("name", ["two stages", "one mesh"])
+@pytest.mark.parametrize(
+    ("layers", "remat"),
+    [(keys_as_rows, False), (keys_of_numbers, True), (written_with_rates, False)],
+)
+def test_layers_with_random_bits_of_their_own(layers, remat, name):
+    def step(state, batch):
+        params, seed = state
+
+        def loss(params):
+            return jnp.mean(layers(params, jnp.tanh(batch), jax.random.key(seed), remat) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), seed + 1), value
+
+    params, batch = stack_params(), jax.random.normal(jax.random.key(1), (8, 16))
+    if layers is written_with_rates:
+        params = [jax.tree.map(lambda stack, i=i: stack[i], params) for i in range(10)]
+    state = params, jnp.int32(7)
+    method = dataclasses.replace(METHODS[name], layer_loops="all")
+    compiled_step = alpa_mlir.compile(step, state, batch, cluster=CLUSTER, method=method)
+    # Two products a layer, and four or six in the backward pass, of ten layers.
+    products = [text.count("stablehlo.dot_general") for text in compiled_step.plan.modules.values()]
+    assert sum(products) < (40 if remat else 30)
+    found, expected = state, state
+    for _ in range(2):
+        found, value = compiled_step(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found[0], expected[0], 1e-6) < 1e-5
+
+
 def stack_params(layers=10):
     keys = jax.random.split(jax.random.key(0), 2)
     return {
