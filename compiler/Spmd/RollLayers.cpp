@@ -2580,13 +2580,16 @@ bool StageRoller::tryRounds() {
         break;
       // By the first loop over arrays of the caller's, the rows that others read are known.
       const Wish *only = nullptr;
-      for (bool results : {false, true})
+      for (bool results : {false, true}) {
+        if (results && groups.size() > before)
+          break; // Loops that come behind those that read may read what these make.
         for (auto &[function, wish] : wishes) {
           if (all && !only && setsRows(wish))
             only = &wish;
           if (only ? only == &wish : all || !wish.isLoop || wish.rows)
             take(function, wish, results);
         }
+      }
     }
     bool isLast = !isNarrowed && !isUnited && groups.size() == before;
     // Loops over some of the rows leave the others of their stacks to be taken out.

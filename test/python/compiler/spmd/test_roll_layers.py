@@ -49,6 +49,35 @@ def test_loops_compute_what_layers_do(name, remat):
     assert relative_difference(params, expected, 1e-6) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        ShardParallel(mesh_shape=(2, 2), num_micro_batches=2, layers=8, remat=[4, 5, 6, 7]),
+        PipeshardParallel(
+            submeshes=PAIR, num_micro_batches=2, layers=16, remat=[0, 1, 2, 3, 8, 9, 10, 11]
+        ),
+    ],
+    ids=["one mesh", "two stages"],
+)
+def test_rematerialized_layers_are_a_loop_of_their_own(method):
+    def step(params, batch):
+        def loss(params):
+            return jnp.mean(jax.lax.scan(residual, jnp.tanh(batch), params)[0] ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    params, batch = stack_params(method.layers), jax.random.normal(jax.random.key(1), (8, 16))
+    compiled_step = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
+    assert min(loops(compiled_step)) == 4
+    found, expected = params, params
+    for _ in range(2):
+        found, value = compiled_step(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found, expected, 1e-6) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["two stages", "one mesh"])
 def test_modules_are_as_long_for_more_layers(name):
     """What a device compiles does not grow with the layers, the optimizer included."""
