@@ -377,6 +377,10 @@ private:
     return used.size() == 1 && used[0].source && used[0].source->kind == Source::Row &&
            used[0].source->op == at(0, place);
   }
+  bool isInFront(Value value) const {
+    Operation *op = value.getDefiningOp();
+    return !op || op->isBeforeInBlock(ops.front());
+  }
   std::optional<int64_t> placeOf(Value value) const {
     Operation *op = value.getDefiningOp();
     auto it = op ? position.find(op) : position.end();
@@ -682,8 +686,14 @@ bool Loop::analyzeResult(OpResult first) {
             carry = unsigned(index);
         // The others are made outside.
         auto isMadeHere = [&](Value v) { return placeOf(v).has_value(); };
-        if ((!all && !carry) || llvm::any_of(ArrayRef(parts).take_front(begin), isMadeHere) ||
+        if (llvm::any_of(ArrayRef(parts).take_front(begin), isMadeHere) ||
             llvm::any_of(ArrayRef(parts).drop_front(begin + count), isMadeHere))
+          continue;
+        // What is there in front of the loop may be handed on for the stack alone.
+        if (!all && !carry && shifted && isInFront(parts[begin]) &&
+            shardingOf(parts[begin]) == shardingOf(first))
+          carry = this->carry(parts[begin], first);
+        if (!all && !carry)
           continue;
         int64_t offset = isReversed ? total - count - begin : begin;
         output = Output{first, all ? std::nullopt : carry, isReversed, stack, nullptr, offset};
