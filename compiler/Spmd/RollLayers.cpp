@@ -2578,7 +2578,7 @@ bool StageRoller::run() {
 
 bool StageRoller::tryRounds() {
   OwningOpRef<ModuleOp> copy;
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 48; ++round) {
     copy = stage.clone();
     std::vector<std::pair<std::string, Wish>> wishes;
     bool isWhole = attempt(*copy, wishes);
