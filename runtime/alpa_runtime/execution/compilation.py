@@ -169,7 +169,12 @@ def _add_inputs(ir: Any, function: Any, sums: Sequence[int]) -> None:
     added = [results[output] for output in sums]
     with ir.InsertionPoint(return_), ir.Location.unknown():
         for output, tensor in zip(sums, added, strict=True):
-            operands = [block.add_argument(tensor, ir.Location.unknown()), return_.operands[output]]
+            further = block.add_argument(tensor, ir.Location.unknown())
+            stack = _zero_stack(ir, return_.operands[output])
+            if stack is not None:
+                _add_to_rows(ir, stack, further)
+                continue
+            operands = [further, return_.operands[output]]
             sum_ = ir.Operation.create("stablehlo.add", results=[tensor], operands=operands)
             return_.operands[output] = sum_.result
         function.attributes["function_type"] = ir.TypeAttr.get(
@@ -177,6 +182,166 @@ def _add_inputs(ir: Any, function: Any, sums: Sequence[int]) -> None:
         )
     given += [gives[output] for output in sums]
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
+
+
+@dataclass(frozen=True)
+class _ZeroStack:
+    """Zeros into which a loop, and updates behind it, put rows of dimension 0, each once."""
+
+    loop: Any
+    index: int  # Which of the loop's values it is.
+    updates: Sequence[Any]
+
+
+_UPDATE = "stablehlo.dynamic_update_slice"
+
+
+def _op_of(owner: Any) -> Any:
+    """An op as such, also where bindings know its kind; none of a block."""
+    return None if hasattr(owner, "operations") else getattr(owner, "operation", owner)
+
+
+def _held(value: Any) -> tuple[Any, Any]:
+    """What constraints of how a value is held are about, and the op that makes it."""
+    while (op := _op_of(value.owner)) is not None and op.name == "sdy.sharding_constraint":
+        value = op.operands[0]
+    return value, op
+
+
+def _num_uses(value: Any) -> int:
+    """How often a value is used, constraints of how it is held aside."""
+    count = 0
+    for use in value.uses:
+        op = _op_of(use.owner)
+        count += _num_uses(op.results[0]) if op.name == "sdy.sharding_constraint" else 1
+    return count
+
+
+def _number(ir: Any, value: Any) -> int | float | None:
+    """The one number of a constant, which may be spread; none of other values."""
+    op = _held(value)[1]
+    if op is not None and op.name == "stablehlo.broadcast_in_dim":
+        op = _held(op.operands[0])[1]
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    elements = op.attributes["value"]
+    if not isinstance(elements, ir.DenseElementsAttr) or not elements.is_splat:
+        return None
+    number = elements.get_splat_value()
+    return number.value if isinstance(number, ir.IntegerAttr | ir.FloatAttr) else None
+
+
+def _end(block: Any) -> Any:
+    return _op_of(block.operations[len(block.operations) - 1])
+
+
+def _in_turn(ir: Any, loop: Any, index: Any) -> range | None:
+    """What an index is in the iterations of a loop that counts with its first value."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    counter = body.arguments[0]
+    goes_on, next_ = (_held(_end(block).operands[0])[1] for block in (condition, body))
+    if (
+        _number(ir, loop.operands[0]) != 0
+        or goes_on is None
+        or goes_on.name != "stablehlo.compare"
+        or "LT" not in str(goes_on.attributes["comparison_direction"])
+        or goes_on.operands[0] != condition.arguments[0]
+        or not isinstance(count := _number(ir, goes_on.operands[1]), int)
+        or next_ is None
+        or next_.name != "stablehlo.add"
+        or next_.operands[0] != counter
+        or _number(ir, next_.operands[1]) != 1
+    ):
+        return None
+
+    def line(value: Any) -> tuple[int, int] | None:
+        """In the first iteration, and the step to the next one."""
+        value, op = _held(value)
+        number = _number(ir, value)
+        if value == counter or isinstance(number, int):
+            return (0, 1) if value == counter else (int(number or 0), 0)
+        if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
+            return None
+        one, other = line(op.operands[0]), line(op.operands[1])
+        if one is None or other is None:
+            return None
+        sign = 1 if op.name == "stablehlo.add" else -1
+        return one[0] + sign * other[0], one[1] + sign * other[1]
+
+    found = line(index)
+    if found is None or found[1] == 0:
+        return None
+    return range(found[0], found[0] + found[1] * count, found[1])
+
+
+def _puts_row(ir: Any, update: Any) -> bool:
+    """Whether an update puts one row into a value that nothing else reads."""
+    whole, row = _shape(update.operands[0]), _shape(update.operands[1])
+    return (
+        len(whole) > 0
+        and row == (1, *whole[1:])
+        and all(_number(ir, start) == 0 for start in list(update.operands)[3:])
+        and _num_uses(_held(update.operands[0])[0]) == 1
+    )
+
+
+def _zero_stack(ir: Any, result: Any) -> _ZeroStack | None:
+    """The zeros that a function's result is made of, if it is and nothing else reads it."""
+    value, op = _held(result)
+    if _num_uses(value) != 1:
+        return None
+    updates: list[Any] = []
+    rows: list[int] = []
+    while op is not None and op.name == _UPDATE:
+        if not _puts_row(ir, op) or not isinstance(row := _number(ir, op.operands[2]), int):
+            return None
+        updates.append(op)
+        rows.append(row)
+        value, op = _held(op.operands[0])
+    if op is None or op.name != "stablehlo.while":
+        return None
+    index = [value == each for each in op.results].index(True)
+    condition, body = (region.blocks[0] for region in op.regions)
+    made, inner = _held(_end(body).operands[index])
+    if (
+        _number(ir, op.operands[index]) != 0
+        or _num_uses(condition.arguments[index]) > 0
+        or inner is None
+        or inner.name != _UPDATE
+        or _held(inner.operands[0])[0] != body.arguments[index]
+        or not _puts_row(ir, inner)
+        or _num_uses(made) != 1
+        or (turns := _in_turn(ir, op, inner.operands[2])) is None
+    ):
+        return None
+    count = _shape(result)[0]
+    if len(turns) > count or not all(0 <= row < count for row in (*rows, *turns)):
+        return None
+    if len({*rows, *turns}) < len(rows) + len(turns):
+        return None
+    return _ZeroStack(op, index, (*updates, inner))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.type.shape)
+
+
+def _add_to_rows(ir: Any, stack: _ZeroStack, further: Any) -> None:
+    """The stack begins as a further input, and each update adds to the row that is there."""
+    stack.loop.operands[stack.index] = further
+    for update in stack.updates:
+        whole, row, *starts = update.operands
+        with ir.InsertionPoint(update), ir.Location.unknown():
+            there = ir.Operation.create(
+                "stablehlo.dynamic_slice",
+                results=[row.type],
+                operands=[whole, *starts],
+                attributes={"slice_sizes": ir.DenseI64ArrayAttr.get(_shape(row))},
+            )
+            sum_ = ir.Operation.create(
+                "stablehlo.add", results=[row.type], operands=[there.result, row]
+            )
+        update.operands[1] = sum_.result
 
 
 def _set_attributes(ir: Any, function: Any, donated: dict[int, int]) -> None:
