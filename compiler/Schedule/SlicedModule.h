@@ -36,7 +36,7 @@ struct StageFunction {
 struct Stage {
   mlir::ModuleOp module;
   MeshAttr mesh;
-  int64_t meshIndex = 0; // Among those of the step.
+  int64_t meshIndex = 0;                // Among those of the step.
   std::optional<StageFunction> prepare; // Once, before all forward runs.
   std::optional<StageFunction> forward, backward;
   std::optional<StageFunction> barrier; // Once, between all forward and all backward runs.
