@@ -163,6 +163,10 @@ class Candidates:
         """
         return self._module(count).padded() if self._padding else []
 
+    def prepares(self) -> bool:
+        """Whether any number of micro-batches that was looked at has weights to prepare."""
+        return any('"prepare"' in module.as_text() for module in self._modules.values())
+
     def in_full(self, count: int, method: Method) -> Found:
         """The plan.
 
@@ -879,11 +883,12 @@ def _best_variant(
             planner = Planner(candidates_of(variant, drops_pins))
             if planner.pads(chosen):
                 consider(planner)
-        if chosen is None and method.prepare_weights == "auto" and _may_prepare(method):
+        is_auto = method.prepare_weights == "auto"
+        if chosen is None and is_auto and planner.candidates.prepares():
             consider(Planner(candidates_of(replace(first, prepare_weights="none"), drops_pins)))
         if chosen is not None and _computes_again(chosen, method):
             consider(Planner(candidates_of(_also(chosen, remat_keeps="products"), drops_pins)))
-        if chosen is not None and method.prepare_weights == "auto":
+        if chosen is not None and is_auto:
             if _moves_weights(chosen):
                 other = _also(chosen, prepare_weights="gathered")
                 consider(Planner(candidates_of(other, drops_pins)))
@@ -900,12 +905,6 @@ def _also(chosen: Chosen, **options: Any) -> Method:
     """The chosen method and number of micro-batches, with other options."""
     count = chosen.found.plan.num_micro_batches
     return replace(chosen.found.method, num_micro_batches=count, **options)
-
-
-def _may_prepare(method: Method) -> bool:
-    """Whether plans may have several micro-batches."""
-    counts = method.num_micro_batches
-    return counts is None or max([counts] if isinstance(counts, int) else counts, default=1) > 1
 
 
 def _moves_weights(chosen: Chosen) -> bool:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir import AutoParallel, InfeasiblePlanError, PipeshardParallel, ShardParallel
 from test_equality import CLUSTER
 
 WIDTH, HIDDEN, VOCABULARY, BATCH, LAYERS = 256, 512, 512, 16, 4
@@ -149,6 +149,22 @@ def test_gathers_once_a_step_where_that_pays(name):
     assert seconds["gathered"] < 0.95 * seconds["converted"] <= seconds["none"]
     # ZeRO-3 gathers weights where they are used.
     assert seconds["auto"] == seconds["gathered" if name == "auto" else "converted"]
+
+
+def test_without_room_for_them_nothing_is_prepared():
+    step, (params, batch) = step_of("list"), arguments("list")
+
+    def plan(prepared, memory):
+        small = CLUSTER["device_types"]["small"] | {"memory_bytes": memory}
+        method = ShardParallel(num_micro_batches=4, prepare_weights=prepared, memory_fraction=1.0)
+        cluster = CLUSTER | {"device_types": {"small": small}}
+        parallel = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+        return parallel.plan(params, batch).plan
+
+    peak = plan("none", 2**30).stages[0].predicted["peak_bytes"]
+    with pytest.raises(InfeasiblePlanError):
+        plan("converted", int(1.01 * peak))
+    assert "prepare" not in plan("auto", int(1.01 * peak)).stages[0].functions
 
 
 def test_one_micro_batch_prepares_nothing():
