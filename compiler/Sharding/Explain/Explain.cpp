@@ -401,10 +401,12 @@ void Explainer::addMove(const ValueInfo &value, PackedSpec from, PackedSpec to, 
       addTraffic(Collective::Permute, -1, times, bytes, picoseconds);
     }
   }
+  if (value.isOfState && !runsOnce(phase))
+    explanation.weightMovePicoseconds += sum;
   bool gathers = llvm::any_of(
       *steps, [](const ReshardStep &step) { return step.kind == ReshardKind::AllGather; });
-  if (phase == OpPhase::Update ? gathers : value.isOfState && phase != OpPhase::Prepare)
-    explanation.weightMovePicoseconds += sum;
+  if (gathers && phase == OpPhase::Update)
+    explanation.newWeightPicoseconds += sum;
   // A move belongs to the op that asked for it, else to the one that made the value.
   Operation *owner = user ? user : value.value.getDefiningOp();
   auto row = rowOf.find(owner);
@@ -814,6 +816,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("product_seconds", seconds(productPicoseconds)),
        named("repeated_seconds", seconds(repeatedPicoseconds)),
        named("weight_move_seconds", seconds(weightMovePicoseconds)),
+       named("new_weight_seconds", seconds(newWeightPicoseconds)),
        named("weight_bytes", builder.getF64FloatAttr(weightBytes)),
        named("optimizer_bytes", builder.getF64FloatAttr(optimizerBytes)),
        named("axes", builder.getArrayAttr(axisRows)), named("ops", builder.getArrayAttr(opRows)),

@@ -85,7 +85,7 @@ struct Explanation {
   /// Of `computePicoseconds`: what products would save if all devices shared them.
   int64_t repeatedPicoseconds = 0;
   /// Of a step: what it costs to move weights in each micro-batch, and to gather new ones.
-  int64_t weightMovePicoseconds = 0;
+  int64_t weightMovePicoseconds = 0, newWeightPicoseconds = 0;
   double weightBytes = 0, optimizerBytes = 0;
   /// How values of bodies are held that carry pins.
   llvm::DenseMap<mlir::Value, ShardingSpec> bodySpecs;

@@ -908,15 +908,21 @@ def _also(chosen: Chosen, **options: Any) -> Method:
 
 
 def _moves_weights(chosen: Chosen) -> bool:
-    """Whether some stage gathers weights for so long, in each micro-batch or new ones as they are
-    kept, that it is worth a search to gather what micro-batches read once a step. A method that
-    says how parameters lie has decided that."""
+    """Whether some stage gathers weights for so long that it is worth a search to gather what
+    micro-batches read once a step: in each of them, or new ones, from which something smaller is
+    prepared. A method that says how parameters lie has decided that."""
     plan = chosen.found.plan
     if plan.num_micro_batches == 1 or chosen.found.method.method != "auto":
         return False
     most = _MOVED * plan.predicted.get("step_seconds", 0.0)
-    found = (plan.explanation(index) for index in range(len(plan.stages)))
-    return any(each and each.get("weight_move_seconds", 0.0) > most for each in found)
+    for index, stage in enumerate(plan.stages):
+        found = plan.explanation(index) or {}
+        seconds = found.get("weight_move_seconds", 0.0)
+        if "prepare" in stage.functions:
+            seconds += found.get("new_weight_seconds", 0.0)
+        if seconds > most:
+            return True
+    return False
 
 
 def _prepares_scarce(chosen: Chosen) -> bool:

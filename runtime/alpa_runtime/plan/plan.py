@@ -1092,6 +1092,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "product_seconds?": Node.number,
     "repeated_seconds?": Node.number,
     "weight_move_seconds?": Node.number,
+    "new_weight_seconds?": Node.number,
     "weight_bytes?": Node.number,
     "optimizer_bytes?": Node.number,
     "constraints_seconds?": Node.number,
