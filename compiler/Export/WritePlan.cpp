@@ -288,8 +288,9 @@ void PlanWriter::writeWeights(int64_t stage) {
   std::map<int64_t, Port> weights;
   schedule::Stage &info = sliced.stages[stage];
   schedule::forEachFunction(info, [&](StageFunction &function, bool isOnce) {
+    bool computes = !isOnce || function.callee.getLeafReference() == "prepare";
     for (const Port &input : function.inputs)
-      if (!isOnce && sliced.isArgument(input.id) && !sliced.isBatch(input.id))
+      if (computes && sliced.isArgument(input.id) && !sliced.isBatch(input.id))
         weights.try_emplace(input.id, input);
   });
   json.attributeArray("weights", [&] {

@@ -1326,6 +1326,11 @@ void ProblemBuilder::visit(const OpInfo &info) {
   unsigned depth = 0;
   bool areFree = true, isSpread = false;
   int64_t operandElements = 0, resultElements = 0;
+  bool followsLink = info.link >= 0;
+  if (followsLink) { // What every device has whole, or its users settle, has no terms.
+    const ValueInfo &linked = values[info.operands[info.link]];
+    followsLink = linked.kind == ValueKind::Settled && linked.node >= 0;
+  }
   for (auto [i, index] : llvm::enumerate(info.operands)) {
     const ValueInfo &value = values[index];
     depth = std::max(depth, value.depth + 1);
@@ -1334,7 +1339,7 @@ void ProblemBuilder::visit(const OpInfo &info) {
     if (value.kind != ValueKind::Settled || value.node < 0)
       continue;
     isSpread = true;
-    if (info.link >= 0 && info.link != static_cast<int>(i))
+    if (followsLink && info.link != static_cast<int>(i))
       continue; // Terms are passed on as they are.
     auto rank = [&](unsigned operand) {
       const ValueInfo &other = values[info.operands[operand]];

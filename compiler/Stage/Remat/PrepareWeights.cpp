@@ -8,6 +8,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
+#include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -50,9 +51,11 @@ private:
   /// The earlier op that computes the same, if any.
   Operation *equalOf(Operation *op);
   void choose();
+  llvm::SetVector<Operation *> sourcesOf(Operation *root) const;
+  bool isOfOneLayer(Operation *root, ArrayRef<Operation *> sources) const;
   void keepMoves();
   void gatherArguments(SmallVectorImpl<Operation *> &made);
-  void annotate(Operation *op);
+  void annotate(ArrayRef<Operation *> prepared);
   bool isOutside(Operation *user) const {
     return !chosen.contains(user) && !user->hasTrait<OpTrait::IsTerminator>();
   }
@@ -170,16 +173,33 @@ void WeightPreparer::choose() {
     if (!isRead || !root || !ofState.contains(root->getResult(0)) ||
         elementsOf(root->getResult(0)) < leastElements)
       continue;
-    SmallVector<Operation *> worklist{root};
-    while (!worklist.empty()) {
-      Operation *op = worklist.pop_back_val();
-      if (!chosen.insert(op))
-        continue;
-      for (Value used : importer::getUsedValues(op))
-        if (Operation *source = used.getDefiningOp(); source && ofState.contains(used))
-          worklist.push_back(source);
-    }
+    llvm::SetVector<Operation *> all = sourcesOf(root);
+    if (isOfOneLayer(root, all.getArrayRef()))
+      chosen.insert(all.begin(), all.end());
   }
+}
+
+/// The op and those of state that it is made by.
+llvm::SetVector<Operation *> WeightPreparer::sourcesOf(Operation *root) const {
+  llvm::SetVector<Operation *> all;
+  all.insert(root);
+  for (size_t next = 0; next < all.size(); ++next)
+    for (Value used : importer::getUsedValues(all[next]))
+      if (Operation *source = used.getDefiningOp(); source && ofState.contains(used))
+        all.insert(source);
+  return all;
+}
+
+/// Stages prepare weights by themselves: what is made of weights of several layers, such as a
+/// norm of all, would come from another one.
+bool WeightPreparer::isOfOneLayer(Operation *root, ArrayRef<Operation *> sources) const {
+  int64_t layer = layerOf(root);
+  return llvm::all_of(sources, [&](Operation *op) {
+    return layerOf(op) == layer &&
+           (op == root || llvm::all_of(importer::getUsers(op->getResult(0)), [&](Operation *user) {
+              return user->hasAttr(attr::layer) && layerOf(user) == layer;
+            }));
+  });
 }
 
 /// Rows of a stack and the like are no values of their own: micro-batches take them themselves.
@@ -220,16 +240,28 @@ void WeightPreparer::gatherArguments(SmallVectorImpl<Operation *> &made) {
   }
 }
 
-/// Of the first layer that reads it.
-void WeightPreparer::annotate(Operation *op) {
-  std::optional<int64_t> layer;
-  for (Operation *user : importer::getUsers(op->getResult(0)))
-    if (user->hasAttr(attr::layer) && phaseOf(user) != Phase::Update)
-      layer = std::min(layer.value_or(layerOf(user)), layerOf(user));
-  Builder builder(op->getContext());
-  op->setAttr(attr::phase, builder.getStringAttr(stringifyPhase(Phase::Prepare)));
-  if (layer)
-    op->setAttr(attr::layer, builder.getI64IntegerAttr(*layer));
+/// What is made of each other is of one layer, the first that reads any of it.
+void WeightPreparer::annotate(ArrayRef<Operation *> prepared) {
+  llvm::EquivalenceClasses<Operation *> related;
+  for (Operation *op : prepared) {
+    related.insert(op);
+    for (Operation *user : importer::getUsers(op->getResult(0)))
+      if (chosen.contains(user))
+        related.unionSets(op, user);
+  }
+  llvm::DenseMap<Operation *, int64_t> layers; // By leader.
+  for (Operation *op : prepared)
+    for (Operation *user : importer::getUsers(op->getResult(0)))
+      if (user->hasAttr(attr::layer) && phaseOf(user) != Phase::Update && !chosen.contains(user)) {
+        auto [it, isNew] = layers.try_emplace(related.getLeaderValue(op), layerOf(user));
+        it->second = std::min(it->second, layerOf(user));
+      }
+  Builder builder(main.getContext());
+  for (Operation *op : prepared) {
+    op->setAttr(attr::phase, builder.getStringAttr(stringifyPhase(Phase::Prepare)));
+    if (auto it = layers.find(related.getLeaderValue(op)); it != layers.end())
+      op->setAttr(attr::layer, builder.getI64IntegerAttr(it->second));
+  }
 }
 
 unsigned WeightPreparer::run(bool gather) {
@@ -243,8 +275,7 @@ unsigned WeightPreparer::run(bool gather) {
   for (Operation &op : main.front())
     if (chosen.contains(&op))
       prepared.push_back(&op);
-  for (Operation *op : llvm::reverse(prepared))
-    annotate(op);
+  annotate(prepared);
   for (Operation *op : prepared)
     if (gather && llvm::any_of(importer::getUsers(op->getResult(0)), runsPerMicroBatch))
       op->setAttr(attr::movable, UnitAttr::get(op->getContext()));

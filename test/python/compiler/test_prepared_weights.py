@@ -174,6 +174,37 @@ def test_one_micro_batch_prepares_nothing():
     assert not any("prepare" in stage.functions for stage in plan.stages)
 
 
+@pytest.mark.parametrize("of", ["own", "all"])
+@pytest.mark.parametrize("method", ["auto", "data-parallel", "stages"])
+def test_weights_scaled_by_norms(of, method):
+    """The norm of all weights is no stage's own, and is not prepared."""
+
+    def step(params, batch):
+        x, wanted = batch
+
+        def loss(params):
+            square = sum(jnp.sum(w**2) for w in params)
+            made = x
+            for w in params:
+                norm = jnp.sqrt(jnp.sum(w**2) if of == "own" else square)
+                made = made + made @ (w / norm)
+            return jnp.mean((made - wanted) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 1e4 * g, params, grads), value
+
+    keys = jax.random.split(jax.random.key(0), 6)
+    params = [jax.random.normal(key, (WIDTH, WIDTH)) for key in keys[:4]]
+    batch = tuple(jax.random.normal(key, (BATCH, WIDTH)) for key in keys[4:])
+    chosen = METHODS.get(method) or ShardParallel(num_micro_batches=4, method=method)
+    parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=chosen, cache=False)
+    planned = parallel.plan(params, batch)
+    prepared = ["prepare" in stage.functions for stage in planned.plan.stages]
+    assert prepared == [of == "own"] * len(prepared)
+    assert all(stage.weights for stage in planned.plan.stages)
+    assert_equal(planned.load()(params, batch)[0], jax.jit(step)(params, batch)[0], params)
+
+
 def test_random_bits_of_the_state_are_not_weights():
     def step(state, x):
         params, key = state
