@@ -48,9 +48,8 @@ private:
   bool isReturned(Value value) const;
   /// State, a constant, or what is made of them.
   bool isOnce(Value value) const { return ofState.contains(value) || repeated.isAvailable(value); }
-  /// The earlier op that computes the same, if any.
-  Operation *equalOf(Operation *op);
   void choose();
+  void mergeEqual();
   llvm::SetVector<Operation *> sourcesOf(Operation *root) const;
   bool isOfOneLayer(Operation *root, ArrayRef<Operation *> sources) const;
   void keepMoves();
@@ -66,7 +65,6 @@ private:
   /// Results that state and constants make, and the elements of the largest state argument among
   /// these.
   llvm::MapVector<Value, int64_t> ofState;
-  llvm::DenseMap<llvm::hash_code, SmallVector<Operation *, 1>> known;
   llvm::SetVector<Operation *> chosen;
 };
 
@@ -117,18 +115,6 @@ static bool areEqual(Operation *a, Operation *b) {
                                                   OperationEquivalence::IgnoreDiscardableAttrs);
 }
 
-Operation *WeightPreparer::equalOf(Operation *op) {
-  auto ignore = [](Value) { return llvm::hash_code(0); };
-  SmallVector<Operation *, 1> &alike = known[OperationEquivalence::computeHash(
-      op, ignore, OperationEquivalence::ignoreHashValue,
-      OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs)];
-  for (Operation *other : alike)
-    if (areEqual(other, op))
-      return other;
-  alike.push_back(op);
-  return nullptr;
-}
-
 void WeightPreparer::find(Operation &op) {
   if (!runsPerMicroBatch(&op) || repeated.contains(&op))
     return;
@@ -154,8 +140,6 @@ void WeightPreparer::find(Operation &op) {
   // No bits of a random key, and nothing else that is larger than what it is made of.
   if (elements == 0 || elementsOf(op.getResult(0)) > elements)
     return;
-  if (Operation *other = equalOf(&op))
-    return op.getResult(0).replaceAllUsesWith(other->getResult(0));
   ofState[op.getResult(0)] = elements;
 }
 
@@ -176,6 +160,27 @@ void WeightPreparer::choose() {
     llvm::SetVector<Operation *> all = sourcesOf(root);
     if (isOfOneLayer(root, all.getArrayRef()))
       chosen.insert(all.begin(), all.end());
+  }
+}
+
+/// Layers that share a weight, and gradients that make it again, prepare it once.
+void WeightPreparer::mergeEqual() {
+  llvm::DenseMap<llvm::hash_code, SmallVector<Operation *, 1>> known;
+  auto ignore = [](Value) { return llvm::hash_code(0); };
+  for (Operation &op : llvm::make_early_inc_range(main.front())) {
+    if (!chosen.contains(&op))
+      continue;
+    SmallVector<Operation *, 1> &alike = known[OperationEquivalence::computeHash(
+        &op, ignore, OperationEquivalence::ignoreHashValue,
+        OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs)];
+    auto other = llvm::find_if(alike, [&](Operation *each) { return areEqual(each, &op); });
+    if (other == alike.end()) {
+      alike.push_back(&op);
+      continue;
+    }
+    op.replaceAllUsesWith(*other);
+    chosen.remove(&op);
+    op.erase();
   }
 }
 
@@ -268,6 +273,7 @@ unsigned WeightPreparer::run(bool gather) {
   for (Operation &op : main.front().without_terminator())
     find(op);
   choose();
+  mergeEqual();
   keepMoves();
   SmallVector<Operation *> prepared;
   if (gather)
@@ -279,10 +285,5 @@ unsigned WeightPreparer::run(bool gather) {
   for (Operation *op : prepared)
     if (gather && llvm::any_of(importer::getUsers(op->getResult(0)), runsPerMicroBatch))
       op->setAttr(attr::movable, UnitAttr::get(op->getContext()));
-  // What was computed again.
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(main.front())))
-    if (runsPerMicroBatch(&op) && op.use_empty() && !repeated.contains(&op) &&
-        (isRepeatable(&op) || isa<hlo::ReduceOp>(op)))
-      op.erase();
   return prepared.size();
 }
