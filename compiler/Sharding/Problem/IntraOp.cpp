@@ -223,14 +223,17 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   }
 }
 
+void IntraOpResult::setSeconds(const std::array<double, kNumPhases> &phases) {
+  forwardSeconds = phases[unsigned(OpPhase::Forward)];
+  prepareSeconds = phases[unsigned(OpPhase::Prepare)];
+  barrierSeconds = phases[unsigned(OpPhase::Barrier)];
+  backwardSeconds = phases[unsigned(OpPhase::Backward)];
+  updateSeconds = phases[unsigned(OpPhase::Update)];
+}
+
 void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
                           IntraOpResult &result) {
-  std::array<double, kNumPhases> phases = builder.phaseSeconds(result.solution.choices).seconds;
-  result.forwardSeconds = phases[unsigned(OpPhase::Forward)];
-  result.prepareSeconds = phases[unsigned(OpPhase::Prepare)];
-  result.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
-  result.backwardSeconds = phases[unsigned(OpPhase::Backward)];
-  result.updateSeconds = phases[unsigned(OpPhase::Update)];
+  result.setSeconds(builder.phaseSeconds(result.solution.choices).seconds);
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
   result.temporaryBytes = use.temporaryBytes();

@@ -16,6 +16,11 @@
 
 namespace alpa::sharding {
 
+/// In the order in which a step runs them. Weights are prepared once, before the forward runs
+/// of all micro-batches; the barrier runs once, between them and the backward runs.
+enum class OpPhase : uint8_t { Prepare, Forward, Barrier, Backward, Update };
+inline constexpr unsigned kNumPhases = 5;
+
 /// Top-level ops of one function, in program order, that run on one mesh.
 /// Values defined outside (arguments, other stages' ops) are its inputs.
 struct StageView {
@@ -90,10 +95,13 @@ struct IntraOpResult {
   int64_t activationBytes = 0;
   int64_t temporaryBytes = 0;
   /// Of each phase: what its function holds besides arguments and results.
-  std::array<int64_t, 5> scratchBytes = {}; // In the order of OpPhase.
+  std::array<int64_t, kNumPhases> scratchBytes = {};
   solver::Solution solution;
   unsigned choices = 0;
   double buildSeconds = 0; // To state the problem; `solution` has those to solve it.
+
+  /// The seconds of one run of each phase.
+  void setSeconds(const std::array<double, kNumPhases> &phases);
 };
 
 /// The optimization problem of a stage on a mesh, for tools and tests.

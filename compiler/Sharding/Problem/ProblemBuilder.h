@@ -24,10 +24,6 @@
 
 namespace alpa::sharding {
 
-/// In the order in which a step runs them. Weights are prepared once, before the forward runs
-/// of all micro-batches; the barrier runs once, between them and the backward runs.
-enum class OpPhase : uint8_t { Prepare, Forward, Barrier, Backward, Update };
-inline constexpr unsigned kNumPhases = 5;
 OpPhase opPhaseOf(mlir::Operation *op);
 /// As `alpa.phase` of an op says it.
 llvm::StringRef phaseName(OpPhase phase);

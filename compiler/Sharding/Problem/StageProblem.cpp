@@ -220,12 +220,7 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
   PhaseSeconds run = builder.phaseSeconds(choices);
   point->exposedSeconds = run.exposedInStep / double(options.numMicroBatches);
   point->seconds += point->exposedSeconds;
-  const std::array<double, kNumPhases> &phases = run.seconds;
-  point->times.forwardSeconds = phases[unsigned(OpPhase::Forward)];
-  point->times.prepareSeconds = phases[unsigned(OpPhase::Prepare)];
-  point->times.barrierSeconds = phases[unsigned(OpPhase::Barrier)];
-  point->times.backwardSeconds = phases[unsigned(OpPhase::Backward)];
-  point->times.updateSeconds = phases[unsigned(OpPhase::Update)];
+  point->times.setSeconds(run.seconds);
   point->choices = std::move(choices);
   return point;
 }

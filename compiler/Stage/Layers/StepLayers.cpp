@@ -4,21 +4,19 @@
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 using namespace mlir;
 using namespace alpa;
 using namespace alpa::stage;
+using sharding::OpPhase;
+using sharding::opPhaseOf;
 
-static bool isUpdate(Operation *op) {
-  return op->getAttrOfType<StringAttr>(attr::phase).getValue() == "update";
-}
+static bool isUpdate(Operation *op) { return opPhaseOf(op) == OpPhase::Update; }
 
 /// Not for each micro-batch.
-static bool runsOnce(Operation *op) {
-  StringRef phase = op->getAttrOfType<StringAttr>(attr::phase).getValue();
-  return isUpdate(op) || phase == "barrier" || phase == "prepare";
-}
+static bool runsOnce(Operation *op) { return sharding::runsOnce(opPhaseOf(op)); }
 
 static Crossings findCrossings(const StepLayers &layers,
                                const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
@@ -60,7 +58,7 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
       if (!source || !layerOfOp.contains(source))
         continue;
       if (!isUpdate(source)) {
-        if (source->getAttrOfType<StringAttr>(attr::phase).getValue() == "backward")
+        if (opPhaseOf(source) == OpPhase::Backward)
           ofGradients.insert(&op);
         continue;
       }

@@ -41,7 +41,7 @@ inline constexpr auto kUpdateRank = int64_t(Phase::Update);
 
 /// Whether a function of the rank runs once a step, not for each micro-batch.
 inline bool runsOnce(int64_t rank) {
-  return rank == int64_t(Phase::Prepare) || rank == int64_t(Phase::Barrier) || rank >= kUpdateRank;
+  return rank != kForwardRank && rank != int64_t(Phase::Backward);
 }
 
 /// One result of a stage function.
