@@ -363,12 +363,6 @@ PREPARED = ("auto", "none", "converted", "gathered")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
 _LITTLE_PADDING = 0.02
 _MOST_PADDING = 1.0
-# Passes by `prepare_weights`; of "auto" the planner tries the others, too.
-_PREPARE = {
-    "auto": "alpa-prepare-weights",
-    "converted": "alpa-prepare-weights",
-    "gathered": "alpa-prepare-weights{gather=true}",
-}
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
@@ -659,9 +653,6 @@ class Method(ABC):
         stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
         return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
-    def _prepares(self, count: int) -> bool:
-        return count > 1 and self.prepare_weights != "none"
-
     def layer_passes(self, count: int, padding: Sequence[str] = ()) -> str:
         """Passes that make the imported step ready for searches with `count` micro-batches.
 
@@ -682,12 +673,14 @@ class Method(ABC):
             ),
             **({} if self.widen_sums else {"widen-sums": "false"}),
         }
+        gather = {"gather": "true"} if self.prepare_weights == "gathered" else {}
+        prepare = _with_options("alpa-prepare-weights", gather)
         return ",".join(
             (
                 *((_with_options("alpa-split-batch", split),) if count > 1 else ()),
                 *padding,
                 _with_options("alpa-cluster-layers", layers),
-                *((_PREPARE[self.prepare_weights],) if self._prepares(count) else ()),
+                *((prepare,) if count > 1 and self.prepare_weights != "none" else ()),
                 "alpa-trim-activations",
             )
         )
