@@ -36,6 +36,22 @@ METHODS = {
 }
 
 
+def step_of(layer):
+    """Layers one behind another, and their SGD update."""
+
+    def step(state, batch):
+        def loss(state):
+            x = batch["x"]
+            for params in state:
+                x = layer(x, params, batch)
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+    return step
+
+
 def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=None, **options):
     """Two layers of attention and their SGD update; outputs of padding count nothing."""
 
@@ -54,16 +70,6 @@ def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=No
         if lengths:
             out *= (jnp.arange(TOKENS) < batch["lengths"][:, None])[..., None, None]
         return x + jnp.einsum("btnh,nhd->btd", out, params["out"])
-
-    def step(state, batch):
-        def loss(state):
-            x = batch["x"]
-            for params in state:
-                x = layer(x, params, batch)
-            return jnp.mean(x**2)
-
-        value, grads = jax.value_and_grad(loss)(state)
-        return jax.tree.map(lambda w, g: w - g, state, grads), value
 
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 16))
 
@@ -85,7 +91,7 @@ def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=No
         "lengths": jax.random.randint(next(keys), (BATCH,), 3, TOKENS + 1),
         "bias": draw(BATCH, HEADS, TOKENS, TOKENS),
     }
-    return step, state, batch
+    return step_of(layer), state, batch
 
 
 @pytest.fixture
@@ -201,18 +207,8 @@ def packed_step(implementation, key_heads, is_causal, bias_of=None):
             "btnh,nhd->btd", jnp.where(used[..., None, None], out, 0), params["out"]
         )
 
-    def step(state, batch):
-        def loss(state):
-            x = batch["x"]
-            for params in state:
-                x = layer(x, params, batch)
-            return jnp.mean(x**2)
-
-        value, grads = jax.value_and_grad(loss)(state)
-        return jax.tree.map(lambda w, g: w - g, state, grads), value
-
     _, state, batch = make_step("xla", key_heads)
-    return step, state, batch | {"lengths": lengths, "begins": begins}
+    return step_of(layer), state, batch | {"lengths": lengths, "begins": begins}
 
 
 @pytest.mark.parametrize("method", METHODS)

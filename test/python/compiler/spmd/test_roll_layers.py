@@ -49,6 +49,19 @@ def test_loops_compute_what_layers_do(name, remat):
     assert relative_difference(params, expected, 1e-6) < 1e-5
 
 
+def scanned(layer):
+    """The SGD step of a scan over layers."""
+
+    def step(params, batch):
+        def loss(params):
+            return jnp.mean(jax.lax.scan(layer, jnp.tanh(batch), params)[0] ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    return step
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -66,13 +79,7 @@ def test_loops_compute_what_layers_do(name, remat):
     ids=["one mesh", "two stages"],
 )
 def test_rematerialized_layers_are_a_loop_of_their_own(method):
-    def step(params, batch):
-        def loss(params):
-            return jnp.mean(jax.lax.scan(residual, jnp.tanh(batch), params)[0] ** 2)
-
-        value, grads = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
-
+    step = scanned(residual)
     params, batch = stack_params(method.layers), jax.random.normal(jax.random.key(1), (8, 16))
     compiled_step = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
     assert min(loops(compiled_step)) == 4
@@ -123,13 +130,7 @@ def rounded(x, layer):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_converted_weights_become_a_stack(name):
-    def step(params, batch):
-        def loss(params):
-            return jnp.mean(jax.lax.scan(rounded, jnp.tanh(batch), params)[0] ** 2)
-
-        value, grads = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
-
+    step = scanned(rounded)
     params, batch = stack_params(), jax.random.normal(jax.random.key(1), (8, 16))
     rolled, written_out = (
         alpa_mlir.compile(
