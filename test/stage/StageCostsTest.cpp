@@ -164,6 +164,13 @@ public:
     problem.choices = [&](unsigned lo, unsigned hi, unsigned submesh) {
       return llvm::ArrayRef(optima[{lo, hi, submesh}]);
     };
+    // By single devices at first, then by single layers.
+    StageCosts hoped(layers.opsOfLayer.front().front()->getContext(), {layers.opsOfLayer},
+                     space.meshes, space.views, options);
+    llvm::cantFail(hoped.prepare());
+    double before = checkHopes(hoped, problem);
+    llvm::cantFail(hoped.askAll());
+    CHECK(checkHopes(hoped, problem) > before);
     StagePlan best = solveStageDp(problem);
     CHECK(best.stages.empty() == found->plan.stages.empty());
     if (best.stages.empty() || found->plan.stages.empty())
@@ -220,6 +227,24 @@ public:
   unsigned shared = 0, plans = 0, limited = 0, enumerated = 0, exposed = 0, exact = 0;
 
 private:
+  /// That no optimum is below what is hoped for; gives the sum of the hopes.
+  static double checkHopes(StageCosts &costs, const StageDpProblem &problem) {
+    costs.refresh(/*onlySolved=*/false);
+    double sum = 0;
+    for (unsigned lo = 0; lo < problem.numLayers; ++lo)
+      for (unsigned hi = lo + 1; hi <= problem.numLayers; ++hi)
+        for (unsigned submesh = 0; submesh < problem.submeshes.size(); ++submesh) {
+          double least = std::numeric_limits<double>::infinity();
+          for (const StageChoice &hope : costs.choices(lo, hi, submesh))
+            least = std::min(least, hope.seconds);
+          for (const StageChoice &optimum : problem.choices(lo, hi, submesh))
+            CHECK(least <= optimum.seconds * (1 + 1e-6)); // Costs are whole picoseconds.
+          if (std::isfinite(least))
+            sum += least;
+        }
+    return sum;
+  }
+
   /// Null if there are too many choices to look at.
   static std::shared_ptr<sharding::StagePoint> fastestOfAll(const sharding::StageProblem &problem) {
     constexpr size_t kMost = 20000;

@@ -2,7 +2,6 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
-#include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -71,7 +70,7 @@ llvm::Error ProblemBuilder::collectOps() {
     info.op = op;
     info.phase = opPhaseOf(op);
     info.flops = analysis::getFlops(op);
-    info.isAttention = analysis::AttentionCall::read(op).has_value();
+    info.attention = analysis::AttentionCall::read(op);
     bool hasReduction = llvm::any_of(rule->factors, [](const analysis::Factor &f) {
       return f.kind == analysis::FactorKind::Reduction;
     });
@@ -980,7 +979,7 @@ std::pair<int64_t, llvm::SmallVector<unsigned>>
 ProblemBuilder::ringOf(const OpInfo &info, const Strategy &strategy) const {
   int64_t devices = 1;
   llvm::SmallVector<unsigned> axes;
-  for (unsigned axis = 0; info.isAttention && axis < meshShape.size(); ++axis) {
+  for (unsigned axis = 0; info.attention && axis < meshShape.size(); ++axis) {
     int16_t factor = strategy.axes.factor[axis];
     if (factor < 0 || info.rule.factors[factor].kind != analysis::FactorKind::Ring)
       continue;
@@ -1000,7 +999,7 @@ double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection
   if (steps == 1)
     return seconds;
   double bytes = 0;
-  size_t sums = analysis::AttentionCall::read(info.op)->isBackward ? 3 : 1;
+  size_t sums = info.attention->isBackward ? 3 : 1;
   for (size_t result = 0; result < sums; ++result) {
     const ValueInfo &value = values[info.results[result]];
     double elements = static_cast<double>(numElements(value.value));
@@ -1020,7 +1019,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   llvm::SmallVector<unsigned> &axes = ring.second;
   if (devices == 1)
     return uses;
-  auto call = analysis::AttentionCall::read(info.op);
+  const analysis::AttentionCall &call = *info.attention;
   auto localBytes = [&](unsigned value, const analysis::TensorFactors &tensor) {
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     return values[value].bytes / static_cast<double>(spec.numPieces(meshShape));
@@ -1041,7 +1040,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   double keys = 0, sums = 0;
   for (unsigned index : {1u, 2u}) {
     keys += localBytes(info.operands[index], info.rule.operands[index]);
-    if (call->isBackward) {
+    if (call.isBackward) {
       const ValueInfo &value = values[info.results[index]];
       PackedSpec spec = projection.toSpec(info.rule.results[index], strategy.axes);
       sums += 4.0 * static_cast<double>(numElements(value.value)) /
@@ -1056,7 +1055,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
     double last = sendSeconds(sums);
     add(sums, 1, last);
   }
-  if (!call->isCausal)
+  if (!call.isCausal)
     return uses;
   // Halves are exchanged before and behind.
   double bytes = 0, seconds = 0;
@@ -1081,11 +1080,11 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
     return 0;
   llvm::StringRef dtype = analysis::getComputeType(info.op);
   std::optional<cost::Product> product;
-  if (info.rule.heavy && !info.isAttention)
+  if (info.rule.heavy && !info.attention)
     product = productOf(info.rule, strategy.axes, work.flops, projection);
-  double seconds = info.isAttention ? attentionSeconds(info, projection, strategy)
-                   : work.launches  ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
-                                    : model.computeSeconds(work.flops, work.bytes, dtype, product);
+  double seconds = info.attention  ? attentionSeconds(info, projection, strategy)
+                   : work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
+                                   : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (const CollectiveUse &use : ringUses(info, projection, strategy))
     seconds += use.seconds;
   for (unsigned result = 0; result < info.results.size(); ++result)

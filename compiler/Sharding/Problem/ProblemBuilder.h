@@ -15,6 +15,7 @@
 #ifndef ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 #define ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 
+#include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Sharding/Problem/Strategies.h"
@@ -74,10 +75,10 @@ struct OpInfo {
   analysis::ShardingRule rule;
   double flops = 0;
   bool fusible = false;
-  bool isAttention = false;                      // In one kernel.
-  llvm::SmallVector<unsigned> deferrable;        // Factors whose sums may wait for the update.
-  int link = -1;                                 // Operand whose terms it passes on, or -1.
-  llvm::SmallVector<unsigned> operands, results; // Indices of values.
+  std::optional<analysis::AttentionCall> attention; // In one kernel.
+  llvm::SmallVector<unsigned> deferrable;           // Factors whose sums may wait for the update.
+  int link = -1;                                    // Operand whose terms it passes on, or -1.
+  llvm::SmallVector<unsigned> operands, results;    // Indices of values.
 };
 
 /// What one device does for an op, but for collectives.

@@ -651,6 +651,7 @@ llvm::SmallVector<unsigned> StageCosts::layersLike(unsigned example, unsigned wa
 
 llvm::Error StageCosts::prepare() {
   bounds = std::make_unique<LayerBounds>(numWays(), numLayers(), options.mostInFlight);
+  isAsked.assign(numWays(), false);
   // Layers whose bytes count alike.
   layerKinds.assign(variants.size(), {});
   for (unsigned variant = 0; variant < variants.size(); ++variant) {
@@ -660,14 +661,95 @@ llvm::Error StageCosts::prepare() {
       layerKinds[variant].push_back(known.try_emplace(key, known.size()).first->second);
     }
   }
+  return boundBySingleDevices();
+}
+
+/// The mesh of one of its devices.
+static cost::LogicalMesh singleDeviceOf(cost::LogicalMesh mesh) {
+  mesh.shape.assign(1, 1);
+  mesh.axes.assign(1, mesh.intraHost.among(1));
+  mesh.devicesOnHost.assign(1, 1);
+  mesh.devicesInRack.assign(1, 1);
+  mesh.groupsPerHost.assign(1, 1);
+  mesh.groupsPerRack.assign(1, 1);
+  mesh.interHost = mesh.interRack = {};
+  return mesh;
+}
+
+/// Devices of a mesh share at best all that one of them would do and hold.
+llvm::Error StageCosts::boundBySingleDevices() {
+  struct Single {
+    unsigned variant, layer;
+    cost::LogicalMesh mesh;
+    LayerBounds::Layer known;
+  };
+  std::vector<Single> singles;
+  std::map<std::string, unsigned> meshOf; // Kinds of single devices.
+  std::vector<unsigned> kindOfMesh;
+  std::map<std::array<unsigned, 3>, size_t> singleOf; // By kind, variant and kind of layer.
+  for (unsigned index = 0; index < meshes.size(); ++index) {
+    cost::LogicalMesh single = singleDeviceOf(meshes[index]);
+    auto [it, isNew] = meshOf.try_emplace(cost::printMesh(single), meshOf.size());
+    kindOfMesh.push_back(it->second);
+    for (unsigned variant = 0; isNew && variant < variants.size(); ++variant)
+      for (unsigned layer = 0; layer < numLayers(); ++layer)
+        if (singleOf.try_emplace({it->second, variant, layerKinds[variant][layer]}, singles.size())
+                .second)
+          singles.push_back({variant, layer, single, {}});
+  }
+  llvm::Error error = forAll(singles.size(), [&](size_t i) -> llvm::Error {
+    auto &[variant, layer, mesh, known] = singles[i];
+    sharding::IntraOpOptions intraOp = intraOpOptions(variant * meshes.size());
+    intraOp.filter = sharding::PlanFilter(); // A method leaves out some plans.
+    llvm::Expected<std::unique_ptr<StageProblem>> problem = StageProblem::build(
+        viewOf(layer, layer + 1, variant * meshes.size()), cost::CostModel(mesh), intraOp);
+    if (!problem)
+      return problem.takeError();
+    llvm::Expected<StageProblem::Priced> free = (*problem)->solve(nullptr, 0, effort());
+    if (!free)
+      return free.takeError();
+    const auto &uncounted = classesOf[variant].countedBelow(layer);
+    known.freeSeconds = free->boundSeconds;
+    known.least = {(*problem)->stateUsage(uncounted).leastBytes(),
+                   (*problem)->activationUsage(uncounted).leastBytes()};
+    return llvm::Error::success();
+  });
+  if (error)
+    return error;
+  for (unsigned way = 0; way < numWays(); ++way) {
+    int64_t devices = meshes[meshIndex(way)].numDevices();
+    for (unsigned layer = 0; layer < numLayers(); ++layer) {
+      LayerBounds::Layer known = singles[singleOf.at({kindOfMesh[meshIndex(way)], variantOf(way),
+                                                      layerKinds[variantOf(way)][layer]})]
+                                     .known;
+      known.freeSeconds /= double(devices);
+      known.least = {known.least.state / devices, known.least.activations / devices};
+      bounds->setLayer(way, layer, known);
+    }
+    bounds->update(way);
+  }
+  return llvm::Error::success();
+}
+
+llvm::Error StageCosts::askAll() {
+  std::set<unsigned> ways;
+  for (unsigned way = 0; way < numWays(); ++way)
+    if (!isAsked[way])
+      ways.insert(way);
+  return ask(ways);
+}
+
+/// Solves the single layers on these ways, without a limit.
+llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
   struct Job {
     unsigned way;
     std::vector<unsigned> layers; // One of each kind.
     Run *run;
+    bool isSolved = false; // Or else they were known.
   };
   std::vector<Job> jobs;
   std::map<std::pair<unsigned, unsigned>, size_t> jobOf; // By class and way.
-  for (unsigned way = 0; way < numWays(); ++way) {
+  for (unsigned way : ways) {
     std::set<unsigned> seen;
     for (unsigned layer = 0; layer < numLayers(); ++layer) {
       if (!seen.insert(layerKinds[variantOf(way)][layer]).second)
@@ -682,9 +764,11 @@ llvm::Error StageCosts::prepare() {
   llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
     Job &job = jobs[i];
     restore(*job.run, classOfLayer(job.layers.front()), job.way);
+    size_t known = job.run->layers.size();
     for (unsigned layer : job.layers)
       if (llvm::Error error = askLayer(*job.run, layer, job.way))
         return error;
+    job.isSolved = job.run->layers.size() > known;
     count(*job.run);
     job.run->problem.reset(); // Few are asked for again, and all together are large.
     return llvm::Error::success();
@@ -702,18 +786,43 @@ llvm::Error StageCosts::prepare() {
             bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
       }
     }
-  for (unsigned way = 0; way < numWays(); ++way)
+  for (unsigned way : ways) {
+    isAsked[way] = true;
     bounds->update(way);
+    touchAll(way);
+  }
+  if (options.layers)
+    for (const Job &job : jobs)
+      if (!job.run->timedOut)
+        options.layers->entries.try_emplace(cacheKey(classOfLayer(job.layers.front()), job.way),
+                                            LayerCache::Entry{job.run->free, job.run->layers});
   for (const Job &job : jobs)
     for (const auto &[inFlight, answer] : job.run->answers)
       addLevel(inFlight);
-  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.run->isNew; });
-  reusedCount += size_t(numLayers()) * numWays() - jobs.size();
+  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
+  reusedCount += size_t(numLayers()) * ways.size() - jobs.size();
   return llvm::Error::success();
 }
 
-/// Traces the price curves that requests rest on and that are not known. Returns the
-/// requests for which there are none to trace.
+/// Those of all views of the submeshes that requests are for, in all variants: the fastest is
+/// asked for next.
+llvm::Error StageCosts::askFor(llvm::ArrayRef<Request> requests) {
+  std::set<unsigned> ways;
+  for (const Request &request : requests) {
+    if (isAsked[wayOf(request.id)])
+      continue;
+    for (llvm::ArrayRef<unsigned> ofSubmesh : views)
+      if (llvm::is_contained(ofSubmesh, meshIndex(wayOf(request.id))))
+        for (unsigned variant = 0; variant < variants.size(); ++variant)
+          for (unsigned mesh : ofSubmesh)
+            if (unsigned way = variant * meshes.size() + mesh; !isAsked[way])
+              ways.insert(way);
+  }
+  return ask(ways);
+}
+
+/// Solves the single layers that requests rest on, or traces their price curves, where these are
+/// not known. Returns the requests for which there is nothing to do.
 llvm::Expected<std::vector<StageCosts::Request>>
 StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
   constexpr double kTolerance = 0.01;
@@ -724,8 +833,12 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
   };
   std::map<std::pair<unsigned, unsigned>, std::vector<Wanted>> wanted; // By class and way.
   std::set<std::array<unsigned, 3>> seen;                              // Way, kind and index.
-  std::vector<Request> others;
-  for (const Request &request : requests) {
+  std::vector<Request> asked, others;
+  llvm::copy_if(requests, std::back_inserter(asked),
+                [&](const Request &request) { return isAsked[wayOf(request.id)]; });
+  if (llvm::Error error = askFor(requests))
+    return std::move(error);
+  for (const Request &request : asked) {
     unsigned way = wayOf(request.id);
     auto [lo, hi] = examples[classOf(request.id)];
     bool isReady = true;
@@ -902,10 +1015,14 @@ double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const 
 // Solved stages from and to the store
 //===----------------------------------------------------------------------===//
 
+std::pair<LayerRangeKey, unsigned> StageCosts::cacheKey(unsigned rangeClass, unsigned way) const {
+  unsigned variant = variantOf(way);
+  return {classesOf[variant].keyOf(parts[rangeClass][variant]), meshIndex(way)};
+}
+
 /// The name of the store's entry.
 std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
-  unsigned variant = variantOf(way);
-  const LayerRangeKey &key = classesOf[variant].keyOf(parts[rangeClass][variant]);
+  LayerRangeKey key = cacheKey(rangeClass, way).first;
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
@@ -917,15 +1034,29 @@ std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
   return options.store->nameOf(text);
 }
 
-/// Takes over what the store knows of a run that is looked at for the first time.
+/// Takes over what is known of a run that is looked at for the first time.
 void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
-  if (!options.store || run.isRestored)
+  if (run.isRestored)
     return;
   run.isRestored = true;
+  if (options.layers) {
+    auto known = options.layers->entries.find(cacheKey(rangeClass, way));
+    if (known != options.layers->entries.end()) {
+      run.free = known->second.free;
+      run.layers = known->second.layers;
+      run.isNew = true; // For the store, unless it has more.
+      if (run.free.point)
+        run.points.push_back(run.free.point);
+    }
+  }
+  if (!options.store)
+    return;
   std::optional<StoredRun> stored = options.store->load(nameOf(rangeClass, way));
   if (!stored)
     return;
   ++loadedCount;
+  run.points.clear();
+  run.isNew = false;
   for (StagePoint &point : stored->points)
     run.points.push_back(std::make_shared<StagePoint>(std::move(point)));
   run.free.boundSeconds = stored->freeBoundSeconds;

@@ -4,7 +4,8 @@
 // that could be the best one needs it. Until then a bound stands in: what a
 // stage's solution does to each layer could be done to that layer alone, so that
 // it is no faster than its layers one after the other, whatever price their bytes
-// have, less the price of all memory there is. docs/stage-costs.md says more.
+// have, less the price of all memory there is; and n devices do no layer in less
+// than an n-th of what one of them takes. docs/stage-costs.md says more.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,6 +27,16 @@
 
 namespace alpa::stage {
 
+/// What single layers take without a memory limit, by their keys and meshes: for other searches
+/// among the same meshes.
+struct LayerCache {
+  struct Entry {
+    sharding::StageProblem::Priced free;
+    std::map<uint64_t, LayerFacts> layers; // As Run has them.
+  };
+  std::map<std::pair<LayerRangeKey, unsigned>, Entry> entries;
+};
+
 struct StageCostOptions {
   int64_t numMicroBatches = 1;
   std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
@@ -44,6 +55,8 @@ struct StageCostOptions {
   /// Where solved stages are kept from search to search, or null; and what decides
   /// them beside their ops, their mesh and these options.
   std::shared_ptr<const StageStore> store;
+  /// What is found of single layers is kept here while the process goes on, or null.
+  std::shared_ptr<LayerCache> layers;
   std::string methodKey;
   /// What a filter goes by on each mesh beside the ops of a stage; empty for nothing.
   std::vector<std::string> pinKeys;
@@ -71,8 +84,12 @@ public:
   /// Puts what is new into the store.
   void keep() const;
 
-  /// First bounds from the single layers. The error is an op that cannot be planned.
+  /// First bounds, from what single layers take on a single device. The error is an op that
+  /// cannot be planned.
   llvm::Error prepare();
+  /// Bounds from the single layers on every view, where those that requests rest on are not
+  /// enough: for `weightPart`, or where few requests are made at a time.
+  llvm::Error askAll();
   /// From now on, as if memory were no matter.
   void ignoreMemory();
 
@@ -189,10 +206,14 @@ private:
                                     int64_t inFlight, double slack);
   llvm::Error alignMoving(Run &run, unsigned rangeClass, unsigned way, double mostSeconds,
                           int64_t mostBytes, int64_t inFlight, int &slot) const;
+  std::pair<LayerRangeKey, unsigned> cacheKey(unsigned rangeClass, unsigned way) const;
   std::string nameOf(unsigned rangeClass, unsigned way) const;
   void restore(Run &run, unsigned rangeClass, unsigned way);
   llvm::SmallVector<unsigned> layersLike(unsigned example, unsigned way) const;
   llvm::Error askLayer(Run &run, unsigned layer, unsigned way) const;
+  llvm::Error boundBySingleDevices();
+  llvm::Error ask(const std::set<unsigned> &ways);
+  llvm::Error askFor(llvm::ArrayRef<Request> requests);
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
   llvm::Error countExposed(Run &run) const;
@@ -221,6 +242,7 @@ private:
   /// Single layers that count alike, by variant and layer: numbers of them.
   std::vector<std::vector<unsigned>> layerKinds;
   std::unique_ptr<LayerBounds> bounds;
+  std::vector<char> isAsked; // By way: whether its single layers are solved.
   std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
   /// Numbers of micro-batches in flight that are told apart; each stands for all up to
   /// the next.

@@ -66,6 +66,9 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
   // for any number of threads, which must not decide what is found.
   constexpr size_t kMostRequests = 8;
   StagePlan best;
+  problem.mostSeconds = mostSeconds;
+  auto end =
+      llvm::scope_exit([&] { problem.mostSeconds = std::numeric_limits<double>::infinity(); });
   auto offer = [&](StagePlan plan) {
     if (!plan.stages.empty() && plan.seconds < best.seconds)
       best = std::move(plan);
@@ -75,10 +78,10 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
     std::vector<StagePlan> others;
     StagePlan hoped = runDp(&others);
     ++numRounds;
+    if (hoped.stages.empty() && best.stages.empty())
+      return StagePlan();
     if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
       break;
-    if (hoped.seconds >= mostSeconds)
-      return StagePlan();
     std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
     if (missing.empty()) {
       offer(std::move(hoped));
@@ -282,6 +285,9 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
     if (llvm::Error error = costs.prepare())
       return std::move(error);
   isPrepared = true;
+  if (llvm::any_of(space.schedules, [](const auto *info) { return info->splitsBackward; }))
+    if (llvm::Error error = costs.askAll())
+      return std::move(error);
   reorderings = space.reorderings;
   // By the DP's formula, which is about as far off for all schedules.
   for (const schedule::ScheduleInfo *schedule : space.schedules)

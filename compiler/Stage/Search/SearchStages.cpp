@@ -778,6 +778,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   // These depend on all of the step.
   options.allDiffer = method == "heuristic" || method == "manual";
   options.methodKey = method;
+  if (!options.allDiffer)
+    options.layers = std::make_shared<LayerCache>();
   if (!cacheDir.empty() && !options.allDiffer) {
     llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
     if (!store)

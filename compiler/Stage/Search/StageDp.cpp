@@ -31,14 +31,17 @@ public:
     if (least == kInfinity)
       return {};
     if (gaps == 0) { // The period is of no matter to a single micro-batch.
-      look(kInfinity, kInfinity);
-      return std::move(best);
+      look(kInfinity, problem.mostSeconds);
+      return std::move(best); // Its seconds are its sum.
     }
+    double mostSum = problem.mostSeconds - gaps * least;
+    if (search.leastSum() >= mostSum)
+      return {};
     // A good plan first: near the least period, where many micro-batches want it.
     for (double part : {0.01, 0.05, 0.2, 1.0, 4.0})
       if (least > 0 && best.stages.empty())
-        look(least * (1 + part), kInfinity);
-    if (best.stages.empty() && look(kInfinity, kInfinity) == kInfinity)
+        look(least * (1 + part), mostSum);
+    if (best.stages.empty() && look(kInfinity, mostSum) == kInfinity)
       return {};
     double period = (target() - search.leastSum()) / gaps;
     while (period >= least) {
@@ -48,14 +51,14 @@ public:
       period = std::min(
           {period * (1 - kSamePeriod), found * (1 - kSamePeriod), (target() - sum) / gaps});
     }
-    return std::move(best);
+    return best.seconds < problem.mostSeconds ? std::move(best) : StagePlan();
   }
 
 private:
   /// What a plan has to be below to be looked for.
   double target() const {
-    return best.seconds -
-           std::max(gaps * problem.epsilonSeconds, problem.epsilonPart * best.seconds);
+    double most = std::min(best.seconds, problem.mostSeconds);
+    return most - std::max(gaps * problem.epsilonSeconds, problem.epsilonPart * most);
   }
 
   /// The sum of the plan that was found, or infinity.

@@ -70,6 +70,8 @@ struct StageDpProblem {
   /// Bounds on the slowest stage closer than this many seconds, or than this part
   /// of themselves, count as one.
   double epsilonSeconds = 0, epsilonPart = 0;
+  /// Plans that take as long or longer are of no use.
+  double mostSeconds = std::numeric_limits<double>::infinity();
 
   /// Whether no device may stay idle.
   bool usesAllDevices = false;

@@ -165,6 +165,8 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
 llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried) {
   if (llvm::Error error = costs.prepare())
     return std::move(error);
+  if (llvm::Error error = costs.askAll())
+    return std::move(error);
   FoundPlan best;
   StageDpProblem scheduled = problem;
   scheduled.schedule = tried.schedules.front();
