@@ -312,8 +312,9 @@ class Module:
         return dict(self._handle.predicted())
 
     def predicted_stages(self) -> list[dict[str, float]]:
-        """What a search foresaw of each stage, such as `forward_seconds` of a micro-batch and
-        `peak_bytes`, and the kernels of a run of each phase, such as `forward_kernels`."""
+        """What a search foresaw of each stage: `forward_seconds` of a micro-batch, `peak_bytes` and
+        others, where that time goes (`compute_seconds` of a step and others, docs/explain.md), and
+        the kernels of a run of each phase (`forward_kernels`)."""
         return [dict(stage) for stage in self._handle.predicted_stages()]
 
     def chosen_schedule(self) -> str:

@@ -182,7 +182,8 @@ public:
     return numbers;
   }
 
-  /// Of each stage: what the search foresaw, and the kernels of a run of each phase.
+  /// Of each stage: what the search foresaw, where that time goes, and the kernels of a run of
+  /// each phase.
   std::vector<std::map<std::string, double>> predictedStages() {
     std::vector<std::map<std::string, double>> result;
     auto stages = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::stages);
@@ -193,6 +194,8 @@ public:
       std::map<std::string, double> &numbers = result.emplace_back();
       addNumbers(stage.getPredicted(), numbers);
       auto why = stage.getSolver().getAs<mlir::DictionaryAttr>("explanation");
+      if (why)
+        addNumbers(why, numbers);
       auto ops = why ? why.getAs<mlir::ArrayAttr>("ops") : mlir::ArrayAttr();
       if (!ops)
         continue;

@@ -577,6 +577,24 @@ llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &st
                                   result.solution.choices);
 }
 
+llvm::Expected<std::vector<StageCosts::Detail>>
+StageCosts::details(llvm::ArrayRef<PlannedStage> stages, llvm::ArrayRef<int64_t> inFlight) const {
+  std::vector<Detail> list(stages.size());
+  llvm::Error error = forAll(stages.size(), [&](size_t i) -> llvm::Error {
+    llvm::Expected<std::shared_ptr<IntraOpResult>> found = result(stages[i], inFlight[i]);
+    if (!found)
+      return found.takeError();
+    llvm::Expected<sharding::Explanation> explanation = explain(stages[i], **found);
+    if (!explanation)
+      return explanation.takeError();
+    list[i] = {std::move(*found), std::move(*explanation)};
+    return llvm::Error::success();
+  });
+  if (error)
+    return std::move(error);
+  return std::move(list);
+}
+
 llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const PlannedStage &stage,
                                     int64_t inFlight, const IntraOpResult &result,
                                     const sharding::ConstraintPins &pins,

@@ -116,7 +116,7 @@ public:
 
   unsigned variantOfChoice(unsigned id) const { return variantOf(wayOf(id)); }
   /// The plan's layers as they are written now, of whatever variants, and a filter for
-  /// each mesh. From then on only `result` and `explain` may be asked.
+  /// each mesh. From then on only `details` and `explainPins` may be asked.
   void settle(LayerOps layers, std::vector<sharding::PlanFilter> filters);
   const cost::LogicalMesh &meshOf(unsigned id) const { return meshes[meshIndex(wayOf(id))]; }
   /// The solution behind a known choice.
@@ -131,12 +131,17 @@ public:
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
   /// Ways to run layers on one view, as `refresh` was told to list them.
   std::vector<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh) const;
-  /// The solution behind the choice of a planned stage, computed anew for its own ops,
-  /// and where its time goes.
+  /// The solutions behind the choices of planned stages with so many micro-batches in flight,
+  /// computed anew for their own ops, and where their time goes.
+  struct Detail {
+    std::shared_ptr<sharding::IntraOpResult> result;
+    sharding::Explanation explanation;
+  };
+  llvm::Expected<std::vector<Detail>> details(llvm::ArrayRef<PlannedStage> stages,
+                                              llvm::ArrayRef<int64_t> inFlight) const;
+  /// The first of these alone.
   llvm::Expected<std::shared_ptr<sharding::IntraOpResult>> result(const PlannedStage &stage,
                                                                   int64_t inFlight) const;
-  llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
-                                                const sharding::IntraOpResult &result) const;
   using FilterOn =
       llvm::function_ref<llvm::Expected<sharding::PlanFilter>(const cost::LogicalMesh &)>;
   /// Adds what became of the program's sharding constraints in a planned stage; `views` are all
@@ -200,6 +205,8 @@ private:
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   /// Of the problem of a chosen point.
   sharding::IntraOpOptions intraOpOptions(unsigned id, const sharding::StageView &view) const;
+  llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
+                                                const sharding::IntraOpResult &result) const;
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
   llvm::Expected<unsigned> alignRun(Run &run, unsigned rangeClass, unsigned way, unsigned slot,

@@ -844,30 +844,30 @@ llvm::Error AlpaSearchStagesPass::run() {
     return error;
 
   PlanOutcome outcome;
-  std::vector<std::shared_ptr<IntraOpResult>> results;
+  std::vector<int64_t> inFlight;
+  for (const StageFlights &flights : timed.flights)
+    inFlight.push_back(flights.inFlight);
+  llvm::Expected<std::vector<StageCosts::Detail>> details =
+      costs.details(found.plan.stages, inFlight);
+  if (!details)
+    return details.takeError();
   for (auto [index, stage] : llvm::enumerate(found.plan.stages)) {
     const StageFlights &flights = timed.flights[index];
-    llvm::Expected<std::shared_ptr<IntraOpResult>> result = costs.result(stage, flights.inFlight);
-    if (!result)
-      return result.takeError();
-    results.push_back(*result);
-    outcome.slowestStageSeconds = std::max(outcome.slowestStageSeconds,
-                                           (*result)->forwardSeconds + (*result)->backwardSeconds);
-    outcome.updateSeconds = std::max(outcome.updateSeconds, (*result)->updateSeconds);
-    llvm::Expected<sharding::Explanation> explanation = costs.explain(stage, **result);
-    if (!explanation)
-      return explanation.takeError();
+    auto &[result, explanation] = (*details)[index];
+    outcome.slowestStageSeconds =
+        std::max(outcome.slowestStageSeconds, result->forwardSeconds + result->backwardSeconds);
+    outcome.updateSeconds = std::max(outcome.updateSeconds, result->updateSeconds);
     if (const StepVariant &variant = settled ? *settled : (*best)->variantOf(stage);
         !variant.pins->empty()) {
       auto free = [&](const cost::LogicalMesh &mesh) { return variant.freeFilter(method, mesh); };
-      if (llvm::Error error = costs.explainPins(*explanation, stage, flights.inFlight, **result,
+      if (llvm::Error error = costs.explainPins(explanation, stage, flights.inFlight, *result,
                                                 *variant.pins, allViews[stage.submesh], free))
         return error;
     }
     outcome.stages.push_back({stage.lo, stage.hi, costs.meshOf(stage.choice.id).shape,
-                              timed.devices[index], result->get(), flights, timed.peakBytes[index],
+                              timed.devices[index], result.get(), flights, timed.peakBytes[index],
                               index < timed.sends.size() ? timed.sends[index] : SendSeconds(),
-                              explanation->toAttribute(&getContext())});
+                              explanation.toAttribute(&getContext())});
   }
   std::set<int64_t> used;
   for (const StageOutcome &stage : outcome.stages)

@@ -5,6 +5,7 @@ rematerialization; where none fits, what would.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import tempfile
@@ -41,17 +42,42 @@ from alpa_mlir.trace.tracing import Traced
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
 class Found:
-    """A plan in full, and the method that asked for it."""
+    """A candidate that was searched in full.
 
-    plan: Plan
-    method: Method
+    Args:
+        module: with the stages that were chosen.
+        count: of micro-batches.
 
-    @property
-    def seconds(self) -> float:
-        """Predicted for one step."""
-        return self.plan.predicted.get("step_seconds", inf)
+    Attributes:
+        method: that asked for it.
+        seconds: predicted for one step.
+        schedule: that was chosen.
+        stages: what is foreseen of each, as `Module.predicted_stages` has it.
+    """
+
+    def __init__(self, module: Module, count: int, method: Method) -> None:
+        self._module: Module | None = module
+        self.count = count
+        self.method = method
+        self.seconds: float = module.predicted()["step_seconds"]
+        self.schedule = module.chosen_schedule()
+        self.stages = module.predicted_stages()
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """With its programs, which are made when they are first asked for."""
+        assert self._module is not None
+        module, self._module = self._module, None
+        return module.run(self.method.finish_passes(len(self.stages), self.count)).export_plan()
+
+    def prepares(self, stage: int) -> bool:
+        """Whether a stage prepares weights."""
+        return "prepare_seconds" in self.stages[stage]
+
+    def rematerializes(self, stage: int) -> bool:
+        """Whether a stage computes layers again."""
+        return self.stages[stage].get("rematerialized_layers", 0.0) > 0
 
 
 class Candidates:
@@ -182,8 +208,6 @@ class Candidates:
         try:
             module = self._module(count).clone()
             self._search(module, count, method)
-            stages = int(module.predicted()["stages"])
-            module.run(method.finish_passes(stages, count))
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule_name, None, exact=True, reason=error.what
@@ -191,19 +215,16 @@ class Candidates:
             if isinstance(error, InfeasiblePlanError):
                 self._misfits.append((count, method))
             raise
-        plan = module.export_plan()
-        found = Found(plan, method)
+        found = Found(module, count, method)
         self._tried[key] = Tried(
             count,
             remat,
-            plan.schedule,
+            found.schedule,
             found.seconds,
-            len(plan.stages),
-            max(stage.predicted.get("peak_bytes", 0.0) for stage in plan.stages),
+            len(found.stages),
+            max(stage.get("peak_bytes", 0.0) for stage in found.stages),
             exact=True,
-            rematerialized_stages=sum(
-                stage.predicted.get("rematerialized_layers", 0) > 0 for stage in plan.stages
-            ),
+            rematerialized_stages=sum(map(found.rematerializes, range(len(found.stages)))),
         )
         self._done += 1
         self._exact[key] = found
@@ -216,7 +237,7 @@ class Candidates:
 
     def note(self, found: Found, *, measured: float | None = None, reason: str = "") -> None:
         """Keep what measuring a plan gave: seconds of a step, or why there are none."""
-        key = _key(found.plan.num_micro_batches, found.method)
+        key = _key(found.count, found.method)
         self._tried[key] = replace(self._tried[key], measured_seconds=measured, reason=reason)
         self._done += 1
 
@@ -480,7 +501,7 @@ class Planner:
 
     def pads(self, chosen: Chosen | None) -> bool:
         """Whether any dimension is made longer, with the number of micro-batches of a plan."""
-        count = self.start() if chosen is None else chosen.found.plan.num_micro_batches
+        count = self.start() if chosen is None else chosen.found.count
         try:
             return bool(self.candidates.padded(count))
         except MicroBatchError:
@@ -587,12 +608,12 @@ class Planner:
         """What may be planned in full, the most promising first."""
         yield from [(count, self.method) for count, _ in self._ranked()]
         best = min(self.candidates.planned, key=lambda found: found.seconds)
-        count = best.plan.num_micro_batches
+        count = best.count
         if self.method.remat == "auto":
             others = [replace(self.method, remat=remat) for remat in ("none", "all")]
             yield from self._by_worth(count, others)
-        if self.method.schedule == "auto" and len(best.plan.stages) > 1:
-            names = [name for name in AUTO_SCHEDULES if name != best.plan.schedule]
+        if self.method.schedule == "auto" and len(best.stages) > 1:
+            names = [name for name in AUTO_SCHEDULES if name != best.schedule]
             yield from self._by_worth(count, [replace(self.method, schedule=s) for s in names])
 
     def _by_worth(self, count: int, methods: list[Method]) -> Iterator[tuple[int, Method]]:
@@ -625,10 +646,11 @@ class Planner:
                 where=f"finalists={self.method.finalists}",
                 fix=f"use a memory_fraction below {self.method.memory_fraction:g}",
             )
-        return replace(found[best], plan=chosen.plan)
+        found[best].plan = chosen.plan  # With what was measured.
+        return found[best]
 
     def _label(self, found: Found) -> str:
-        return self.candidates.label(found.plan.num_micro_batches, found.method)
+        return self.candidates.label(found.count, found.method)
 
     def _check_devices(self, found: Found) -> None:
         devices = len(_jax.local_devices())
@@ -903,24 +925,21 @@ def _best_variant(
 
 def _also(chosen: Chosen, **options: Any) -> Method:
     """The chosen method and number of micro-batches, with other options."""
-    count = chosen.found.plan.num_micro_batches
-    return replace(chosen.found.method, num_micro_batches=count, **options)
+    return replace(chosen.found.method, num_micro_batches=chosen.found.count, **options)
 
 
 def _moves_weights(chosen: Chosen) -> bool:
     """Whether some stage gathers weights for so long that it is worth a search to gather what
     micro-batches read once a step: in each of them, or new ones, from which something smaller is
     prepared. A method that says how parameters lie has decided that."""
-    plan = chosen.found.plan
-    if plan.num_micro_batches == 1 or chosen.found.method.method != "auto":
+    found = chosen.found
+    if found.count == 1 or found.method.method != "auto":
         return False
-    most = _MOVED * plan.predicted.get("step_seconds", 0.0)
-    for index, stage in enumerate(plan.stages):
-        found = plan.explanation(index) or {}
-        seconds = found.get("weight_move_seconds", 0.0)
-        if "prepare" in stage.functions:
-            seconds += found.get("new_weight_seconds", 0.0)
-        if seconds > most:
+    for index, stage in enumerate(found.stages):
+        seconds = stage.get("weight_move_seconds", 0.0)
+        if found.prepares(index):
+            seconds += stage.get("new_weight_seconds", 0.0)
+        if seconds > _MOVED * found.seconds:
             return True
     return False
 
@@ -928,33 +947,24 @@ def _moves_weights(chosen: Chosen) -> bool:
 def _prepares_scarce(chosen: Chosen) -> bool:
     """Whether a stage with prepared weights computes layers again, for whose values there may be
     room without these."""
-    return any(
-        "prepare" in stage.functions and stage.predicted.get("rematerialized_layers", 0) > 0
-        for stage in chosen.found.plan.stages
-    )
+    found = chosen.found
+    return any(found.prepares(i) and found.rematerializes(i) for i in range(len(found.stages)))
 
 
 def _computes_again(chosen: Chosen, method: Method) -> bool:
     """Whether a plan computes layers again, and may keep products of them."""
-    return (
-        method.remat == "auto"
-        and method.remat_keeps == "auto"
-        and any(
-            stage.predicted.get("rematerialized_layers", 0) > 0
-            for stage in chosen.found.plan.stages
-        )
-    )
+    found = chosen.found
+    is_free = method.remat == "auto" and method.remat_keeps == "auto"
+    return is_free and any(map(found.rematerializes, range(len(found.stages))))
 
 
 def _repeats_products(chosen: Chosen) -> bool:
     """Whether devices of some stage compute so many products alike that longer dimensions, which
     more of them could share, are worth a search."""
-    plan = chosen.found.plan
-    for index in range(len(plan.stages)):
-        found = plan.explanation(index)
-        if found and found["repeated_seconds"] > _REPEATED * found["compute_seconds"]:
-            return True
-    return False
+    return any(
+        stage.get("repeated_seconds", 0.0) > _REPEATED * stage.get("compute_seconds", 0.0)
+        for stage in chosen.found.stages
+    )
 
 
 def _has_constraints(traced: Traced, method: Method) -> bool:
