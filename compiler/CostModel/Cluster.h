@@ -86,11 +86,22 @@ struct Link {
   Link slower(const Link &other) const;
 };
 
+/// Memory of a host, and how its devices reach it.
+struct HostMemory {
+  int64_t bytes = 0; // That its devices share.
+  Link link;         // Of each device in each direction, while all copy in both.
+
+  bool operator==(const HostMemory &other) const {
+    return bytes == other.bytes && link == other.link;
+  }
+};
+
 struct Host {
   unsigned deviceType = 0; // Index into Cluster::deviceTypes.
   int64_t devices = 0;
   int64_t nics = 1; // Adapters that its bandwidth to other hosts is made of.
   std::optional<Link> intraHost = {}, interHost = {}; // Where they are not the cluster's.
+  std::optional<HostMemory> memory = {};              // Where it may hold arrays of a step.
 };
 
 /// Hosts that are alike: equal devices, as many of them, and equal links.
@@ -99,6 +110,7 @@ struct HostKind {
   int64_t devices = 0;
   int64_t nics = 1;
   Link intraHost, interHost;             // As they are reached.
+  std::optional<HostMemory> memory = {}; // The same.
   int64_t hosts = 0;                     // So many of the cluster's.
   std::vector<int64_t> hostsInRack = {}; // Of each rack.
 };
@@ -188,6 +200,9 @@ struct LogicalMesh {
   /// of a rack's.
   llvm::SmallVector<int64_t, 3> groupsPerHost, groupsPerRack;
   DeviceType device; // The weakest one if hosts may be of several kinds.
+  /// What a device has of its host's memory, which all of the host's devices share evenly;
+  /// nothing if some host does not say.
+  std::optional<HostMemory> hostMemory;
   llvm::SmallVector<std::string, 1> deviceTypes;
   std::shared_ptr<const Profile> profile;
   int64_t numDevices() const;

@@ -299,9 +299,23 @@ private:
     return read("intra_host", host.intraHost) && read("inter_host", host.interHost);
   }
 
+  bool readHostMemory(const YamlValue &value, StringRef path, Host &host) {
+    HostMemory &memory = host.memory.emplace();
+    return checkMap(value, path, {"bytes", "bandwidth", "latency", "efficiency"},
+                    "{bytes, bandwidth, latency}, of the host and of a device's way to it") &&
+           readBytes(value, path, "bytes", memory.bytes) &&
+           readQuantity(value, path, "bandwidth", kBytesPerSecond, kRate,
+                        memory.link.bandwidthBytesPerSecond) &&
+           readQuantity(value, path, "latency", kSeconds, kDuration, memory.link.latencySeconds,
+                        /*allowZero=*/true) &&
+           readPart(value, path, "efficiency", memory.link.efficiency);
+  }
+
   bool readHosts(const YamlValue &value, StringRef path) {
-    constexpr StringRef expected = "{count, devices, device_type, nics, links} or a list of these";
-    if (!checkMap(value, path, {"count", "devices", "device_type", "nics", "links"}, expected))
+    constexpr StringRef expected =
+        "{count, devices, device_type, nics, links, host_memory} or a list of these";
+    if (!checkMap(value, path, {"count", "devices", "device_type", "nics", "links", "host_memory"},
+                  expected))
       return false;
     int64_t count = 1;
     Host host;
@@ -322,6 +336,9 @@ private:
     host.deviceType = found - names.begin();
     if (const YamlValue *links = value.find("links"))
       if (!readHostLinks(*links, join(path, "links"), host))
+        return false;
+    if (const YamlValue *memory = value.find("host_memory"))
+      if (!readHostMemory(*memory, join(path, "host_memory"), host))
         return false;
     if (static_cast<int64_t>(cluster.hosts.size()) + count > kMaxHosts)
       return error(value, path, "more hosts than can be planned for",
@@ -464,6 +481,12 @@ static std::string printLink(const Link &link) {
       .str();
 }
 
+static std::string printHostMemory(const HostMemory &memory) {
+  return ("{\"bytes\": " + Twine(memory.bytes) + ", " +
+          StringRef(printLink(memory.link)).drop_front())
+      .str();
+}
+
 std::string cost::printCluster(const Cluster &cluster) {
   std::string text;
   llvm::raw_string_ostream os(text);
@@ -515,7 +538,7 @@ std::string cost::printCluster(const Cluster &cluster) {
     while (i < cluster.hosts.size() && cluster.hosts[i].devices == host.devices &&
            cluster.hosts[i].deviceType == host.deviceType && cluster.hosts[i].nics == host.nics &&
            cluster.hosts[i].intraHost == host.intraHost &&
-           cluster.hosts[i].interHost == host.interHost)
+           cluster.hosts[i].interHost == host.interHost && cluster.hosts[i].memory == host.memory)
       ++i;
     os << hostSeparator << "\n    {\"count\": " << i - begin << ", \"devices\": " << host.devices
        << ", \"device_type\": " << quoted(cluster.deviceTypes[host.deviceType].name);
@@ -530,6 +553,8 @@ std::string cost::printCluster(const Cluster &cluster) {
         os << linkSeparator << "\"inter_host\": " << printLink(*host.interHost);
       os << "}";
     }
+    if (host.memory)
+      os << ", \"host_memory\": " << printHostMemory(*host.memory);
     os << "}";
   }
   os << "\n  ],";
@@ -554,6 +579,7 @@ std::string cost::printMesh(const LogicalMesh &mesh) {
   Cluster part;
   part.deviceTypes.push_back(mesh.device);
   part.hosts.push_back({/*deviceType=*/0, /*devices=*/1});
+  part.hosts.back().memory = mesh.hostMemory;
   part.intraHost = mesh.intraHost;
   part.profile = mesh.profile;
   std::string text = printCluster(part);

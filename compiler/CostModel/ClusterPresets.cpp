@@ -21,6 +21,15 @@
 // no run has judged yet. A rack of NVL72 has one NVLink switch for all of its hosts, which
 // NCCL takes for one; so its links between hosts are NVLinks as well.
 //
+// A device's way to its host's memory is given for all devices that copy in both directions
+// at once. It ends where the host's memory does, of which devices are taken to reach four
+// fifths: 614 GB/s (two sockets of eight channels of DDR5-4800) for sixteen directions of a DGX
+// H100, whose links of 52.8 GB/s (NVIDIA/nvbandwidth, issue 24) are faster; 512 GB/s (LPDDR5X)
+// for the four of a Grace with two devices, whose NVLink-C2C reaches 346 GB/s (issue 23, of a
+// GH200). Links of PCIe 4.0 move 25 GB/s one way and as much as 16 GB/s each way (issue 53:
+// 11 and 25 GB/s side by side), those of PCIe 3.0 that two V100 share half of 12 GB/s. No
+// training run has judged these figures yet.
+//
 //===----------------------------------------------------------------------===//
 
 #include "compiler/CostModel/ClusterPresets.h"
@@ -37,7 +46,8 @@ device_types:
     memory_bytes: 2GiB
     memory_bandwidth: 1e10
     peak_flops: {float64: 1e10, float32: 2e10, float16: 2e10, bfloat16: 2e10}
-hosts: {count: 2, devices: 4, device_type: virtual}
+hosts: {count: 2, devices: 4, device_type: virtual,
+        host_memory: {bytes: 16GiB, bandwidth: 2e9, latency: 2e-5}}
 links:
   intra_host: {bandwidth: 4e9, latency: 2e-5}
   inter_host: {bandwidth: 1e9, latency: 1e-4}
@@ -55,7 +65,8 @@ device_types:
     multiprocessors: 80
     launch: 5e-6
     compute_capability: 7.0
-hosts: {count: 1, devices: 8, device_type: v100}
+hosts: {count: 1, devices: 8, device_type: v100,
+        host_memory: {bytes: 488GiB, bandwidth: 6GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 150e9, latency: 3e-6, efficiency: 0.8, groups: {2: 50GB/s, 4: 100GB/s}}
   inter_host: {bandwidth: 3.125e9, latency: 2e-5, efficiency: 0.9}
@@ -74,7 +85,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 8.0
-hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4}
+hosts: {count: 1, devices: 8, device_type: a100-40gb, nics: 4,
+        host_memory: {bytes: 1152GiB, bandwidth: 16GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
   inter_host: {bandwidth: 50e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}
@@ -93,7 +105,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 9.0
-hosts: {count: 1, devices: 8, device_type: h100, nics: 32}
+hosts: {count: 1, devices: 8, device_type: h100, nics: 32,
+        host_memory: {bytes: 2048GiB, bandwidth: 20GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 450e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
   inter_host: {bandwidth: 400e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}
@@ -112,7 +125,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 8.0
-hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8}
+hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 8,
+        host_memory: {bytes: 2TB, bandwidth: 16GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
   inter_host: {bandwidth: 200e9, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
@@ -131,7 +145,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 9.0
-hosts: {count: 1, devices: 8, device_type: h100, nics: 8}
+hosts: {count: 1, devices: 8, device_type: h100, nics: 8,
+        host_memory: {bytes: 2TB, bandwidth: 31GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 450e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
   inter_host: {bandwidth: 400e9, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
@@ -150,7 +165,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 9.0
-hosts: {count: 1, devices: 8, device_type: h200, nics: 8}
+hosts: {count: 1, devices: 8, device_type: h200, nics: 8,
+        host_memory: {bytes: 2TB, bandwidth: 31GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 450GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
   inter_host: {bandwidth: 3200Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
@@ -169,7 +185,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 10.0
-hosts: {count: 1, devices: 8, device_type: b200, nics: 8}
+hosts: {count: 1, devices: 8, device_type: b200, nics: 8,
+        host_memory: {bytes: 2TB, bandwidth: 36GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
   inter_host: {bandwidth: 3200Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us, ll128: 4us}}
@@ -188,7 +205,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 10.0
-hosts: {count: 18, devices: 4, device_type: gb200, nics: 4}
+hosts: {count: 18, devices: 4, device_type: gb200, nics: 4,
+        host_memory: {bytes: 960GB, bandwidth: 102GB/s, latency: 20us}}
 racks: {hosts: 18, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
@@ -209,7 +227,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 10.3
-hosts: {count: 18, devices: 4, device_type: gb300, nics: 4}
+hosts: {count: 18, devices: 4, device_type: gb300, nics: 4,
+        host_memory: {bytes: 960GB, bandwidth: 102GB/s, latency: 20us}}
 racks: {hosts: 18, nics: 72}
 links:
   intra_host: {bandwidth: 900GB/s, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us, nvls: 25us}}
@@ -230,7 +249,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 8.9
-hosts: {count: 1, devices: 8, device_type: l40s, nics: 2}
+hosts: {count: 1, devices: 8, device_type: l40s, nics: 2,
+        host_memory: {bytes: 1TB, bandwidth: 16GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 32GB/s, latency: 5.7us, efficiency: 0.8, nccl: {ll: 1us}}
   inter_host: {bandwidth: 400Gb/s, latency: 14us, efficiency: 0.9, nccl: {ll: 2.7us}}
@@ -248,7 +268,8 @@ device_types:
     multiprocessors: 304
     launch: 3us
     overlap_slowdown: 0.2
-hosts: {count: 1, devices: 8, device_type: mi300x, nics: 8}
+hosts: {count: 1, devices: 8, device_type: mi300x, nics: 8,
+        host_memory: {bytes: 2TB, bandwidth: 31GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 448GB/s, latency: 3us, efficiency: 0.8, groups: {2: 64GB/s, 4: 192GB/s}}
   inter_host: {bandwidth: 3200Gb/s, latency: 5us, efficiency: 0.9}
@@ -267,7 +288,8 @@ device_types:
     launch: 3us
     overlap_slowdown: 0.2
     compute_capability: 8.0
-hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4}
+hosts: {count: 1, devices: 8, device_type: a100-80gb, nics: 4,
+        host_memory: {bytes: 1152GiB, bandwidth: 16GB/s, latency: 20us}}
 links:
   intra_host: {bandwidth: 300e9, latency: 3.4us, efficiency: 0.8, nccl: {ll: 0.6us, ll128: 1.9us}}
   inter_host: {bandwidth: 50e9, latency: 20us, efficiency: 0.9, nccl: {ll: 8us, ll128: 10us}}

@@ -54,6 +54,11 @@ public:
   /// at most what the collective takes, and 0 where they are not or where the mesh's devices
   /// do not do that.
   double savedByPieces(const CollectiveMatmul &matmul) const;
+  /// A device's copy of so many bytes to its host's memory or from there; nothing where the host
+  /// does not say what it has.
+  double hostSeconds(double bytes) const {
+    return mesh.hostMemory ? mesh.hostMemory->link.secondsFor(bytes) : 0;
+  }
   double allReduceSeconds(double bytes, unsigned axis) const;
   double allGatherSeconds(double bytes, unsigned axis) const;
   double reduceScatterSeconds(double bytes, unsigned axis) const;

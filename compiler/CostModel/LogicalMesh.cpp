@@ -34,12 +34,16 @@ int64_t LogicalMesh::numDevices() const {
 }
 
 static HostKind kindOf(const Cluster &cluster, const Host &host) {
-  return {host.deviceType,
-          host.devices,
-          host.nics,
-          host.intraHost.value_or(cluster.intraHost).reachable(),
-          host.interHost.value_or(cluster.interHost).reachable(),
-          1};
+  HostKind kind{host.deviceType,
+                host.devices,
+                host.nics,
+                host.intraHost.value_or(cluster.intraHost).reachable(),
+                host.interHost.value_or(cluster.interHost).reachable(),
+                host.memory,
+                1};
+  if (kind.memory)
+    kind.memory->link = kind.memory->link.reachable();
+  return kind;
 }
 
 static size_t findKind(llvm::ArrayRef<HostKind> kinds, const HostKind &mine) {
@@ -48,7 +52,7 @@ static size_t findKind(llvm::ArrayRef<HostKind> kinds, const HostKind &mine) {
                          return kind.deviceType == mine.deviceType &&
                                 kind.devices == mine.devices && kind.nics == mine.nics &&
                                 kind.intraHost == mine.intraHost &&
-                                kind.interHost == mine.interHost;
+                                kind.interHost == mine.interHost && kind.memory == mine.memory;
                        }) -
          kinds.begin();
 }
@@ -287,6 +291,19 @@ Link cost::rackShare(const Racks &racks, int64_t devices, int64_t devicesPerHost
   return link;
 }
 
+/// What a device of the worst of the hosts has of its host's memory.
+static std::optional<HostMemory> hostMemoryShare(llvm::ArrayRef<HostKind> kinds) {
+  std::optional<HostMemory> share;
+  for (const HostKind &kind : kinds) {
+    if (!kind.memory)
+      return std::nullopt;
+    HostMemory mine{kind.memory->bytes / kind.devices, kind.memory->link};
+    share = share ? HostMemory{std::min(share->bytes, mine.bytes), share->link.slower(mine.link)}
+                  : mine;
+  }
+  return share;
+}
+
 /// How the groups of an axis lie on hosts, or in racks: parts of so many devices each.
 /// Devices are numbered part by part, and those of a group are `stride` apart.
 namespace {
@@ -353,6 +370,7 @@ llvm::Expected<LogicalMesh> cost::makeLogicalMesh(const Cluster &cluster, const 
   LogicalMesh mesh;
   mesh.shape.assign(shape.begin(), shape.end());
   mesh.device = weakestDevice(cluster, kinds);
+  mesh.hostMemory = hostMemoryShare(kinds);
   mesh.profile = cluster.profile;
   Link intraHost = kinds.front().intraHost, interHost = kinds.front().interHost;
   for (const HostKind &kind : kinds) {

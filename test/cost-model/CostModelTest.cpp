@@ -389,6 +389,27 @@ static void testCosts() {
 
 /// NCCL's algorithms, each with its best protocol.
 /// Devices that are linked to each other have less bandwidth among fewer of them.
+static void testHostMemory() {
+  Cluster cluster = makeCluster(2, 4);
+  CHECK(!makeMesh(cluster, {1, 4}, {1, 4}).hostMemory);
+  cluster.hosts[0].memory = HostMemory{4000, {1e9, 1e-5, 0.5}};
+  // Of one kind of hosts each; two together have the worse of both.
+  CHECK(cluster.hostKinds().size() == 2);
+  LogicalMesh mesh = makeMesh(cluster, {1, 2, 0}, {1, 2});
+  CHECK(mesh.hostMemory && mesh.hostMemory->bytes == 1000);
+  CostModel model(mesh);
+  CHECK(close(model.hostSeconds(5e8), 1 + 1e-5) && model.hostSeconds(0) == 0);
+  CHECK(!makeMesh(cluster, {2, 4, Submesh::anyKind}, {2, 4}).hostMemory);
+  std::string key = printMesh(mesh);
+  cluster.hosts[1].memory = HostMemory{800, {2e9, 1e-3}};
+  mesh = makeMesh(cluster, {2, 4, Submesh::anyKind}, {2, 4});
+  CHECK(mesh.hostMemory && mesh.hostMemory->bytes == 200);
+  CHECK(close(mesh.hostMemory->link.bandwidthBytesPerSecond, 5e8) &&
+        close(mesh.hostMemory->link.latencySeconds, 1e-3));
+  cluster.hosts[0].memory->bytes *= 2;
+  CHECK(printMesh(makeMesh(cluster, {1, 2, 0}, {1, 2})) != key);
+}
+
 static void testGroups() {
   Cluster cluster = makeCluster(2, 8);
   cluster.intraHost = {8e10, 0, /*efficiency=*/0.5, {}, {{2, 2e10}, {4, 4e10}}};
@@ -743,6 +764,7 @@ int main(int argc, char **argv) {
   testHostKinds();
   testMeshes();
   testCosts();
+  testHostMemory();
   testGroups();
   testPieces();
   testNccl();
