@@ -175,6 +175,21 @@ static bool isShardingAnnotation(Operation *op) {
   return target && target.getValue() == "Sharding";
 }
 
+/// Values that the program places in some memory (JAX's `device_put` to a memory space, and
+/// policies of `jax.checkpoint` that offload) stay where they are: placement changes no value.
+static unsigned dropPlacements(func::FuncOp main) {
+  unsigned dropped = 0;
+  main.walk([&](stablehlo::CustomCallOp call) {
+    if (call.getCallTargetName() != "annotate_device_placement" || call->getNumOperands() != 1 ||
+        call->getNumResults() != 1 || call->getOperand(0).getType() != call->getResult(0).getType())
+      return;
+    call->getResult(0).replaceAllUsesWith(call->getOperand(0));
+    call->erase();
+    ++dropped;
+  });
+  return dropped;
+}
+
 /// Removes sharding annotations of the user's program (JAX puts some on typed
 /// random keys): the plan decides about shardings.
 static void dropShardingAnnotations(ModuleOp module, func::FuncOp main) {
@@ -958,6 +973,7 @@ public:
         (pinShardings && failed(pinConstraints(module, main))))
       return signalPassFailure();
     dropShardingAnnotations(module, main);
+    droppedPlacements += dropPlacements(main);
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
       return signalPassFailure();

@@ -80,6 +80,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
     Statistic<"normGradients", "norm gradients", "Kernels whose gradients of weights became ops">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
+    Statistic<"droppedPlacements", "dropped placements", "Values of the program that stay in their memory">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
     Statistic<"updateOps", "update ops", "Ops of the update phase">
